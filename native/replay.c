@@ -29,7 +29,7 @@ struct row_lengths {
 
 static inline struct row_lengths recorded(const struct replay_lengths *lengths, int64_t is, int64_t row) {
     struct row_lengths of = {AT(lengths->work_ns, row), 0, AT(lengths->device_ns, row), AT(lengths->lead_ns, row), 0, 0};
-    if (is & REPLAY_HELD) of.blocked = AT(lengths->blocked_ns, row);
+    if (is & REPLAY_BLOCKED) of.blocked = AT(lengths->blocked_ns, row);
     if (is & REPLAY_QUEUED) {
         of.queue_tail = AT(lengths->queue_tail_ns, row);
         of.queue = AT(lengths->queue_ns, row);
@@ -141,7 +141,7 @@ static void play_row(const struct replay_schedule *schedule, const struct row_le
         free = later(free, plus(played->end_ns[AT(schedule->awaits, row)], AT(schedule->delay_ns, row)));
     int64_t done = later(plus(free, of->device), plus(issued, of->lead));
     int64_t ended = issued;
-    if (is & REPLAY_HELD) ended = later(issued, plus(AT(schedule->waits, row) ? done : issued, of->blocked));
+    if (is & REPLAY_BLOCKED) ended = later(issued, plus(AT(schedule->waits, row) ? done : issued, of->blocked));
     if (synced) ended = later(ended, left);
     played->host_at[rank] = ended;
     played->device_at[rank] = played->done_ns[row] = done;

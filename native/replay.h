@@ -26,7 +26,7 @@ struct replay_flags {
 /* How many kinds of host time there are. */
 enum { REPLAY_KINDS = 11 };
 
-enum { REPLAY_GATED = 1, REPLAY_QUEUED = 2, REPLAY_HELD = 4, REPLAY_NEEDING = 8 };
+enum { REPLAY_GATED = 1, REPLAY_QUEUED = 2, REPLAY_BLOCKED = 4, REPLAY_NEEDING = 8 };
 
 struct replay_round {
     int64_t row, last_row;

@@ -212,7 +212,7 @@ def test_a_replay_in_any_layout(seed: int, cut: bool) -> None:
         return laid_out(values.astype(kind), (int(draw.integers(1, 4)), bool(draw.random() < 0.5)))
 
     change = Change({CpuTime.WORK: np.full((2, 3), 0.5)}) if cut else Change()
-    lengths = replay.without(change)
+    lengths = replay.lengths(change)
     columns = {name: other(getattr(lengths, name)) for name in (*native_library.ROW_LENGTHS, "transfer_ns")}
     changed = replace(lengths, **columns)
     rows = replay.schedule.rows

@@ -95,7 +95,7 @@ def test_the_native_library_plays_any_job_as_numpy_does(
     shape = found.budget.window_ns.shape
     less = Change({CpuTime.WORK: np.full(shape, share)}, transfers_at_median=np.ones(shape, np.bool_), no_host=no_host)
     for alone in (False, True):
-        lengths = replace(replay.without(less), alone=alone)
+        lengths = replace(replay.lengths(less), alone=alone)
         one, other = (_Playing(replay.schedule, lengths, 5, 3, kept) for _ in range(2))
         one.natively()
         other.with_numpy()
@@ -123,7 +123,7 @@ def test_the_native_library_shortens_any_job_as_numpy_does(traces: list[RankTrac
         balanced=data.draw(st.sampled_from([None, drawn(st.booleans()).astype(np.bool_)])),
         no_host=data.draw(st.booleans()),
     )
-    played = [play(replay.schedule, lengths) for lengths in (replay._cut(less), replay.without(less))]
+    played = [play(replay.schedule, lengths) for lengths in (replay._cut_natively(less), replay.lengths(less))]
     for name in Played.__struct_fields__:
         assert len({tuple(getattr(one, name).tolist()) for one in played}) == 1, name
 
@@ -168,7 +168,7 @@ def test_a_schedule_out_of_range_is_not_played_natively() -> None:
     assert replay
     schedule = replay.schedule
     beyond = replace(schedule, rows=replace(schedule.rows, awaits=schedule.rows.awaits + len(schedule.parts.rank)))
-    lengths = replay.without(Change())
+    lengths = replay.lengths(Change())
     first, *others = schedule.rounds
     too_many = slice(first.rows.start, len(schedule.rows.rank) + 1)
     for wrong in (beyond, replace(schedule, rounds=(replace(first, rows=too_many), *others))):
@@ -335,7 +335,7 @@ def test_work_beyond_the_usual_goes_from_where_it_is_done() -> None:
     _, whatif = played(ranks(usual, usual, more))
     straggler = np.array([[False], [False], [True]]) & np.ones(whatif.shape, np.bool_)
     # Of the 12 ms 11: the last collective is launched 25 ms into the step.
-    assert whatif.cost_ns(whatif.like_the_median(straggler)) == pytest.approx(11 * MS, rel=0.01)
+    assert whatif.cost_ns(whatif.at_the_median(straggler)) == pytest.approx(11 * MS, rel=0.01)
     evenly = Change(device_ns=np.where(straggler, 12 * MS, 0))
     assert whatif.cost_ns(evenly) < 10 * MS
 

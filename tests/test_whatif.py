@@ -95,8 +95,8 @@ def test_several_costs_that_give_nothing_are_nothing() -> None:
 
 def test_the_median_rank_stays_as_it_is() -> None:
     whatif = WhatIf(budget(compute=[[10], [14], [12]]))
-    assert whatif.cost_ns(whatif.like_the_median(np.array([[False], [True], [False]]))) == 2
-    assert whatif.cost_ns(whatif.like_the_median(np.array([[True], [False], [True]]))) == 0
+    assert whatif.cost_ns(whatif.at_the_median(np.array([[False], [True], [False]]))) == 2
+    assert whatif.cost_ns(whatif.at_the_median(np.array([[True], [False], [True]]))) == 0
 
 
 SHAPED = st.lists(st.lists(st.integers(0, 1000), min_size=3, max_size=3), min_size=1, max_size=4)
@@ -127,7 +127,7 @@ def test_the_cost_of_a_drawn_straggler_is_its_excess() -> None:
     whatif = WhatIf.of(found)
     slow = np.zeros(whatif.shape, np.bool_)
     slow[1] = True
-    assert whatif.cost_ns(whatif.like_the_median(slow)) == 4 * MS
+    assert whatif.cost_ns(whatif.at_the_median(slow)) == 4 * MS
 
 
 def test_without_a_replay_the_slowest_rank_no_longer_waits_for_missing_ranks() -> None:

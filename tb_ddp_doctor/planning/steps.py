@@ -89,12 +89,12 @@ class PlayedSteps:
 
     def windows_ns(self, otherwise: Otherwise) -> Ints:
         """Windows of the steps, shape (R, S), ns."""
-        return self._replay.settled_ns(self._lengths(otherwise))
+        return self._replay.steps_ns(self._lengths(otherwise))
 
     def split_ns(self, otherwise: Otherwise) -> Split:
         """What a step goes to, mean over ranks and steps."""
         schedule, lengths = self._replay.schedule, self._lengths(otherwise)
-        played = self._replay.settled_play(lengths)
+        played = self._replay.steady_play(lengths)
         ends, ranks = self._replay.step_ends(played), np.arange(len(schedule.frame.step_index))[:, None]
         index, axis = schedule.frame.step_index, ranks * _APART_NS - self._origin_ns
         begin, end = axis + ends[ranks, index], axis + ends[ranks, index + 1]
@@ -111,7 +111,7 @@ class PlayedSteps:
 
     def _lengths(self, otherwise: Otherwise) -> Lengths:
         """How long everything takes."""
-        lengths = replace(self._replay.without(otherwise.change), transfer_ns=self._transfers(otherwise))
+        lengths = replace(self._replay.lengths(otherwise.change), transfer_ns=self._transfers(otherwise))
         if otherwise.device is not None:
             lengths = self._with_device(lengths, np.rint(lengths.device_ns * self._of_rows(otherwise.device)))
         return self._slowed(lengths, otherwise)
@@ -119,7 +119,7 @@ class PlayedSteps:
     def _transfers(self, otherwise: Otherwise) -> Ints:
         """What each part takes once those that are traced have arrived: what a fix leaves of another transfer."""
         parts = self._replay.schedule.parts
-        left = self._replay.without(otherwise.change).transfer_ns
+        left = self._replay.lengths(otherwise.change).transfer_ns
         transfer = otherwise.transfer_ns(parts)
         takes: Ints = np.maximum(left + transfer - parts.transfer_ns, 0)
         return takes

@@ -1,4 +1,4 @@
-"""What a fix takes out of the steps, as amounts by rank and step."""
+"""A what-if change: what a fix removes from the steps, by rank and step. R = ranks, S = steps of the job."""
 
 from __future__ import annotations
 
@@ -13,29 +13,34 @@ from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 
 
 class Change(msgspec.Struct, frozen=True, eq=False):
-    """What a fix takes out of the steps."""
+    """What a fix removes from the steps. None, an empty mapping and False remove nothing.
 
-    #: Share of the host's time that goes, 0 to 1, by what it was spent on; shape (R, S).
+    A loader that stalls rank 1 of two, in one step: `Change(host={CpuTime.INPUT: [[0.0], [1.0]]})`.
+    """
+
+    #: The share of each kind of host time that is removed, 0 to 1, shape (R, S).
     host: Mapping[CpuTime, Floats] = msgspec.field(default_factory=dict)
-    #: The same of what all ranks share, which goes beside what single ranks have on top of the median rank.
+    #: The same for time that all ranks share. It adds to `host`, where single ranks' excess over the median rank is.
     shared: Mapping[CpuTime, Floats] = msgspec.field(default_factory=dict)
-    #: What the device need no longer do, shape (R, S), ns.
+    #: Device work that is removed, shape (R, S), ns.
     device_ns: Ints | None = None
-    #: Exposed transfer that goes, shape (R, S), ns.
+    #: Exposed transfer that is removed, shape (R, S), ns.
     transfer_ns: Ints | None = None
-    #: Ranks and steps, shape (R, S), whose device work between the same collectives takes no longer than the median of
-    #: comparable ranks and steps, and whose transfers no longer than the median of like ones.
+    #: Flags ranks and steps, shape (R, S). Their device work between the same collectives is lowered to the median of
+    #: comparable ranks and steps.
     device_at_median: Flags | None = None
+    #: Flags ranks and steps, shape (R, S), whose transfers are lowered to the median of comparable transfers.
     transfers_at_median: Flags | None = None
-    #: Ranks and steps, shape (R, S), that share equally what they compute between exchanges of tokens (see `routing`).
+    #: Flags ranks and steps, shape (R, S), that then share equally what they compute between exchanges of tokens (see
+    #: `routing`).
     balanced: Flags | None = None
-    #: Whether nobody waits any more for ranks that have no trace.
+    #: Whether waits for ranks that have no trace are removed.
     absent: bool = False
-    #: Whether the hosts need no time at all, and wait for nothing.
+    #: Whether hosts need no time at all, and wait for nothing.
     no_host: bool = False
 
     def __or__(self, other: Change) -> Change:
-        """Both: what two fixes take from the same host time is taken once."""
+        """Both changes. Of shares of the same host time the larger one counts; amounts of work and transfer add up."""
         return Change(
             _larger(self.host, other.host),
             _larger(self.shared, other.shared),
@@ -50,7 +55,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def of_host(self) -> Mapping[CpuTime, Floats]:
-        """Share of the host's time that goes in all, 0 to 1, by what it was spent on; shape (R, S)."""
+        """The share of each kind of host time that is removed in all, 0 to 1, shape (R, S)."""
         if not self.shared:
             return self.host
         return {
@@ -59,7 +64,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
         }
 
     def of_ranks(self, ranks: Ints) -> Change:
-        """The same of some ranks alone."""
+        """The change of some ranks alone, given their indices: the shapes become (len(ranks), S)."""
 
         def chosen(amount: Any) -> Any:
             return None if amount is None else amount[ranks]
@@ -77,13 +82,13 @@ class Change(msgspec.Struct, frozen=True, eq=False):
         )
 
     def key(self) -> tuple[object, ...]:
-        """Equal for what is equal, and in all likelihood for nothing else."""
+        """A key for caches: equal for equal changes, and almost surely different for others."""
         amounts = ((name, _hashed(amount)) for name, amount in self._amounts() if amount is not None)
         return (self.absent, self.no_host, *amounts)
 
     @property
     def is_nothing(self) -> bool:
-        """Whether all stays as it is."""
+        """Whether the change removes nothing."""
         amounts = (amount for _, amount in self._amounts() if amount is not None)
         return not self.absent and not self.no_host and not any(amount.any() for amount in amounts)
 
@@ -100,7 +105,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
 
 
 def _hashed(amount: Floats | Ints | Flags) -> int:
-    """Of what an array holds; of one value that is broadcast, the value alone is read."""
+    """A hash of an array's shape, type and values; of a broadcast value only that value is read."""
     distinct = amount[:1, :1] if not any(amount.strides) else np.ascontiguousarray(amount)
     return hash((amount.shape, amount.dtype.char, distinct.tobytes()))
 

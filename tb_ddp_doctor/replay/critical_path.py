@@ -1,10 +1,15 @@
-"""The critical path across ranks: one path back through the record, in which each piece waited for the one before it.
+"""The critical path across ranks: a chain of pieces of work, each of which waited for the one before it.
 
-It begins where the last step ends last, on whichever rank that is, and follows what bound each event (see
-`bindings`): the device's work, the collective that it awaited and the last rank to arrive there, the launch, the
-host. It never waits for another rank, since it then goes on there. Step k owns the part between the ends of steps k - 1
-and k, each on the rank where it ends last; its pieces sum to that, to the nanosecond. Times are ns on the common clock.
-Pure: a job and its bindings in, pieces out.
+1. Start at the end of the last step, on the rank that ends it last.
+2. Ask `bindings` what this event waited for: device work, a collective, a launch, or the host.
+3. Go on there, on another rank if the event waited for that rank. So the path never waits for another traced rank.
+4. Stop at the begin of the first step.
+
+Step k has the pieces between the ends of steps k - 1 and k, each on the rank that ends it last. They sum to that time,
+to the nanosecond. Times are ns on the common clock.
+
+    rank 0   [fwd][AllReduce: wait........][transfer]
+    rank 1   [load..............][fwd]     [transfer]     path: rank 1 input, rank 1 compute, rank 1 transfer
 """
 
 from __future__ import annotations
@@ -26,11 +31,11 @@ from tb_ddp_doctor.replay.bindings import Bindings, EventKind
 from tb_ddp_doctor.trace.model import Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
 
-#: Pieces shorter than this share of the step are joined with those beside them.
+#: Pieces shorter than this share of the step are joined with their neighbours.
 _SHORTEST = 0.001
-#: A name from this share of the time on stands for all of it.
+#: A call with this share of the time stands for all of it.
 _MOST = 0.9
-#: Names of so many calls together stand for a kind.
+#: Up to this many calls are named together.
 _CALLS = 2
 _OF_CPUS = "collective of the CPUs (gloo)"
 _PROFILER = "profiler overhead"
@@ -39,33 +44,33 @@ _UPDATE = "optimizer on the CPU"
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A stretch of the path on one rank."""
+    """A stretch of the path: one rank does one thing."""
 
     #: Index of the rank.
     rank: int
-    #: One of `findings.OWNERS`; waiting is for ranks without a trace.
+    #: One of `findings.OWNERS`. A "wait" is one for ranks without a trace.
     owner: str
-    #: One of `findings.PHASES`: of what launched it; None where the trace does not tell.
+    #: One of `findings.PHASES`: the phase that launched it; None if the trace does not show phases.
     phase: str | None
-    #: The collective's kind, the call that blocks, or the user's own function, "" if unknown.
+    #: The collective's kind, the call that blocks, or the user's function; "" if unknown.
     what: str
     start_ns: int
     end_ns: int
 
     @property
     def label(self) -> tuple[int, str, str | None, str]:
-        """What pieces that are joined have in common."""
+        """What neighbours have in common if they are joined into one piece."""
         return self.rank, self.owner, self.phase, self.what
 
 
 class PathOfStep(msgspec.Struct, frozen=True):
-    """The path's part in one step."""
+    """The path within one step."""
 
     #: Index of the job's step.
     step: int
     start_ns: int
     end_ns: int
-    #: In order of time; they sum to the part.
+    #: In order of time; their lengths sum to `end_ns - start_ns`.
     pieces: tuple[Piece, ...]
 
 
@@ -90,37 +95,41 @@ def critical_path(job: Job, bindings: Bindings) -> tuple[PathOfStep, ...]:
 
 
 def _walk(job: Job, bindings: Bindings) -> Iterator[Piece]:
-    """The path's pieces from its end back, without a gap."""
+    """The path's pieces from its end back to its begin, without a gap."""
     node, time, begin = bindings.last, int(bindings.end_ns[-1]), int(bindings.start_ns[0])
     ranks: dict[int, _Rank] = {}
     rank = 0
     while node and time > begin:
-        bound = bindings.of(node)
-        rank = bound.rank
+        binding = bindings.of(node)
+        rank = binding.rank
         if rank not in ranks:
             ranks[rank] = _Rank(job, rank)
-        since = min(bound.since_ns, time)
+        since = min(binding.since_ns, time)
         if since < time:
-            yield from ranks[rank].pieces(node.event, bound.row, since, time, bound.absent_ns)
+            yield from ranks[rank].pieces(node.event, binding.row, since, time, binding.absent_ns)
             time = since
-        node = bound.by
-    # What bound it is not in the record: nothing but the host is before its first launch.
+        node = binding.by
+    # The event waited for something before the record: before the first launch there is only the host.
     yield Piece(rank, "host", None, "", begin, time)
 
 
 class _Rank:
-    """What a rank's pieces are called."""
+    """Cuts a rank's stretches of the path into pieces and names what it does in each."""
 
     def __init__(self, job: Job, rank: int) -> None:
         self._rank, self._digest = rank, job.digests[rank]
         self._clock = job.clock
-        told = self._digest.work.phases.host_ns[:, [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]]
-        self._tells_phases = bool(told.any())
+        named = self._digest.work.phases.host_ns[:, [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]]
+        self._has_phases = bool(named.any())
         table = self._digest.collectives
         self._groups = len({self._digest.strings[group] for group in set(table.group.tolist())} - {""})
 
     def pieces(self, event: EventKind, row: int, start: int, end: int, absent: int) -> Iterator[Piece]:
-        """The pieces of what ended with an event of a row of the track or of the collectives, the latest first."""
+        """The pieces from `start` to `end`, the latest first, given the event that they led to.
+
+        `row` is the event's row in the rank's track, or in its collectives; `absent` is how long of the time a
+        collective waits for ranks without a trace. Times are ns.
+        """
         if event in (EventKind.ARRIVED, EventKind.COMPLETED):
             yield from self._of_collective(event, row, start, end, absent)
             return
@@ -132,7 +141,7 @@ class _Rank:
         track = self._digest.track
         if event is EventKind.ISSUED:
             host_ns = dict(self._host_ns.get(row, {}))
-            # By an estimate only, and all over the row.
+            # Recording is only an estimate, and spread over the whole row.
             host_ns[CpuTime.WORK] = host_ns.get(CpuTime.WORK, 0) + host_ns.pop(CpuTime.RECORDING, 0)
             spent = max(sorted(host_ns), key=host_ns.__getitem__)
         else:
@@ -140,6 +149,7 @@ class _Rank:
         yield Piece(self._rank, SPENDING[spent].owner, phase, self._doing(spent, start, end), start, end)
 
     def _of_collective(self, event: EventKind, row: int, start: int, end: int, absent: int) -> Iterator[Piece]:
+        """The pieces before a rank arrived at a collective, or between the last arrival and the collective's end."""
         if row < 0:
             yield Piece(
                 self._rank, "transfer" if event is EventKind.COMPLETED else "dispatch", None, _OF_CPUS, start, end
@@ -151,7 +161,7 @@ class _Rank:
         group = self._digest.strings[int(table.group[row])]
         what = f"{name} in {group}" if group and self._groups > 1 else name
         if event is EventKind.ARRIVED:
-            # So late not for its launch: for what the device still did, which no launch tells.
+            # Later than its launch explains: the device was busy with work whose launch is not recorded.
             owner = "dispatch" if end - start <= LATENCY_NS else "compute"
             yield Piece(self._rank, owner, phase, f"before {what}", start, end)
             return
@@ -162,24 +172,25 @@ class _Rank:
             yield Piece(self._rank, "wait", phase, what, start, arrived)
 
     def _phase(self, row: int) -> str | None:
-        return PHASES[int(self._digest.track.phase[row])] if self._tells_phases and row >= 0 else None
+        """The phase of a row of the track; None if the trace does not show phases, or for row -1."""
+        return PHASES[int(self._digest.track.phase[row])] if self._has_phases and row >= 0 else None
 
     @cached_property
     def _host_ns(self) -> dict[int, dict[CpuTime, int]]:
-        """What the host's time in each row of the track goes to."""
+        """For each row of the track, the host time by kind, ns."""
         return self._digest.track.host.by_row()
 
     @cached_property
     def _launching(self) -> Ints:
-        """The row of the track that launches each collective, -1 for none."""
+        """The row of the track that launches each collective, -1 if none does."""
         launches = self._digest.track.launches
         rows = np.flatnonzero((launches >= 0) & (launches < len(self._digest.collectives)))
-        found = np.full(len(self._digest.collectives), -1)
-        found[launches[rows]] = rows
-        return found
+        launching = np.full(len(self._digest.collectives), -1)
+        launching[launches[rows]] = rows
+        return launching
 
     def _device(self, start: int, end: int) -> Iterator[tuple[str, int, int]]:
-        """What the device does: compute, but for stretches known to be copies; the latest first."""
+        """The device's owners from `start` to `end` with their times, the latest first: copies, and compute else."""
         copied_from, copied_until = self._copies
         first = int(np.searchsorted(copied_until, start, side="right"))
         last = int(np.searchsorted(copied_from, end))
@@ -197,15 +208,17 @@ class _Rank:
 
     @cached_property
     def _copies(self) -> tuple[Ints, Ints]:
+        """Starts and ends of the rank's copies, ns on the common clock."""
         pieces = self._digest.pieces
         chosen = pieces.owner == RankOwner.COPY
         return self._common(pieces.start_ns[chosen]), self._common(pieces.end_ns[chosen])
 
     def _common(self, times: Ints) -> Ints:
+        """Times of the rank's clock on the common clock, ns."""
         return times - self._clock.correction(self._rank, times)
 
     def _doing(self, spent: CpuTime, start: int, end: int) -> str:
-        """What the host does there, as far as it is known."""
+        """What the host does from `start` to `end`, given the kind of its time; "" if unknown."""
         if spent is CpuTime.INPUT:
             return _LOADER
         if spent is CpuTime.OVERHEAD:
@@ -219,16 +232,16 @@ class _Rank:
         return _UPDATE if spent in (CpuTime.READ, CpuTime.UPDATE) else self._calls[spent]
 
     def _stall(self, start: int, end: int) -> str:
-        """What the host does in a stall, if that is the longest of its kind; of the others no place is known."""
+        """What the host does in a stall; "" unless it is the longest of its kind, of which alone the time is known."""
         stalled = self._digest.stalled
-        begun, over = self._common(stalled.longest_start_ns), self._common(stalled.longest_end_ns)
-        within = np.minimum(over, end) - np.maximum(begun, start)
+        from_ns, until_ns = self._common(stalled.longest_start_ns), self._common(stalled.longest_end_ns)
+        within = np.minimum(until_ns, end) - np.maximum(from_ns, start)
         if not len(within) or 2 * within.max() <= end - start:
             return ""
         return self._digest.strings[int(stalled.doing[within.argmax()])]
 
     def _op_stall(self, start: int, end: int) -> str:
-        """The op or launch call of the longest stall there; "" if none is known."""
+        """The op or launch call with the longest stall between `start` and `end`; "" if none is known."""
         stalls = self._digest.op_stalls
         within = np.minimum(self._common(stalls.end_ns), end) - np.maximum(self._common(stalls.start_ns), start)
         if not len(within) or within.max() <= 0:
@@ -239,14 +252,14 @@ class _Rank:
 
     @cached_property
     def _calls(self) -> dict[CpuTime, str]:
-        """The calls that hold the host, by kind."""
+        """The names of the calls that block the host, by kind of time."""
         return {
             kind: _named(self._digest, self._digest.blocking.kind == SPENDING[kind].starves)
             for kind in (CpuTime.ALLOC, CpuTime.COPY, CpuTime.SYNC)
         }
 
     def _function(self, of: CodeOf, start: int, end: int) -> str:
-        """The user's own function that has most of a stretch, "" if none has or no stacks tell."""
+        """The user's function with more than half of the time from `start` to `end`; "" if none, or without stacks."""
         if not len(self._digest.code):
             return ""
         first, until, functions = self._code[of]
@@ -261,6 +274,7 @@ class _Rank:
 
     @cached_property
     def _code(self) -> dict[CodeOf, tuple[Ints, Ints, Indices]]:
+        """Starts and ends (ns, common clock) and functions of the stretches of user code, by what they are of."""
         code = self._digest.code
         chosen: dict[CodeOf, NDArray[np.bool_]] = {of: code.of == of for of in CodeOf}
         return {
@@ -270,9 +284,9 @@ class _Rank:
 
 
 def _named(digest: RankDigest, blocking: NDArray[np.bool_]) -> str:
-    """The call that has most of the time of some rows of `Blocking`, "cudaMalloc in aten::empty"; "" if none has.
+    """The calls with most of the time of the flagged rows of `Blocking`, such as "cudaMalloc in aten::empty".
 
-    Where several operators make it, the call alone; where there are two kinds of calls, both.
+    If several ops make the call, only the call; if two calls share the time, both; "" if more do.
     """
     table, strings = digest.blocking, digest.strings
     times, calls, ops = table.blocked_ns[blocking], table.call[blocking], table.op[blocking]
@@ -290,14 +304,14 @@ def _named(digest: RankDigest, blocking: NDArray[np.bool_]) -> str:
 
 
 def _joined(pieces: Sequence[Piece], shortest: int) -> list[Piece]:
-    """Pieces, by time and without a gap, none shorter than that but where there is one only.
+    """The pieces, given by time and without a gap, with short ones joined to others, so that few remain to be read.
 
-    Short ones go with each other, named for what most of them are, until they are long enough; else with the one beside
-    them.
+    Short neighbours are joined until they are at least `shortest`, and named for what most of their time is. What
+    stays too short is joined to the long piece beside it.
     """
     joined: list[Piece] = []
     few: list[Piece] = []
-    for piece in _alike(pieces):
+    for piece in _with_equal_labels_joined(pieces):
         if piece.end_ns - piece.start_ns < shortest:
             few.append(piece)
             if piece.end_ns - few[0].start_ns >= shortest:
@@ -310,11 +324,11 @@ def _joined(pieces: Sequence[Piece], shortest: int) -> list[Piece]:
         joined[-1] = replace(joined[-1], end_ns=few[-1].end_ns)
     elif few:
         joined.append(_one(few))
-    return list(_alike(joined))
+    return list(_with_equal_labels_joined(joined))
 
 
 def _one(pieces: Sequence[Piece]) -> Piece:
-    """One piece for several, named for what most of them are."""
+    """One piece in place of several neighbours, named for what most of their time is."""
     total: dict[tuple[int, str, str | None, str], int] = {}
     for piece in pieces:
         total[piece.label] = total.get(piece.label, 0) + piece.end_ns - piece.start_ns
@@ -322,8 +336,8 @@ def _one(pieces: Sequence[Piece]) -> Piece:
     return Piece(*most, pieces[0].start_ns, pieces[-1].end_ns)
 
 
-def _alike(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Pieces with neighbours that are alike as one."""
+def _with_equal_labels_joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """The pieces, with neighbours of the same label joined into one."""
     last: Piece | None = None
     for piece in pieces:
         if last and last.label == piece.label:

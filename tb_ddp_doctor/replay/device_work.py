@@ -1,4 +1,4 @@
-"""Whether some devices have as much to do as others, whatever their speed: by the kernels that they run."""
+"""Tells a slow device from one with more work: compares the kernels that devices run, whatever their speed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
 
-#: Up to this much less is as much.
+#: Work that is less by at most this share counts as much.
 AS_MUCH = 0.1
-#: So many ranks of each side show it.
+#: At most this many ranks of each side are compared.
 _ENOUGH = 8
 #: A kernel: its name and its grid.
 Kind = tuple[str, str]
 
 
 def as_much(digests: Sequence[RankDigest], chosen: NDArray[np.bool_]) -> bool:
-    """Whether the chosen ranks, shape (R,), run as many and as large kernels as the others.
+    """Whether some ranks, flags of shape (R,), have as much device work as all others, by name and grid of kernels.
 
-    That is: whether their kernels would take as long if each took what it takes on the median rank. Without grids it is
-    not known, and False.
+    1. For each kernel, take its typical time: the median over ranks of its mean time.
+    2. Sum each rank's kernels with these typical times.
+    3. Compare the medians of both sides.
+
+    False if some trace does not record grids.
     """
     some = [
         list(map(_kernels, (digests[rank] for rank in np.flatnonzero(side)[:_ENOUGH]))) for side in (chosen, ~chosen)
@@ -35,15 +38,15 @@ def as_much(digests: Sequence[RankDigest], chosen: NDArray[np.bool_]) -> bool:
     for kernels in ranks:
         for kind, (count, total_ns) in kernels.items():
             means[kind].append(total_ns / max(count, 1))
-    usual = {kind: median(each) for kind, each in means.items()}
+    typical = {kind: median(each) for kind, each in means.items()}
     work, others = (
-        [sum(count * usual[kind] for kind, (count, _) in kernels.items()) for kernels in side] for side in some
+        [sum(count * typical[kind] for kind, (count, _) in kernels.items()) for kernels in side] for side in some
     )
     return bool(median(work) >= (1 - AS_MUCH) * median(others))
 
 
 def _kernels(digest: RankDigest) -> dict[Kind, tuple[int, int]]:
-    """How often a rank runs each kernel, and for how long in all, ns."""
+    """For each kernel of a rank, how often it runs and for how long in all, ns."""
     table, text = digest.kernels, digest.strings
     kinds: dict[Kind, tuple[int, int]] = {}
     for name, grid, count, total_ns in zip(

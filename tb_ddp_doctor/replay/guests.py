@@ -1,16 +1,18 @@
-"""Adds guests to collectives: parts that arrive when something else does that the collective waits for, and do nothing.
+"""Adds guests to collectives: parts that take no time, and make their collective wait for something else.
 
-The parts of a collective complete together, once each has arrived, and each comes after one part. Two things need more:
+The parts of a collective complete together once all have arrived, and each part comes after one other part. Two cases
+need more than that:
 
-- Of ranks that pass data around in a ring, or along a pipeline, each waits for its neighbours alone. So a kernel that
-  meets two that do not meet each other is a collective of its own, with a guest for each partner, which arrives when
-  the partner does:
+- Ranks that pass data around in a ring, or along a pipeline, each wait for their neighbours alone. There a kernel meets
+  two kernels that do not meet each other. So it is a collective of its own, with a guest for each partner. The guest
+  arrives when the partner does:
 
       rank 0  kernel a, with guests of b and d      rank 1  kernel b, with guests of a and c
 
-- A collective that awaits one of another stream also comes after the one before it on its own: its guest does.
+- A collective that awaits a collective on another stream also comes after the one before it on its own stream. It
+  comes after the former; its guest comes after the latter.
 
-A guest is launched by a row that takes no time, right after the row of what it stands for.
+A guest is launched by a row that takes no time, right after the row that launches the part for which it stands.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ from tb_ddp_doctor.replay.model import Parts
 from tb_ddp_doctor.replay.tracks import Tracks
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
-#: `Parts.like` of a guest, which is no call.
+#: `Parts.like` of a guest: it is no call of a collective.
 GUEST = -1
 _OF_GUESTS = {"own_step": -1, "step": -1, "like": GUEST, "absent_ns": 0, "transfer_ns": 0, "exposed_ns": 0}
-#: What a row that launches a guest has where it is not like the partner's row.
+#: The columns in which a row that launches a guest differs from the row that launches its partner.
 _OWN: dict[str, int | bool] = {
     "blocked_by": -1,
     "blocked_ns": 0,
@@ -50,7 +52,7 @@ _OWN: dict[str, int | bool] = {
 
 
 def with_guests(job: Job, tracks: Tracks, parts: Parts) -> tuple[Tracks, Parts]:
-    """The tracks and parts of a job with the guests that it needs."""
+    """The tracks and parts of a job with the guests that it needs; the given ones if it needs none."""
     nothing = len(parts.rank) - 1
     host, partner = _meetings(job)
     both = np.flatnonzero((tracks.parts("follows", nothing) < nothing) & (tracks.parts("after", nothing) < nothing))
@@ -65,7 +67,7 @@ def with_guests(job: Job, tracks: Tracks, parts: Parts) -> tuple[Tracks, Parts]:
     collective = parts.collective.copy()
     alone = np.unique(host[: int(launched.sum())])
     collective[alone] = int(collective.max()) + 1 + np.arange(len(alone))
-    # In the order of the rows that launch them.
+    # From here on in the order of the rows that launch the guests.
     host, partner = host[guests.order], partner[guests.order]
     chosen = np.concatenate((np.arange(nothing), partner, [nothing]))
     columns = {name: getattr(parts, name)[chosen] for name in Parts.__struct_fields__}
@@ -84,7 +86,10 @@ def with_guests(job: Job, tracks: Tracks, parts: Parts) -> tuple[Tracks, Parts]:
 
 
 def _meetings(job: Job) -> tuple[Ints, Ints]:
-    """Calls that meet, each pair both ways, where one of the two meets a third."""
+    """Pairs of calls that meet, each pair both ways, of those matches in which a call meets several others.
+
+    Returns the calls that get a guest, and the partner for which each guest stands.
+    """
     matched = job.matched
     chosen = np.flatnonzero(~matched.together)
     if not len(chosen):
@@ -95,15 +100,15 @@ def _meetings(job: Job) -> tuple[Ints, Ints]:
 
 
 class TracksWithGuests:
-    """Tracks with a row more for each guest, after the row of its partner."""
+    """Tracks with one more row for each guest, right after the row of its partner."""
 
     def __init__(self, tracks: Tracks, after: Ints, first_guest: int) -> None:
-        """`after` is the row that launches the partner of each guest; `first_guest` is the part of the first one."""
+        """`after` is the row that launches each guest's partner, `first_guest` the index of the first guest's part."""
         self._tracks = tracks
         rows = len(tracks.rank)
         source = np.concatenate((np.arange(rows), after))
         sort = np.argsort(source, kind="stable")
-        #: The guests by the rows that launch them.
+        #: The guests in the order of the rows that launch them.
         self.order: Ints = sort[sort >= rows] - rows
         self._source: Ints = source[sort]
         self._own: Flags = sort >= rows
@@ -114,37 +119,38 @@ class TracksWithGuests:
         self.rank: Indices = tracks.rank[self._source]
 
     def moved(self, rows: Indices) -> Indices:
-        """Indices of rows of the tracks without guests; what is negative stays so."""
+        """Indices of rows of the tracks without guests, as indices of rows of these tracks; negative values stay."""
         return np.where(rows >= 0, self._place[rows], rows).astype(np.int32)
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column of `Track`."""
+        """A column of `Track` as it is, joined."""
         return self._with_own(self._tracks.column(name), name)
 
     def parts(self, name: str, missing: int) -> Indices:
-        """A column with collectives, as parts of all ranks; `missing` for none."""
-        found: Indices = self._tracks.parts(name, missing)[self._source]
+        """A column of `Track` that names collectives, as indices of parts; `missing` where a row names none."""
+        parts: Indices = self._tracks.parts(name, missing)[self._source]
         if name == "launches":
-            found[self._own] = self._first_guest + np.arange(len(self.order))
+            parts[self._own] = self._first_guest + np.arange(len(self.order))
         elif name in _OWN:
-            found[self._own] = missing
-        return found
+            parts[self._own] = missing
+        return parts
 
     def rows(self, name: str) -> Indices:
-        """A column with rows, as rows of all ranks; what is negative stays so."""
+        """A column of `Track` that names rows, as indices of joined rows; negative values stay as they are."""
         return self.moved(self._with_own(self._tracks.rows(name), name))
 
     def job_step(self, step_index: Ints) -> Indices:
-        """The job's step of each row, -1 for none."""
+        """The index of each row's step in the job, -1 if the job leaves the step out."""
         return self._tracks.job_step(step_index)[self._source]
 
     def host_times(self, kind: CpuTime) -> tuple[Indices, Ints]:
-        """The rows in which the host's time goes to something, each once, and how much of it."""
+        """The rows whose host spends time on one kind of work, each row once, and how much time, ns."""
         row, ns = self._tracks.host_times(kind)
         return self._place[row], ns
 
     def _with_own(self, column: NDArray[Any], name: str) -> NDArray[Any]:
-        found = column[self._source]
+        """A column with a value for each guest's row: its own, or that of the partner's row."""
+        values = column[self._source]
         if name in _OWN:
-            found[self._own] = _OWN[name]
-        return found
+            values[self._own] = _OWN[name]
+        return values

@@ -1,4 +1,7 @@
-"""Puts collectives that CPUs carry out (gloo) among the parts of a job: there CPUs wait for each other."""
+"""Adds the collectives that CPUs carry out (gloo) to the parts of a job: there the CPUs wait for each other.
+
+H = collectives of all ranks' CPUs, each rank's share counted once.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from tb_ddp_doctor.replay.model import Parts
 from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Ints
 
-#: `Parts.like` of a collective of the CPUs, which is compared with none.
+#: `Parts.like` of a collective of the CPUs: its transfer is compared with no other.
 OF_CPUS = -2
-#: A rank that ends one by more than this before another rank arrives has met others, ns.
+#: A rank that leaves a collective more than this before another rank enters it took part in another one, ns.
 _TOLERANCE_NS = 500_000
 
 
 def with_host_meetings(job: Job, parts: Parts) -> Parts:
-    """The parts of a job, and those of its CPUs' collectives before the last one."""
+    """The parts of a job with those of its CPUs' collectives, which are put before the last part ("none")."""
     tables = [digest.host_meetings for digest in job.digests]
     many = sum(len(table) for table in tables)
     if not many:
@@ -46,7 +49,11 @@ def with_host_meetings(job: Job, parts: Parts) -> Parts:
 
 
 def _meetings(digests: Sequence[RankDigest], rank: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Number of the collective of each rank's part: the n-th of a kind in a step, where all ranks have as many."""
+    """Numbers the collectives: the n-th of a kind in a step is the same one on all ranks; shape (H,).
+
+    `rank`, `start_ns` and `end_ns` are each share's rank and times on the common clock, shape (H,). Where some rank has
+    no n-th one, or its times do not fit, each rank's share is a collective of its own.
+    """
     words: dict[str, int] = {}
     kinds, steps = [], []
     for digest in digests:
@@ -54,7 +61,7 @@ def _meetings(digests: Sequence[RankDigest], rank: Ints, start_ns: Ints, end_ns:
         kinds.append(code[digest.host_meetings.kind])
         steps.append(digest.steps.number[digest.host_meetings.step])
     of = numbered(np.concatenate(kinds), np.concatenate(steps))
-    # In the order of ranks, and of time within a rank.
+    # Count within each rank, kind and step; the shares are in the order of ranks, and of time within a rank.
     run = numbered(rank, of)
     order = np.argsort(run, kind="stable")
     begins = np.flatnonzero(np.diff(run[order], prepend=-1))

@@ -1,6 +1,7 @@
-"""Steps whose sequences are as long as those of no other step: slow where they take far longer than that explains.
+"""Finds steps that are slow although no other step has sequences of the same length to compare them with.
 
-There is nothing to compare such a step with but steps of other lengths:
+Such a step is compared with steps of other lengths: the time that its length lets expect is interpolated from theirs,
+with a power of the length. R = ranks, S = steps of the job.
 
     length of the sequences   0.5   0.8   1.0   1.2   1.7
     device time, ms            21    34   105    50    72    the third step is slow: 42 ms are to be expected
@@ -14,25 +15,27 @@ from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.replay.cells import lower_median, of_equal
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 
-#: Among fewer steps of other lengths nobody knows which of them is slow.
+#: With fewer steps of other lengths, no step is called slow: too few to know which of them is normal.
 _FEWEST = 5
-#: Powers of the length that time may grow with: 0 where all is of parameters, 1 where it is of tokens, more where
-#: attention is most of it.
+#: The powers of the length with which device time may grow: 0 where parameters take it (the optimizer), 1 where tokens
+#: do, more where attention takes most of it.
 _POWERS = np.arange(0, 2.01, 0.05)
-#: The share of the steps that are taken to be normal.
+#: This share of the steps is assumed to be normal.
 _NORMAL = 0.75
-#: Powers fit about as well that leave so many times as much between steps, or so little of their time.
+#: A power fits about as well as the best one if the steps deviate by at most this factor more, or by at most this
+#: share of their time.
 _AS_WELL, _FITS = 1.5, 0.02
-#: A step is slow that takes longer than expected by this share: time does not grow with one power of the length alone.
+#: A step is slow if it takes longer than expected by more than this share. Less may have another reason: device time
+#: does not grow with exactly one power of the length.
 _FAR_LONGER = 0.25
 
 
 def share_at_length(need_ns: Ints, sequence: Ints, but_for_length: Ints, length: Floats) -> Floats:
-    """By what to multiply the device time of each rank and step so that no step takes far longer than steps of other
-    lengths let expect; shape (R, S), 1 almost everywhere.
+    """Factors for device times, shape (R, S): slow steps get the time that their length lets expect, all others 1.
 
-    `need_ns` is the device time, shape (R, S), `sequence` and `but_for_length` number the ranks and steps that can be
-    compared, with and without regard to `length`, the relative length of the sequences of each step, shape (S,).
+    `need_ns` is the device time, shape (R, S). `sequence` and `but_for_length`, shape (R, S), number the ranks and
+    steps that can be compared, with and without regard to `length`. `length` is how long the sequences of each step
+    are, relative to the median step's, shape (S,). Only steps without an equally long one are ever slow here.
     """
     share, alone = np.ones(need_ns.shape), _alone(sequence)
     if not alone.any():
@@ -49,25 +52,28 @@ def share_at_length(need_ns: Ints, sequence: Ints, but_for_length: Ints, length:
 
 
 def expected_ns(taken_ns: Ints, length: Floats) -> Floats:
-    """What each of some steps would take if it were like most of them but for the length of its sequences, shape (S,).
+    """The time that each step would take if only the length of its sequences made it differ, ns, shape (S,).
 
-    Time is taken to grow with a power of the length: the one by which most steps differ least, or, where others fit
-    about as well, the one that lets expect most. Too few steps tell nothing.
+    1. For each power of `_POWERS`, fit time = factor x length^power through the median step.
+    2. Measure how far most of the steps (`_NORMAL`) deviate from the fit, as a mean of log ratios.
+    3. Of the powers that fit about as well as the best one, take the largest expected time for each step.
+
+    With fewer than `_FEWEST` steps the times come back as they are.
     """
     if len(taken_ns) < _FEWEST:
         return taken_ns.astype(np.float64)
     taken = np.log(np.maximum(taken_ns, 1))
-    left = taken[:, None] - np.log(np.maximum(length, 1e-3))[:, None] * _POWERS
-    left -= np.median(left, axis=0)
+    deviation = taken[:, None] - np.log(np.maximum(length, 1e-3))[:, None] * _POWERS
+    deviation -= np.median(deviation, axis=0)
     normal = int(np.ceil(_NORMAL * len(taken)))
-    apart = np.sort(np.abs(left), axis=0)[:normal].mean(axis=0)
-    fits = apart <= max(_AS_WELL * float(apart.min()), _FITS)
-    expected: Floats = np.exp(taken - left[:, fits].min(axis=1))
+    of_most = np.sort(np.abs(deviation), axis=0)[:normal].mean(axis=0)
+    fits = of_most <= max(_AS_WELL * float(of_most.min()), _FITS)
+    expected: Floats = np.exp(taken - deviation[:, fits].min(axis=1))
     return expected
 
 
 def _alone(sequence: Ints) -> Flags:
-    """Which ranks and steps, shape (R, S), have a number that no other step has."""
+    """Flags the ranks and steps whose number of `sequence` no other step has, shape (R, S)."""
     number = numbered(sequence.ravel())
     step = np.broadcast_to(np.arange(sequence.shape[1]), sequence.shape).ravel()
     pairs = np.unique(np.stack((number, step)), axis=1)

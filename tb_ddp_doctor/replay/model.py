@@ -29,7 +29,7 @@ Some: TypeAlias = slice | NDArray[np.integer[Any]]
 class TrackRows(msgspec.Struct, frozen=True, eq=False):
     """The rows of all ranks' tracks, in the order in which they are played; one value a row in each column.
 
-    A row is a stretch of one rank between two points at which it can be held up: what its host does, then what its
+    A row is a stretch of one rank between two points at which it may have to wait: what its host does, then what its
     device does with the kernels that the host launched in it.
 
         host    |work............|blocked....|
@@ -86,11 +86,11 @@ class Spent(msgspec.Struct, frozen=True, eq=False):
     #: How much of each of these rows' `work_ns` it is.
     work_ns: Ints
     #: The rows whose host it blocks at their end.
-    holding: RowIndex
+    blocking: RowIndex
 
     @property
     def is_some(self) -> bool:
-        return bool(len(self.working) or len(self.holding))
+        return bool(len(self.working) or len(self.blocking))
 
 
 class Parts(msgspec.Struct, frozen=True, eq=False):
@@ -146,7 +146,7 @@ class Round(msgspec.Struct, frozen=True, eq=False):
     #: Whether some row waits for a place in the launch queue, or for an event.
     queued: bool
     #: Whether something blocks the host at some row's end.
-    held: bool
+    blocked: bool
     #: Which of the rows launch a part.
     launching: Some
     #: The parts that they launch.

@@ -1,7 +1,7 @@
-"""Orders and plays a schedule in the native library, as `order.py` and `play.py` do with numpy, to the nanosecond.
+"""Orders and plays a schedule in the native library, to the same nanosecond as `order.py` and `play.py` do with numpy.
 
-The rows of a small job's round are so few that numpy's own time is a hundred times what they take here; those of a
-large one are shortened as they are played, so that no column of them is made for each change.
+It is there for speed. In a small job a round has few rows, and numpy's overhead is a hundred times the work itself. In
+a large job rows are shortened while they are played, so that a change needs no copy of their columns.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tb_ddp_doctor.trace.model import Ints
 
 
 def order(now: Ordering) -> tuple[Ints, Ints, Ints] | None:
-    """The order of rows, that of the parts that complete, and what is played together: the first row and the one after
-    the last, the same of parts, shape (rounds, 4). None where rows wait for each other in a circle.
+    """The order of the rows, the order of the parts that complete, and what is played together, shape (rounds, 4).
 
-    Raises IndexError for indices out of range.
+    A round is (first row, row after the last, first part, part after the last), as places in the two orders. Returns
+    None if rows wait for each other in a circle. Raises IndexError for indices out of range.
     """
     order_all = library.loaded().replay_order
     ranks, rows, parts, collectives = len(now.first) - 1, len(now.awaits), len(now.after), len(now.missing)
@@ -64,7 +64,10 @@ def order(now: Ordering) -> tuple[Ints, Ints, Ints] | None:
 
 
 def play(schedule: Schedule, lengths: Lengths, begin_ns: Ints, host_at: Ints, ready: Ints, played: Played) -> None:
-    """Fill `played`; what it starts from is as in `play._Playing`. Raises IndexError for a schedule out of range."""
+    """Play all rounds and fill `played`. `begin_ns`, `host_at` and `ready` are the start, as in `play._Playing`.
+
+    Raises IndexError if an index of the schedule is out of range.
+    """
     play_all = library.loaded().replay_play
     if schedule not in _TABLES:
         _TABLES[schedule] = _Table(schedule)
@@ -82,6 +85,7 @@ def play(schedule: Schedule, lengths: Lengths, begin_ns: Ints, host_at: Ints, re
 
 
 def _cut(schedule: Schedule, cut: Cut, no_host: bool, kept: list[Any]) -> CutTable:
+    """A cut as the library takes it; `kept` keeps its memory. Raises IndexError for arrays of another shape."""
     ranks, steps = schedule.frame.step_index.shape
     shape, rows = (ranks, steps + 1), len(schedule.rows.rank)
     table = CutTable(steps=steps, ranks=ranks, no_host=no_host)
@@ -103,13 +107,13 @@ def _cut(schedule: Schedule, cut: Cut, no_host: bool, kept: list[Any]) -> CutTab
 
 
 def _refuse_unlike(shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    """Raise IndexError for another shape than wanted: the library looks at no bounds."""
+    """Raise IndexError if a shape is not the wanted one: the library checks no bounds."""
     if shape != wanted:
         raise IndexError(f"a shape of {shape} for {wanted}")
 
 
 class _Table:
-    """A schedule as the library takes it."""
+    """A schedule as the library takes it. Raises IndexError if an index of the schedule is out of range."""
 
     def __init__(self, schedule: Schedule) -> None:
         rows, parts = schedule.rows, schedule.parts
@@ -132,7 +136,7 @@ class _Table:
                     *(each.rows.start, each.rows.stop, each.completed.start, each.completed.stop),
                     each.gated * library.GATED
                     + each.queued * library.QUEUED
-                    + each.held * library.HELD
+                    + each.blocked * library.BLOCKED
                     + each.needing * library.NEEDING,
                 )
                 for each in schedule.rounds

@@ -14,25 +14,25 @@ from tb_ddp_doctor.trace.model import Indices, Ints
 
 
 class Column(Structure):
-    """One value of each thing."""
+    """A column of a table: where its first value is, and 1, or 0 if all rows share that one value."""
 
     _fields_ = (("at", c_void_p), ("step", c_size_t))
 
 
-#: What rounds are, in the bits of `Round.is`.
-GATED, QUEUED, HELD, NEEDING = 1, 2, 4, 8
-#: How many kinds of host time there are.
+#: The flags of a `model.Round`, as bits of `Round.is` in native/replay.h.
+GATED, QUEUED, BLOCKED, NEEDING = 1, 2, 4, 8
+#: The number of kinds of `CpuTime`.
 KINDS = 11
-#: Columns of `schedule_model.Rows` and `Parts`: indices of rows, flags and times of rows, indices of parts.
+#: Columns of `model.TrackRows` and `model.Parts`: indices of rows, flags of rows, indices of parts.
 ROW_INDICES = ("rank", "step", "blocked_by", "queue_row", "queue_part", "awaits", "launches")
 ROW_FLAGS = ("waits", "queue_before", "synced")
 PART_INDICES = ("collective", "after", "needs")
-#: Columns of `play.Lengths` of rows.
+#: Columns of `model.Lengths`, one value for each row.
 ROW_LENGTHS = ("work_ns", "blocked_ns", "device_ns", "lead_ns", "queue_tail_ns", "queue_ns")
 
 
 class ScheduleTable(Structure):
-    """A schedule, with rounds of shape (rounds, 5)."""
+    """`model.Schedule`. A round is (first row, row after the last, first part, part after the last, flags)."""
 
     _fields_ = (
         ("rounds", c_void_p),
@@ -42,13 +42,13 @@ class ScheduleTable(Structure):
 
 
 class LengthsTable(Structure):
-    """How long rows and parts take."""
+    """`model.Lengths`: how long rows and parts take."""
 
     _fields_ = (*((name, Column) for name in (*ROW_LENGTHS, "transfer_ns")), ("alone", c_int64))
 
 
 class CutTable(Structure):
-    """What goes of it."""
+    """`model.Cut`: what a change removes of rows, by rank and step."""
 
     _fields_ = (
         *((name, c_void_p * KINDS) for name in ("share", "working", "working_ns")),
@@ -59,7 +59,7 @@ class CutTable(Structure):
 
 
 class PlayedTable(Structure):
-    """When things happened."""
+    """`model.Played`: when rows and parts ended, and the state of the play."""
 
     _fields_ = tuple(
         (name, c_void_p)
@@ -72,7 +72,7 @@ class PlayedTable(Structure):
 
 
 class TracksTable(Structure):
-    """What is to be put in order."""
+    """`model.Ordering`: what has to be put in an order."""
 
     _fields_ = (
         ("first", c_void_p),
@@ -83,7 +83,7 @@ class TracksTable(Structure):
 
 
 class OrderingTable(Structure):
-    """How far that has come."""
+    """The state of the ordering, and the order found so far."""
 
     _fields_ = tuple(
         (name, c_void_p)
@@ -121,18 +121,18 @@ def loaded() -> CDLL:
 
 
 def refuse_out_of_range(indices: Indices | Ints, least: int, count: int) -> None:
-    """Raise IndexError unless all indices are of so many things, from the least one on."""
+    """Raise IndexError unless all indices lie from `least` to `count` - 1."""
     if len(indices) and not least <= indices.min() <= indices.max() < count:
         raise IndexError("a schedule out of range")
 
 
 def column(values: NDArray[Any], kind: type[np.generic], size: int, kept: list[Any]) -> Column:
-    """A column of one value that is broadcast, or of as many as it has; `kept` keeps its memory.
+    """A column as the library takes it: its values, or one value that all rows share; `kept` keeps its memory.
 
-    Raises IndexError for one of another size: the library looks at no bounds.
+    Raises IndexError if it has not `size` values: the library checks no bounds.
     """
     if len(values) != size:
-        raise IndexError(f"{len(values)} values for {size} things")
+        raise IndexError(f"{len(values)} values for {size} rows or parts")
     if values.dtype != kind:
         values = values.astype(kind)
     if values.strides[0] not in (0, values.itemsize):
@@ -142,6 +142,6 @@ def column(values: NDArray[Any], kind: type[np.generic], size: int, kept: list[A
 
 
 def address(values: NDArray[Any], kind: type[np.generic], kept: list[Any]) -> int:
-    """Where all values of an array lie, one after the other; `kept` keeps its memory."""
+    """The address of an array's values, one after the other in memory; `kept` keeps that memory."""
     kept.append(np.ascontiguousarray(values, kind))
     return int(kept[-1].ctypes.data)

@@ -1,7 +1,14 @@
-"""The order in which rows and parts of all ranks can be played, and what can be played together.
+"""Finds the order in which the rows and parts of all ranks can be played, and which of them can be played together.
 
-A row follows the one before it, and the parts that it awaits and that leave the launch queue before it; the parts of a
-collective complete together, once all are launched and those that they come after are over.
+1. A row can be played once the rank's row before has been, the part that it awaits is over, and the part is over that
+   has to leave the launch queue before it.
+2. A part has arrived once its row has been played and the part before it on its stream is over.
+3. The parts of a collective are over together, once all of them have arrived.
+
+    rank 0   row 0 launches part 0    row 1 awaits part 0
+    rank 1   row 2                    row 3 launches part 1        parts 0 and 1 are one collective
+
+    rows 0, 2; then row 3 and with it parts 0 and 1; then row 1
 """
 
 from __future__ import annotations
@@ -20,27 +27,31 @@ from tb_ddp_doctor.trace.model import Indices, Ints
 
 
 class CircularWaitError(Exception):
-    """Rows wait for each other in a circle: some match of collectives is wrong."""
+    """Rows wait for each other in a circle, so none of them can be played: some collectives are matched wrongly."""
 
 
 class PlayedTogether(msgspec.Struct, frozen=True, eq=False):
-    """Rows that follow no other ones still to be played, and the parts that complete with them; as in `Round`."""
+    """Rows that can be played together, at most one of each rank, and the parts that are then over; see `Round`."""
 
+    #: Places in `Order.rows`.
     rows: slice
+    #: Places in `Order.parts`.
     completed: slice
 
 
 class Order(msgspec.Struct, frozen=True, eq=False):
-    """An order in which rows and parts of all ranks can be played, as indices, and what can be played together."""
+    """An order in which the rows and parts of all ranks can be played."""
 
+    #: Indices of all rows in the order in which they are played.
     rows: Ints
-    #: Those that nothing launches last.
+    #: Indices of all parts in the order in which they are over; at the end those that no row launches.
     parts: Ints
+    #: What is played together, first to last.
     plan: list[PlayedTogether]
 
 
 def nothing_ordered(tracks: Tracks, parts: Parts, awaits: Indices) -> Ordering:
-    """The state before any row or part has its place; `awaits` is the part that each row awaits."""
+    """The state before any row has been played; `awaits` is the part that each row awaits, shape (rows,)."""
     launches, queue_part = tracks.parts("launches", -1), tracks.parts("queue_part", len(parts.rank) - 1)
     launched = np.zeros(len(parts.rank), np.bool_)
     launched[launches[launches >= 0]] = True
@@ -74,19 +85,19 @@ def nothing_ordered(tracks: Tracks, parts: Parts, awaits: Indices) -> Ordering:
 
 
 def order_natively(ordering: Ordering) -> tuple[Ints, Ints, list[PlayedTogether]]:
-    """The order of rows, the order of the parts that complete, and the plan, by the native library.
+    """The order of rows, the order of the parts that are over, and what is played together, by the native library.
 
     Raises CircularWaitError.
     """
-    found = native.order(ordering)
-    if found is None:
+    ordered_rows = native.order(ordering)
+    if ordered_rows is None:
         raise CircularWaitError("Collectives wait for each other in a circle.")
-    order, completed, plan = found
+    order, completed, plan = ordered_rows
     return order, completed, [PlayedTogether(slice(a, b), slice(c, d)) for a, b, c, d in plan.tolist()]
 
 
 def order_with_numpy(ordering: Ordering) -> tuple[Ints, Ints, list[PlayedTogether]]:
-    """The same as `order_natively`, without the native library."""
+    """The same order as that of `order_natively`, found with numpy. Raises CircularWaitError."""
     place, last = ordering.first[:-1].copy(), ordering.first[1:]
     order: list[Ints] = [np.empty(0, np.int64)]
     completing: list[NDArray[np.integer]] = [np.empty(0, np.int64)]
@@ -116,7 +127,11 @@ def order_with_numpy(ordering: Ordering) -> tuple[Ints, Ints, list[PlayedTogethe
 
 
 def _completed(ordering: Ordering, new: Indices) -> Iterator[Indices]:
-    """Parts, by collective, that complete once the `new` ones are queued; and those that follow on streams."""
+    """The parts that are over once the `new` parts are launched, collective by collective.
+
+    First the collectives that these parts complete; then those of parts that were launched before and come after these
+    on a stream; and so on.
+    """
     arriving = new[ordering.done[ordering.after[new]]]
     while len(arriving):
         np.subtract.at(ordering.missing, ordering.collective[arriving], 1)
@@ -135,10 +150,13 @@ def _completed(ordering: Ordering, new: Indices) -> Iterator[Indices]:
 
 
 def ordered(tracks: Tracks, parts: Parts, awaits: Indices) -> Order:
-    """The order in which rows and parts can be played. Raises CircularWaitError."""
+    """The order in which rows and parts can be played; `awaits` is the part that each row awaits, shape (rows,).
+
+    Raises CircularWaitError.
+    """
     ordering = nothing_ordered(tracks, parts, awaits)
-    way = order_natively if native_library.is_available() else order_with_numpy
-    order, completed, plan = way(ordering)
+    put_in_order = order_natively if native_library.is_available() else order_with_numpy
+    order, completed, plan = put_in_order(ordering)
     never = np.ones(len(parts.rank), np.bool_)
     never[completed] = False
     return Order(order, np.concatenate([completed, np.flatnonzero(never)]), plan)

@@ -13,10 +13,11 @@ from tb_ddp_doctor.trace.model import Ints
 def play(
     schedule: Schedule, lengths: Lengths, lead_ns: Ints | int = 0, sooner_ns: Ints | int = 0, *, kept: bool = False
 ) -> Played:
-    """Play all rounds; by how much more than recorded each host begins ahead of its device, and by how much sooner the
-    rank begins, both of shape (R,).
+    """Play all rounds of a schedule: when each row and each part ends if they take `lengths`, ns on the common clock.
 
-    Where `kept`, all is kept of when things happened, which takes twice the memory.
+    `lead_ns` is how much further than recorded each host begins ahead of its device, and `sooner_ns` how much earlier
+    than recorded each rank begins, both of shape (R,) or one number for all. With `kept`, the result also has when each
+    row was issued, when its host went on and when each part arrived, which takes twice the memory.
     """
     playing = _Playing(schedule, lengths, lead_ns, sooner_ns, kept)
     if native_library.is_available():
@@ -27,7 +28,7 @@ def play(
 
 
 class _Playing:
-    """A schedule half played."""
+    """The state of a play: when each host and device is free, and what has been played so far."""
 
     def __init__(
         self, schedule: Schedule, lengths: Lengths, lead_ns: Ints | int, sooner_ns: Ints | int, kept: bool
@@ -39,7 +40,7 @@ class _Playing:
         self._host_at = schedule.frame.host_start_ns - sooner_ns - lead_ns
         if lengths.no_host:
             self._host_at = np.full_like(self._device_at, LONG_AGO // 2)
-        #: When a part's own launch and what that needs let it start.
+        #: When each part may start by its own launch and by the device work that it needs, shape (parts,), ns.
         self._ready = np.full(parts, LONG_AGO)
         self.played = Played(
             done_ns=np.empty(rows, np.int64),
@@ -57,7 +58,7 @@ class _Playing:
         native.play(self._schedule, self._lengths, begin_ns, self._host_at, self._ready, self.played)
 
     def with_numpy(self) -> None:
-        """Play all rounds without it."""
+        """Play all rounds with numpy, to the same nanosecond."""
         for each in self._schedule.rounds:
             if each.rows.start < each.rows.stop:
                 self._rows(each)
@@ -65,38 +66,39 @@ class _Playing:
                 self._parts(each)
 
     def _rows(self, now: Round) -> None:
-        """Play the rows of a round."""
+        """Play the rows of a round: when the host issues each row, when the device is done, when the host goes on."""
         rows, lengths, played, here, ranks = self._schedule.rows, self._lengths, self.played, now.rows, now.ranks
         issued, free = self._host_at[ranks] + lengths.work_ns[here], self._device_at[ranks]
         if now.queued:
-            synced, left = rows.synced[here], self._left_queue(now)
-            issued = np.maximum(issued, np.where(synced, LONG_AGO, left))
+            synced, free_ns = rows.synced[here], self._queue_free_ns(now)
+            issued = np.maximum(issued, np.where(synced, LONG_AGO, free_ns))
         if now.gated:
             free = np.maximum(free, played.end_ns[rows.awaits[here]] + rows.delay_ns[here])
         done = np.maximum(free + lengths.device_ns[here], issued + lengths.lead_ns[here])
         ended = issued
-        if now.held:
+        if now.blocked:
             ended = np.maximum(issued, np.where(rows.waits[here], done, issued) + lengths.blocked_ns[here])
         if now.queued:
-            ended = np.where(synced, np.maximum(ended, left), ended)
+            ended = np.where(synced, np.maximum(ended, free_ns), ended)
         self._host_at[ranks], self._device_at[ranks] = ended, done
         played.done_ns[here] = done
         if self._kept:
             played.issued_ns[here], played.ended_ns[here] = issued, ended
         self._launch(now, ended)
 
-    def _left_queue(self, now: Round) -> Ints:
-        """When what each row waits for has left the launch queue, or the event that it waits for is over."""
+    def _queue_free_ns(self, now: Round) -> Ints:
+        """When the launch queue has a place for each row of a round; for a `synced` row, when its event is over."""
         rows, lengths, played, here = self._schedule.rows, self._lengths, self.played, now.rows
         behind = rows.queue_row[here]
-        left = np.where(
+        free_ns = np.where(
             behind >= 0, played.done_ns[behind] - lengths.queue_tail_ns[here], played.end_ns[rows.queue_part[here]]
         )
-        left = np.where(rows.queue_before[here], played.begin_ns[rows.rank[here]], left)
-        after: Ints = left + lengths.queue_ns[here]
+        free_ns = np.where(rows.queue_before[here], played.begin_ns[rows.rank[here]], free_ns)
+        after: Ints = free_ns + lengths.queue_ns[here]
         return after
 
     def _launch(self, now: Round, ended: Ints) -> None:
+        """Launch the parts of a round; `ended` is when the host of each of its rows went on."""
         parts, launched, launch = self._schedule.parts, now.launched, ended[now.launching]
         if now.needing:
             needs = parts.needs[launched]
@@ -104,7 +106,7 @@ class _Playing:
         self._ready[launched] = launch + parts.ready_ns[launched]
 
     def _parts(self, now: Round) -> None:
-        """Play the collectives that complete in a round."""
+        """Play the collectives of a round: all parts of one end `transfer_ns` after the last of them has arrived."""
         parts, played, here = self._schedule.parts, self.played, now.completed
         arrival = np.maximum(self._ready[here], played.end_ns[now.after] + parts.ready_ns[here])
         if self._kept:

@@ -1,8 +1,12 @@
-"""Plays the steps of all ranks again without what a fix removes, so that what goes may expose what it hid.
+"""Plays the steps of all ranks again with a what-if change, and says how long each step then takes.
 
-The host runs ahead, launches gate kernels, and streams and collectives order them (see `schedule`). Played with nothing
-removed, this gives the recorded times to the nanosecond. Times are ns on the common clock. R = ranks, S = steps of the
-job; rows and parts are those of the schedule.
+1. `Replay.lengths` shortens the rows and parts of the schedule as the change says.
+2. `play.py` plays them in the order of the schedule. What was hidden behind the removed time then shows.
+3. Steps before the record were like those in it: `_steady_ends` plays again until each host begins as far ahead of its
+   device as it ends.
+
+Played without a change this gives the recorded times to the nanosecond. Times are ns on the common clock. R = ranks,
+S = steps of the job; rows and parts are those of the schedule.
 """
 
 from __future__ import annotations
@@ -32,23 +36,24 @@ from tb_ddp_doctor.replay.play import play
 from tb_ddp_doctor.replay.routing import Routing, routing
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 
-#: So few like transfers have no median that tells which of them is slow.
+#: With fewer comparable transfers, none is compared: their median does not show which of them is slow.
 _FEWEST_LIKE = 3
-#: Noise makes the median over ranks and steps so many times the median step of the median rank at most: loaders of
+#: Noise makes the median over ranks and steps at most this many times the median step of the median rank: loaders of
 #: healthy jobs differ by a third in single steps.
 _FAR_MORE = 1.25
-#: The steps are played at most so often in search of the lead that hosts begin and end with; leads that move by less
-#: than this share of a step are steady; one that drifts is taken to be so many passes further.
+#: At most this many passes search the lead that hosts both begin and end with.
 _MOST_PASSES = 6
+#: Leads that change by less than this share of a step from pass to pass are steady.
 _STEADY = 0.002
+#: A lead that changes steadily in one direction is moved by this many passes at once.
 _LEAP = 4
 
 
 class Replay:
-    """The steps of R ranks, to be played without this or that."""
+    """The steps of R ranks, to be played with what-if changes."""
 
     def __init__(self, schedule: Schedule, recorded: Replay | None = None) -> None:
-        """`recorded` is the replay of the record itself, where the schedule is another one."""
+        """`recorded` is the replay of the job as recorded, if `schedule` is a changed one: leads are relative to it."""
         self.schedule = schedule
         rows, parts, shape = schedule.rows, schedule.parts, schedule.frame.step_index.shape
         changes = schedule.frame.left_out_meet
@@ -59,68 +64,78 @@ class Replay:
         self._last_row = LargestAt.of(rows.rank[last], rows.own_step[last] + 1, places, last)
         last = _last_parts(parts, schedule.rounds[-1].completed.stop if schedule.rounds else 0)
         self._last_part = LargestAt.of(parts.rank[last], parts.own_step[last] + 1, places, last)
-        #: Rows that wait for device work of an earlier one; those that need longer than the queue that blocked them.
+        #: Rows that wait until device work of an earlier row leaves the launch queue.
         self._behind = np.flatnonzero(rows.queue_row >= 0)
+        #: Rows that are issued some time after the launch queue has a place for them.
         self._after_queue = np.flatnonzero((rows.queue_ns > 0) & ~rows.synced)
         self._host_ns: dict[CpuTime, Ints] = {}
         self._spending: dict[CpuTime, Flags] = {}
-        #: Ranks and steps that can be compared, as indices into all of them.
+        #: Ranks and steps that can be compared with each other, as indices into the flat shape (R, S).
         self._comparable = tuple(of_equal(schedule.frame.sequence.ravel()))
-        self._recorded: Ints = recorded._recorded if recorded else self._ends(self.without(Change()))
+        self._recorded: Ints = recorded._recorded if recorded else self._ends(self.lengths(Change()))
 
     def step_ns(self, change: Change, *, alone: bool = False) -> Ints:
-        """Windows of the job's steps without what is removed, shape (R, S), ns.
+        """How long each step takes with a change, shape (R, S), ns.
 
-        `alone` as if no rank waited for another: collectives begin when the rank itself arrives.
+        With `alone`, no rank waits for another: each collective begins when the rank itself arrives.
         """
         if change.is_nothing and not alone:
             return self.recorded_ns
         shortened = native_library.is_available() and not (change.no_host and self._updates)
-        lengths = self._cut(change) if shortened else self.without(change)
-        return self.settled_ns(replace(lengths, alone=alone))
+        lengths = self._cut_natively(change) if shortened else self.lengths(change)
+        return self.steps_ns(replace(lengths, alone=alone))
 
     def in_effect(self, change: Change) -> Change:
-        """The same change without the shares of what none of its ranks and steps spends time on, or has at all."""
+        """The same change without those parts that change nothing here: shares of kinds of work that nobody does there.
+
+        Equal results then have equal changes, and need one play only.
+        """
         host = {} if change.no_host else change.of_host
         host = {kind: share for kind, share in host.items() if self._has(kind, share)}
         balanced = change.balanced if len(self.routing.rank) else None
         return replace(change, host=host, shared={}, balanced=balanced)
 
     def _has(self, kind: CpuTime, share: Floats) -> bool:
-        """Whether a share of the host's time of a kind, shape (R, S), takes away anything."""
+        """Whether a share of a kind of host time, shape (R, S), removes anything: if some rank spends such time."""
         if kind not in self._spending:
             spent = self.schedule.spent[kind]
-            self._spending[kind] = self._cells.hold(spent.working) | self._cells.hold(spent.holding)
+            self._spending[kind] = self._cells.with_any(spent.working) | self._cells.with_any(spent.blocking)
         spending = self._spending[kind]
         if not spending.any() or not (there := share > 0).any():
             return False
         return bool((there & spending[:, :-1]).any() or (there.any(axis=1) & spending[:, -1]).any())
 
-    def settled_ns(self, lengths: Lengths) -> Ints:
-        """Windows of the job's steps where things take so long, shape (R, S), ns."""
-        return self._windows(self._settled(lengths)[0])
+    def steps_ns(self, lengths: Lengths) -> Ints:
+        """How long each step takes if rows and parts take `lengths`, shape (R, S), ns."""
+        return self._windows(self._steady_ends(lengths)[0])
 
-    def settled_play(self, lengths: Lengths) -> Played:
-        """When everything happens where things take so long."""
-        _, lead, sooner = self._settled(lengths)
+    def steady_play(self, lengths: Lengths) -> Played:
+        """When everything happens if rows and parts take `lengths`."""
+        _, lead, sooner = self._steady_ends(lengths)
         return play(self.schedule, lengths, lead, sooner, kept=True)
 
-    def _settled(self, lengths: Lengths) -> tuple[Ints, Ints, Ints]:
-        """Ends of all steps, shape (R, steps + 2), and by how much each host begins ahead and each rank sooner, (R,).
+    def _steady_ends(self, lengths: Lengths) -> tuple[Ints, Ints, Ints]:
+        """Ends of all steps, shape (R, steps + 2), and the lead and earlier begin of each rank's first step, (R,), ns.
 
-        Earlier steps were like these: each host begins with the lead that it has gained or lost at the end, each rank
-        as much sooner as it would end, and the steps are played again until that is so. A record without marks of steps
-        begins as it is recorded.
+        The steps before the record are assumed to be like those in it. So what changes the lead of a host over its
+        device, or delays a rank, has done so before the record too:
+
+        1. Play the steps with the recorded leads and begins.
+        2. Set each host's lead to the one that it has at the end (`_lead_after`), and each rank's begin to that of the
+           step after the last (`_sooner_after`).
+        3. Play again, until neither changes by `_STEADY` of a step, or `_MOST_PASSES` times.
+
+        A record without marks of steps begins as recorded: nothing says that like steps came before it.
         """
         lead, moved, sooner = np.zeros((3, len(self._recorded)), np.int64)
         ends, steady = self._ends(lengths), _STEADY * float(self.recorded_ns.mean())
-        settles = self.schedule.frame.repeats and self.schedule.frame.left_out_meet
-        for _ in range(_MOST_PASSES if settles else 0):
+        repeats = self.schedule.frame.repeats and self.schedule.frame.left_out_meet
+        for _ in range(_MOST_PASSES if repeats else 0):
             move = np.zeros_like(lead) if lengths.no_host else self._lead_after(ends) - lead
             before, sooner = sooner, self._sooner_after(ends)
             if max(np.abs(move).max(), np.abs(sooner - before).max()) <= steady:
                 break
-            # A lead that shrinks or grows as before does so for many steps more.
+            # A lead that changes as in the pass before will go on doing so for many steps.
             drifts = (np.sign(move) == np.sign(moved)) & (2 * np.abs(move) > np.abs(moved))
             lead = lead + np.where(drifts, _LEAP * move, move)
             moved = move
@@ -128,9 +143,10 @@ class Replay:
         return ends, lead, sooner
 
     def _lead_after(self, ends: Ints) -> Ints:
-        """By how much more than recorded each host would begin ahead, given how far it is ahead at the end, shape (R,).
+        """How much further than recorded each host would begin ahead of its device, in ns, shape (R,).
 
-        Never ahead by more, nor less, than the record begins with and the steps end with.
+        That is how much further than recorded it is ahead at the end, from `ends` of shape (R, steps + 2). The lead
+        stays between the one that the record begins with and the one that the steps end with.
         """
         begins, at_end = self.schedule.frame.device_start_ns - self.schedule.frame.host_start_ns, ends[:, -1]
         lead = begins + at_end - self._recorded[:, -1]
@@ -138,10 +154,14 @@ class Replay:
         return steady
 
     def _sooner_after(self, ends: Ints) -> Ints:
-        """By how much sooner than recorded each rank would begin, given the ends of all steps, shape (R,).
+        """How much earlier than recorded each rank would begin its first step, in ns, shape (R,).
 
-        One that its own CPU holds up as much sooner as it would be through at the end, compared with other ranks; one
-        that joins others in a later step as much sooner as they get there.
+        `ends` are the ends of all steps, shape (R, steps + 2). Two cases shift a rank:
+
+        1. Its own CPU delays its first launch: it begins earlier by as much as it ends earlier, relative to the first
+           rank to end.
+        2. Its record begins some steps later than others': it begins earlier by the median gain of the ranks that it
+           joins.
         """
         begins = self.schedule.frame.beginnings
         sooner: Ints = np.clip(_late_at_end(self._recorded) - _late_at_end(ends), 0, begins.again_ns)
@@ -152,30 +172,30 @@ class Replay:
 
     @cached_property
     def recorded_ns(self) -> Ints:
-        """Windows of the job's steps with nothing removed, shape (R, S), ns."""
+        """How long each step took as recorded, shape (R, S), ns."""
         return self._windows(self._recorded)
 
     def host_ns(self, kind: CpuTime) -> Ints:
-        """The host's time that goes to something, shape (R, S), ns."""
+        """How long each host spends on one kind of work, blocked or working, shape (R, S), ns."""
         if kind not in self._host_ns:
             spent = self.schedule.spent[kind]
-            blocked_ns = self.schedule.rows.blocked_ns[spent.holding]
+            blocked_ns = self.schedule.rows.blocked_ns[spent.blocking]
             self._host_ns[kind] = self._cells.sum(spent.work_ns, spent.working) + self._cells.sum(
-                blocked_ns, spent.holding
+                blocked_ns, spent.blocking
             )
         return self._host_ns[kind]
 
     @cached_property
     def device_ns(self) -> Ints:
-        """What the device needs, shape (R, S), ns."""
+        """How long each device needs for the work of each step, without idle time, shape (R, S), ns."""
         return self._cells.sum(self.schedule.rows.device_ns)
 
     def typical(self, values: Ints, among: Flags | None = None) -> Ints:
-        """Of values of shape (R, S), the lower median over ranks and steps that can be compared, shape (R, S).
+        """The typical value for each rank and step: the lower median of the comparable ones, shape (R, S).
 
-        A rank that is slow in all steps and steps that are slow on all ranks may be most cells together. Where the
-        median step of the median rank has far less, that is typical. If `among`, shape (R,), is given, only these
-        ranks are compared with, where there are any.
+        Ranks that are slow in all steps and steps that are slow on all ranks may together be most of the values. If the
+        median step of the median rank has a far lower value (`_FAR_MORE`), that one is typical. If `among`, shape (R,),
+        flags some ranks, the median is taken over these, unless none of them is comparable.
         """
         if not values.any():
             return np.zeros_like(values)
@@ -184,7 +204,6 @@ class Replay:
         for same in self._comparable:
             cells = same[asked[same]] if asked[same].any() else same
             step, of_cells = cells % values.shape[1], lower_median(flat[cells])
-            # Whether the median step of the median rank is far less.
             if of_cells and most_of_most(of_cells > _FAR_MORE * flat[cells], step):
                 typical[same] = lower_median(lower_medians(flat[cells], step))
             else:
@@ -192,7 +211,7 @@ class Replay:
         return typical.reshape(values.shape)
 
     def typical_of_step(self, values: Ints) -> Ints:
-        """Of values of shape (R, S), the lower median over comparable ranks in the same step, shape (R, S)."""
+        """The lower median of the comparable ranks in the same step, for each rank and step, shape (R, S)."""
         typical = np.empty(values.size, values.dtype)
         for same in self._comparable_in_step:
             typical[same] = lower_median(values.ravel()[same])
@@ -201,14 +220,15 @@ class Replay:
 
     @cached_property
     def _comparable_in_step(self) -> tuple[Ints, ...]:
-        """Ranks that can be compared in one step, as indices into all ranks and steps."""
+        """Ranks that can be compared within one step, as indices into the flat shape (R, S)."""
         sequence = self.schedule.frame.sequence
         step = np.broadcast_to(np.arange(sequence.shape[1]), sequence.shape)
         return tuple(of_equal(numbered(sequence.ravel(), step.ravel())))
 
     def _ends(self, lengths: Lengths, lead_ns: Ints | int = 0, sooner_ns: Ints | int = 0) -> Ints:
-        """Ends of all steps of each rank, after the start of the first; last, the host's lead at the end; shape
-        (R, steps + 2).
+        """Each rank's start of the first step, the ends of all steps, and its host's lead at the end; ns.
+
+        Shape (R, steps + 2). The lead is how much earlier the host is through with the last step than the device.
         """
         played = play(self.schedule, lengths, lead_ns, sooner_ns)
         ends = self.step_ends(played)
@@ -216,7 +236,10 @@ class Replay:
         return ends
 
     def step_ends(self, played: Played) -> Ints:
-        """When each rank starts the first step of its record and ends each one, and one more; shape (R, steps + 2)."""
+        """When each rank starts the first step of its record and ends each step; shape (R, steps + 2), ns.
+
+        The last column repeats the end of the last step: there is place for the lead in `_ends`.
+        """
         ends = np.full((len(self.schedule.frame.step_index), self.schedule.frame.most_steps + 2), LONG_AGO)
         self._last_row.raise_to(ends, played.done_ns)
         self._last_part.raise_to(ends, played.end_ns)
@@ -224,15 +247,15 @@ class Replay:
         return np.maximum.accumulate(ends, axis=1)
 
     def _windows(self, ends: Ints) -> Ints:
-        """From ends of all steps, shape (R, steps + 2), the first one where the first step starts."""
+        """How long each of the job's steps takes, shape (R, S), ns, from `ends` as `step_ends` has them."""
         each, index = np.arange(len(ends))[:, None], self.schedule.frame.step_index
         windows: Ints = ends[each, index + 1] - ends[each, index]
         return windows
 
-    def without(self, change: Change) -> Lengths:
-        """What remains of the steps without what is removed."""
+    def lengths(self, change: Change) -> Lengths:
+        """How long rows and parts take with a change."""
         rows = self.schedule.rows
-        work, held, queue = self._host(change)
+        work, blocked, queue = self._host(change)
         need = self._device(change)
         lead, tail = rows.lead_ns, rows.queue_tail_ns
         if need is not rows.device_ns:
@@ -241,12 +264,15 @@ class Replay:
             tail = tail.copy()
             tail[mine] = np.rint(tail[mine] * (need[row] / np.maximum(rows.device_ns[row], 1))).astype(np.int64)
         if change.no_host and self._updates:
-            # What is launched once an update is through cannot begin before.
+            # Work that is launched after an update on the CPU cannot begin before that update is done.
             lead = np.where(rows.lead_ns > LONG_AGO // 2, np.maximum(lead, need), lead)
-        return Lengths(work, held, need, lead, tail, queue, self._transfer(change), change.no_host)
+        return Lengths(work, blocked, need, lead, tail, queue, self._transfer(change), change.no_host)
 
-    def _cut(self, change: Change) -> Lengths:
-        """The same, with what goes of rows left to the native library."""
+    def _cut_natively(self, change: Change) -> Lengths:
+        """How long rows and parts take with a change that the native library applies to the rows while playing them.
+
+        The columns of rows are as recorded: no copy of them is made for each change.
+        """
         rows, host, chosen = self.schedule.rows, {}, None
         if not change.no_host:
             host = {kind: self._cells.padded(share) for kind, share in self._shares(change).items()}
@@ -270,14 +296,14 @@ class Replay:
         )
 
     def removed_ns(self, change: Change) -> int:
-        """The time that a change takes out of the record on all ranks together, ns: no play may save more.
+        """How much time a change removes from the record on all ranks together, ns: no fix can save more than that.
 
-        Of CPUs, devices and transfers; and of calls that go as a whole the time that they waited for the device. What
-        goes from before the job's first step counts: a CPU that it held up begins that step as much further ahead.
+        It counts work of CPUs and devices, transfers, and the time for which calls that are removed waited for the
+        device. Time before the job's first step counts too: without it the CPU begins that step further ahead.
         """
-        rows, parts, lengths = self.schedule.rows, self.schedule.parts, self.without(change)
+        rows, parts, lengths = self.schedule.rows, self.schedule.parts, self.lengths(change)
         takes = parts.absent_ns + parts.transfer_ns
-        recorded = play(self.schedule, self.without(Change()), kept=True)
+        recorded = play(self.schedule, self.lengths(Change()), kept=True)
         waits = rows.waits | rows.synced
         gone = waits & ((lengths.blocked_ns < LONG_AGO // 8) | (lengths.queue_ns < LONG_AGO // 8))
         waited = np.where(gone, recorded.ended_ns - recorded.issued_ns, 0)
@@ -288,65 +314,73 @@ class Replay:
         return int((of_host + of_device).sum()) + int(of_transfers.sum())
 
     def _shares(self, change: Change) -> dict[CpuTime, Floats]:
-        """What goes of the host's time by what some of it is spent on; shape (R, S)."""
+        """For each kind of work that hosts do, the share that a change removes, 0 to 1, shape (R, S)."""
         spent = self.schedule.spent
         return {kind: share for kind, share in change.of_host.items() if spent[kind].is_some and share.any()}
 
     def _host(self, change: Change) -> tuple[Ints, Ints, Ints]:
-        """The host's time in each row, how long it is held at the end, and how long after what left the queue."""
+        """How long each row's host works, how long it is blocked at the row's end, and `queue_ns`, with a change.
+
+        All of the shape (rows,), ns; the recorded columns themselves where nothing changes.
+        """
         rows = self.schedule.rows
         if change.no_host:
             return self._of_updates
         shares = self._shares(change)
         if not shares:
             return rows.work_ns, rows.blocked_ns, rows.queue_ns
-        work, held, queue = rows.work_ns.copy(), rows.blocked_ns, rows.queue_ns
+        work, blocked, queue = rows.work_ns.copy(), rows.blocked_ns, rows.queue_ns
         for kind, share in shares.items():
             spent = self.schedule.spent[kind]
-            some, gone = self._cells.with_some(share, spent.working)
+            some, gone = self._cells.with_share(share, spent.working)
             work[spent.working[some]] -= np.rint(spent.work_ns[some] * gone).astype(np.int64)
-            some, gone = self._cells.with_some(share, spent.holding)
-            mine = spent.holding[some]
+            some, gone = self._cells.with_share(share, spent.blocking)
+            mine = spent.blocking[some]
             if not len(mine):
                 continue
-            held, queue = _own(held, rows.blocked_ns), _own(queue, rows.queue_ns)
-            # A call that is gone waits for nothing: far earlier than the device.
-            held[mine] = np.where(gone >= 1, np.where(rows.waits[mine], LONG_AGO // 4, 0), held[mine] * (1 - gone))
+            blocked, queue = _writable(blocked, rows.blocked_ns), _writable(queue, rows.queue_ns)
+            # A call that is removed as a whole waits for nothing: its wait ends long before the device's work.
+            blocked[mine] = np.where(
+                gone >= 1, np.where(rows.waits[mine], LONG_AGO // 4, 0), blocked[mine] * (1 - gone)
+            )
             queue[mine] = np.where((gone >= 1) & rows.synced[mine], LONG_AGO // 4, queue[mine])
-        # What a row needs longer than the queue that blocked it is work after that, and goes as its work goes.
+        # The time between a free place in the queue and the row's issue is work: it shrinks as the row's work does.
         worked = self._after_queue[work[self._after_queue] < rows.work_ns[self._after_queue]]
         if len(worked):
-            queue = _own(queue, rows.queue_ns)
+            queue = _writable(queue, rows.queue_ns)
             queue[worked] = np.rint(queue[worked] * (work[worked] / rows.work_ns[worked])).astype(np.int64)
-        return work, held, queue
+        return work, blocked, queue
 
     @property
     def _updates(self) -> bool:
-        """Whether some optimizer works on the CPU: that is no overhead of the CPU."""
+        """Whether some optimizer updates parameters on the CPU: that is work, not overhead of the CPU."""
         return self.schedule.spent[CpuTime.UPDATE].is_some
 
     @cached_property
     def _of_updates(self) -> tuple[Ints, Ints, Ints]:
-        """The same of CPUs that need no time, but for optimizers: the median rank's, once what they update is there."""
+        """What `_host` returns if CPUs need no time, except for updates of parameters on the CPU.
+
+        Each update takes at most as long as the median rank's, and begins once the gradients that it reads are there.
+        """
         rows, spent = self.schedule.rows, self.schedule.spent
         nothing, never = (np.broadcast_to(np.int64(ns), rows.work_ns.shape) for ns in (0, LONG_AGO // 4))
-        held = np.where(rows.waits, never, nothing)
+        blocked = np.where(rows.waits, never, nothing)
         if not self._updates:
-            return nothing, held, never
+            return nothing, blocked, never
         work, queue = nothing.copy(), never.copy()
-        update, awaited = spent[CpuTime.UPDATE], spent[CpuTime.READ].holding
+        update, awaited = spent[CpuTime.UPDATE], spent[CpuTime.READ].blocking
         took = self.host_ns(CpuTime.UPDATE)
-        beyond = np.maximum(1 - self.typical(took) / np.maximum(took, 1), 0)
+        excess = np.maximum(1 - self.typical(took) / np.maximum(took, 1), 0)
         work[update.working] = update.work_ns
-        held[update.holding] = rows.blocked_ns[update.holding]
-        for amount, mine in ((work, update.working), (held, update.holding)):
-            some, gone = self._cells.with_some(beyond, mine)
+        blocked[update.blocking] = rows.blocked_ns[update.blocking]
+        for amount, mine in ((work, update.working), (blocked, update.blocking)):
+            some, gone = self._cells.with_share(excess, mine)
             amount[mine[some]] -= np.rint(amount[mine[some]] * gone).astype(np.int64)
-        held[awaited], queue[awaited] = rows.blocked_ns[awaited], rows.queue_ns[awaited]
-        return work, held, queue
+        blocked[awaited], queue[awaited] = rows.blocked_ns[awaited], rows.queue_ns[awaited]
+        return work, blocked, queue
 
     def _device(self, change: Change) -> Ints:
-        """What the device needs for each row."""
+        """How long the device needs for each row with a change, shape (rows,), ns."""
         need = self.schedule.rows.device_ns
         if change.device_at_median is not None and change.device_at_median.all():
             need = self._device_at_median
@@ -361,26 +395,29 @@ class Replay:
 
     @cached_property
     def routing(self) -> Routing:
-        """What the ranks compute between exchanges of tokens."""
+        """The ranks' device work between exchanges of tokens, for jobs with expert parallelism."""
         return routing(self.schedule)
 
     def _device_balanced(self, among: Flags) -> Ints:
-        """What the device needs for each row if some ranks and steps, shape (R, S), compute no longer than these ranks
-        do on average between two exchanges of tokens.
+        """How long the device needs for each row if the experts' load is balanced, shape (rows,), ns.
+
+        Between two exchanges of tokens, no rank and step of `among`, flags of shape (R, S), then computes longer than
+        these ranks do on average.
         """
         pieces, need = self.routing, self.schedule.rows.device_ns
-        left = 1 - pieces.excess_ns(among) / np.maximum(pieces.work_ns, 1)
+        remaining = 1 - pieces.excess_ns(among) / np.maximum(pieces.work_ns, 1)
         mine = np.flatnonzero(pieces.piece >= 0)
         shorter: Ints = need.copy()
-        shorter[mine] = np.rint(need[mine] * left[pieces.piece[mine]])
+        shorter[mine] = np.rint(need[mine] * remaining[pieces.piece[mine]])
         return shorter
 
     @cached_property
     def _device_at_median(self) -> Ints:
-        """What the device needs for each row if no place takes longer than the median of comparable ranks and steps.
+        """How long the device needs for each row if no rank's device is slower than the median, shape (rows,), ns.
 
-        A place is what lies between the same two collectives, or the whole step where ranks send and receive at other
-        places between them. Steps that the job leaves out are compared with none.
+        The work between the same two collectives is compared over the comparable ranks and steps, and shortened to
+        their median. Where ranks differ in where they send and receive, the work of the whole step is compared. Steps
+        that the job leaves out stay as recorded.
         """
         rows, (ranks, steps) = self.schedule.rows, self.schedule.frame.step_index.shape
         mine = np.flatnonzero(rows.step >= 0)
@@ -403,17 +440,17 @@ class Replay:
 
     @property
     def slow_for_their_length(self) -> Flags:
-        """Which steps take all comparable ranks' devices far longer than their sequences explain, shape (S,)."""
+        """Flags the steps in which devices take far longer than the sequences' length explains, shape (S,)."""
         return np.asarray((self._share_at_length < 1).any(axis=0))
 
     @cached_property
     def _share_at_length(self) -> Floats:
-        """By what to multiply what devices need in steps that are alone of their length, shape (R, S)."""
+        """Factors for the device time of slow steps whose length no other step has, shape (R, S); else 1."""
         frame = self.schedule.frame
         return share_at_length(self.device_ns, frame.sequence, frame.but_for_length, frame.length)
 
     def _transfer(self, change: Change) -> Ints:
-        """How long each part takes from the arrival of the last rank that has a trace."""
+        """How long each part takes from the last traced arrival to its end with a change, shape (parts,), ns."""
         parts = self.schedule.parts
         transfer = parts.transfer_ns
         if change.transfers_at_median is not None:
@@ -426,10 +463,13 @@ class Replay:
 
     @cached_property
     def _transfers_at_median(self) -> Ints:
-        """How long each part transfers, at most the median of those that are like it and at its place in a step."""
+        """How long each part transfers, at most the median of comparable ones, shape (parts,), ns.
+
+        Comparable are collectives of the same kind and size at the same place in a step.
+        """
         parts = self.schedule.parts
         known = np.flatnonzero(parts.step >= 0)
-        # All parts of a collective transfer alike; one with a straggler that came last has the least of it.
+        # All parts of a collective transfer for the same time; a straggler's own part may show less of it.
         takes = np.zeros(int(parts.collective.max(initial=0)) + 1, np.int64)
         np.maximum.at(takes, parts.collective[known], parts.transfer_ns[known])
         collective, first = np.unique(parts.collective[known], return_index=True)
@@ -442,13 +482,16 @@ class Replay:
         return least
 
 
-def _own(values: Ints, recorded: Ints) -> Ints:
-    """The values, to be written to: a copy where they are the recorded ones."""
+def _writable(values: Ints, recorded: Ints) -> Ints:
+    """The values for writing: a copy of them if they are the recorded column itself."""
     return values.copy() if values is recorded else values
 
 
 def _last_rows(rows: TrackRows) -> Ints:
-    """The last row of each rank and step, which is done last: no row is done before the one before it."""
+    """The rows whose device work may end a step of the rank: the last row of each rank and step.
+
+    Also each row before one of negative `device_ns`: only there the later row may be done first.
+    """
     order = in_order(rows.rank)
     changes = (np.diff(rows.rank[order], append=-1) != 0) | (np.diff(rows.own_step[order], append=-1) != 0)
     changes[:-1] |= rows.device_ns[order[1:]] < 0
@@ -457,8 +500,10 @@ def _last_rows(rows: TrackRows) -> Ints:
 
 
 def _last_parts(parts: Parts, played: int) -> Ints:
-    """The parts of steps but for those that another one of their step, of the first so many, follows on its stream, and
-    so ends after.
+    """Indices of the parts that may end their step.
+
+    These are all parts of a step except those that one of the first `played` parts follows on the same stream in the
+    same step: that one ends later.
     """
     ends_after = (parts.own_step[parts.after] == parts.own_step) & (parts.ready_ns >= 0) & (parts.transfer_ns >= 0)
     follows = np.flatnonzero(ends_after[:played])
@@ -468,8 +513,11 @@ def _last_parts(parts: Parts, played: int) -> Ints:
 
 
 def _late_at_end(ends: Ints) -> Ints:
-    """How much later than the first rank each would begin one more step, from ends of shape (R, steps + 2)."""
-    # A host that is not through yet is what the device waits for.
+    """How much later than the first rank each rank would begin one more step, ns, shape (R,).
+
+    `ends` has the shape (R, steps + 2), with the host's lead at the end in the last column.
+    """
+    # A negative lead: the host ends after its device, so the device has to wait for it.
     begins = ends[:, -2] + np.maximum(-ends[:, -1], 0)
     late: Ints = begins - begins.min()
     return late

@@ -1,4 +1,4 @@
-"""Expert parallelism: what each rank computes between two exchanges of tokens, and how unevenly the ranks share it.
+"""Measures how unevenly the ranks of a job with expert parallelism share the work between exchanges of tokens.
 
 A rank whose experts get more tokens than others computes longer before the exchange that follows, and all ranks wait
 for it there. Which rank that is may change from layer to layer, so that no rank is slow over a whole step:
@@ -28,54 +28,57 @@ _UNEVEN = 0.2
 
 
 class Routing(msgspec.Struct, frozen=True, eq=False):
-    """The pieces of a job's steps, and the rows of the schedule that they consist of."""
+    """The pieces of a job's steps; shape (N,) unless a comment says more."""
 
-    #: Rank and step (indices) of each piece, how many exchanges the rank launched in the step before, and the exchange
-    #: that ends it; shape (N,).
+    #: Index of the rank.
     rank: Ints
+    #: Index of the step.
     step: Ints
+    #: How many pieces the rank has earlier in the step.
     ordinal: Ints
+    #: The exchange that ends the piece, as a number: pieces with equal numbers end together.
     exchange: Ints
+    #: Device work.
     work_ns: Ints
-    #: Of each row of the schedule, the piece that it belongs to, -1 for none.
+    #: For each row of the schedule, the piece that it belongs to, -1 if none.
     piece: Ints
 
     def excess_ns(self, among: Flags) -> Floats:
-        """By how much each piece takes longer than the mean of its ranks, where it is uneven; 0 elsewhere, shape (N,).
+        """How much longer each uneven piece takes than its ranks do on average, ns, shape (N,); 0 for the others.
 
-        Only chosen ranks and steps, shape (R, S), are compared. A rank that is slower in most pieces of a step is no
-        sign of uneven routing: its time is taken as if it were as fast as the others there.
+        `among` flags the ranks and steps to compare, shape (R, S). A rank that is slower in most pieces of a step is a
+        slow rank, not a sign of uneven routing: its pieces are compared as if it were as fast as the other ranks.
         """
         if not len(self.rank):
             return np.zeros(0)
         chosen = among[self.rank, self.step]
         slower = self._slower(chosen)
-        alike = self.work_ns / slower
-        mean = self._mean(alike, chosen)
-        beyond = np.where(chosen, alike - mean, 0.0)
-        most = np.zeros(int(self.exchange.max()) + 1)
-        np.maximum.at(most, self.exchange, beyond)
-        uneven = most[self.exchange] > _UNEVEN * mean
-        return np.where(uneven, np.maximum(beyond, 0.0) * slower, 0.0)
+        at_equal_speed = self.work_ns / slower
+        mean = self._mean(at_equal_speed, chosen)
+        excess = np.where(chosen, at_equal_speed - mean, 0.0)
+        largest = np.zeros(int(self.exchange.max()) + 1)
+        np.maximum.at(largest, self.exchange, excess)
+        uneven = largest[self.exchange] > _UNEVEN * mean
+        return np.where(uneven, np.maximum(excess, 0.0) * slower, 0.0)
 
     def _mean(self, values: Floats, chosen: Flags) -> Floats:
-        """Of each piece, the mean over the chosen pieces that the same exchange ends."""
+        """For each piece, the mean of `values` over the chosen pieces that end with the same exchange, shape (N,)."""
         many = int(self.exchange.max()) + 1
         total = np.bincount(self.exchange, np.where(chosen, values, 0.0), many)
         count = np.bincount(self.exchange, chosen, many)
         return (total / np.maximum(count, 1))[self.exchange]
 
     def _slower(self, chosen: Flags) -> Floats:
-        """By which factor each piece's rank is slower than the median rank in most pieces of the step, at least 1."""
+        """How many times the time of the median rank each piece's rank takes in most pieces of the step; 1 or more."""
         work = self.work_ns.astype(np.float64)
-        usual = _lower_medians(np.where(chosen, work, np.inf), self.exchange)
-        ratio = np.where(np.isfinite(usual), work / np.maximum(usual, 1.0), 1.0)
-        # With one hot piece of two, the lower median is the other one.
+        typical = _lower_medians(np.where(chosen, work, np.inf), self.exchange)
+        ratio = np.where(np.isfinite(typical), work / np.maximum(typical, 1.0), 1.0)
+        # If one of two pieces is uneven, the lower median is that of the other one.
         return np.maximum(_lower_medians(ratio, numbered(self.rank, self.step)), 1.0)
 
 
 def _lower_medians(values: Floats, group: Ints) -> Floats:
-    """Of each value, the lower median of those of its group that are finite; infinite where none is."""
+    """For each value, the lower median of the finite values of its group; infinite if the group has none."""
     order = np.lexsort((values, group))
     first = np.flatnonzero(np.diff(group[order], prepend=-1))
     finite = np.maximum(np.add.reduceat(np.isfinite(values[order]).astype(np.int64), first), 1)
@@ -84,7 +87,7 @@ def _lower_medians(values: Floats, group: Ints) -> Floats:
 
 
 def routing(schedule: Schedule) -> Routing:
-    """Cut the device work of a schedule into pieces; none where no tokens are exchanged."""
+    """Cut the device work of a schedule into pieces between exchanges of tokens; no pieces if there are none."""
     rows, parts, families = schedule.rows, schedule.parts, schedule.frame.families
     exchanges = np.array([one.kind in EXCHANGES and not one.between_two for one in families], np.bool_)
     ends = np.flatnonzero((rows.launches >= 0) & (rows.step >= 0)) if exchanges.any() else np.zeros(0, np.int64)
@@ -110,7 +113,7 @@ def routing(schedule: Schedule) -> Routing:
 
 
 def _before(cell: Ints, between: Indices) -> Ints:
-    """How many pieces of the same rank and step come before each, given what orders them."""
+    """For each piece, how many pieces of the same rank and step come before it, in the order of `between`."""
     order = np.lexsort((between, cell))
     first = np.flatnonzero(np.diff(cell[order], prepend=-1))
     ordinal = np.empty(len(cell), np.int64)

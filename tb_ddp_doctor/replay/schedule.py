@@ -1,9 +1,10 @@
-"""What follows what in the steps of all ranks: the order in which a replay plays them.
+"""Makes a job's `Schedule`: the rows and collectives of all ranks, in the order in which a replay plays them.
 
-The host runs ahead, launches gate kernels, and streams and collectives order them: each rank's `Track` is followed row
-by row, and a collective starts when its last rank has arrived. Which row follows which does not depend on how long
-anything takes. So it is computed once, as rounds of rows and collectives that can be played together over all ranks,
-and a job of 4,096 ranks takes as many numpy calls as one of four.
+1. `tracks.py` joins the tracks and collectives of all ranks.
+2. `order.py` puts them in an order. Each rank plays its rows one after the other; a collective starts when its last
+   rank has arrived. This order does not depend on how long anything takes, so it is computed once for all changes.
+3. Here the columns are put in that order and cut into rounds. A round is played over all ranks at once, so a job of
+   4,096 ranks takes as many numpy calls as one of four.
 
 Times are ns on the common clock. R = ranks, S = steps of the job; rows and parts are those of all ranks, joined; a part
 is one rank's share of a collective.
@@ -45,7 +46,7 @@ from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
 
 def schedule(job: Job) -> Schedule:
-    """Compute what follows what in a job. Raises CircularWaitError."""
+    """The schedule of a job as it was recorded. Raises CircularWaitError if ranks wait for each other in a circle."""
     recorded = RecordedTracks(job.digests)
     family, every_family = families(job.calls)
     parts = with_host_meetings(job, recorded_parts(job, recorded, family))
@@ -68,28 +69,31 @@ def schedule(job: Job) -> Schedule:
     )
     awaits = awaited(tracks, parts, job.calls)
     order = ordered(tracks, parts, awaits)
-    # Those in the order of time are not needed beside these, and the tracks are not looked at for all ranks again.
+    # From here on only the ordered parts and the schedule are needed: the memory of the others is given back.
     parts = _completing(parts, order)
-    found = _scheduled(tracks, parts, awaits, order, frame)
+    in_order = _scheduled(tracks, parts, awaits, order, frame)
     for digest in job.digests:
         give_back(digest.track)
-    return found
+    return in_order
 
 
 def _left_out_meet(job: Job) -> bool:
-    """Whether collectives of the steps that the job leaves out are matched, or it leaves out none."""
+    """Whether ranks meet in the steps that the job leaves out: True if the job leaves out none."""
     leaves_out = any(len(digest.steps) > len(job.steps) for digest in job.digests)
     return not leaves_out or bool((~np.isin(job.matched.step, job.steps)).any())
 
 
 def scheduled(tracks: Tracks, parts: Parts, awaits: Indices, frame: StepFrame) -> Schedule:
-    """Compute what follows what in tracks; `awaits` is the part that each row awaits. Raises CircularWaitError."""
+    """The schedule of some tracks and parts, for example those of a what-if change that replaces collectives.
+
+    `awaits` is the part that each row awaits. Raises CircularWaitError if ranks wait for each other in a circle.
+    """
     order = ordered(tracks, parts, awaits)
     return _scheduled(tracks, _completing(parts, order), awaits, order, frame)
 
 
 def _scheduled(tracks: Tracks, parts: Parts, awaits: Indices, order: Order, frame: StepFrame) -> Schedule:
-    """The same where the order is known, and the parts are in it."""
+    """The schedule of some tracks whose order is known; `parts` are in that order already."""
     rows = _rows(tracks, awaits, frame, parts, order)
     return Schedule(
         rows=rows,
@@ -101,13 +105,14 @@ def _scheduled(tracks: Tracks, parts: Parts, awaits: Indices, order: Order, fram
 
 
 def _starts(job: Job) -> tuple[Ints, Ints]:
+    """When each rank's host and device begin the first step of its record, shape (R,) each, ns on the common clock."""
     begin = np.array([(digest.steps.host_start_ns[0], digest.steps.start_ns[0]) for digest in job.digests], np.int64)
     common = begin - job.clock.correction(np.arange(len(begin))[:, None], begin)
     return common[:, 0], common[:, 1]
 
 
 def _rows(tracks: Tracks, awaits: Indices, frame: StepFrame, parts: Parts, order: Order) -> TrackRows:
-    """The rows in an order; `parts` are in it already."""
+    """The rows in an order; `parts` are in that order already."""
     place, place_of_part = _places(order.rows), _places(order.parts)
     nothing = len(order.parts) - 1
     own_step, launches = tracks.column("step"), tracks.parts("launches", -1)
@@ -144,7 +149,7 @@ def _rows(tracks: Tracks, awaits: Indices, frame: StepFrame, parts: Parts, order
 
 
 def _completing(parts: Parts, order: Order) -> Parts:
-    """The parts in an order."""
+    """The parts in the order in which they complete, with their references to parts and rows renumbered."""
     columns: dict[str, Any] = {name: _in_order(getattr(parts, name), order.parts) for name in Parts.__struct_fields__}
     columns["after"] = _places(order.parts)[columns["after"]]
     columns["needs"] = _moved(columns["needs"], _places(order.rows))
@@ -152,21 +157,24 @@ def _completing(parts: Parts, order: Order) -> Parts:
 
 
 def _in_order(values: NDArray[Any], order: Ints) -> NDArray[Any]:
-    """A column in an order; one value that all things have is held once."""
+    """A column in an order. A column with one value only is stored as that value, broadcast."""
     if is_constant(values):
         return values
     return np.broadcast_to(values[:1].copy(), values.shape) if has_one_value(values) else values[order]
 
 
 def _since_step(launches: Flags, rank: Indices, step: Indices) -> Indices:
-    """How many rows of the same rank and step launch something before each row; rows rank by rank, by time."""
+    """For each row, how many earlier rows of the same rank and step launch something.
+
+    All of the shape (rows,), rank by rank and by time; `launches` flags the rows that launch something.
+    """
     before: Ints = np.cumsum(launches) - launches
     first = np.flatnonzero((np.diff(rank, prepend=-1) != 0) | (np.diff(step, prepend=-1) != 0))
     return (before - np.repeat(before[first], np.diff(first, append=len(before)))).astype(np.int32)
 
 
 def _work(tracks: Tracks) -> Ints:
-    """The host's time in each row but for what holds it at the end."""
+    """How long the host works in each row, ns, without what blocks it at the row's end."""
     work = np.zeros(len(tracks.rank), np.int64)
     for kind in CpuTime:
         row, ns = tracks.host_times(kind)
@@ -175,33 +183,34 @@ def _work(tracks: Tracks) -> Ints:
 
 
 def _spent(tracks: Tracks, place: Indices, rows: TrackRows) -> dict[CpuTime, Spent]:
-    """What the host's time goes to, by kind; `place` is where each row is now."""
+    """For each kind of work, the rows in which hosts spend time on it; `place` is the place of each row in `rows`."""
     spent = {}
     for kind in CpuTime:
         row, ns = tracks.host_times(kind)
-        # As quick as sorting where there are few, and ten times as quick where all rows work.
+        # A full column: as quick as sorting where few rows have such time, ten times as quick where all rows have.
         host_ns = np.zeros(len(place) if len(row) else 0, np.int64)
         host_ns[place[row]] = ns
         working = np.flatnonzero(host_ns).astype(np.int32)
-        holding = np.flatnonzero(rows.blocked_by == kind).astype(np.int32)
-        spent[kind] = Spent(RowIndex(working), host_ns[working], RowIndex(holding))
+        blocking = np.flatnonzero(rows.blocked_by == kind).astype(np.int32)
+        spent[kind] = Spent(RowIndex(working), host_ns[working], RowIndex(blocking))
     return spent
 
 
 def _places(order: Ints) -> Indices:
-    """Where each thing is once they have been put in an order."""
+    """The inverse of an order: for each item, its place in the order. [2, 0, 1] gives [1, 2, 0]."""
     place = np.empty(len(order), np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
     return place
 
 
 def _moved(things: Indices, place: Indices) -> Indices:
-    """Indices of things (-1 for none) after these have been put in other places."""
+    """Indices renumbered: -1 stays, any other index becomes the place of its item."""
     moved: Indices = np.where(things >= 0, place[things], -1) if len(place) else things
     return moved
 
 
 def _rounds(plan: Sequence[PlayedTogether], rows: TrackRows, parts: Parts) -> Iterator[Round]:
+    """The rounds of a plan, each with what `play.py` has to do in it."""
     nothing = len(parts.rank) - 1
     for together in plan:
         now, completed = together.rows, together.completed
@@ -213,7 +222,7 @@ def _rounds(plan: Sequence[PlayedTogether], rows: TrackRows, parts: Parts) -> It
             ranks=_some(rows.rank[now]),
             gated=bool((rows.awaits[now] < nothing).any()),
             queued=bool(((rows.queue_row[now] >= 0) | rows.queue_before[now] | (rows.queue_part[now] < nothing)).any()),
-            held=bool((rows.blocked_by[now] >= 0).any()),
+            blocked=bool((rows.blocked_by[now] >= 0).any()),
             launching=_some(launching),
             launched=_some(launched),
             needing=bool((parts.needs[launched] >= 0).any()),
@@ -225,6 +234,7 @@ def _rounds(plan: Sequence[PlayedTogether], rows: TrackRows, parts: Parts) -> It
 
 
 def _some(indices: NDArray[np.integer[Any]]) -> Some:
+    """The indices, as a slice where each is one more than the one before."""
     if not len(indices):
         return slice(0, 0)
     first = int(indices[0])

@@ -1,4 +1,11 @@
-"""The tracks and collectives of all ranks joined, before they are put in an order."""
+"""Joins the tracks and collectives of all ranks into tables, rank by rank, before `order.py` puts them in an order.
+
+The digests number rows and collectives rank by rank; the joined tables number them through all ranks. R = ranks, S =
+steps of the job, N = calls of collectives of the job. A part is one rank's share of a collective:
+
+    own rows, rank 0   0 1 2        joined rows   0 1 2
+    own rows, rank 1   0 1                              3 4      `first` is [0, 3, 5]
+"""
 
 from __future__ import annotations
 
@@ -21,64 +28,68 @@ from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
 
 class Tracks(Protocol):
-    """The tracks of all ranks joined, rank by rank; rows are those of all ranks."""
+    """The tracks of all ranks, joined rank by rank. One value for each of the joined rows, unless said otherwise."""
 
     @property
     def first(self) -> Ints:
-        """Where each rank's rows begin, and where the last one's end, shape (R + 1,)."""
+        """The first row of each rank, and at the end the number of all rows, shape (R + 1,)."""
 
     @property
     def rank(self) -> Indices:
-        """The rank of each row."""
+        """The index of each row's rank."""
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column of `Track`."""
+        """A column of `Track` as it is, joined."""
 
     def parts(self, name: str, missing: int) -> Indices:
-        """A column with collectives, as parts of all ranks; `missing` for none."""
+        """A column of `Track` that names collectives, as indices of parts; `missing` where a row names none."""
 
     def rows(self, name: str) -> Indices:
-        """A column with rows, as rows of all ranks; what is negative stays so."""
+        """A column of `Track` that names rows, as indices of joined rows; negative values stay as they are."""
 
     def job_step(self, step_index: Ints) -> Indices:
-        """The job's step of each row, -1 for none."""
+        """The index of each row's step in the job, -1 if the job leaves the step out.
+
+        `step_index` is the index of each of the job's steps in each rank's digest, shape (R, S).
+        """
 
     def host_times(self, kind: CpuTime) -> tuple[Indices, Ints]:
-        """The rows in which the host's time goes to something, each once, and how much of it."""
+        """The rows whose host spends time on one kind of work, each row once, and how much time, ns."""
 
 
 class RecordedTracks:
-    """The tracks as the digests have them."""
+    """The tracks as they were recorded: the digests' own, joined."""
 
     def __init__(self, digests: Sequence[RankDigest]) -> None:
         self._tracks = [digest.track for digest in digests]
         self._steps = np.array([len(digest.steps) for digest in digests])
-        #: Where each rank's rows and parts begin, and where the last one's end, shape (R + 1,).
+        #: The first row of each rank, and at the end the number of all rows, shape (R + 1,).
         self.first = _base([len(track) for track in self._tracks])
+        #: The same of the parts that are rows of `Collectives`, shape (R + 1,).
         self.first_part = _base([len(digest.collectives) for digest in digests])
-        #: The same of the parts of `HostMeetings`, which come after all those of `Collectives`.
+        #: The same of the parts that are rows of `HostMeetings`, shape (R + 1,). They come after all `Collectives`.
         self.first_meeting = self.first_part[-1] + _base([len(digest.host_meetings) for digest in digests])
         self.rank = np.repeat(np.arange(len(digests), dtype=np.int32), np.diff(self.first))
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column of `Track`."""
+        """A column of `Track` as it is, joined."""
         return joined([getattr(track, name) for track in self._tracks])
 
     def parts(self, name: str, missing: int) -> Indices:
-        """A column with rows of the rank's `Collectives`, as parts."""
+        """A column of `Track` that names collectives, as indices of parts; `missing` where a row names none."""
         own = self.column(name)
         if is_constant(own) and own[0] < 0:
             return np.broadcast_to(np.int32(missing), own.shape)
         base = self._base_of_each(self.first_part)
         parts: Indices = np.where(own >= 0, own + base, np.int32(missing))
         if self.first_meeting[-1] > self.first_meeting[0]:
-            many = self._base_of_each(np.append(np.diff(self.first_part), 0))
-            met = own >= many
-            parts[met] = (own - many + self._base_of_each(self.first_meeting))[met]
+            collectives = self._base_of_each(np.append(np.diff(self.first_part), 0))
+            meets = own >= collectives
+            parts[meets] = (own - collectives + self._base_of_each(self.first_meeting))[meets]
         return parts
 
     def rows(self, name: str) -> Indices:
-        """A column with rows of the rank's track, as rows of all; what is negative stays so."""
+        """A column of `Track` that names rows, as indices of joined rows; negative values stay as they are."""
         own = self.column(name)
         if is_constant(own) and own[0] < 0:
             return own
@@ -86,19 +97,20 @@ class RecordedTracks:
         return rows
 
     def _base_of_each(self, first: Ints) -> Indices:
+        """For each row, the value that its rank has in `first`."""
         return np.repeat(first[:-1].astype(np.int32), np.diff(self.first))
 
     def job_step(self, step_index: Ints) -> Indices:
-        """The job's step of each row, -1 for none."""
+        """The index of each row's step in the job, -1 if the job leaves the step out."""
         return job_steps(step_index, self.rank, self.column("step"), self._steps)
 
     def host_times(self, kind: CpuTime) -> tuple[Indices, Ints]:
-        """The rows in which the host's time goes to something, each once, and how much of it."""
+        """The rows whose host spends time on one kind of work, each row once, and how much time, ns."""
         return self._host_times[kind]
 
     @cached_property
     def _host_times(self) -> dict[CpuTime, tuple[Indices, Ints]]:
-        """Rows and times of all, by kind."""
+        """For each kind of work, the rows whose host spends time on it, and how much time, ns."""
         times = [track.host for track in self._tracks]
         base = np.repeat(self.first[:-1].astype(np.int32), [len(one.row) for one in times])
         kind = joined([one.kind for one in times])
@@ -111,12 +123,15 @@ class RecordedTracks:
 
 
 def _base(counts: Sequence[int]) -> Ints:
-    """Where each one's things begin, and where the last one's end, once all are joined."""
+    """The index of each rank's first item once all ranks' items are joined; at the end the number of all, (R + 1,)."""
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
 def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
-    """The parts of all ranks, rank by rank, and one more; `family` is that of each of the job's calls."""
+    """One part for each call of a collective, rank by rank and by time, and at the end the part that stands for "none".
+
+    `family` is the index of each call's family, shape (N,).
+    """
     calls, matched, waiting = job.calls, job.matched, job.waiting
     rank, nothing = calls.rank, len(calls)
     own_step, end = calls.column("step"), calls.column("end_ns")
@@ -131,7 +146,7 @@ def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
     launching = np.flatnonzero((launches >= 0) & (launches < nothing))
 
     def of_launch(values: NDArray[Any], missing: int) -> NDArray[Any]:
-        """What the row that launches a part has."""
+        """For each part, the value of the row that launches it; `missing` if no row does."""
         of_part = np.full(nothing + 1, missing, values.dtype)
         of_part[launches[launching]] = values[launching]
         return of_part
@@ -161,7 +176,7 @@ def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
 
 
 def families(calls: Calls) -> tuple[Ints, tuple[Family, ...]]:
-    """The family of each of a job's calls, shape (N,), and what each is; there is one at least."""
+    """The index of each call's family, shape (N,), and the families: one at least, even for a job without calls."""
     kind, size, sends, two = calls.text("kind"), calls.column("group_size"), calls.of_gradients, calls.between_two
     family = numbered(kind.code, size, sends, two)
     if not len(family):
@@ -174,12 +189,12 @@ def families(calls: Calls) -> tuple[Ints, tuple[Family, ...]]:
 
 
 def _and(indices: NDArray[Any], of_nothing: int) -> Indices:
-    """Indices, and one more."""
+    """The indices of all calls, and `of_nothing` for the part that stands for "none"."""
     return np.append(indices, of_nothing).astype(np.int32)
 
 
 def _ordinals(of: Ints) -> Ints:
-    """How many equal ones are before each one."""
+    """For each value, how many equal values come before it: 0, 0, 1, 1 for the values 7, 3, 7, 3."""
     order = np.argsort(of, kind="stable")
     first = np.flatnonzero(np.diff(of[order], prepend=-1))
     ordinal = np.empty(len(of), np.int64)
@@ -188,32 +203,39 @@ def _ordinals(of: Ints) -> Ints:
 
 
 def awaited(tracks: Tracks, parts: Parts, calls: Calls) -> Indices:
-    """The part that each row awaits; the last where it awaits none.
+    """The part that each row's first kernel has to wait for; the last part where it waits for none.
 
-    What comes after a collective only for want of its launch need not await it. It does if it has to on other ranks,
-    and does not if more of them go on without waiting. Where no rank tells, kernels of a backward pass are taken to go
-    on beside the AllReduces of gradients that this pass launched before its last one: DDP awaits them at its end.
+    A kernel that starts right after a collective may have waited for it, or may have been launched only then. A row of
+    the second kind (`awaits_for_certain` is false) is decided by the other ranks' parts of the same collective:
+
+    1. If on some ranks a kernel certainly waits, it waits here too, unless even more ranks go on without waiting.
+    2. If on no rank a kernel certainly waits, it waits here unless some rank goes on without waiting.
+    3. If on no rank a kernel certainly waits, it does not wait for an AllReduce of gradients that the same backward
+       pass launched before its last one: DDP awaits all of these at the end of the pass.
     """
     nothing = len(parts.rank) - 1
     awaits: Indices = tracks.parts("awaits", nothing).copy()
     gated = np.flatnonzero(awaits < nothing)
     certain = tracks.column("awaits_for_certain")[gated]
-    # Of each part: 0 if no row awaits it, 1 if one does so for all that is known, 2 if one has to.
-    how = np.zeros(nothing, np.int8)
-    np.maximum.at(how, awaits[gated], 1 + certain.astype(np.int8))
+    # For each part: 0 if no row awaits it, 1 if a row may await it, 2 if a row certainly awaits it.
+    certainty = np.zeros(nothing, np.int8)
+    np.maximum.at(certainty, awaits[gated], 1 + certain.astype(np.int8))
     collectives = int(parts.collective.max()) + 1
     counts = parts.like[:-1] >= 0
-    free, held = (np.bincount(parts.collective[:-1][counts & (how == it)], minlength=collectives) for it in (0, 2))
+    free, waiting = (
+        np.bincount(parts.collective[:-1][counts & (certainty == how)], minlength=collectives) for how in (0, 2)
+    )
     of = parts.collective[awaits[gated]]
-    goes_on = free[of] > held[of]
-    goes_on |= (held[of] == 0) & _before_last_gradients(tracks, awaits, gated, calls)
+    goes_on = free[of] > waiting[of]
+    goes_on |= (waiting[of] == 0) & _before_last_gradients(tracks, awaits, gated, calls)
     awaits[gated[~certain & goes_on]] = nothing
     return awaits
 
 
 def _before_last_gradients(tracks: Tracks, awaits: Indices, rows: Ints, calls: Calls) -> Flags:
-    """Whether some rows that await a part come before their backward pass has launched its last AllReduce of gradients,
-    and that part is one of these AllReduces; shape of `rows`.
+    """Whether each of some rows awaits an AllReduce of gradients before its backward pass has launched the last one.
+
+    `rows` are the indices of these rows, `awaits` is the part that each of all rows awaits; shape of `rows`.
     """
     count = len(calls)
     launches = tracks.parts("launches", -1)
@@ -230,16 +252,16 @@ def _before_last_gradients(tracks: Tracks, awaits: Indices, rows: Ints, calls: C
 
 
 def sequences(parts: Parts, families: Sequence[Family], step_index: Ints) -> Ints:
-    """Which ranks and steps have the same collectives; indices of shape (R, S).
+    """Numbers the ranks and steps by their collectives, shape (R, S): equal numbers have the same collectives.
 
-    Messages do not count: stages of a pipeline have other numbers of them, and as much to do. Nor do sizes that may
-    differ from rank to rank.
+    Two things are ignored: sends and receives, since stages of a pipeline differ in their number and have as much to
+    do; and the sizes of collectives whose sizes may differ from rank to rank (`UNEVEN`).
     """
     ranks, steps = step_index.shape
     two = np.array([family.between_two for family in families], np.bool_)
     known = np.flatnonzero((parts.step >= 0) & ~two[parts.family])
     cell = parts.rank[known] * steps + parts.step[known]
-    # How many there are of each kind, as a sum of hashes: order differs between streams.
+    # A sum of hashes, one hash for each kind and count: it ignores the order, which differs between streams.
     uneven = np.array([family.kind in UNEVEN for family in families], np.bool_)[parts.family[known]]
     like = numbered(parts.family[known], np.where(uneven, -1, parts.like[known]))
     place = _ordinals(numbered(cell, like))
@@ -252,9 +274,10 @@ def sequences(parts: Parts, families: Sequence[Family], step_index: Ints) -> Int
 
 
 def orders(tracks: Tracks, parts: Parts, families: Sequence[Family], step_index: Ints) -> Ints:
-    """Which ranks and steps send and receive at the same places between their collectives; indices of shape (R, S).
+    """Numbers the ranks and steps by where they send and receive between their collectives, shape (R, S).
 
-    Stages of a pipeline with tensor parallelism have the same collectives, and not the same work between two of them.
+    Stages of a pipeline with tensor parallelism have the same collectives, but not the same work between two of them:
+    their sends and receives lie at other places.
     """
     ranks, steps = step_index.shape
     two = np.array([family.between_two for family in families], np.bool_)
@@ -267,7 +290,7 @@ def orders(tracks: Tracks, parts: Parts, families: Sequence[Family], step_index:
     messages = np.flatnonzero(sends & (step >= 0))
     before = np.cumsum((launches >= 0) & ~two[parts.family[launches]])[messages]
     cell = tracks.rank[messages].astype(np.int64) * steps + step[messages]
-    # Collectives before, counted from the rank's first message of the step.
+    # How many collectives come before each message, counted from the rank's first message of the step.
     begins = np.flatnonzero(np.diff(cell, prepend=-1))
     since: Ints = before - np.repeat(before[begins], np.diff(begins, append=len(cell)))
     hashed = (since.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)

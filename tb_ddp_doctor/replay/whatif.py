@@ -1,14 +1,16 @@
-"""What the step would take if a fault were fixed.
+"""Answers what-if questions: how long a step would take if a fault were fixed.
 
-The steps are played again without it (see `replay`). A trace was slowed by its recording, and what that takes is no
-fault of the job: what a fix saves is what it saves of the steps as they would be untraced. Where host and device cannot
-be told apart, on CPUs and without launch records, busy times are compared instead: a rank's busy time is its step
-without the waiting for others, and the step ends when the slowest rank's busy time does. There, what the device idles
-for goes with what the host spends its time on.
+There are two ways. The replay plays the steps of all ranks again with the change (`replay.py`). It needs launch records
+of every rank; on CPUs and without such records, busy times are compared instead:
 
-A rank that waits computes nothing beside the transfers that follow, so its transfers are exposed although nothing is
-wrong with them; once nobody is late they hide as well as they do on the rank that kept the others waiting. Where busy
-times are compared, that rank's exposed transfer is therefore the most that any of them is charged with.
+- A rank's busy time is its step minus straggler wait. The step ends when the slowest rank's busy time ends.
+- Idle time of the device shrinks with the work of the host that the device idles for.
+- A rank that waits computes nothing beside the transfers that follow, so its transfers are exposed although nothing is
+  wrong with them. Once no rank is late, they overlap as well as on the rank that the others waited for. So no rank is
+  charged with more exposed transfer than that rank has.
+
+Recording a trace slows the job down, which is no fault of the job. So savings are relative to the steps as they would
+be without tracing. R = ranks, S = steps of the job.
 """
 
 from __future__ import annotations
@@ -34,40 +36,42 @@ from tb_ddp_doctor.replay.replay import Replay
 from tb_ddp_doctor.replay.schedule import schedule
 from tb_ddp_doctor.trace.model import Ints
 
-#: Plays of the steps that are kept: rules, the account and the what-if ask for the same ones.
+#: Results of this many plays are kept: rules, the account and the what-if ask for the same ones.
 _KEPT = 64
-#: So many times the median rank's time is far beyond it in a step, and so many over all steps, if by this share of the
-#: step. Loaders of healthy jobs differ by a third in single steps, and by a tenth over all.
-_FAR_BEYOND = 2
-_ALWAYS_BEYOND, _ALWAYS_BEYOND_BY = 1.25, 0.10
-#: Steps played with nothing removed miss the recorded ones by no more than this share; else something else went on.
+#: A rank's time is its own fault, not shared, if in a step it is this many times the median rank's. Loaders of healthy
+#: jobs differ by a third in single steps.
+_FAR_MORE_IN_A_STEP = 2
+#: Or if over all steps it is this many times the median rank's, and exceeds it by this share of the step. Loaders of
+#: healthy jobs differ by a tenth over all steps.
+_MORE_IN_ALL_STEPS, _MORE_BY = 1.25, 0.10
+#: The replay is used if the steps played without a change differ from the recorded ones by at most this share.
 _MOST_MISSED = 0.01
-#: What a host's time goes to that shows as idle time of the device, without a replay too.
+#: The kinds of host time that show as idle time of the device in the budget.
 _SEEN_AS_IDLE = (CpuTime.ALLOC, CpuTime.SYNC, CpuTime.INPUT, CpuTime.STALL, CpuTime.WORK)
-#: The owner of the device's idle time meanwhile; and the same of CPUs, whose operations are what they compute.
+#: The owner of that idle time; on jobs of CPUs alone, ops are compute.
 _OF_DEVICES: Mapping[CpuTime, str] = {kind: SPENDING[kind].owner for kind in _SEEN_AS_IDLE}
 _OF_CPUS: Mapping[CpuTime, str] = {**_OF_DEVICES, CpuTime.WORK: "compute"}
 
 
 class Saving(msgspec.Struct, frozen=True, eq=False):
-    """What a fix gives back."""
+    """How much shorter a fix makes the steps."""
 
-    #: Shape (S,), ns; negative where a step gets longer.
+    #: By step, shape (S,), ns; negative where a step gets longer.
     by_step_ns: NDArray[np.float64]
 
     @property
     def mean_ns(self) -> float:
-        """Mean over steps, never negative."""
+        """Mean over steps, ns, never negative."""
         return max(float(self.by_step_ns.mean()), 0.0)
 
     @property
     def range_ns(self) -> tuple[float, float]:
-        """The least and the most that any step gains, never negative."""
+        """The least and the most that a step gets shorter, ns, never negative."""
         return max(float(self.by_step_ns.min()), 0.0), max(float(self.by_step_ns.max()), 0.0)
 
 
 class WhatIf:
-    """The steps of a job without what a fix removes; R ranks, S steps."""
+    """A job's steps with what-if changes."""
 
     def __init__(
         self,
@@ -82,21 +86,22 @@ class WhatIf:
         self._absent_ns = np.zeros_like(budget.busy_ns) if absent_ns is None else absent_ns
         self._owners = _OF_DEVICES if has_device else _OF_CPUS
         self._played: dict[object, Ints] = {}
-        #: What tracing adds to the steps; and what savings are on top of: that, and what is fixed already.
+        #: The change that removes what tracing adds to the steps. Savings are relative to the steps with `_base`: this
+        #: change, and those of the faults that are fixed already.
         self.tracing = self._base = self.without(CpuTime.OVERHEAD, CpuTime.RECORDING)
-        #: Whether this is the job with what was found fixed: what hides behind that shows in no gap of the record.
+        #: Whether findings are fixed in this job. Faults that were hidden behind them show in no gap of the record.
         self.fixes_something = False
-        #: Whether no rule has found more in it, and much is left that a fix would give back.
+        #: Whether the rules look for the last time: they found no more, but much of the step is still unexplained.
         self.is_last_look = False
-        #: What each rank needs for a step by itself, shape (R, S), ns: the step if it waited for nobody.
+        #: How long each rank alone needs for a step, without waiting for others, shape (R, S), ns.
         self.busy_ns: Ints = self._played_ns(replay, Change(), alone=True) if replay else _compared_busy_ns(budget)
-        #: Index of the rank that waits least in each step as recorded, shape (S,): the one whose transfers are exposed
-        #: for no other's sake.
+        #: Index of the rank that waits least in each step as recorded, shape (S,). Its transfers are not exposed by any
+        #: wait.
         self.slowest: NDArray[np.int64] = budget.busy_ns.argmax(axis=0)
 
     @classmethod
     def of(cls, job: Job) -> WhatIf:
-        """From a job, with a replay where every rank's host and device can be told apart."""
+        """The what-if of a job, with a replay if all ranks have launch records and it gives the recorded steps."""
         return cls(
             job.budget,
             _replay(job),
@@ -106,7 +111,10 @@ class WhatIf:
         )
 
     def after(self, fixed: Change, *, supposed: bool = False) -> WhatIf:
-        """The same job once something is fixed, or supposed to be gone: savings are on top of that."""
+        """The same job with `fixed` applied: savings are on top of that change.
+
+        `supposed` says that the change is only an assumption, not the fix of findings.
+        """
         later = copy(self)
         later.fixes_something = not supposed
         later._base = self._base | fixed
@@ -115,26 +123,32 @@ class WhatIf:
         return later
 
     def gains_alone_ns(self, change: Change) -> Ints:
-        """How much less each rank needs for a step by itself without what is removed, shape (R, S), ns."""
+        """How much less time each rank alone needs for a step with a change, shape (R, S), ns."""
         return self.alone_ns(self._base) - self.alone_ns(self._base | change)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a job's amounts by rank and step: (R, S)."""
+        """Ranks and steps of the job: (R, S)."""
         return self._budget.window_ns.shape
 
     def without(self, *kinds: CpuTime) -> Change:
-        """All of the host's time of some kinds, on all ranks."""
+        """The change that removes all host time of some kinds on all ranks."""
         return Change({kind: np.broadcast_to(1.0, self.shape) for kind in kinds})
 
     def host_ns(self, kind: CpuTime) -> Ints:
-        """The host's time that goes to something, shape (R, S), ns; where it is not known, the device's idle time."""
+        """How long each host spends on one kind of work, shape (R, S), ns.
+
+        Without a replay, the idle time of the device that this work owns.
+        """
         if self._replay:
             return self._replay.host_ns(kind)
         return self._budget.of(self._owners[kind]) if kind in self._owners else np.zeros(self.shape, np.int64)
 
     def typical(self, values: Ints, among: NDArray[np.bool_] | None = None) -> Ints:
-        """Of values of shape (R, S), the lower median over comparable ranks and steps, of some ranks, shape (R, S)."""
+        """The typical value for each rank and step, shape (R, S): the lower median of the comparable ones.
+
+        `among`, flags of shape (R,), limits the ranks that are compared with (see `Replay.typical`).
+        """
         if self._replay:
             return self._replay.typical(values, among)
         rows = values if among is None or not among.any() else values[among]
@@ -142,39 +156,41 @@ class WhatIf:
         return typical
 
     def typical_of_step(self, values: Ints) -> Ints:
-        """Of values of shape (R, S), the lower median over comparable ranks in the same step, shape (R, S)."""
+        """The lower median of the comparable ranks in the same step, for each rank and step, shape (R, S)."""
         if self._replay:
             return self._replay.typical_of_step(values)
         typical: Ints = np.broadcast_to(lower_median(values), values.shape)
         return typical
 
     def alone_ns(self, change: Change) -> Ints:
-        """What each rank needs for a step by itself without what is removed, shape (R, S), ns."""
+        """How long each rank alone needs for a step with a change, without waiting for others, shape (R, S), ns."""
         if self._replay:
             return self._played_ns(self._replay, change, alone=True)
         return self.busy_ns - self._busy_part(change)
 
-    def like_the_median(
+    def at_the_median(
         self,
         chosen: NDArray[np.bool_],
         among: NDArray[np.bool_] | None = None,
         kinds: Collection[CpuTime] = tuple(CpuTime),
     ) -> Change:
-        """What makes the chosen ranks' steps, shape (R, S), like the median of comparable ranks and steps.
+        """The change that lowers host time and device work of some ranks and steps to those of the median.
 
-        If `among`, shape (R,), is given, only these ranks are compared with; `kinds` are those of the host's time.
+        `chosen` flags these ranks and steps, shape (R, S). The median is that of comparable ranks and steps; `among`,
+        flags of shape (R,), limits the ranks to compare with. `kinds` are the kinds of host time to lower; the device
+        is lowered only with all of them.
         """
         if not self._replay:
             return Change(device_at_median=chosen)
         host: dict[CpuTime, NDArray[np.float64]] = {}
-        there = _and_before(chosen)
-        whole = there.astype(np.float64)
+        launching = _with_step_before(chosen)
+        whole = launching.astype(np.float64)
         for kind in kinds:
             spent = self._replay.host_ns(kind)
             share = whole
             if spent.any():
                 typical = self._replay.typical(spent, among)
-                share = np.where(there, np.maximum(1 - typical / np.maximum(spent, 1), 0), 0.0)
+                share = np.where(launching, np.maximum(1 - typical / np.maximum(spent, 1), 0), 0.0)
             if share.any():
                 host[kind] = share
         if len(kinds) < len(CpuTime):
@@ -182,15 +198,16 @@ class WhatIf:
         if among is None:
             return Change(host, device_at_median=chosen)
         device = self._replay.device_ns
-        beyond = np.maximum(device - self._replay.typical(device, among), 0)
-        return Change(host, device_ns=np.where(chosen, beyond, 0))
+        excess = np.maximum(device - self._replay.typical(device, among), 0)
+        return Change(host, device_ns=np.where(chosen, excess, 0))
 
     def shared_in(self, steps: NDArray[np.bool_]) -> Change:
-        """What the hosts of all ranks do longer in the chosen steps, shape (S,), than in comparable ones.
+        """The change that removes what makes all hosts slower in some steps than in comparable steps.
 
-        As much of it as the median rank does: what one rank does on top is its own.
+        `steps` flags these steps, shape (S,). At most the median rank's excess is removed from each rank: the rest is
+        that rank's own.
         """
-        chosen = _and_before(np.broadcast_to(steps, self.shape))
+        chosen = _with_step_before(np.broadcast_to(steps, self.shape))
         host: dict[CpuTime, NDArray[np.float64]] = {}
         for kind in CpuTime:
             if kind is not CpuTime.RECORDING:
@@ -203,33 +220,38 @@ class WhatIf:
         return Change(shared=host)
 
     def shared(self, kind: CpuTime, among: NDArray[np.bool_] | None = None) -> Change:
-        """The host's time of one kind on all ranks, as far as they share it.
+        """The change that removes one kind of host time from all ranks, as far as all ranks share it.
 
-        What one rank has far beyond the median rank, in the step or over all steps, is its own; what ranks have a
-        little more is chance. If `among`, shape (R,), is given, the median is that of these ranks.
+        A rank that has far more of it than the median rank, in a step or over all steps, keeps its excess: that is its
+        own fault. Small differences are noise and are removed too. With `among`, flags of shape (R,), the median is
+        that of these ranks.
         """
         spent = self.host_ns(kind)
         median = np.broadcast_to(lower_median(spent if among is None else spent[among]), spent.shape)
-        mean, usual = spent.mean(axis=1), float(median[0].mean())
-        least = _ALWAYS_BEYOND_BY * float(self._budget.window_ns.mean())
-        always = (mean > _ALWAYS_BEYOND * usual) & (mean - usual > least)
-        own = (spent > _FAR_BEYOND * median) | (always[:, None] & (spent > median))
+        mean, typical = spent.mean(axis=1), float(median[0].mean())
+        least = _MORE_BY * float(self._budget.window_ns.mean())
+        in_all_steps = (mean > _MORE_IN_ALL_STEPS * typical) & (mean - typical > least)
+        own = (spent > _FAR_MORE_IN_A_STEP * median) | (in_all_steps[:, None] & (spent > median))
         return Change(shared={kind: np.where(own, median / np.maximum(spent, 1), 1.0)})
 
     @property
     def device_ns(self) -> Ints:
-        """What each rank's device needs, shape (R, S), ns; zeros where steps are not played."""
+        """How long each device needs for the work of each step, shape (R, S), ns; zeros without a replay."""
         return self._replay.device_ns if self._replay else np.zeros(self.shape, np.int64)
 
     def have_as_much_work(self, chosen: NDArray[np.bool_]) -> bool:
-        """Whether the devices of the chosen ranks, shape (R,), have as much to do as the others', if not as long."""
+        """Whether the devices of some ranks, flags of shape (R,), have as much work as those of all ranks.
+
+        They have if they need about as long for it, or run as many and as large kernels (`device_work.as_much`).
+        """
         needed = self.device_ns.mean(axis=1)
         long_as_others = np.median(needed[chosen]) >= (1 - device_work.AS_MUCH) * np.median(needed)
         return bool(needed.any() and (long_as_others or device_work.as_much(self._digests, chosen)))
 
     def beyond_their_length_ns(self) -> Ints:
-        """How much less the median rank would need by itself in each step if devices took as long as the length of its
-        sequences lets expect, shape (S,), ns; 0 in steps that can be compared with others of their length.
+        """How much longer the median rank alone needs for each step than its sequences' length explains, (S,), ns.
+
+        0 in steps that can be compared with others of the same length.
         """
         slow = self._replay.slow_for_their_length if self._replay else np.zeros(self.shape[1], np.bool_)
         if not slow.any():
@@ -240,7 +262,7 @@ class WhatIf:
 
     @property
     def faultless(self) -> Change:
-        """What a job without any fault would be without: see `account.savings`."""
+        """The change that fixes every fault at once: what then remains of a step is the floor (`account.savings`)."""
         everywhere = np.ones(self.shape, np.bool_)
         return Change(
             device_at_median=everywhere,
@@ -252,27 +274,30 @@ class WhatIf:
 
     @property
     def plays(self) -> bool:
-        """Whether steps are played again, not only own times compared."""
+        """Whether the steps are played again; else only busy times are compared."""
         return self._replay is not None
 
     def saving(self, change: Change) -> Saving:
-        """What the untraced steps save without what is removed."""
+        """How much shorter a change makes the steps, relative to the steps without tracing."""
         if change.is_nothing:
             return Saving(np.zeros(self.shape[1]))
         return Saving(np.asarray((self._base_ns - self.step_ns(self._base | change)).mean(axis=0)))
 
     def step_ns(self, change: Change) -> Ints:
-        """The steps without what is removed, tracing included if it is not; shape (R, S), ns."""
+        """How long each step takes with a change, shape (R, S), ns. It still has what tracing adds (see `tracing`)."""
         if self._replay:
             return self._played_ns(self._replay, change)
         own = self.busy_ns.max(axis=0) - (self.busy_ns - self._busy_part(change)).max(axis=0)
-        # The slowest rank waits for none of those that have a trace.
+        # The slowest rank waits only for ranks without a trace.
         own += self.at_slowest(self._absent_ns) * change.absent
-        left: Ints = np.maximum(self._budget.window_ns - own.astype(np.int64), 0)
-        return left
+        remaining: Ints = np.maximum(self._budget.window_ns - own.astype(np.int64), 0)
+        return remaining
 
     def _played_ns(self, replay: Replay, change: Change, *, alone: bool = False) -> Ints:
-        """The steps played without what is removed, or each rank's by itself, shape (R, S), ns; the last are kept."""
+        """How long the steps take when played with a change, shape (R, S), ns; the last `_KEPT` results are kept.
+
+        With `alone`, how long each rank alone needs.
+        """
         change = replay.in_effect(change)
         key = (alone, change.key())
         if key not in self._played:
@@ -283,22 +308,22 @@ class WhatIf:
 
     @property
     def replay(self) -> Replay | None:
-        """The steps to be played otherwise than without something; None where they are not played."""
+        """The replay, for changes that are more than a `Change`; None where busy times are compared."""
         return self._replay
 
     @property
     def bindings(self) -> Bindings | None:
-        """What bound each event of the record; None where steps are not played."""
+        """What each event of the record waited for; None without a replay."""
         return Bindings(self._replay) if self._replay else None
 
     @property
     def recorded_ns(self) -> Ints:
-        """The steps with nothing removed, shape (R, S), ns."""
+        """How long each step took as recorded, shape (R, S), ns."""
         return self._replay.recorded_ns if self._replay else self._budget.window_ns
 
     @property
     def tracing_ns(self) -> float:
-        """What tracing adds to the step, mean over ranks and steps, ns; never negative."""
+        """How much tracing adds to a step, mean over ranks and steps, ns; never negative."""
         return max(float((self.recorded_ns - self.step_ns(self.tracing)).mean()), 0.0)
 
     @cached_property
@@ -306,28 +331,28 @@ class WhatIf:
         return self.step_ns(self._base)
 
     def cost_ns(self, change: Change) -> float:
-        """Predicted fall of the step time without what is removed, mean over steps, ns; never negative."""
+        """How much shorter a change makes a step, mean over steps, ns; never negative."""
         return self.saving(change).mean_ns
 
     def saves_more_than_it_removes(self, change: Change) -> bool:
-        """Whether a play saves the job more time than the change takes out on all ranks together, which none can.
+        """Whether the replay saves more time than the change removes from all ranks together, which is impossible.
 
-        Never where steps are not played.
+        True shows an error of the replay. Always False without a replay.
         """
         if self._replay is None:
             return False
         saved = self.cost_ns(change) * self.shape[1]
-        # What the CPUs spend goes without a play; calls that wait for the device need one.
+        # A cheap lower bound first: how long removed calls waited for the device needs one more play.
         removed = sum(float((share * self.host_ns(kind)).sum()) for kind, share in change.of_host.items())
         removed += sum(float(amount.sum()) for amount in (change.device_ns, change.transfer_ns) if amount is not None)
         within = _MOST_MISSED * float(self.recorded_ns.mean())
         return saved > removed + within and saved > self._replay.removed_ns(change) + within
 
     def costs_ns(self, several: Sequence[Change]) -> list[float]:
-        """What each of several fixes of one kind gives back, ns: all of them together, shared among them.
+        """Divides what several fixes save together among them, mean over steps, ns.
 
-        Each has a share like what it gives once the others are made. So of two slow ranks each has its part, though
-        the step stays as long as the other one's if only one is mended.
+        Each fix gets a part in proportion to what it saves once the others are made. So each of two slow ranks has a
+        part, although fixing only one of them saves nothing: the step would stay as long as the other rank needs.
         """
         total = self.cost_ns(reduce(or_, several))
         if len(several) == 1:
@@ -339,31 +364,32 @@ class WhatIf:
         return [total * (cost / sum(last) if sum(last) else 1 / len(last)) for cost in last]
 
     def _busy_part(self, change: Change) -> Ints:
-        """What goes of each rank's own time, shape (R, S), ns."""
-        gone = np.zeros(self.busy_ns.shape)
+        """How much of each rank's busy time a change removes, shape (R, S), ns."""
+        removed = np.zeros(self.busy_ns.shape)
         for kind, share in change.of_host.items():
-            gone += share * self.host_ns(kind)
+            removed += share * self.host_ns(kind)
         for amount in (change.device_ns, change.transfer_ns):
             if amount is not None:
-                gone += amount
+                removed += amount
         if change.device_at_median is not None:
-            gone += np.where(change.device_at_median, np.maximum(self.busy_ns - lower_median(self.busy_ns), 0), 0)
-        return np.rint(np.minimum(gone, self.busy_ns)).astype(np.int64)
+            removed += np.where(change.device_at_median, np.maximum(self.busy_ns - lower_median(self.busy_ns), 0), 0)
+        return np.rint(np.minimum(removed, self.busy_ns)).astype(np.int64)
 
     def at_slowest(self, values: Ints) -> Ints:
-        """Of values of shape (R, S) those of each step's slowest rank, shape (S,)."""
+        """The value of each step's slowest rank, shape (S,); `values` has the shape (R, S)."""
         return values[self.slowest, np.arange(len(self.slowest))]
 
 
-def _and_before(chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The chosen steps of each rank and those before, shape (R, S): the end of a host's step holds up the next one's
-    device.
+def _with_step_before(chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Flags the chosen steps of each rank and the step before each, shape (R, S).
+
+    The end of a host's step delays the device's next step, since the host runs ahead.
     """
     return chosen | np.pad(chosen[:, 1:], ((0, 0), (0, 1)))
 
 
 def _compared_busy_ns(budget: Budget) -> Ints:
-    """The step without waiting, with transfers as exposed as they are on the slowest rank, shape (R, S), ns."""
+    """Each rank's step minus straggler wait, with no more exposed transfer than the slowest rank has, (R, S), ns."""
     transfer = budget.of("transfer")
     slowest = budget.busy_ns.argmax(axis=0)
     undelayed = transfer[slowest, np.arange(len(slowest))]
@@ -372,6 +398,7 @@ def _compared_busy_ns(budget: Budget) -> Ints:
 
 
 def _replay(job: Job) -> Replay | None:
+    """The job's replay; None where a rank has no launch records, or the replay does not give the recorded steps."""
     if not all(len(digest.track) for digest in job.digests):
         return None
     try:

@@ -89,7 +89,7 @@ class LoadImbalance(Rule):
         slowest = excess.argmax(axis=0)
         movers = np.unique(slowest[uneven])
         chosen = found.now_and_then & (excess > self.min_cost * frame.step_ns / 2)
-        change = whatif.like_the_median(chosen)
+        change = whatif.at_the_median(chosen)
         cost = whatif.cost_ns(change)
         if of_experts := self._of_experts(
             max(cost, self.min_cost * frame.step_ns), found, whatif, frame, arrivals, places
@@ -157,7 +157,7 @@ class LoadImbalance(Rule):
         change = uneven_experts.balanced(whatif)
         if change.is_nothing:
             return None
-        apart = whatif.like_the_median(found.persistently(), found.among) if len(found.persistent) else Change()
+        apart = whatif.at_the_median(found.persistently(), found.among) if len(found.persistent) else Change()
         cost = whatif.after(apart).cost_ns(change)
         return uneven_experts.fault(change, cost, whatif, frame, arrivals, places) if cost >= least_ns else None
 

@@ -164,7 +164,7 @@ def _change(group: SlowGroup, found: Slowness, whatif: WhatIf, slow_links: Seque
     """What the fix takes out of the steps; what slow links cost is slow-link's."""
     chosen = found.persistently(group.rows)
     if group.cause != "slow_link":
-        return whatif.like_the_median(chosen, found.among)
+        return whatif.at_the_median(chosen, found.among)
     charged = excess_ns(slow_links, *chosen.shape)
     return Change(transfer_ns=np.maximum(np.where(chosen, found.excess_ns - charged, 0), 0))
 

@@ -81,7 +81,7 @@ class Natural(msgspec.Struct, frozen=True, eq=False):
 def natural(replay: Replay, ranks: Ints) -> Natural:
     """The schedule of a replay, of some ranks in ascending order, with the times of the record."""
     schedule = replay.schedule
-    played = play(schedule, replay.without(Change()), kept=True)
+    played = play(schedule, replay.lengths(Change()), kept=True)
     rows, parts = schedule.rows, schedule.parts
     number = np.full(len(schedule.frame.step_index), -1, np.int32)
     number[ranks] = np.arange(len(ranks))

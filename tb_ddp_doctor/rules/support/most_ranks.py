@@ -38,6 +38,6 @@ def most_ranks(whatif: WhatIf, frame: Frame, kind: CpuTime) -> Most | None:
     ranks = spent - spent.min() > limits.SLOW_RANK[0] * frame.step_ns
     if 2 * ranks.sum() <= len(ranks) or not whatif.have_as_much_work(~ranks):
         return None
-    change = whatif.like_the_median(np.broadcast_to(ranks[:, None], whatif.shape), ~ranks, [kind])
+    change = whatif.at_the_median(np.broadcast_to(ranks[:, None], whatif.shape), ~ranks, [kind])
     costly = whatif.cost_ns(change) >= Severity.MINOR.least_share * frame.step_ns
     return Most(ranks, change) if costly else None

@@ -38,7 +38,7 @@ def _gains(found: Slowness, whatif: WhatIf) -> dict[str, NDArray[np.float64]]:
     chosen = found.slow & found.persistently()
     others = [kind for kind in CpuTime if kind not in (CpuTime.INPUT, CpuTime.OVERHEAD, CpuTime.RECORDING)]
     return {
-        group: (whatif.busy_ns - whatif.alone_ns(whatif.like_the_median(chosen, found.among, kinds))).mean(axis=1)
+        group: (whatif.busy_ns - whatif.alone_ns(whatif.at_the_median(chosen, found.among, kinds))).mean(axis=1)
         for group, kinds in (("input", [CpuTime.INPUT]), ("host", others))
     }
 
