@@ -198,8 +198,10 @@ export interface Diagnosis {
   headline_parts: Headline | null;
   headline_rest: string;
   findings: Finding[];
+  /** What is no fault and could be faster still, the largest saving first: findings of severity "opportunity". Their costs are what their fixes save in turn once all `findings` are fixed; they lie within the account's floor. */
+  opportunities: Finding[];
   /** How the verdict is shown. */
-  level: "critical" | "healthy" | "info" | "major" | "minor";
+  level: "critical" | "healthy" | "info" | "major" | "minor" | "opportunity";
 }
 
 /** A piece of evidence, and the slice that shows it. */
@@ -233,7 +235,7 @@ export interface Finding {
   /** The rule's name, and a number after a colon where the rule has several findings. */
   id: string;
   rule: string;
-  severity: "critical" | "info" | "major" | "minor";
+  severity: "critical" | "info" | "major" | "minor" | "opportunity";
   /** Predicted fall of the step time if the fault were fixed, ms, without what findings before it would give back too: its line of the account. Together the findings cost what fixing all of them saves. */
   cost_ms: number;
   /** The same if nothing else were fixed, ms. */
@@ -728,7 +730,7 @@ export interface Rests {
 /** How a rule ended, with the reason in words: "no data" is never "healthy". */
 export interface RuleOutcome {
   rule: string;
-  status: "clear" | "error" | "finding" | "not-applicable";
+  status: "clear" | "error" | "finding" | "not-applicable" | "opportunity";
   reason: string;
 }
 

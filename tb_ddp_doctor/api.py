@@ -141,7 +141,9 @@ def jobs_of_sweep(result: engine.Result, others: Iterable[engine.Result]) -> dic
 
 def planner(result: engine.Result, calibrations: Mapping[str, Calibration] | None = None) -> Planner:
     """What answers questions about a diagnosed run. Raises CannotPlanError where its steps cannot be played."""
-    known = {name for one in result.diagnosis.findings for name in (one.id, one.rule)}
+    known = {
+        name for one in (*result.diagnosis.findings, *result.diagnosis.opportunities) for name in (one.id, one.rule)
+    }
 
     def fix(name: str) -> Change:
         if name not in known:

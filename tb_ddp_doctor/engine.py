@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.account import memory_text
 from tb_ddp_doctor.account.assemble import Lacking, assemble, encodable
-from tb_ddp_doctor.account.looks import look
+from tb_ddp_doctor.account.looks import look, look_for_opportunities
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import CalibrationError, beside, load
@@ -325,9 +325,11 @@ def _examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnos
     damaged = [file for file in (dict.fromkeys(job.damaged) | lost) if file not in told]
     lacking = {"incomplete": list(cut), "damaged": damaged, **lacking}
     facts = Facts(job)
-    outcomes, found = look(tuple(rules), facts)
-    savings = Savings(found, facts.get(whatif), job)
-    return assemble(facts, outcomes, savings, lacking), savings
+    rules = tuple(rules)
+    outcomes, found = look([rule for rule in rules if not rule.is_opportunity], facts)
+    more, opportunities = look_for_opportunities([rule for rule in rules if rule.is_opportunity], facts, found)
+    savings = Savings(found, facts.get(whatif), job, opportunities)
+    return assemble(facts, sorted([*outcomes, *more], key=lambda one: one.rule), savings, lacking), savings
 
 
 def _rules(settings: Settings) -> list[Rule]:

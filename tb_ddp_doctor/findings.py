@@ -30,22 +30,23 @@ PHASES = tuple(step_parts.PHASES)
 #: What allocated memory is for.
 MEMORY = tuple(step_parts.MEMORY)
 
-Status = Literal["finding", "clear", "not-applicable", "error"]
+Status = Literal["finding", "opportunity", "clear", "not-applicable", "error"]
 Confidence = Literal["high", "medium", "low"]
 LineKind = Literal["floor", "tracing", "finding", "unexplained"]
 #: What a diagnosis has as a table.
-Table = Literal["findings", "outcomes", "communication", "budget", "phases"]
+Table = Literal["findings", "opportunities", "outcomes", "communication", "budget", "phases"]
 
 
-SeverityLabel = Literal["info", "minor", "major", "critical"]
-_LABELS: tuple[SeverityLabel, ...] = ("info", "minor", "major", "critical")
+SeverityLabel = Literal["opportunity", "info", "minor", "major", "critical"]
+_LABELS: tuple[SeverityLabel, ...] = ("opportunity", "info", "minor", "major", "critical")
 #: How a verdict is shown.
 Level = Literal[SeverityLabel, "healthy"]
 
 
 class Severity(IntEnum):
-    """How much of the step a finding costs."""
+    """How much of the step a finding costs; OPPORTUNITY where nothing is wrong and the step could be shorter still."""
 
+    OPPORTUNITY = -1
     INFO = 0
     MINOR = 1
     MAJOR = 2
@@ -54,16 +55,16 @@ class Severity(IntEnum):
     @classmethod
     def of_share(cls, share: float) -> Severity:
         """The severity of a cost that is `share` of the step (0 to 1)."""
-        return max(severity for severity in cls if severity is cls.INFO or share >= severity.least_share)
+        return max(each for each in cls if each is cls.INFO or (each > cls.INFO and share >= each.least_share))
 
     @property
     def least_share(self) -> float:
         """The share of the step from which on a cost is this severe."""
-        return (0.0, 0.03, 0.10, 0.20)[self]
+        return (0.0, 0.0, 0.03, 0.10, 0.20)[self + 1]
 
     @property
     def label(self) -> SeverityLabel:
-        return _LABELS[self]
+        return _LABELS[self + 1]
 
 
 #: What a warning means for its file: nothing but what it says; events are missing from it; its end is missing, and may
@@ -654,6 +655,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
     #: The parts that the headline begins with, and what it says after them; None and "" where it tells no cost.
     headline_parts: Headline | None = None
     headline_rest: str = ""
+    #: What is no fault and could be faster still, the largest saving first: findings of severity "opportunity". Their
+    #: costs are what their fixes save in turn once all `findings` are fixed; they lie within the account's floor.
+    opportunities: tuple[Finding, ...] = ()
 
     @property
     def level(self) -> Level:
@@ -679,7 +683,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
         import pandas as pd
 
         match table:
-            case "findings" | "outcomes" | "communication":
+            case "findings" | "opportunities" | "outcomes" | "communication":
                 return pd.DataFrame([msgspec.to_builtins(row) for row in getattr(self, table)])
             case "budget" | "phases":
                 by_rank = self.budget_ms if table == "budget" else self.phases_ms
@@ -692,7 +696,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
         rows = "".join(
             f"<tr><td>{escape(each.severity)}</td><td>{escape(each.rule)}</td><td>{each.cost_ms:.1f}</td>"
             f"<td style='text-align:left'>{escape(each.title)}</td></tr>"
-            for each in self.findings
+            for each in (*self.findings, *self.opportunities)
         )
         head = "<tr><th>severity</th><th>rule</th><th>ms a step</th><th style='text-align:left'>what</th></tr>"
         return (

@@ -41,6 +41,7 @@ import test_pageable_memcpy as pageable_memcpy
 import test_pipeline_bubble as pipeline_bubble
 import test_profiler_overhead as profiler_overhead
 import test_redundant_allreduce as redundant_allreduce
+import test_repeated_casts as repeated_casts
 import test_sharding_wait as sharding_wait
 import test_slow_step as slow_step
 import test_small_collectives as small_collectives
@@ -196,6 +197,9 @@ _LISTED: Mapping[str, Example] = {
         *(Whole(pipeline_bubble.steps(drawing), drawing) for drawing in (pipeline_bubble.MANY, pipeline_bubble.GPIPE))
     ),
     "profiler-overhead": two(profiler_overhead.AHEAD, profiler_overhead.STALLED),
+    "repeated-casts": with_options(
+        two(repeated_casts.HEALTHY, repeated_casts.FAULTY), repeated_casts.OPTIONS, repeated_casts.OPTIONS
+    ),
     "redundant-allreduce": two(redundant_allreduce.NO_SYNC, redundant_allreduce.SYNCED),
     "sharding-wait": two(sharding_wait.PREFETCHED, sharding_wait.LATE_BACKWARD),
     "slow-link": Example(Drawn([pairs(FAST_LINK, FAST_LINK)]), Drawn([pairs(WAITING, SLOW_LINK)])),

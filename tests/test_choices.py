@@ -110,7 +110,7 @@ def test_a_plan_of_what_there_is_not_is_refused(
         (["diagnose", ".", "--jsn"], "unrecognized arguments: --jsn. Did you mean '--json'?"),
         (
             ["diagnose", ".", "--fail-on", "majr"],
-            "takes one of info, minor, major, critical, not 'majr'. Did",
+            "takes one of opportunity, info, minor, major, critical, not 'majr'. Did",
         ),
         (["diagnose", ".", "--set", "stragler.min_excess=1"], "There is no rule 'stragler'. Did you mean 'straggler'?"),
         (["diagnose", ".", "--set", "straggler.min_exces=1"], "slow_link. Did you mean 'min_excess'?"),

@@ -317,6 +317,7 @@ RUN = {
     "memory": (dict, type(None)),
     "memory_snapshots": [dict],
     "findings": [FINDING],
+    "opportunities": [FINDING],
     "outcomes": [{"rule": str, "status": str, "reason": str}],
     "warnings": [{"file": str, "message": str, "kind": str}],
     "critical_path": [{"step": int, "start_ns": int, "end_ns": int, "pieces": [PIECE]}],
@@ -369,7 +370,8 @@ def test_json_names_the_straggler(slow: Path, capsys: pytest.CaptureFixture[str]
     assert run["findings"][0]["ranks"] == [1]
     assert run["findings"][0]["severity"] in ("info", "minor", "major", "critical")
     assert {outcome["rule"] for outcome in run["outcomes"]} == set(CATALOGUE)
-    assert {outcome["status"] for outcome in run["outcomes"]} <= {"finding", "clear", "not-applicable", "error"}
+    ended = {outcome["status"] for outcome in run["outcomes"]}
+    assert ended <= {"finding", "opportunity", "clear", "not-applicable", "error"}
 
 
 def test_json_has_what_each_collective_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

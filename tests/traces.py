@@ -15,7 +15,9 @@ character. Lanes:
   "## ... ##". `optim` and `multi_tensor_apply` are operators in an optimizer's step, `scores`, `scale`, `softmax`,
   `values` and `undo` (the softmax backward) operations of attention, with shapes.
 - within: the same, within those of the lane host. thread2, thread3, ...: operators of other threads.
-- autograd: backward's thread; its operators are autograd nodes. `grad@2` completes a gradient of 2 million elements.
+- autograd: backward's thread; its operators are autograd nodes, `checkpoint` that of a reentrant one. `grad@2`
+  completes a gradient of 2 million elements.
+- again: operators of forward within those of autograd, as a checkpoint calls them.
 - gpu: kernels of the compute stream. `pageable` and `pinned` are copies from the host of 16 MB, `offload` one to it.
   `name*20` are twenty kernels in a row, `name@64` has a grid of 64 blocks. `graph*20` are twenty of one CUDA graph,
   launched by one call.
@@ -65,7 +67,7 @@ from tb_ddp_doctor.trace.model import Events, RankTrace
 from tb_ddp_doctor.trace.reader import decode
 
 _LINE = re.compile(
-    r"^\s*(?:rank(?P<rank>\d+)\s+)?(?P<lane>step|host|within|thread\d+|autograd|gpu\d*|copy|nccl|comm|gloo|python|inner|memory)\s(?P<drawing>.*)$"
+    r"^\s*(?:rank(?P<rank>\d+)\s+)?(?P<lane>step|host|within|thread\d+|autograd|again|gpu\d*|copy|nccl|comm|gloo|python|inner|memory)\s(?P<drawing>.*)$"
 )
 _BLOCK = re.compile(
     r"\[(?P<unrecorded>\??)(?P<name>[a-z0-9_]+)(/(?P<group>\w+))?(\*(?P<times>\d+))?(@(?P<size>\d+))?[ .]*\]"
@@ -258,6 +260,8 @@ def findings(
     """One rule on the drawn job: all its findings, or else how it ended."""
     facts = Facts(job(text, **options))
     ended, found = run(dataclasses.replace(CATALOGUE[rule], **(settings or {})), facts)
+    if found and found.rule.is_opportunity:
+        return Savings([], facts.get(whatif), facts.job, [found]).opportunities
     return Savings([found], facts.get(whatif), facts.job).findings if found else ended
 
 
@@ -400,13 +404,13 @@ def _trace(
     blocks["host"] += blocks["within"]
     steps = list(_steps(lanes.get("step", ""), width, options))
     threads = {_MORE + number: drawn for number, drawn in _numbered(blocks, "thread")}
-    callers = _Callers(steps, {_MAIN: blocks["host"], _AUTOGRAD: blocks["autograd"], **threads})
+    callers = _Callers(steps, {_MAIN: blocks["host"], _AUTOGRAD: blocks["autograd"] + blocks["again"], **threads})
     events = _Events(options.pids.get(rank, 100 + rank), round(options.clock_ms.get(rank, 0.0) * MS))
     for number, start, end in steps:
         events.add("user_annotation", f"ProfilerStep#{number}", start, end, _MAIN)
     _add_host(events, blocks["host"], options)
     _add_autograd(events, blocks["autograd"], options)
-    for tid, drawn in threads.items():
+    for tid, drawn in [*threads.items(), (_AUTOGRAD, blocks["again"])]:
         for block in drawn:
             events.add("cpu_op", f"aten::{block.name}", block.start_ns, block.end_ns, tid)
     more = {_MORE + number: drawn for number, drawn in _numbered(blocks, "gpu")}
@@ -487,7 +491,8 @@ def _add_autograd(events: _Events, blocks: list[Block], options: Options) -> Non
         if block.name.startswith("grad"):
             _add_gradient(events, block, options)
             continue
-        name = f"autograd::engine::evaluate_function: {block.name}"
+        node = "CheckpointFunctionBackward" if block.name == "checkpoint" else block.name
+        name = f"autograd::engine::evaluate_function: {node}"
         events.add("cpu_op", name, block.start_ns, block.end_ns, _AUTOGRAD)
         if block.name in _ATTENTION:
             _add_attention(events, block, _AUTOGRAD, options)

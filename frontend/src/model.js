@@ -4,6 +4,8 @@ import { OWNERS } from "./step_parts.js";
 
 /** @typedef {Finding["severity"]} Severity */
 
+const A = "A".charCodeAt(0);
+
 /**
  * @typedef {object} Progress
  * @property {number} done files
@@ -157,6 +159,16 @@ export function evidenceSum({ measurements }) {
  * @param {string | null} id
  */
 export const numberOf = ({ findings }, id) => findings.findIndex((finding) => finding.id === id) + 1;
+
+/**
+ * The letter of an opportunity; "" if it is none.
+ * @param {Diagnosis} diagnosis
+ * @param {string | null} id
+ */
+export function letterOf({ opportunities }, id) {
+  const index = opportunities.findIndex((one) => one.id === id);
+  return index < 0 ? "" : String.fromCharCode(A + index);
+}
 
 /**
  * What the fix of a finding removes, ms on its ranks and steps, in the order of its measurements.

@@ -15,14 +15,14 @@ import { interval, ms, percent } from "./format.js";
  * @param {import("./views.js").Shown} shown
  */
 export function prediction({ diagnosis, place, keep }) {
-  const fixable = diagnosis.findings.filter(({ cost_ms, alone_ms }) => cost_ms > 0 || alone_ms > 0);
+  const fixable = [...diagnosis.findings, ...diagnosis.opportunities].filter(({ cost_ms, alone_ms }) => cost_ms > 0 || alone_ms > 0);
   if (!fixable.length || !(diagnosis.step_ms > 0)) return null;
   const bar = h("div", { class: "kept" }, h("span", {}));
   const rest = h("div", { class: "saved" }, h("span", {}));
   const said = h("p", { class: "prospect", role: "status" }, "Predicting…");
   const kept = place.fixed?.split(",");
   const isChosen = (/** @type {Finding} */ { id, rule, severity }) =>
-    kept ? kept.includes(id) || kept.includes(rule) : severity !== "info";
+    kept ? kept.includes(id) || kept.includes(rule) : severity !== "info" && severity !== "opportunity";
   const chosen = new Set(fixable.filter(isChosen).map(({ id }) => id));
   let asked = 0;
 

@@ -34,6 +34,7 @@ from tb_ddp_doctor.findings import (
 )
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.critical_path import PathOfStep, critical_path
+from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.trace.model import Ints
 
 _log = logging.getLogger(__name__)
@@ -56,7 +57,8 @@ def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, la
         job,
         savings.findings,
         savings.account,
-        outcomes,
+        [one for one in outcomes if not CATALOGUE[one.rule].is_opportunity],
+        savings.opportunities,
         unrecognised=unrecognised.reason(job),
         notes=unrecognised.notes(job),
         lacking=but,
@@ -99,6 +101,7 @@ def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, la
         contradictions=tuple(one.sentence for one in disagreeing),
         headline_parts=said.parts,
         headline_rest=said.rest,
+        opportunities=savings.opportunities,
     )
 
 
@@ -213,10 +216,10 @@ def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
 
 def _without_silent(outcomes: Sequence[RuleOutcome], savings: Savings) -> list[RuleOutcome]:
     """The outcomes; those of rules that name slow ranks, and whose ranks turn out to cost nothing, are clear."""
-    said = {finding.rule for finding in savings.findings}
+    said = {finding.rule for finding in (*savings.findings, *savings.opportunities)}
     return [
         RuleOutcome(outcome.rule, "clear", "What it found costs nothing once the other findings are fixed.")
-        if outcome.status == "finding" and outcome.rule not in said
+        if outcome.status in ("finding", "opportunity") and outcome.rule not in said
         else outcome
         for outcome in outcomes
     ]

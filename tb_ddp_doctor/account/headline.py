@@ -37,6 +37,16 @@ def headline(rule: Rule, fault: Fault, cost_ns: float, job: Job) -> Headline | N
     )
 
 
+def opportunity(fault: Fault, least_ns: float, most_ns: float) -> str:
+    """What an opportunity would save, such as "18.3 of 50.0 ms are elementwise kernels that fusion would shorten by
+    6 to 11 ms (torch.compile)."; the title of a fault.
+    """
+    if not fault.remedy:
+        return fault.title
+    saved = wording.interval(least_ns / 1e6, most_ns / 1e6)
+    return f"{fault.title.removesuffix('.')} by {saved} ms ({fault.remedy})."
+
+
 def is_seen_once(rule: Rule, steps: Sequence[int], recorded: int) -> bool:
     """Whether only one of several recorded steps shows a fault. Tracing is said of each step that is traced."""
     return len(steps) == 1 < recorded and not rule.is_of_tracing

@@ -54,6 +54,20 @@ def look(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[F
     return looks.within_what_is_removed()
 
 
+def look_for_opportunities(
+    rules: Sequence[Rule], facts: Facts, faults: Sequence[Found]
+) -> tuple[list[RuleOutcome], list[Found]]:
+    """How each rule on opportunities ends, and what was found, in the job with all faults fixed."""
+    if not rules:
+        return [], []
+    try:
+        played = facts.get(whatif)
+    except Exception:
+        return _apply(rules, facts)
+    later = played.after(reduce(or_, [each.change for each in faults], Change()))
+    return _apply(rules, facts.replaced(whatif, later))
+
+
 class _Looks:
     """What the rules have said of a job so far."""
 

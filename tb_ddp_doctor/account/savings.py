@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.account.headline import headline, together
+from tb_ddp_doctor.account.headline import headline, opportunity, together
 from tb_ddp_doctor.account.interval import interval, uncertain
 from tb_ddp_doctor.account.needed import needed
 from tb_ddp_doctor.account.stretches import stretches
@@ -51,6 +51,8 @@ from tb_ddp_doctor.step_parts import IDLE
 _MUCH = 0.5
 #: Less of the step than this need not be located.
 _LEAST_LOCATED = 0.01
+#: An opportunity that saves less of the step than this is not worth a line.
+_LEAST_SAVED = 0.002
 #: Fixes that save this share of what the headline says are enough for it.
 _AS_SAID = 0.8
 
@@ -70,6 +72,8 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
     everything: Sequence[Found]
     whatif: WhatIf
     job: Job
+    #: What is no fault and could be faster still.
+    possible: Sequence[Found] = ()
 
     @property
     def _size(self) -> int:
@@ -99,10 +103,12 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         both = [found.split(_is_alarm) for found in _by_precedence(self._needed, self._alone)]
         order = [alarm for alarm, _ in both if alarm]
         silent = [other for _, other in both if other]
-        links = self._links([*order, *silent])
+        links = self._links([*order, *silent], self.whatif.tracing, self._untraced_total_ns)
         small = [link.found for link in links if link.found in order and not self._is_serious(link)]
         serious = [found for found in order if found not in small]
-        return self._links([*serious, *small, *silent]) if [*serious, *small] != order else links
+        if [*serious, *small] == order:
+            return links
+        return self._links([*serious, *small, *silent], self.whatif.tracing, self._untraced_total_ns)
 
     @cached_property
     def _needed(self) -> list[Found]:
@@ -112,8 +118,10 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
     def _is_serious(self, link: _Link) -> bool:
         return not link.found.rule.only_informs and link.total_ns >= Severity.MINOR.least_share * self.step_total_ns
 
-    def _links(self, order: Sequence[Found]) -> tuple[_Link, ...]:
-        together, before_ns = self.whatif.tracing, self._untraced_total_ns
+    def _links(self, order: Sequence[Found], together: Change, before_ns: int) -> tuple[_Link, ...]:
+        """What each rule's fix saves on top of a change and of the fixes before it; `before_ns` is the job with that
+        change.
+        """
         steps = self.whatif.step_ns(together)
         links = []
         for found in order:
@@ -154,6 +162,26 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         made.sort(key=lambda one: (one.severity == Severity.INFO.label, -one.cost_ms, -one.alone_ms))
         return tuple(_with_others(one, self._together(one, made)) for one in made)
 
+    @cached_property
+    def _fixes(self) -> Change:
+        """What the fixes of all faults take out, with tracing."""
+        return reduce(or_, [link.found.change for link in self._chain], self.whatif.tracing)
+
+    @cached_property
+    def opportunities(self) -> tuple[Finding, ...]:
+        """What could be faster still, the largest saving first, each on top of all faults' fixes and of those before it
+        in order of precedence: together they cost what all of them save. What saves too little is left out.
+        """
+        if not self.possible:
+            return ()
+        fixes = self._fixes
+        played = self.whatif.after(fixes)
+        order = list(_by_precedence(self.possible, lambda found: played.cost_ns(found.change)))
+        before_ns = min(self._total_ns(fixes), self._untraced_total_ns)
+        made = [one for link in self._links(order, fixes, before_ns) for one in self._findings(link, played)]
+        least_ms = _LEAST_SAVED * self.step_total_ns / self._size / 1e6
+        return tuple(sorted((one for one in made if one.cost_ms >= least_ms), key=lambda one: -one.cost_ms))
+
     def _together(self, one: Finding, findings: Sequence[Finding]) -> Together | None:
         """The findings to fix as well for one's fix to save what it costs; None where it does so alone.
 
@@ -186,19 +214,26 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         """What some findings' fixes save together, ms a step."""
         return self.whatif.cost_ns(self.change_of([one.id for one in findings])) / 1e6
 
-    def _findings(self, link: _Link) -> Iterator[Finding]:
-        """A rule's findings, each with its part of what the rule costs."""
+    def _findings(self, link: _Link, played: WhatIf | None = None) -> Iterator[Finding]:
+        """A rule's findings, each with its part of what the rule costs; `played` is the job that its fix is tried on
+        alone, if not the recorded one.
+        """
+        played = played or self.whatif
         found, step_ns = link.found, self.step_total_ns / self._size
         for name, (fault, total_ns) in self._parts(link).items():
             cost_ns = total_ns / self._size
-            said = headline(found.rule, fault, cost_ns, self.job)
             share = cost_ns / step_ns if step_ns else 0.0
-            alone_ns = cost_ns if found.rule.is_of_tracing else self.whatif.cost_ns(fault.change)
+            alone_ns = cost_ns if found.rule.is_of_tracing else played.cost_ns(fault.change)
             seemed = found.rule.names_stragglers or alone_ns >= Severity.MINOR.least_share * step_ns
             if seemed and not found.rule.only_informs and share < found.rule.least_share:
                 continue
             hidden = alone_ns < cost_ns / 2
             least, most = interval(cost_ns, self.job.clock.residual_ns or 0.0, step_ns)
+            if fault.between and alone_ns:
+                # As much of its line as each end saves alone.
+                ends = [played.cost_ns(change) * cost_ns / alone_ns for change in fault.between]
+                least, most = min(least, *ends), max(most, *ends)
+            said = None if found.rule.is_opportunity else headline(found.rule, fault, cost_ns, self.job)
             level = certainty.LOWER[fault.confidence] if cost_ns and uncertain(link.by_step_ns) else fault.confidence
             yield Finding(
                 id=name,
@@ -212,7 +247,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
                 cause=fault.cause,
                 confidence=level,
                 title=fault.title,
-                headline=said.sentence if said else fault.title,
+                headline=said.sentence if said else opportunity(fault, least, most),
                 headline_parts=said,
                 why=f"{fault.why} {_behind(fault)}".rstrip() if hidden else fault.why,
                 fix=fault.fix,
@@ -267,7 +302,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         """The account of the step."""
         links = self._chain
         before_ns = self._untraced_total_ns - sum(link.total_ns for link in links)
-        fixes = reduce(or_, [link.found.change for link in links], self.whatif.tracing)
+        fixes = self._fixes
         floor_ns = min(before_ns, self._total_ns(fixes | self.whatif.faultless))
         is_said = before_ns - floor_ns >= _LEAST_LOCATED * self.step_total_ns
         floor_ns -= min(self._unrecorded_arrivals_ns, floor_ns)
@@ -306,7 +341,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         """The share of what nothing explains that one owner holds where `account` says that it lies, 0 to 1."""
         if not self.whatif.plays:
             return 0.0
-        return self._unexplained(reduce(or_, [link.found.change for link in self._chain], self.whatif.tracing))[1]
+        return self._unexplained(self._fixes)[1]
 
     def _unexplained(self, fixes: Change) -> tuple[Unexplained | None, float]:
         """Where what is not explained lies: by which part of a faultless job it goes, on which ranks and steps; and
@@ -375,7 +410,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         """What fixing some findings takes out of the steps, named by id or, all of a rule, by the rule."""
         changes = (
             fault.change
-            for found in self._needed
+            for found in [*self._needed, *self.possible]
             for name, fault in found.by_id.items()
             if found.rule.id in chosen or name in chosen
         )
@@ -388,7 +423,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         """
         fixed, change = [], []
         of_tracing = [found for found in self.everything if found.rule.is_of_tracing]
-        for found in [*self._needed, *of_tracing]:
+        for found in [*self._needed, *of_tracing, *self.possible]:
             for name, fault in found.by_id.items():
                 if found.rule.id in chosen or name in chosen:
                     fixed.append(name)

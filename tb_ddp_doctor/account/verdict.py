@@ -30,12 +30,15 @@ def verdict(
     findings: Sequence[Finding],
     account: Account,
     outcomes: Sequence[RuleOutcome],
+    opportunities: Sequence[Finding] = (),
     *,
     unrecognised: str | None,
     notes: Sequence[str] = (),
     lacking: Sequence[str],
 ) -> Verdict:
     """Judge a job, given its findings, costliest first.
+
+    `opportunities`, largest first, are none of these: a healthy job's headline names the largest.
 
     `unrecognised` says why the traces cannot tell whether the job is healthy, if they cannot; `notes` are sentences
     that must stand beside what was found; `lacking` says what of the job's files is not in the traces, such as "2 files
@@ -67,7 +70,7 @@ def verdict(
         further = [*([worst.together.sentence] if worst.together else []), *notes]
         rest = but + "".join(f" {sentence}" for sentence in further)
         return Verdict(worst.rule, worst.headline + rest, worst.headline_parts, rest if worst.headline_parts else "")
-    return Verdict("healthy", _healthy(job, account, outcomes, lacking))
+    return Verdict("healthy", _healthy(job, account, outcomes, lacking, opportunities))
 
 
 def _unexplained(lost_ms: float, job: Job, where: Unexplained | None, causeless: Sequence[Finding]) -> str:
@@ -95,8 +98,15 @@ def place(where: Unexplained, ranks: Sized, steps: Sized, *, has_gpu: bool) -> s
     return f"mostly {what}{phase}, on {on}, in {at}"
 
 
-def _healthy(job: Job, account: Account, outcomes: Sequence[RuleOutcome], lacking: Sequence[str]) -> str:
-    """No data is not healthy: the sentence names what was not looked at."""
+def _healthy(
+    job: Job,
+    account: Account,
+    outcomes: Sequence[RuleOutcome],
+    lacking: Sequence[str],
+    opportunities: Sequence[Finding],
+) -> str:
+    """No data is not healthy: the sentence names what was not looked at. It goes on with the largest opportunity."""
+    largest = f" The largest opportunity: {opportunities[0].headline}" if opportunities else ""
     blind = []
     if job.missing_ranks:
         blind.append(f"{len(job.missing_ranks)} of {job.world_size} ranks have no usable trace here")
@@ -109,7 +119,9 @@ def _healthy(job: Job, account: Account, outcomes: Sequence[RuleOutcome], lackin
         blind.append(f"{status['error']} of {len(outcomes)} rules failed")
     blind += lacking
     if blind:
-        return f"No fault found in these traces, but {wording.listing(blind)}."
+        return f"No fault found in these traces, but {wording.listing(blind)}.{largest}"
+    if largest:
+        return f"Healthy.{largest}"
     floor, tracing = account.line("floor"), account.line("tracing")
     also = f", {wording.ms(tracing.ms * 1e6)} are tracing" if tracing.share >= Severity.MINOR.least_share else ""
     return f"Healthy: {wording.ms(floor.ms * 1e6).removesuffix(' ms')} of {wording.ms(job.step_ns)} is floor{also}."

@@ -133,7 +133,11 @@ def _show(
 
 def _worst(diagnoses: Sequence[Diagnosis], jobs: Sequence[StuckRun]) -> Severity | float:
     """The worst severity of all findings, and of what nothing explains where that is the verdict."""
-    severities = [Severity[finding.severity.upper()] for diagnosis in diagnoses for finding in diagnosis.findings]
+    severities = [
+        Severity[finding.severity.upper()]
+        for diagnosis in diagnoses
+        for finding in (*diagnosis.findings, *diagnosis.opportunities)
+    ]
     severities += [Severity[finding.severity.upper()] for job in jobs for finding in job.findings]
     severities += [
         Severity.of_share(diagnosis.account.line("unexplained").share)

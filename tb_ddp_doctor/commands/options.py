@@ -91,7 +91,8 @@ def parser() -> argparse.ArgumentParser:
         choices=[severity.label for severity in Severity],
         metavar="SEVERITY",
         help="exit with 1 if a finding, or the unexplained share of the step, is at least this severe: info, minor, "
-        "major or critical; with 3 if none is and a verdict is unknown",
+        "major or critical; also opportunity, what is no fault and could be faster still; with 3 if none is and a "
+        "verdict is unknown",
     )
     diagnose.add_argument(
         "--set",

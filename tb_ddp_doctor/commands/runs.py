@@ -78,7 +78,10 @@ def diagnose_all(
 
 def check_findings(option: str, names: Sequence[str], results: Sequence[engine.Result]) -> None:
     """Raise ValueError where findings are named, by id or by rule, that no run has."""
-    found = {result.diagnosis.name: [one.id for one in result.diagnosis.findings] for result in results}
+    found = {
+        result.diagnosis.name: [one.id for one in (*result.diagnosis.findings, *result.diagnosis.opportunities)]
+        for result in results
+    }
     known = {name for ids in found.values() for one in ids for name in (one, one.partition(":")[0])}
     if missing := [name for name in names if name not in known]:
         there_are = "; ".join(f"{run}: {', '.join(ids) or 'none'}" for run, ids in found.items())

@@ -37,6 +37,7 @@ from tb_ddp_doctor.digest.model import (
     OptimizerWork,
     PhaseWork,
     RankDigest,
+    RedundantWork,
     Starved,
     Steps,
     StepWork,
@@ -58,6 +59,7 @@ from tb_ddp_doctor.digest.plausible import plausible, without_copies
 from tb_ddp_doctor.digest.point_to_point import message_ends, messages, no_message_ends
 from tb_ddp_doctor.digest.purposes import with_purposes
 from tb_ddp_doctor.digest.rank_track import rank_track
+from tb_ddp_doctor.digest.redundant import redundant
 from tb_ddp_doctor.digest.starvation import blocking_calls, no_blocking, recording, starvation
 from tb_ddp_doctor.digest.steps import NO_STEP, UPDATE, device_windows, host_steps, repeated_steps, step_of, updates
 from tb_ddp_doctor.digest.trace_contents import MARKED, trace_contents
@@ -143,6 +145,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
             flops=flops(host, steps),
             optimizer=optimizer(host, device, steps),
             attention=attention(host, device, steps),
+            redundant=redundant(host, device, steps),
             recording_ns=recording(host, device, steps),
             graph_walks=graph_walks(host, steps),
             starved_ns=starved_ns,
@@ -207,6 +210,7 @@ def _digest_host(host: HostCalls) -> RankDigest:
             flops=zeros(FlopWork, len(steps)),
             optimizer=zeros(OptimizerWork, len(steps)),
             attention=zeros(AttentionWork, len(steps)),
+            redundant=zeros(RedundantWork, len(steps)),
             recording_ns=recording(host, device, steps),
             graph_walks=graph_walks(host, steps),
             starved_ns=np.zeros((len(steps), len(Starved)), np.int64),

@@ -679,6 +679,29 @@ class AttentionWork(msgspec.Struct, frozen=True, eq=False):
     score_pass_end_ns: Ints
 
 
+class RedundantWork(msgspec.Struct, frozen=True, eq=False):
+    """Compute kernels whose result was there before (`digest.redundant`), shape (S,).
+
+    Of each kind time and number, and start and end of the longest; these are equal where there is none.
+    """
+
+    #: Forward computed again within backward: activation checkpointing.
+    recomputed_ns: Ints
+    recomputed_kernels: Ints
+    recomputed_start_ns: Ints
+    recomputed_end_ns: Ints
+    #: Casts of parameters that were cast since their last update.
+    recast_ns: Ints
+    recast_kernels: Ints
+    recast_start_ns: Ints
+    recast_end_ns: Ints
+    #: Copies of a tensor for other strides.
+    layout_ns: Ints
+    layout_kernels: Ints
+    layout_start_ns: Ints
+    layout_end_ns: Ints
+
+
 class GraphWalkWork(msgspec.Struct, frozen=True, eq=False):
     """DDP's walks of the autograd graph for unused parameters, shape (S,): number, and the host's time in them."""
 
@@ -700,6 +723,7 @@ class StepWork(msgspec.Struct, frozen=True, eq=False):
     flops: FlopWork
     optimizer: OptimizerWork
     attention: AttentionWork
+    redundant: RedundantWork
     #: The host's time that recording its events took, by an estimate, ns.
     recording_ns: Ints
     graph_walks: GraphWalkWork

@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor import record_again
 from tb_ddp_doctor.digest.kernels import blocks
-from tb_ddp_doctor.digest.model import AttentionWork, CopyWork, GemmWork, KernelWork, OptimizerWork, RankDigest
+from tb_ddp_doctor.digest.model import (
+    AttentionWork,
+    CopyWork,
+    GemmWork,
+    KernelWork,
+    OptimizerWork,
+    RankDigest,
+    RedundantWork,
+)
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact, needs_device
 from tb_ddp_doctor.facts.peaks import peak, speedup
 from tb_ddp_doctor.facts.setting import setting
@@ -174,6 +182,15 @@ def _attentions(facts: Facts) -> AttentionWork:
     if not any(digest.header.has_shapes for digest in job.digests):
         raise MissingFactError(record_again.no_shapes(setting(job)))
     return job.work(lambda work: work.attention)
+
+
+@fact
+def _redundant(facts: Facts) -> RedundantWork:
+    job = facts.job
+    needs_device(job)
+    if not all(digest.has_launches for digest in job.digests):
+        raise MissingFactError("It needs launch records, to tell which operator a kernel is of.")
+    return job.work(lambda work: work.redundant)
 
 
 def _of_device(digest: RankDigest, told: Mapping[int, Number]) -> Number | None:

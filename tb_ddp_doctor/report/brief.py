@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from string import ascii_uppercase
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -14,7 +15,14 @@ from tb_ddp_doctor.findings import Diagnosis, Finding
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped
 
-STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "dim", "healthy": "bold green"}
+STYLES = {
+    "critical": "bold red",
+    "major": "red",
+    "minor": "yellow",
+    "info": "dim",
+    "opportunity": "green",
+    "healthy": "bold green",
+}
 #: Findings that have a line each.
 _SHOWN = 3
 
@@ -25,11 +33,17 @@ def print_brief(console: Console, result: Result, *, is_all: bool) -> None:
     print_code(console, _cropped(f"{printable(diagnosis.name)}: {size(result)}", console.width), "bold")
     level = diagnosis.level
     print_wrapped(console, printable(_verdict(diagnosis)), "bold" if level == "info" else STYLES[level])
-    for number, finding in enumerate(diagnosis.findings[:_SHOWN], 1):
-        line = Text(_cropped(f"{number:>2}  {_row(finding, diagnosis)}", console.width))
-        line.stylize(STYLES[finding.severity], 4, 4 + len(finding.severity))
+    for mark, finding in marked(diagnosis)[:_SHOWN]:
+        line = Text(_cropped(f"{mark:>2}  {_row(finding, diagnosis)}", console.width))
+        line.stylize(STYLES[finding.severity], 4, 4 + len(_level(finding)))
         console.print(line, soft_wrap=True)
     print_wrapped(console, _rest(diagnosis, console.width, "" if is_all else " -v shows all."), "dim")
+
+
+def marked(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
+    """The findings with their numbers, as `slice --finding` takes them, then the opportunities with their letters."""
+    numbered = [(str(number), finding) for number, finding in enumerate(diagnosis.findings, 1)]
+    return numbered + list(zip(ascii_uppercase, diagnosis.opportunities, strict=False))
 
 
 def size(result: Result) -> str:
@@ -54,6 +68,11 @@ def _verdict(diagnosis: Diagnosis) -> str:
     return first.title + diagnosis.headline_rest
 
 
+def _level(finding: Finding) -> str:
+    """The severity in eight letters."""
+    return "Possible" if finding.severity == "opportunity" else finding.severity.capitalize()
+
+
 def _row(finding: Finding, diagnosis: Diagnosis) -> str:
     share = wording.percent(finding.cost_ms / diagnosis.step_ms if diagnosis.step_ms else 0.0)
     cost = f"{finding.cost_ms:>7.1f} ms  {share:>6}" if finding.cost_ms >= 0.05 else f"{'no cost':<18}"
@@ -64,7 +83,7 @@ def _row(finding: Finding, diagnosis: Diagnosis) -> str:
         if finding.ranks
         else ""
     )
-    return f"{finding.severity.capitalize():<8}  {cost}  {', '.join(filter(None, (label(finding), on)))}"
+    return f"{_level(finding):<8}  {cost}  {', '.join(filter(None, (label(finding), on)))}"
 
 
 def _rest(diagnosis: Diagnosis, width: int, hint: str) -> str:
@@ -81,6 +100,8 @@ def _rest(diagnosis: Diagnosis, width: int, hint: str) -> str:
 def _parts(diagnosis: Diagnosis, unseen: Sequence[str], shown: int) -> Iterator[str]:
     if more := len(diagnosis.findings[_SHOWN:]):
         yield f"{more} more finding{'s' if more > 1 else ''}"
+    if (more := len(diagnosis.opportunities) - max(_SHOWN - len(diagnosis.findings), 0)) > 0:
+        yield f"{more} more opportunit{'ies' if more > 1 else 'y'}"
     if not unseen:
         yield f"all {len(diagnosis.outcomes)} checks made"
     elif not shown:

@@ -39,6 +39,7 @@ GLOSSARY = {
     "floor": "the rest of the step, without tracing, findings and what is unexplained. What is equally slow on all ranks and in all steps is in it",
     "80 % interval": "a range that holds the true value in 8 of 10 predictions",
     "what-if": "the steps replayed with a change. Replayed without one, they are as recorded, to the nanosecond",
+    "opportunity": "nothing is wrong, but the step could be shorter still. Its saving is on top of the fixes of all findings and of the opportunities charged before it; it lies within the floor, and is never the verdict",
     "headroom": "exposed communication and straggler wait of a step without findings, mean over ranks; part of the floor",
     "check": "one rule on one run: passed, a finding, or not checked (lacks data)",
     "critical path": "from the end of a step back through what each event waited for, across ranks; its pieces sum to the step",

@@ -162,7 +162,7 @@ def _answers(results: Sequence[Result], logdir: str, jobs: Sequence[StuckRun]) -
         answers[route] = {"state": "ready", "comparison": compare(before, after)}
     for result in results:
         name = result.diagnosis.name
-        for finding in result.diagnosis.findings:
+        for finding in (*result.diagnosis.findings, *result.diagnosis.opportunities):
             documented = page_of(CATALOGUE[finding.rule])
             answers[f"rule?rule={finding.rule}"] = {"summary": documented.summary, "sections": documented.sections}
         answers[f"run?run={name}"] = answer(result, in_report=True)
@@ -208,8 +208,9 @@ def _details(result: Result) -> Iterator[tuple[str, msgspec.Raw]]:
 def _choices(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
     """Sets of findings that may be fixed, by id: first what the page shows at once, then all, none, one, two ..."""
     saving = [finding for finding in diagnosis.findings if max(finding.cost_ms, finding.alone_ms) > 0]
-    ids = tuple(finding.id for finding in saving)
     yield tuple(finding.id for finding in saving if finding.severity != Severity.INFO.label)
+    saving += diagnosis.opportunities
+    ids = tuple(finding.id for finding in saving)
     yield ids
     for count in range(len(ids)):
         yield from itertools.combinations(ids, count)

@@ -44,18 +44,22 @@ def _run(result: Result) -> Iterator[str]:
     length = wording.duration(diagnosis.step_ms)
     yield f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks, {steps}, {length} a step"
     if diagnosis.findings:
-        yield _findings(diagnosis)
+        yield _findings(diagnosis.findings, diagnosis, "finding", "costs a step")
         yield from (_finding(finding, result) for finding in diagnosis.findings)
+    if diagnosis.opportunities:
+        yield "Opportunities: nothing is wrong, but the step could be shorter still."
+        yield _findings(diagnosis.opportunities, diagnosis, "opportunity", "would save a step")
+        yield from (_finding(finding, result) for finding in diagnosis.opportunities)
     yield _folded("Where the step goes: floor + tracing + findings + unexplained", _account(diagnosis))
     yield _folded("Where each rank's step goes, ms", _budget(diagnosis))
     if unseen := _unseen(diagnosis):
         yield _folded("Not checked (lacks data)", "\n".join(f"- {escaped(line)}" for line in unseen))
 
 
-def _findings(diagnosis: Diagnosis) -> str:
+def _findings(findings: Sequence[Finding], diagnosis: Diagnosis, kind: str, cost: str) -> str:
     rows = [
         (
-            f"{finding.severity.capitalize()}",
+            "" if kind == finding.severity else finding.severity.capitalize(),
             finding.rule + (f" ({finding.cause.replace('_', ' ')})" if finding.cause else ""),
             wording.duration(finding.cost_ms),
             wording.interval(*finding.range_ms) if finding.cost_ms else "",
@@ -63,9 +67,9 @@ def _findings(diagnosis: Diagnosis) -> str:
             "all" if finding.ranks == diagnosis.ranks else wording.ranges(finding.ranks),
             finding.confidence,
         )
-        for finding in diagnosis.findings
+        for finding in findings
     ]
-    heads = ("", "finding", "costs a step", "80 % interval", "share", "ranks", "confidence")
+    heads = ("", kind, cost, "80 % interval", "share", "ranks", "confidence")
     return _table(heads, "llrrrll", rows)
 
 

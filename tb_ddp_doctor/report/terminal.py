@@ -15,7 +15,7 @@ from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import MOST_UNEXPLAINED, OWNERS, PHASES, Diagnosis, Finding, PathPiece, Prospect, Severity
 from tb_ddp_doctor.report import shown
-from tb_ddp_doctor.report.brief import STYLES, label, print_brief
+from tb_ddp_doctor.report.brief import STYLES, label, marked, print_brief
 from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import printable, printable_lines
 from tb_ddp_doctor.report.memory import print_memory
@@ -81,8 +81,8 @@ def diagnosed(
 
 def _print_all(console: Console, result: Result) -> None:
     diagnosis = result.diagnosis
-    for number, finding in enumerate(diagnosis.findings, 1):
-        _print_finding(console, number, finding, result)
+    for mark, finding in marked(diagnosis):
+        _print_finding(console, mark, finding, result)
     _print_account(console, diagnosis)
     console.print(_fitting(console, diagnosis))
     if diagnosis.phases_ms:
@@ -156,14 +156,15 @@ def _print_headline(console: Console, diagnosis: Diagnosis) -> None:
     print_wrapped(console, printable(diagnosis.headline), "bold" if level == "info" else STYLES[level])
 
 
-def _print_finding(console: Console, number: int, finding: Finding, result: Result) -> None:
-    """One finding, by its number, as `slice --finding` takes it."""
+def _print_finding(console: Console, mark: str, finding: Finding, result: Result) -> None:
+    """One finding, by its number, as `slice --finding` takes it, or an opportunity by its letter."""
     cost = shown.cost(finding, result.diagnosis.step_ms)
-    said = f"{number:>2}  {finding.severity.capitalize():<8}  {label(finding)}"
-    said += f"{cost and ', costs '}{cost}, confidence {finding.confidence}"
+    begin = f"{mark:>2}  {finding.severity.capitalize():<8}  "
+    verb = ", would save " if finding.severity == "opportunity" else ", costs "
+    said = f"{begin}{label(finding)}{cost and verb}{cost}, confidence {finding.confidence}"
     line = Text(wrapped(said, console.width, _INDENT, first=0))
     line.stylize(STYLES[finding.severity], 4, 4 + len(finding.severity))
-    line.stylize("bold", 14, 14 + len(label(finding)))
+    line.stylize("bold", len(begin), len(begin) + len(label(finding)))
     console.print(line, soft_wrap=True)
     advice, _, code = finding.fix.partition("\n\n")
     print_wrapped(console, printable(finding.title), indent=_INDENT)

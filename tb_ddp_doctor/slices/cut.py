@@ -253,7 +253,7 @@ def _collectives(job: Job, chosen: SliceWindow) -> dict[int, Collective]:
 def _labels(result: Result, chosen: SliceWindow) -> tuple[Label, ...]:
     """The evidence that lies in a window, on the ranks that are shown."""
     found = []
-    for finding in result.diagnosis.findings:
+    for finding in (*result.diagnosis.findings, *result.diagnosis.opportunities):
         for evidence in _of(finding.evidence, chosen.ranks):
             instants = np.array([evidence.start_ns, evidence.end_ns])
             start, end = on_common_clock(result.job, evidence.rank, instants).tolist()

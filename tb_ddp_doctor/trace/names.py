@@ -550,9 +550,54 @@ def multiplies(operator: str) -> Multiplies:
     return _MULTIPLIES.get(operator, Multiplies.NOTHING)
 
 
+_FORWARD_ONLY = frozenset(
+    f"aten::{name}"
+    for name in (
+        "linear",
+        "layer_norm",
+        "rms_norm",
+        "group_norm",
+        "batch_norm",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "dropout",
+        "embedding",
+        "scaled_dot_product_attention",
+    )
+)
+_COPIES_TENSOR = frozenset(f"aten::{name}" for name in ("copy_", "clone", "to", "_to_copy", "_copy_from"))
+_CHANGES_LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|nchwToFold|batched_transpose", re.IGNORECASE)
+
+
 def is_checkpoint(name: str) -> bool:
     """Whether an autograd node is a checkpoint's, which computes forward again."""
     return "CheckpointFunction" in name
+
+
+def is_forward_only(operator: str) -> bool:
+    """Whether only forward calls an operator: no formula of a gradient does."""
+    return operator in _FORWARD_ONLY
+
+
+def casts(operator: str) -> bool:
+    """Whether an operator gives a tensor another type, or brings it elsewhere."""
+    return operator in ("aten::to", "aten::_to_copy")
+
+
+def copies_tensor(operator: str) -> bool:
+    """Whether an operator only copies what the one around it wants copied."""
+    return operator in _COPIES_TENSOR
+
+
+def needs_layout(operator: str) -> bool:
+    """Whether an operator copies its tensor only where the strides do not fit."""
+    return operator in ("aten::contiguous", "aten::reshape")
+
+
+def changes_layout(kernel: str) -> bool:
+    """Whether a kernel brings images from one layout to another, as cuDNN does around convolutions."""
+    return bool(_CHANGES_LAYOUT.search(kernel))
 
 
 def is_amd(device: str) -> bool:

@@ -59,6 +59,7 @@ class Diagnosis(findings.Diagnosis, frozen=True, kw_only=True):
     """A diagnosis with these findings."""
 
     findings: tuple[Finding, ...]
+    opportunities: tuple[Finding, ...] = ()
     #: How the verdict is shown.
     level: Level
 
@@ -82,11 +83,18 @@ def answer(result: Result, *, in_report: bool = False) -> Answer:
     try:
         known = gaps(job)
         drawn = msgspec.structs.replace(views(result, known), from_digests=not has_traces)
-        found = [_finding(finding, job, known, has_traces) for finding in diagnosis.findings]
+        found, possible = (
+            tuple(_finding(finding, job, known, has_traces) for finding in some)
+            for some in (diagnosis.findings, diagnosis.opportunities)
+        )
     except Exception:
         _log.exception("The pictures of run %r could not be made", diagnosis.name)
-        drawn, found = None, [_finding(finding) for finding in diagnosis.findings]
-    return Answer(Diagnosis(**_fields(diagnosis) | {"findings": tuple(found), "level": diagnosis.level}), drawn)
+        drawn = None
+        found, possible = (
+            tuple(_finding(finding) for finding in some) for some in (diagnosis.findings, diagnosis.opportunities)
+        )
+    changed = {"findings": found, "opportunities": possible, "level": diagnosis.level}
+    return Answer(Diagnosis(**_fields(diagnosis) | changed), drawn)
 
 
 def _finding(

@@ -39,8 +39,9 @@ _INTRODUCTION = f"""\
 
 A rule ends as a *finding*, *clear*, *not applicable* (with what it would need) or *error*. A finding's severity follows
 its cost: critical from {100 * Severity.CRITICAL.least_share:g} % of the step, major from \
-{100 * Severity.MAJOR.least_share:g} %, minor from {100 * Severity.MINOR.least_share:g} %, info below. Thresholds are \
-set with
+{100 * Severity.MAJOR.least_share:g} %, minor from {100 * Severity.MINOR.least_share:g} %, info below.
+Some rules look for *opportunities*: nothing is wrong, but the step could be shorter still. They are charged after all
+faults, and are never the verdict. Thresholds are set with
 `ddp-doctor diagnose --set RULE.THRESHOLD=VALUE`.
 """
 #: A rule's name in a text; one without a hyphen, such as "straggler", may be only a word.

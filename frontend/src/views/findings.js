@@ -8,9 +8,10 @@ import { codeOf, editorChoice } from "../findings/code.js";
 import { where } from "../findings/where.js";
 import { among, count, interval, ms, percent, ranges } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
-import { belowFaults, evidenceId, evidenceSum, faults, numberOf, ownerName, ownerOf } from "../model.js";
+import { belowFaults, evidenceId, evidenceSum, faults, ownerName, ownerOf } from "../model.js";
 import { openButton, otherTools } from "../trace.js";
-import { badge } from "../verdict/badge.js";
+import { tip } from "../tips.js";
+import { mark } from "../verdict/badge.js";
 import { arithmetic } from "../verdict/costliest.js";
 import { prediction } from "../whatif.js";
 
@@ -27,10 +28,11 @@ export const findings = {
   fragment: "findings",
   render,
   table({ diagnosis }) {
-    if (!diagnosis.findings.length) return null;
+    const all = [...diagnosis.findings, ...diagnosis.opportunities];
+    if (!all.length) return null;
     return () => ({
       heads: ["finding", "cause", "severity", "ranks", "cost, ms", "80 % interval from, ms", "to, ms", "if fixed alone, ms", "confidence"],
-      rows: diagnosis.findings.map((finding) => [
+      rows: all.map((finding) => [
         finding.id,
         finding.cause,
         finding.severity,
@@ -53,7 +55,8 @@ function render(element, shown) {
   const { diagnosis, place } = shown;
   const worthFixing = faults(diagnosis);
   const { small: below, observations } = belowFaults(diagnosis);
-  if (!diagnosis.findings.length) {
+  const { opportunities } = diagnosis;
+  if (!diagnosis.findings.length && !opportunities.length) {
     element.append(card("Findings", h("p", {}, diagnosis.verdict === "unexplained" ? "No rule explains what is slow. " : "No findings. ", linked(shown, "quality", "See the checks"))));
     return;
   }
@@ -66,13 +69,15 @@ function render(element, shown) {
     h(
       "section",
       { class: "card findings" },
-      h("h2", {}, worthFixing.length ? "Findings, costliest first" : "Findings"),
+      h("h2", {}, worthFixing.length ? "Findings, costliest first" : diagnosis.findings.length ? "Findings" : "No findings"),
       hidden > 0 && h("p", { class: "note hidden-findings" }, `${hidden} of ${count(diagnosis.findings.length, "finding")} not shown: their fixes remove no ${ownerName(place.owner)}. `, linked(shown, "findings", "Show all", { owner: "" })),
       list(worthFixing),
       below.some(ofOwner) ? h("h3", {}, "Other costs, not in the verdict") : null,
       list(below),
       observations.some(ofOwner) ? h("h3", {}, "Observations, no cost") : null,
       list(observations),
+      opportunities.some(ofOwner) ? h("h3", {}, "Opportunities: nothing is wrong, but the step could be shorter still ", tip("opportunity")) : null,
+      list(opportunities),
     ),
   );
   if (place.finding) document.getElementById(`finding-${place.finding}`)?.scrollIntoView({ block: "start" });
@@ -112,7 +117,7 @@ function item(finding, shown, predicted) {
       h(
         "summary",
         {},
-        badge(numberOf(diagnosis, id)),
+        mark(diagnosis, id),
         h("span", { class: "severity" }, finding.severity[0].toUpperCase() + finding.severity.slice(1)),
         h(
           "span",
@@ -236,13 +241,13 @@ function again({ record }, { setting }) {
  * What the fix saves, and how sure that is.
  * @param {Finding} finding
  */
-function saving({ cost_ms, alone_ms, range_ms }) {
+function saving({ severity, cost_ms, alone_ms, range_ms }) {
   if (!(cost_ms > 0) && !(alone_ms > 0)) return null;
   const shared = Math.abs(alone_ms - cost_ms) > 0.1;
   return h(
     "li",
     {},
-    h("b", {}, `Fixing it saves ${ms(cost_ms)} a step${shared ? " on top of other fixes" : ""}`),
+    h("b", {}, `${severity === "opportunity" ? "It would save" : "Fixing it saves"} ${ms(cost_ms)} a step${shared ? " on top of other fixes" : ""}`),
     `, ${interval(...range_ms)}${shared ? `; ${ms(alone_ms)} if fixed alone` : ""}.`,
   );
 }

@@ -7,6 +7,7 @@ import { affectedRanks, faults } from "../model.js";
 import { account } from "../verdict/account.js";
 import { checks } from "../verdict/checks.js";
 import { costliest } from "../verdict/costliest.js";
+import { opportunities } from "../verdict/opportunities.js";
 import { facts, headroom, tiles } from "../verdict/tiles.js";
 
 /** @typedef {import("../model.js").Diagnosis} Diagnosis */
@@ -25,7 +26,7 @@ export const verdict = {
     const parts = [
       explained ? h("p", { class: "why" }, prose(`${worst.title} ${worst.why}`)) : null,
       account(shown),
-      h("div", { class: "main" }, headroom(shown), costliest(shown), where(shown)),
+      h("div", { class: "main" }, headroom(shown), costliest(shown), opportunities(shown), where(shown)),
       h("div", { class: "side" }, tiles(shown), checks(shown)),
     ];
     element.append(...parts.filter((part) => part !== null));

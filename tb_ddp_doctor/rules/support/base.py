@@ -18,7 +18,7 @@ import msgspec
 
 from tb_ddp_doctor.choices import did_you_mean
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
-from tb_ddp_doctor.findings import Confidence, Evidence, Measurement, RuleOutcome, Severity, Threshold
+from tb_ddp_doctor.findings import Confidence, Evidence, Measurement, RuleOutcome, Severity, Status, Threshold
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules.support.asked_facts import asked
 
@@ -48,6 +48,10 @@ class Fault(msgspec.Struct, frozen=True):
     at_most: Severity = Severity.CRITICAL
     #: The rules whose findings had to be fixed before it showed.
     hidden_by: tuple[str, ...] = ()
+    #: Of an opportunity: the fix in a few words, such as "torch.compile"; and the least and the most that it may take
+    #: out of the steps, where that is not known as well as the cost's usual interval has it.
+    remedy: str = ""
+    between: tuple[Change, Change] | None = None
 
 
 class Clear(msgspec.Struct, frozen=True):
@@ -88,6 +92,9 @@ class Rule:
     refines: ClassVar[str | tuple[str, ...]] = ()
     #: Whether it tells of the trace and not of the job: what it takes is taken out first, and is no alarm.
     only_informs: ClassVar[bool] = False
+    #: Whether what it finds is no fault but what could be faster still: it is charged after all faults, on top of their
+    #: fixes, and never the verdict.
+    is_opportunity: ClassVar[bool] = False
     #: Whether what it takes is what tracing takes, the account's line before all findings.
     is_of_tracing: ClassVar[bool] = False
     #: Whether it judges by the replay alone, so that it may look again once other faults are fixed there. Budgets stay
@@ -174,11 +181,14 @@ def run(rule: Rule, facts: Facts) -> tuple[RuleOutcome, Found | None]:
         return RuleOutcome(rule.id, "not-applicable", result.reason), None
     faults = result if isinstance(result, tuple) else (result,)
     found = Found(rule, faults, reduce(or_, [fault.change for fault in faults]))
-    return RuleOutcome(rule.id, "finding", " ".join(fault.title for fault in faults)), found
+    status: Status = "opportunity" if rule.is_opportunity else "finding"
+    return RuleOutcome(rule.id, status, " ".join(fault.title for fault in faults)), found
 
 
 def severity(rule: Rule, fault: Fault, share: float) -> Severity:
     """How bad it is that what a rule found takes a share of the step."""
+    if rule.is_opportunity:
+        return Severity.OPPORTUNITY
     return Severity.INFO if rule.only_informs else min(Severity.of_share(share), fault.at_most)
 
 

@@ -1,0 +1,80 @@
+"""See `LayoutCopies`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.digest.model import RedundantWork
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import limits
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.redundant import Kernels, removable, share_of
+
+
+@dataclass(frozen=True)
+class LayoutCopies(Rule):
+    """Tensors are copied only to change their memory layout.
+
+    What:
+        Kernels of `contiguous` and `reshape`, and those of cuDNN that convert images between NCHW and NHWC.
+    Why:
+        Such a copy reads and writes the whole tensor and computes nothing. `reshape` copies after a `transpose`, for
+        example between attention and its linear layers; cuDNN's tensor cores want NHWC.
+    Evidence:
+        The longest of these copies. The saving is that of the step without a part of them.
+    Fix:
+        Choose the layout that the next kernel reads: `channels_last` for convolutions; split q, k and v along a
+        dimension that attention takes as it is.
+    Limits:
+        Some of these copies make a later kernel faster, so only a part is counted: the interval's upper end is the step
+        without all of them.
+    """
+
+    id: ClassVar[str] = "layout-copies"
+    subject: ClassVar[str] = "Copies into another memory layout"
+    is_opportunity: ClassVar[bool] = True
+
+    removed: float = threshold(
+        0.75, "of the kernels' time", "Between a half and all: one copy may remain where two kernels want two layouts."
+    )
+    removed_least: float = threshold(0.5, "of the kernels' time", "The interval's lower end.")
+    min_cost: float = threshold(*limits.WORTH_A_LINE)
+
+    def check(self, *, frame: Frame, whatif: WhatIf, redundant: RedundantWork, places: Places) -> Result:
+        kernels = Kernels(
+            redundant.layout_ns, redundant.layout_kernels, redundant.layout_start_ns, redundant.layout_end_ns
+        )
+        found = removable(kernels, self.removed, frame, whatif, places, "A copy into another layout.")
+        if found is None:
+            return Clear("No tensor is copied only for its layout.")
+        if found.cost_ns < self.min_cost * frame.step_ns:
+            return Clear(f"Copies into another layout take {found.of_step}; without, the step is hardly shorter.")
+        return Fault(
+            change=found.change,
+            ranks=found.ranks,
+            steps=frame.all_steps,
+            cause=None,
+            confidence=found.confidence,
+            title=f"{found.of_step} copy tensors into another layout; one layout would shorten the step.",
+            why=f"{found.count:.0f} kernels of a step change only the layout of a tensor. Without "
+            f"{wording.percent(self.removed)} of their time the step is {wording.ms(found.cost_ns)} shorter. "
+            f"{found.basis}",
+            fix=_FIX,
+            evidence=found.evidence,
+            remedy="channels_last, no reshape after transpose",
+            between=(share_of(kernels, self.removed_least), share_of(kernels, 1.0)),
+        )
+
+
+_FIX = """\
+Use one memory layout from op to op. Convolutions: channels_last. Attention: split heads with a view, and give \
+scaled_dot_product_attention the transposed views.
+
+model, images = model.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
+
+q, k, v = qkv.view(batch, length, 3, heads, size).permute(2, 0, 3, 1, 4).unbind(0)  # no .contiguous()
+out = F.scaled_dot_product_attention(q, k, v, is_causal=True)"""
