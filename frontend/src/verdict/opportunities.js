@@ -22,9 +22,10 @@ export function opportunities(shown) {
     h(
       "div",
       { class: "head" },
-      h("h2", {}, "Opportunities ", tip("opportunity"), h("small", {}, " nothing is wrong; this is what the job could still gain")),
-      h("p", { class: "sum" }, "predicted saving · 80\u00a0% interval ", tip("80 % interval")),
+      h("h2", {}, "Opportunities ", tip("opportunity")),
+      h("p", { class: "sum" }, "would save a step · 80\u00a0% interval ", tip("80 % interval")),
     ),
+    h("p", { class: "note" }, "No faults: what the job could still gain."),
     h("ol", {}, all.map((one) => row(one, shown, longest))),
     all.length > 1 && h("p", { class: "note" }, `Each on top of those charged before it: all ${all.length} save ${ms(all.reduce((sum, { cost_ms }) => sum + cost_ms, 0))}.`),
   );
