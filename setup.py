@@ -15,8 +15,20 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 FRONTEND = "tb_ddp_doctor.frontend"
-HEADERS = ("api", "columns", "intervals", "json", "nccl_lines", "nesting", "numbers", "replay", "scanner", "vocabulary")
-SOURCES = ("columns", "intervals", "nccl_lines", "nesting", "replay", "scanner", "vocabulary")
+HEADERS = (
+    "api",
+    "columns",
+    "intervals",
+    "json",
+    "nccl_lines",
+    "nesting",
+    "numbers",
+    "perfetto",
+    "replay",
+    "scanner",
+    "vocabulary",
+)
+SOURCES = ("columns", "intervals", "nccl_lines", "nesting", "perfetto", "replay", "scanner", "vocabulary")
 SCANNER = "tb_ddp_doctor.trace._scanner"
 
 

@@ -1,4 +1,5 @@
-/* A libFuzzer target: any bytes, in blocks of any sizes, with small limits, so that they are reached.
+/* A libFuzzer target: any bytes, as text of events, as packets and as a log, in blocks of any sizes, with small limits,
+ * so that they are reached.
  *
  * Beside what the sanitizers see, numbers must lie in their vocabularies, and every byte must be accounted for. Text
  * without a broken event must give the same rows in blocks as in one piece. A third run has too little memory: fuzz.sh
@@ -9,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "json.h"
 #include "nccl_lines.h"
+#include "perfetto.h"
 #include "scanner.h"
 
 enum { HEADER = 2, MAX_FUZZED_COLUMNS = 11 };
@@ -169,11 +172,124 @@ static void check_lines(const uint8_t *text, size_t size) {
     free(found);
 }
 
+/* -- packets */
+
+/* The JSON that packets come to; the caller frees it. */
+struct written {
+    uint8_t *text;
+    size_t size;
+};
+
+/* Feed all bytes to one of the two readings, in blocks that are allocations of their own. */
+static bool feed_packets(struct perfetto *perfetto, const uint8_t *bytes, size_t size, uint32_t cuts,
+                         struct written *written) {
+    bool whole = true;
+    for (size_t at = 0; whole && at < size;) {
+        const size_t wanted = cuts ? next_size(&cuts) : size;
+        const size_t block = wanted < size - at ? wanted : size - at;
+        uint8_t *copy = malloc(block + !block);
+        require(copy != NULL);
+        memcpy(copy, bytes + at, block);
+        whole = written ? perfetto_write(perfetto, copy, block) : perfetto_survey(perfetto, copy, block);
+        free(copy);
+        at += block;
+        size_t more = 0;
+        const uint8_t *text = perfetto_text(perfetto, &more);
+        if (whole && written && more) {
+            uint8_t *longer = malloc(written->size + more);
+            require(longer != NULL);
+            if (written->size) {
+                memcpy(longer, written->text, written->size);
+            }
+            memcpy(longer + written->size, text, more);
+            free(written->text);
+            *written = (struct written){longer, written->size + more};
+        }
+    }
+    return whole;
+}
+
+/* Both readings of a file; false if there was no memory. */
+static bool read_packets(const uint8_t *bytes, size_t size, uint32_t cuts, size_t max_packet, uint32_t max_strings,
+                         struct written *written) {
+    static const char wanted[] = "grid\0device\0stream\0correlation\0";
+    struct perfetto *perfetto = perfetto_new(max_packet, max_strings, wanted);
+    bool whole = perfetto && feed_packets(perfetto, bytes, size, cuts, NULL);
+    if (whole) {
+        const int32_t *tracks;
+        const int64_t *times;
+        const uint8_t *kinds, *uuids;
+        size_t described;
+        const size_t marks = perfetto_marks(perfetto, &tracks, &times, &kinds);
+        const size_t all_tracks = perfetto_tracks(perfetto, &uuids);
+        int64_t *top = malloc(8 * all_tracks + 8), *below = malloc(8 * marks + 8), *durations = malloc(8 * marks + 8);
+        uint64_t *ends = malloc(8 * all_tracks + 8);
+        require(top && below && durations && ends);
+        size_t beginnings = 0;
+        bool is_ordered = true;
+        for (size_t mark = 0; mark < marks; mark++) {
+            require(tracks[mark] >= -1 && tracks[mark] < (int64_t)all_tracks && times[mark] >= 0);
+            beginnings += kinds[mark] == PERFETTO_BEGINS;
+            is_ordered = is_ordered && (!mark || times[mark] >= times[mark - 1]);
+            durations[mark] = 1;
+        }
+        if (is_ordered) {
+            perfetto_pair(marks, tracks, times, kinds, NULL, NULL, all_tracks, top, below, durations);
+        }
+        for (size_t begun = 0; begun < beginnings; begun++) {
+            require(durations[begun] >= -1);
+        }
+        for (size_t track = 0; track < all_tracks; track++) {
+            ends[track] = 7;
+        }
+        ends[0] = 7;
+        perfetto_descriptors(perfetto, &described);
+        require(described <= size * 5);
+        /* The first track has a place of seven bytes, the others an empty one: a comma would stand before nothing. */
+        perfetto_rewind(perfetto, (const uint8_t *)"\"pid\":1", ends, all_tracks ? 1 : 0, durations, beginnings);
+        whole = feed_packets(perfetto, bytes, size, cuts, written);
+        require(perfetto_position(perfetto) <= size);
+        free(top);
+        free(below);
+        free(durations);
+        free(ends);
+    }
+    perfetto_free(perfetto);
+    return whole;
+}
+
+/* In blocks and in one piece, packets come to the same text, which is JSON. */
+static void check_packets(const uint8_t *data, size_t size) {
+    const size_t max_packet = data[0] & 1 ? 1 << 24 : 60;
+    const uint32_t max_strings = data[0] & 2 ? 1 << 20 : 5;
+    struct written whole = {NULL, 0}, cut = {NULL, 0}, poor = {NULL, 0};
+    require(read_packets(data + HEADER, size - HEADER, 0, max_packet, max_strings, &whole));
+    require(read_packets(data + HEADER, size - HEADER, data[1] + 1u, max_packet, max_strings, &cut));
+    require(whole.size == cut.size && (!whole.size || !memcmp(whole.text, cut.text, whole.size)));
+    uint8_t *list = malloc(whole.size + 3);
+    require(list != NULL);
+    list[0] = '[';
+    if (whole.size) {
+        memcpy(list + 1, whole.text, whole.size);
+    }
+    memcpy(list + 1 + whole.size, "] ", 2);
+    struct reading reading = {list + whole.size + 3, NULL};
+    require(value_end(&reading, list) == list + whole.size + 2);
+    free(list);
+    allocations_left = data[0] >> 2;
+    read_packets(data + HEADER, size - HEADER, data[1] + 1u, max_packet, max_strings, &poor);
+    allocations_left = SIZE_MAX;
+    free(whole.text);
+    free(cut.text);
+    free(poor.text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     check_lines(data, size);
     if (size < HEADER) {
         return 0;
     }
+    check_packets(data, size);
     const uint64_t max_event = data[0] & 1 ? 1 << 24 : 300;
     const uint32_t max_strings = data[0] & 2 ? 1 << 20 : 5;
     struct scanner *whole = scan(data + HEADER, size - HEADER, 0, max_event, max_strings);

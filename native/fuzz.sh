@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the passes over columns on hostile ones, then fuzzes the scanner for so many seconds (60), both with AddressSanitizer and UBSan, and prints executions, coverage and
+# Runs the passes over columns on hostile ones, then fuzzes the scanner and the reader of packets for so many seconds (60), both with AddressSanitizer and UBSan, and prints executions, coverage and
 # crashes. Fails if there was a crash; the input then lies in build/fuzz.
 #
 #   native/fuzz.sh [SECONDS]
@@ -15,8 +15,9 @@ flags=(-std=c99 -g -O1 -Wall -Wextra -Wpedantic -Wconversion -fsanitize=fuzzer,a
     -fno-sanitize-recover=undefined)
 clang "${flags[@]}" -Dcalloc=fuzz_calloc -Drealloc=fuzz_realloc -c scanner.c -o "$out/scanner.o"
 clang "${flags[@]}" -Dcalloc=fuzz_calloc -Drealloc=fuzz_realloc -c vocabulary.c -o "$out/vocabulary.o"
+clang "${flags[@]}" -Dcalloc=fuzz_calloc -Drealloc=fuzz_realloc -c perfetto.c -o "$out/perfetto.o"
 clang "${flags[@]}" -c nccl_lines.c -o "$out/nccl_lines.o"
-clang "${flags[@]}" fuzz.c "$out/nccl_lines.o" "$out/scanner.o" "$out/vocabulary.o" -o "$out/fuzz"
+clang "${flags[@]}" fuzz.c "$out/nccl_lines.o" "$out/perfetto.o" "$out/scanner.o" "$out/vocabulary.o" -o "$out/fuzz"
 python3 seeds.py "$out/seeds"
 
 # What takes columns and no bytes: any numbers, in the order that callers give them.

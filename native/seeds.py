@@ -1,13 +1,14 @@
-"""Writes the fuzzer's seed corpus: small lists of events, each of which shows one thing that files do.
+"""Writes the fuzzer's seed corpus: small lists of events, and packets, each of which shows one thing that files do.
 
     python native/seeds.py DIRECTORY
 
-A seed is two bytes that `fuzz.c` takes its limits and cuts from, and the text behind the list's "[".
+A seed is two bytes that `fuzz.c` takes its limits and cuts from, and the text behind the list's "[", or packets.
 """
 
 from __future__ import annotations
 
 import json
+import struct
 import sys
 from pathlib import Path
 
@@ -66,9 +67,62 @@ SEEDS = {
     "many-names": b",".join(json.dumps(OP | {"name": f"n{number}"}).encode() for number in range(12)) + TAIL,
 }
 
+
+def varint(number: int) -> bytes:
+    """A number as protobuf has it."""
+    found = bytearray()
+    while number >= 0x80:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def message(**fields: object) -> bytes:
+    """A message of fields `f3=...` by number: numbers, eight bytes (floats), or bytes, each once or in a list."""
+    found = b""
+    for name, values in fields.items():
+        for value in values if isinstance(values, list) else [values]:
+            tag = int(name[1:]) << 3
+            if isinstance(value, int):
+                found += varint(tag) + varint(value)
+            elif isinstance(value, float):
+                found += varint(tag | 1) + struct.pack("<d", value)
+            else:
+                found += varint(tag | 2) + varint(len(value)) + value
+    return found
+
+
+def packet(time: int, kind: int, *, sequence: int = 1, event: bytes = b"", **fields: object) -> bytes:
+    """A packet with an event of track 7."""
+    told = message(f9=kind, f11=7) + event
+    return message(f1=message(f8=time, f10=sequence, f11=told, **fields))
+
+
+ARGS = message(f4=[
+    message(f4=7, f10=b"device"), message(f4=(1 << 64) - 5, f10=b"stream"), message(f5=2.5, f10=b"correlation"),
+    message(f9=b"[4, 1, 1]", f10=b"grid"), message(f6=b'a"\\\x01', f10=b"grid"),
+    message(f12=[message(f4=1), message(f11=[message(f2=1, f10=b"x")])], f10=b"grid"), message(f17=4, f1=3),
+])  # fmt: skip
+INTERNED = message(f1=message(f1=1, f2=b"kernel"), f2=message(f1=2, f2=b"gemm"), f3=message(f1=3, f2=b"grid"),
+                   f29=message(f1=4, f2=b"text"))  # fmt: skip
+NAMED = message(f22=b"kernel", f23=b"gemm")
+ENDS = packet(30, 2) + packet(40, 2)
+TRACK = message(f1=message(f60=message(f1=7, f2=b"stream 7", f5=1))) + message(
+    f1=message(f60=message(f1=1, f3=message(f1=5)))
+)
+PACKETS = {
+    "packets": TRACK + packet(10, 1, event=NAMED + ARGS) + packet(20, 1, event=NAMED + message(f47=3.0, f52=9)) + ENDS,
+    "interned": packet(10, 1, event=message(f3=1, f10=2) + ARGS, f12=INTERNED, f13=1) + packet(20, 1) + ENDS,
+    "instants": packet(10, 3, event=NAMED) + packet(5, 1, event=NAMED) + ENDS,
+    "defaults": message(f1=message(f59=message(f11=message(f11=8)), f41=1)) + packet(10, 1, event=NAMED) + ENDS,
+    "other-fields": message(f2=b"abc", f3=7, f4=1.0) + packet(10, 1, event=NAMED) + ENDS,
+    "packets-cut": packet(10, 1, event=NAMED + ARGS)[:-9],
+    "packets-astray": packet(10, 1, event=NAMED) + b"\x0b" + ENDS,
+}
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in SEEDS.items():
+    for name, text in (SEEDS | PACKETS).items():
         for limits in (b"\0", b"\xff"):
             (folder / f"{name}-{limits[0]}").write_bytes(limits + b"\5" + text)

@@ -452,7 +452,7 @@ def _foreign() -> Iterator[tuple[str, bytes, str]]:
     yield "report.nsys-rep", b"", "nsys export --type sqlite --include-json true report.nsys-rep"
     yield "report.json", b'{"Type":48,"NvtxEvent":{"GlobalTid":"3"}}', "JSON export of Nsight Systems"
     yield "host.xplane.pb", b"", "xprof"
-    yield "trace.pftrace", b"\x1f\x8b", "traceconv json trace.pftrace"
+    yield "trace.pftrace", b"\x1f\x8b", "without events of torch.profiler"
     yield "1_results.json", b'{"rocprofiler-sdk-tool": [{"metadata": {}}]}', "JSON of rocprof"
     yield "results.db", b"SQLite format 3\0" + b"CREATE TABLE rocpd_kernel", "rocpd convert -i results.db"
     yield "trace_view.json", b'[{"ph": "X", "name": "aten::empty", "pid": 1, "cat": "cpu_op"}]', "Ascend NPUs"

@@ -14,10 +14,10 @@ from tb_ddp_doctor.discover import foreign, merged, recordings
 from tb_ddp_doctor.discover.head import Head, source
 from tb_ddp_doctor.discover.names import (
     DIGEST_SUFFIX,
-    JSON_NAME,
     PACKED_NAME,
     RANK_FOLDER,
     TORCH_NAME,
+    TRACE_NAME,
     host_in_name,
     is_dynolog,
     rank_in_name,
@@ -66,9 +66,11 @@ def scan(
 
     found = list(_walk(root, unreadable, reach)) if not root.is_file() else [((), root, root.stat())]
     unreadable += [FileWarning(str(root), sentence) for sentence in reach.left_out()]
-    is_json = [JSON_NAME.fullmatch(trace_name(path.name)) is not None for _, path, _ in found]
+    is_trace = [TRACE_NAME.fullmatch(trace_name(path.name)) is not None for _, path, _ in found]
     name = root.absolute().name
-    folders = _by_folder(name, [one for one, json in zip(found, is_json, strict=True) if json], patient, unreadable)
+    folders = _by_folder(
+        name, [one for one, is_one in zip(found, is_trace, strict=True) if is_one], patient, unreadable
+    )
     known = {file.path for files in folders.values() for file in files}
     for parts, path, status in found:
         if recordings.is_named_so(path.name):
@@ -103,7 +105,7 @@ def scan_remote(
             continue
         if PACKED_NAME.fullmatch(name):
             unreadable.append(FileWarning(str(file), _PACKED))
-        elif JSON_NAME.fullmatch(name):
+        elif TRACE_NAME.fullmatch(name):
             found.append((tuple(parts), file, file.stat()))
         elif recordings.is_named_so(name) or foreign.may_be(name):
             strangers.append(file)
@@ -218,7 +220,7 @@ def _may_matter(entry: os.DirEntry[str]) -> bool:
 
 def _may_be(name: str) -> bool:
     """Whether a file may be a trace, a recording or another recorder's by its name."""
-    return bool(JSON_NAME.fullmatch(trace_name(name))) or recordings.is_named_so(name) or foreign.may_be(name)
+    return bool(TRACE_NAME.fullmatch(trace_name(name))) or recordings.is_named_so(name) or foreign.may_be(name)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -240,7 +242,7 @@ def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None
     name = trace_name(path.name)
     found = TORCH_NAME.fullmatch(name)
     is_torch = found is not None
-    found = found or JSON_NAME.fullmatch(name)
+    found = found or TRACE_NAME.fullmatch(name)
     worker = found["worker"] if found else name
     span = (found["span"] or "") if found and is_torch else ""
     named_rank = rank_in_name(worker)

@@ -40,8 +40,8 @@ _BY_NAME = (
     ),
     (
         re.compile(r"\.(?:pftrace|perfetto-trace)(?:\.gz)?$"),
-        "This is a trace in Perfetto's format, as torch's experimental export_chrome_trace(\"x.pftrace\") writes: "
-        "export to a name that ends in .json.gz, or convert it with Perfetto's `traceconv json {name}`.",
+        "This is a trace in Perfetto's format without events of torch.profiler: the doctor reads those that torch's "
+        'export_chrome_trace("x.pftrace") writes.',
     ),
     (
         re.compile(r"\.(?:ncu-rep|nvvp|nvprof)$"),

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor.discover import merged
-from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
+from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, PACKETS_NAME
 from tb_ddp_doctor.storage.column_file import StoreError, told
 from tb_ddp_doctor.storage.paths import FilePath, identity
 from tb_ddp_doctor.workers import pool
@@ -41,6 +41,13 @@ _HOST_NAME = re.compile(rb'"host_name"\s*:\s*"([^"\\]{1,255})"')
 _KINETO_EVENT = re.compile(
     rb'"cat"\s*:\s*"(cpu_op|cuda_runtime|cuda_driver|gpu_memcpy|python_function|ac2g)"|"External id"\s*:'
 )
+#: The same in Perfetto's format, each behind a byte of its size; and what a file of it begins with: a packet.
+_KINETO_CATEGORIES = (
+    *(b"cpu_op", b"user_annotation", b"cuda_runtime", b"cuda_driver", b"hip_runtime", b"kernel", b"gpu_memcpy"),
+    *(b"gpu_memset", b"gpu_user_annotation", b"python_function", b"cpu_instant_event"),
+)
+_KINETO_PACKET = re.compile(b"|".join(re.escape(bytes((len(name),)) + name) for name in _KINETO_CATEGORIES))
+_PACKET = b"\n"
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -68,6 +75,8 @@ def peek(path: FilePath) -> Head:
         with path.open("rb") as file:
             chunks, is_gzip = _chunks(file)
             text = _gather(chunks)
+            if PACKETS_NAME.fullmatch(path.name):
+                return _read_packets(text)
             head = _read_head(text)
             if head.is_kineto and isinstance(path, Path) and merged.may_be(text):
                 head = replace(head, parts=_parts(path, text, chunks))
@@ -223,6 +232,12 @@ def _read_head(text: bytes) -> Head:
         world_size=world_size,
         host=host[1].decode(errors="replace") if host else "",
     )
+
+
+def _read_packets(text: bytes) -> Head:
+    """What the beginning of a trace in Perfetto's format tells."""
+    is_kineto = text.startswith(_PACKET) and bool(_KINETO_PACKET.search(text))
+    return Head(is_trace=is_kineto, is_kineto=is_kineto, has_text=bool(text))
 
 
 def _has_schema(header: bytes) -> bool:

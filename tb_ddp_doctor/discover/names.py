@@ -6,10 +6,12 @@ import re
 
 #: What `ddp-doctor digest` adds to a trace's name.
 DIGEST_SUFFIX = ".digest"
-TORCH_NAME = re.compile(r"(?P<worker>.+?)(?:\.(?P<span>\d+))?\.pt\.trace\.json(?:\.gz)?", re.DOTALL)
-JSON_NAME = re.compile(r"(?P<worker>.+?)(?:\.trace)?\.json(?:\.gz)?", re.DOTALL)
+TORCH_NAME = re.compile(r"(?P<worker>.+?)(?:\.(?P<span>\d+))?\.pt\.trace\.(?:json|pftrace)(?:\.gz)?", re.DOTALL)
+#: Kineto's traces, as JSON or in Perfetto's format.
+TRACE_NAME = re.compile(r"(?P<worker>.+?)(?:\.trace)?\.(?:json|pftrace|perfetto-trace)(?:\.gz)?", re.DOTALL)
+PACKETS_NAME = re.compile(r".+\.(?:pftrace|perfetto-trace)(?:\.gz)?", re.DOTALL)
 #: Traces that are packed in a way that is not read, and archives.
-PACKED_NAME = re.compile(r".+(?:\.json\.(?:zst|xz|bz2|lz4|zip|7z)|\.tar(?:\.\w+)?|\.tgz|\.zip)", re.DOTALL)
+PACKED_NAME = re.compile(r".+(?:\.(?:json|pftrace)\.(?:zst|xz|bz2|lz4|zip|7z)|\.tar(?:\.\w+)?|\.tgz|\.zip)", re.DOTALL)
 #: "rank3" that is the rank in the job, not one within a node or a group.
 _RANK_IN_NAME = re.compile(
     r"(?<![a-z])(?P<other>(?:local|node|group|[tpdec]p)[_-]?)?rank[_-]?(?P<rank>\d{1,7})", re.IGNORECASE

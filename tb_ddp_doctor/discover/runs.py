@@ -47,7 +47,7 @@ from tb_ddp_doctor.discover.cycles import Worker, by_cycle, by_job, in_order, or
 from tb_ddp_doctor.discover.files import scan, scan_remote
 from tb_ddp_doctor.discover.folders import SAME_TIME_NS, FolderGroup, merge_folders, most_claimed
 from tb_ddp_doctor.discover.head import Head, peek
-from tb_ddp_doctor.discover.names import JSON_NAME, is_remote, natural
+from tb_ddp_doctor.discover.names import TRACE_NAME, is_remote, natural
 from tb_ddp_doctor.discover.trace_file import Parts, RankSource, TraceFile
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage import time_limit
@@ -380,12 +380,12 @@ def _warn_of_run(directory: str, files: list[TraceFile], world_size: int | None)
     of_order = {file.path.file: file.source == "order" for file in files if isinstance(file.path, ProcessPath)}
     parts = Counter(file.path.file for file in files if isinstance(file.path, ProcessPath))
     for path, number in parts.items():
-        if JSON_NAME.fullmatch(path.name):
+        if TRACE_NAME.fullmatch(path.name):
             message = f"{number} ranks were merged into this file: each is read by itself."
             order = " They are numbered in the order of their labels." if of_order[path] else ""
             yield FileWarning(str(path), f"{message}{order}")
     assumed = sum(
-        isinstance(file.path, ProcessPath) and file.source == "order" and not JSON_NAME.fullmatch(file.path.file.name)
+        isinstance(file.path, ProcessPath) and file.source == "order" and not TRACE_NAME.fullmatch(file.path.file.name)
         for file in files
     )
     if assumed:

@@ -110,6 +110,13 @@ def _decode_one(kind: type[Args], raw: Raw, odd: Callable[[str], None]) -> Args:
 _KINDS: tuple[type[Any], ...] = (DeviceArgs, RuntimeArgs, OpArgs, MemoryArgs, CommunicationArgs)
 _DECODERS = {kind: msgspec.json.Decoder(list[kind], strict=False).decode for kind in _KINDS}  # type: ignore[valid-type]
 _FIELDS = {kind: msgspec.structs.fields(kind) for kind in _KINDS}
+#: Names of all arguments that a column needs, short ones first.
+ARGUMENTS = tuple(
+    sorted(
+        {field.encode_name.encode() for fields in _FIELDS.values() for field in fields},
+        key=lambda name: (len(name), name),
+    )
+)
 
 
 def value(raw: Raw | bytes, kind: Any = Any) -> Any:

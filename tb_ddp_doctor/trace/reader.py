@@ -1,7 +1,8 @@
 """Reading a trace: one file, or one stream of bytes, to a `RankTrace`.
 
 Supported: Chrome-trace JSON as torch.profiler (Kineto) has written it since 2021, plain or gzipped, and the ranks of
-one into which several were merged; processes in the SQLite files of Nsight Systems (`nsys`).
+one into which several were merged; the same in Perfetto's format (`pftrace`); processes in the SQLite files of Nsight
+Systems (`nsys`).
 Whatever a file is like, reading it either gives a `RankTrace`, whose warnings say what it lacks, or `TraceError`.
 """
 
@@ -11,13 +12,14 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 
-from tb_ddp_doctor.discover.names import JSON_NAME
-from tb_ddp_doctor.storage.paths import FilePath, ProcessPath
+from tb_ddp_doctor.discover.names import PACKETS_NAME, TRACE_NAME
+from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath
 from tb_ddp_doctor.trace import native
 from tb_ddp_doctor.trace.args import MISSING
 from tb_ddp_doctor.trace.columns import Columns
@@ -26,6 +28,7 @@ from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.merged import only
 from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Header, MemoryEvents, RankTrace, TraceError
 from tb_ddp_doctor.trace.nsys.read import read as read_process
+from tb_ddp_doctor.trace.pftrace.read import Packets
 from tb_ddp_doctor.trace.stream import MAX_BYTES, chunks, open_trace
 from tb_ddp_doctor.trace.times import MAX_NS
 
@@ -42,11 +45,23 @@ def read(path: str | FilePath, *, name: str | None = None, max_bytes: int = MAX_
 
     TraceError, with a sentence, for a file that cannot be read or is no trace.
     """
-    if isinstance(path, ProcessPath) and not JSON_NAME.fullmatch(path.file.name):
+    if isinstance(path, ProcessPath) and not TRACE_NAME.fullmatch(path.file.name):
         return read_process(path)
+    if PACKETS_NAME.fullmatch(os.path.basename(str(path))) and not isinstance(path, ProcessPath):
+        return _read_packets(path, name or str(path), max_bytes)
     with open_trace(path.file if isinstance(path, ProcessPath) else path) as file:
         found = decode(chunks(file, max_bytes), name or str(path))
     return only(found, path.label) if isinstance(path, ProcessPath) else found
+
+
+def _read_packets(path: str | Path | RemotePath, name: str, max_bytes: int) -> RankTrace:
+    """Read a trace in Perfetto's format."""
+    packets = Packets(is_native=_chosen() == "native")
+    with open_trace(path) as file:
+        packets.survey(chunks(file, max_bytes))
+    with open_trace(path) as file:
+        found = decode(packets.json(chunks(file, max_bytes)), name)
+    return replace(found, warnings=(*found.warnings, *packets.warnings(name)))
 
 
 def decode(blocks: Blocks, file: str) -> RankTrace:
@@ -97,14 +112,17 @@ def name() -> str:
 _ReadColumns: TypeAlias = Callable[[Blocks, Losses], tuple[dict[str, Any], Columns | native.NativeColumns]]
 
 
-def _read_columns() -> _ReadColumns:
+def _chosen() -> str:
+    """The reader's name. Raises TraceError for one that is not to be had."""
     chosen = name()
     _log.debug("Traces are read by the %s reader.", chosen)
-    if chosen == "native" and native.is_available():
-        return native.read_columns
-    if chosen == "msgspec":
-        return _read_columns_by_msgspec
+    if (chosen == "native" and native.is_available()) or chosen == "msgspec":
+        return chosen
     raise TraceError(f'DDP_DOCTOR_READER asks for "{chosen[:32]}", which is not to be had here: leave it unset.')
+
+
+def _read_columns() -> _ReadColumns:
+    return native.read_columns if _chosen() == "native" else _read_columns_by_msgspec
 
 
 def _read_columns_by_msgspec(blocks: Blocks, losses: Losses) -> tuple[dict[str, Any], Columns]:

@@ -1,0 +1,145 @@
+"""Packets to JSON by the native library (native/perfetto.h)."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from ctypes import CDLL, POINTER, byref, c_char, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.trace import native
+from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.pftrace.packets import BEGIN, Ending, Lost, Marks
+
+#: Result and arguments.
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "new": (c_void_p, [c_size_t, c_uint32, c_char_p]),
+    "free": (None, [c_void_p]),
+    "survey": (c_int, [c_void_p, c_void_p, c_size_t]),
+    "rewind": (None, [c_void_p, c_char_p, c_void_p, c_size_t, c_void_p, c_size_t]),
+    "write": (c_int, [c_void_p, c_void_p, c_size_t]),
+    "text": (c_void_p, [c_void_p, POINTER(c_size_t)]),
+    "marks": (c_size_t, [c_void_p, POINTER(c_void_p), POINTER(c_void_p), POINTER(c_void_p)]),
+    "tracks": (c_size_t, [c_void_p, POINTER(c_void_p)]),
+    "descriptors": (c_void_p, [c_void_p, POINTER(c_size_t)]),
+    "position": (c_uint64, [c_void_p]),
+    "end": (c_int, [c_void_p]),
+    "lost": (c_uint64, [c_void_p, c_int, POINTER(c_uint64)]),
+    "pair": (None, [c_size_t, *[c_void_p] * 5, c_size_t, *[c_void_p] * 3]),
+}
+_SIZE_BYTES = 4
+
+
+@cache
+def _library() -> CDLL:
+    library = native.load()
+    if library is None:
+        raise RuntimeError("the native library was not built")
+    for name, (result, arguments) in _PROTOTYPES.items():
+        function = getattr(library, f"perfetto_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+class NativePackets:
+    """What `packets.PythonPackets` is without the library. Must not be made unless `trace.native.is_available`."""
+
+    def __init__(self, max_packet_bytes: int, max_strings: int, wanted: Sequence[bytes]) -> None:
+        self._library = _library()
+        # All three are looked at until the end.
+        self._names = b"".join(name + b"\0" for name in wanted) + b"\0"
+        self._places, self._ends, self._durations = b"", np.empty(0, np.uint64), np.empty(0, np.int64)
+        self._handle = self._library.perfetto_new(max_packet_bytes, max_strings, self._names)
+        if not self._handle:
+            raise MemoryError
+        weakref.finalize(self, self._library.perfetto_free, self._handle)
+
+    def survey(self, block: memoryview | bytes) -> None:
+        """Read a block for the first time."""
+        self._feed(self._library.perfetto_survey, block)
+
+    def rewind(self, places: Sequence[bytes], durations: Ints) -> None:
+        """Begin to read for the second time."""
+        self._places = b"".join(places)
+        self._ends = np.cumsum([len(place) for place in places], dtype=np.uint64)
+        self._durations = np.ascontiguousarray(durations, np.int64)
+        self._library.perfetto_rewind(
+            self._handle,
+            self._places,
+            self._ends.ctypes.data,
+            len(self._ends),
+            self._durations.ctypes.data,
+            len(self._durations),
+        )
+
+    def write(self, block: memoryview | bytes) -> memoryview | bytes:
+        """Read a block for the second time: its events as JSON, until the next block is read."""
+        self._feed(self._library.perfetto_write, block)
+        size = c_size_t()
+        address = self._library.perfetto_text(self._handle, byref(size))
+        return memoryview((c_char * size.value).from_address(address)).cast("B") if size.value else b""
+
+    def marks(self) -> Marks:
+        """The beginnings and ends that were surveyed."""
+        tracks, times, kinds = c_void_p(), c_void_p(), c_void_p()
+        count = self._library.perfetto_marks(self._handle, byref(tracks), byref(times), byref(kinds))
+        return Marks(_copy(tracks, count, np.int32), _copy(times, count, np.int64), _copy(kinds, count, np.uint8))
+
+    def tracks(self) -> list[int]:
+        """The uuid of each track."""
+        uuids = c_void_p()
+        count = self._library.perfetto_tracks(self._handle, byref(uuids))
+        found: list[int] = _copy(uuids, count, np.uint64).tolist()
+        return found
+
+    def descriptors(self) -> list[bytes]:
+        """The descriptors of tracks that were surveyed."""
+        size = c_size_t()
+        address = self._library.perfetto_descriptors(self._handle, byref(size))
+        data, at, found = ctypes.string_at(address, size.value) if size.value else b"", 0, []
+        while at < len(data):
+            length = int(np.frombuffer(data, np.uint32, 1, at)[0])
+            found.append(data[at + _SIZE_BYTES : at + _SIZE_BYTES + length])
+            at += _SIZE_BYTES + length
+        return found
+
+    def ending(self) -> tuple[Ending, int]:
+        """How the bytes end that were read, and where the packet begins that is not done with."""
+        return Ending(self._library.perfetto_end(self._handle)), int(self._library.perfetto_position(self._handle))
+
+    def lost(self) -> dict[Lost, tuple[int, int]]:
+        """How much was lost for each reason that there was, and where the first packet of it begins."""
+        position = c_uint64()
+        counts = {
+            why: (self._library.perfetto_lost(self._handle, why, byref(position)), position.value) for why in Lost
+        }
+        return {why: found for why, found in counts.items() if found[0]}
+
+    def pair(self, marks: Marks, order: Ints | None) -> Ints:
+        """The duration of each beginning, by its number; -1 without an end."""
+        begins = marks.kind == BEGIN
+        numbers = None if order is None else np.cumsum(begins) - 1
+        tracks = int(marks.track.max(initial=-1)) + 1
+        durations = np.empty(int(np.count_nonzero(begins)), np.int64)
+        below, top = np.empty_like(durations), np.empty(tracks, np.int64)
+        columns = (marks.track, marks.time_ns, marks.kind, order, numbers)
+        addresses = [None if column is None else column.ctypes.data for column in columns]
+        scratch = (top.ctypes.data, below.ctypes.data, durations.ctypes.data)
+        self._library.perfetto_pair(len(marks.kind), *addresses, tracks, *scratch)
+        return durations
+
+    def _feed(self, take: Any, block: memoryview | bytes) -> None:
+        data = np.frombuffer(block, np.uint8)
+        if not take(self._handle, data.ctypes.data, len(data)):
+            raise MemoryError
+
+
+def _copy(address: c_void_p, count: int, dtype: type[np.generic]) -> NDArray[Any]:
+    """An array of what stands at an address."""
+    size = count * np.dtype(dtype).itemsize
+    return np.frombuffer(ctypes.string_at(address.value or 0, size) if size else b"", dtype)

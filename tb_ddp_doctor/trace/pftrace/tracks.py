@@ -1,0 +1,86 @@
+"""Which process and thread each track of a trace is, from the descriptors of tracks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tb_ddp_doctor.trace.pftrace.wire import BYTES, message
+
+#: Fields of a TrackDescriptor, and of the descriptors of processes and threads in it.
+_UUID, _NAME, _PROCESS, _THREAD, _PARENT, _STATIC_NAME = 1, 2, 3, 4, 5, 10
+_PID, _TID = 1, 2
+#: What torch calls threads and streams.
+_NUMBERED = re.compile(r"(?:.*\b)?(?:thread|stream) (-?\d{1,19})\b.*", re.DOTALL)
+#: Tracks that lie one in the other.
+_DEEPEST = 16
+
+
+class Track(msgspec.Struct, frozen=True):
+    """A descriptor, or what several of one track say together."""
+
+    name: str = ""
+    parent: int | None = None
+    process: int | None = None
+    thread: int | None = None
+
+
+def places(uuids: Sequence[int], descriptors: Iterable[bytes]) -> list[bytes]:
+    """Members "pid" and "tid" of the events of each track, as Kineto's JSON has them; -1 of what is in no process.
+
+    A track that is described as no thread is one by the number in its name ("thread 41 (python)", "stream 7"), or by
+    its name.
+    """
+    known: dict[int, Track] = {}
+    for descriptor in descriptors:
+        _describe(known, descriptor)
+    return [_place(uuid, known) for uuid in uuids]
+
+
+def _describe(known: dict[int, Track], descriptor: bytes) -> None:
+    found = message(descriptor)
+    uuid = next((field.value for field in found or () if field.number == _UUID), None)
+    if found is None or uuid is None:
+        return
+    track = known.get(uuid, Track())
+    name, parent, process, thread = track.name, track.parent, track.process, track.thread
+    for field in found:
+        if field.number in (_NAME, _STATIC_NAME) and field.wire == BYTES:
+            name = field.data.decode("utf-8", "replace")
+        elif field.number == _PARENT:
+            parent = field.value
+        elif field.number == _PROCESS and field.wire == BYTES:
+            process = _number(field.data, _PID)
+        elif field.number == _THREAD and field.wire == BYTES:
+            process, thread = _number(field.data, _PID), _number(field.data, _TID)
+    known[uuid] = Track(name, parent, process, thread)
+
+
+def _number(descriptor: bytes, number: int) -> int | None:
+    """A signed number of a descriptor; 0 where it is not said, as protobuf leaves it out, None where it is none."""
+    found = message(descriptor)
+    if found is None:
+        return None
+    value = next((field.value for field in found if field.number == number), 0)
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _place(uuid: int, known: dict[int, Track]) -> bytes:
+    track = known.get(uuid, Track())
+    process, above = track.process, track
+    for _ in range(_DEEPEST):
+        if process is not None or above.parent is None:
+            break
+        above = known.get(above.parent, Track())
+        process = above.process
+    numbered = _NUMBERED.fullmatch(track.name)
+    if track.thread is not None:
+        thread: int | str = track.thread
+    elif numbered:
+        thread = int(numbered[1])
+    else:
+        thread = track.name or f"track {uuid}"
+    return f'"pid":{-1 if process is None else process},"tid":{json.dumps(thread)}'.encode()
