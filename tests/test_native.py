@@ -271,7 +271,9 @@ def test_times_are_those_of_the_msgspec_reader(literals: list[str]) -> None:
 @given(st.lists(st.one_of(NUMBER, NUMBER.map(json.dumps), STRING), min_size=1, max_size=50))
 def test_integers_are_those_of_the_msgspec_reader(literals: list[str]) -> None:
     got = by("native", trace(*(COPY.replace('"bytes": 128', f'"bytes": {literal}') for literal in literals)))
-    assert got.events.bytes.tolist() == [integer(literal.encode()) for literal in literals]
+    # Beyond 2 ** 62 they are missing: sums of two would not fit.
+    expected = [number if abs(number) <= 1 << 62 else -1 for number in (integer(text.encode()) for text in literals)]
+    assert got.events.bytes.tolist() == expected
 
 
 @pytest.mark.parametrize("literal", [
