@@ -178,12 +178,13 @@ def graph(drawn: str, length_us: int) -> RankDigest:
     trace = msgspec.json.decode(draw(drawn)[0])
     events = trace["traceEvents"]
     own = {event["args"]["correlation"] for event in events if event["name"] == "g_kernel"}
+    first = min(own)
     for event in events:
         if event["name"] == "g_kernel":
-            event["args"]["correlation"] = min(own)
-        elif event["name"] == "cudaLaunchKernel" and event["args"]["correlation"] == min(own):
+            event["args"]["correlation"] = first
+        elif event["name"] == "cudaLaunchKernel" and event["args"]["correlation"] == first:
             event |= {"name": "cudaGraphLaunch", "dur": length_us}
-    gone = own - {min(own)}
+    gone = own - {first}
     trace["traceEvents"] = [
         event for event in events if not (event["name"] == "cudaLaunchKernel" and event["args"]["correlation"] in gone)
     ]

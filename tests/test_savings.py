@@ -34,6 +34,18 @@ _MISSED = 0.02
 DIGESTS = TRACES.map(digest)
 
 
+def test_a_slow_rank_beside_one_that_is_only_info_saves_what_it_saves_alone() -> None:
+    steady, late = Work(29, 0, 10, 16), Work(29, 0, 14, 16)
+    slow, others = (Work(37, 0, 10, 16),) * 3, (steady,) * 3
+    drawing = FaultyJob(work=(slow, (steady, late, late), others, others), transfer=(4, 4, 4)).drawing
+    _, savings = engine._examine(drawn(drawing), CATALOGUE.values(), {})
+    severities = {one.id: one.severity for one in savings.findings if one.rule == "straggler"}
+    assert severities == {"straggler:1": "minor", "straggler:2": "info"}
+    prospect = savings.without(["straggler:1"])
+    alone = next(one.alone_ms for one in savings.findings if one.id == "straggler:1")
+    assert prospect.step_ms - prospect.without_ms == pytest.approx(alone, abs=1e-5)
+
+
 def savings_of(ranks: list[RankDigest]) -> Savings:
     job = joined(ranks)
     assume(job is not None)

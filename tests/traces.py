@@ -368,7 +368,7 @@ class _Events:
         """The events; calls of the runtime have numbers that rise with time, as a driver's do."""
         calls = [event for event in self.list if event["cat"] == "cuda_runtime" and "correlation" in event["args"]]
         in_turn = [event["args"]["correlation"] for event in sorted(calls, key=lambda event: event["ts"])]
-        unrecorded = [number + 1 for number in range(self._correlation) if number + 1 not in {*in_turn}]
+        unrecorded = sorted({*range(1, self._correlation + 1)} - {*in_turn})
         turn = {number: i + 1 for i, number in enumerate([*in_turn, *unrecorded])}
         for event in self.list:
             if "correlation" in event["args"]:
