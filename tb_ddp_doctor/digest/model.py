@@ -8,7 +8,7 @@ enumeration that a column holds, or whose members are its second axis; the store
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Annotated, TypeVar
+from typing import Annotated, NewType, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,6 +19,12 @@ from tb_ddp_doctor.trace.model import Header, Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+#: Columns of indices into a rank's own tables: its steps, the rows of its track, its collectives. -1 is none.
+StepRow = NewType("StepRow", Indices)
+TrackRow = NewType("TrackRow", Indices)
+#: Rows of `Collectives`; indices after its last row are rows of `HostMeetings`.
+CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
@@ -57,15 +63,17 @@ class Starved(IntEnum):
 
 
 class Steps(msgspec.Struct, frozen=True, eq=False):
-    """The steps whose window is whole, in order of time."""
+    """The steps that were recorded as a whole, in order of time; shape (S,)."""
 
     #: N of ProfilerStep#N; 0 for a trace without steps.
     number: Ints
-    #: Device window: from the end of the last device event of the step before to the end of this one's last.
+    #: Begin of the step's window on the device: the end of the last device event of the step before.
     start_ns: Ints
+    #: End of that window: the end of the step's own last device event.
     end_ns: Ints
-    #: Host window: from this ProfilerStep's start to the next one's.
+    #: Begin of the step's window on the host: the start of its ProfilerStep.
     host_start_ns: Ints
+    #: End of that window: the start of the next ProfilerStep.
     host_end_ns: Ints
 
     def __len__(self) -> int:
@@ -73,17 +81,20 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
 
 
 class LostKernels(msgspec.Struct, frozen=True, eq=False):
-    """Launches, and what the trace lacks or has at the wrong time, of all steps that the host shows, in order of time;
-    shape (N,).
+    """How many launches each step has, and how many of its events the trace lacks or has at a wrong time; shape (N,).
+
+    In order of time, for all steps that the host shows: also those whose device events are lost.
     """
 
     #: As `Steps.number`.
     number: Ints
-    #: Calls that launch a kernel, and those whose kernel the trace lacks.
+    #: Calls that launch a kernel.
     launches: Ints
+    #: Those of them whose kernel the trace lacks.
     lost: Ints
-    #: The same of communication alone, where the host's events tell it.
+    #: Launches of communication kernels, as far as the host's events show them.
     communications: Ints
+    #: Those of them whose kernel the trace lacks.
     lost_communications: Ints
     #: Kernels whose launch the trace lacks although they follow, on their stream, one that the step launched.
     unlaunched: Ints
@@ -96,7 +107,7 @@ class LostKernels(msgspec.Struct, frozen=True, eq=False):
 
 
 class Pieces(msgspec.Struct, frozen=True, eq=False):
-    """Stretches of a step with one owner: all communication that is exposed, and every longer stretch of the rest."""
+    """Stretches of a step with one owner: all exposed communication, and of other owners the longer stretches."""
 
     #: Index of the step.
     step: Indices
@@ -122,23 +133,29 @@ class Collectives(msgspec.Struct, frozen=True, eq=False):
     step: Indices
     #: One spelling for each kind (`names.collective`), "" if unknown.
     kind: Indices
-    #: Process group: its name, and its ranks as the file spells them.
+    #: Name of the process group.
     group: Indices
+    #: Ranks of the process group, as the file spells them.
     group_ranks: Indices
+    #: Number of these ranks.
     group_size: Ints
+    #: Type of the elements, as the file spells it.
     dtype: Indices
     #: Elements of the larger side of the message.
     elements: Ints
+    #: Bytes of the larger side of the message.
     bytes: Ints
+    #: The process group's sequence number of the collective.
     sequence: Ints
-    #: The device's stream; -1 for the CPU's.
+    #: The device's stream; -1 for collectives of CPUs.
     stream: Ints
-    #: When this rank's part starts and ends on the device.
+    #: When this rank's part starts on the device.
     arrival_ns: Ints
+    #: When this rank's part ends on the device.
     end_ns: Ints
-    #: Which backward pass of the trace launched it, and how many optimizer steps had begun before; -1 if none did, or
-    #: if the trace shows none.
+    #: Number of the backward pass in the trace that launched it; -1 if none did, or if the trace shows none.
     backward: Indices
+    #: How many optimizer steps had begun before; -1 if the trace shows none.
     update: Indices
     #: What it is for, where the trace shows it (`digest.purposes`), else "".
     purpose: Indices
@@ -157,7 +174,7 @@ class PointToPoint(msgspec.Struct, frozen=True, eq=False):
     #: The other one's rank in the job; -1 if unknown.
     peer: Ints
     count: Ints
-    #: Of all of them; -1 where the size of some is unknown.
+    #: Bytes of all of them; -1 if the size of some is unknown.
     bytes: Ints
 
     def __len__(self) -> int:
@@ -208,16 +225,21 @@ class Kernels(msgspec.Struct, frozen=True, eq=False):
     inputs: Indices
     count: Ints
     total_ns: Ints
-    #: Of those that run beside communication from start to end, and of those that run without any: number and time.
+    #: How many of them run beside communication from start to end.
     beside: Ints
+    #: Time of these.
     beside_ns: Ints
+    #: How many of them run without any communication beside them.
     alone: Ints
+    #: Time of these.
     alone_ns: Ints
-    #: Time of those whose occupancy was estimated, and that time weighed with it, ns.
+    #: Time of those whose occupancy was estimated.
     estimated_ns: Ints
+    #: That time multiplied by the occupancy.
     occupied_ns: Ints
-    #: The longest one.
+    #: Start of the longest one.
     longest_start_ns: Ints
+    #: End of the longest one.
     longest_end_ns: Ints
 
 
@@ -232,12 +254,13 @@ class Operators(msgspec.Struct, frozen=True, eq=False):
     #: 1 for the device's.
     on_device: Indices
     count: Ints
-    #: The host's time in it and in nothing within it.
+    #: Host time in it, without what is nested in it.
     host_ns: Ints
-    #: The device's time; of the host's, that of what was launched directly inside.
+    #: Device time; of an op of the host, that of what it launched itself.
     device_ns: Ints
-    #: Device time of kernels whose occupancy was estimated, and that time weighed with it.
+    #: Device time of kernels whose occupancy was estimated.
     estimated_ns: Ints
+    #: That time multiplied by the occupancy.
     occupied_ns: Ints
     #: Device time of products on tensor cores.
     tensor_ns: Ints
@@ -247,21 +270,24 @@ class Operators(msgspec.Struct, frozen=True, eq=False):
 
 
 class Blocking(msgspec.Struct, frozen=True, eq=False):
-    """Calls of the recorded steps that hold the host, one row per kind, name and operator."""
+    """Calls of the recorded steps that block the host, one row per kind, call and op."""
 
     #: A `Starved`: ALLOC, COPY or SYNC.
     kind: Annotated[Indices, Starved]
-    #: The runtime call, and the innermost operator around it, "" outside of all.
+    #: The runtime call.
     call: Indices
+    #: The innermost op around it, "" outside of all.
     op: Indices
-    #: The innermost function of the user's own code around the call that starves longest; "" without stacks.
+    #: The innermost function of the user's code around the call that leaves the device idle longest; "" without stacks.
     own: Indices
     count: Ints
-    #: Host time in them, and the device's starvation that they are charged with, all steps together.
+    #: Host time in them, all steps together.
     blocked_ns: Ints
+    #: The device's idle time that they are charged with, all steps together.
     lost_ns: Ints
-    #: The call that starves the device longest: from its start to the end of that.
+    #: Start of the call that leaves the device idle longest.
     worst_start_ns: Ints
+    #: End of the device's idle time after that call.
     worst_end_ns: Ints
 
     def __len__(self) -> int:
@@ -296,15 +322,18 @@ class CpuTime(IntEnum):
 
 
 class HostTimes(msgspec.Struct, frozen=True, eq=False):
-    """What the host's time in the rows of a `Track` goes to, by kind, then row; shape (times,). Most rows have one."""
+    """How long the host works on what in the rows of a `Track`, by kind, then by row; shape (times,).
 
-    #: A `CpuTime`, and a row.
+    Only times that are not zero are here; most rows have one kind of time.
+    """
+
+    #: What the host works on: a `CpuTime`.
     kind: Annotated[Indices, CpuTime]
-    row: Indices
+    row: TrackRow
     ns: Ints
 
     def by_row(self) -> dict[int, dict[CpuTime, int]]:
-        """What it goes to in each row that has any."""
+        """For each row with any host time, that time by kind, ns."""
         rows: dict[int, dict[CpuTime, int]] = {}
         kinds = [*CpuTime]
         for kind, row, ns in zip(self.kind.tolist(), self.row.tolist(), self.ns.tolist(), strict=True):
@@ -313,49 +342,70 @@ class HostTimes(msgspec.Struct, frozen=True, eq=False):
 
 
 class Track(msgspec.Struct, frozen=True, eq=False):
-    """What a rank does between the points that can hold it up, in order; shape (rows,) unless a comment says more."""
+    """What a rank does between the points at which it may have to wait, in order of time; see `track`.
 
-    #: Index of the step in whose host window it lies.
-    step: Indices
-    #: The host's time before it is held at the end.
+    A row is a stretch of the host's time, and the device work that the host launched in it. Shape (rows,) unless a
+    comment says more. Here a host launches forward, backward and an AllReduce, then waits for the device; times in ms:
+
+        host    |work 10  |work 4|blocked in cudaStreamSynchronize 17 ...|
+        device     |forward, backward 17 ...|AllReduce ..................|
+                 row 0     row 1  row 2
+
+        row  step  host     blocked_by  blocked_ns  waits  device_ns  launches  needs  awaits
+          0     0  WORK 10           -           0  no            17         0      0       -
+          1     0  WORK 4            -           0  no             0         -      -       -
+          2     0                 SYNC           0  yes            0         -      -       0
+
+    Row 0 ends with the launch of the AllReduce, collective 0, which arrives once the device work of row 0 is done that
+    it `needs`. Row 2 `waits`: its call is over as soon as the device is done, and so the AllReduce that it `awaits`.
+    """
+
+    #: Index of the step in whose host window the row lies.
+    step: StepRow
+    #: What the host works on before something blocks it at the row's end.
     host: HostTimes
-    #: A `names.Phase`: where the host is for most of the row; OTHER where the trace does not tell.
+    #: A `names.Phase`: where the host is for most of the row; OTHER if the trace does not show it.
     phase: Annotated[Indices, Phase]
-    #: A `CpuTime`: what holds the host at the row's end; -1 if nothing does.
+    #: A `CpuTime`: what blocks the host at the row's end; -1 if nothing does.
     blocked_by: Annotated[Indices, CpuTime]
-    #: How long it does, from then on or, if it waits for the device, from when all that was launched is done.
+    #: How long it blocks the host: from the row's issue, or in a row that `waits` from when the device is done.
     blocked_ns: Ints
+    #: Whether the blocking call waits until the device is done with all that was launched.
     waits: NDArray[np.bool_]
-    #: What leaves the launch queue before the row can be issued: device work of an earlier row, up to `queue_tail_ns`
-    #: before its end (or `track.BEFORE`: what was launched before the record), or a collective (row in `Collectives`);
-    #: -1 for none. And how long after that the row is issued at the earliest. In a row that is `synced`, held at its
-    #: end until an event is over, the same of that event and of the row's end.
-    queue_row: Indices
+    #: The earlier row whose device work has to leave the launch queue before this row can be issued; `track.BEFORE` for
+    #: work that was launched before the record; -1 if none. In a row that is `synced`, the work that its end waits for.
+    queue_row: TrackRow
+    #: How long before the end of that row's device work this happens.
     queue_tail_ns: Ints
-    queue_part: Indices
+    #: The same as `queue_row` for a collective that has to be over; -1 if none.
+    queue_part: CollectiveRow
+    #: How long after that the row is issued at the earliest; in a row that is `synced`, ends at the earliest.
     queue_ns: Ints
+    #: Whether the row's end, not its issue, waits for `queue_row` or `queue_part`: a call that waits for an event.
     synced: NDArray[np.bool_]
-    #: What the device needs for what the row launched; copies from pageable memory alone are a part of it.
+    #: How long the device needs for what the row launched.
     device_ns: Ints
-    #: From when the host has issued the row to when the device is done, at least; `track.LONG_AGO` if it launched none.
+    #: The least time from the row's issue until the device is done; `track.LONG_AGO` if the row launches nothing.
     lead_ns: Ints
-    #: For how long, until it is done, the device last had all its launches in time; -1 if it always had.
+    #: For how long, until it was done, the device had its launches in time; -1 if it always had.
     fed_ns: Ints
-    #: Row in `Collectives` of the one that the row's first device event awaits, or -1, and how long it starts after.
-    awaits: Indices
+    #: The collective that the row's first device event waits for; -1 if none.
+    awaits: CollectiveRow
+    #: How long after the end of that collective the event starts.
     delay_ns: Ints
-    #: Whether nothing but that collective can have delayed the event: it starts as soon as the collective ends, and
-    #: later than its launch would let it. A launch-bound kernel may start then by chance.
+    #: Whether only that collective can have delayed the event: it starts as soon as the collective ends, and later than
+    #: its launch would let it. A launch-bound kernel may start then by chance.
     awaits_for_certain: NDArray[np.bool_]
-    #: Row in `Collectives` of the one that the host launches at the row's end, or -1. Here and in `queue_part` rows
-    #: after the last are those of `HostMeetings`, which the host enters and leaves.
-    launches: Indices
-    #: Row in `Collectives` of the one before it on its stream, or -1.
-    after: Indices
-    #: Row in `Collectives` of one on another stream that it awaits: the one that ended right before it arrived; or -1.
-    follows: Indices
-    #: The row whose device work it awaits, or -1; and when it arrives after that, its launch and those before it.
-    needs: Indices
+    #: The collective that the host launches at the row's end, or enters if it is one of `HostMeetings`; -1 if none.
+    launches: CollectiveRow
+    #: The collective before the launched one on its stream; -1 if none.
+    after: CollectiveRow
+    #: The collective on another stream that the launched one waits for: it ended right before the launched one arrived;
+    #: -1 if none.
+    follows: CollectiveRow
+    #: The row whose device work the launched collective waits for; -1 if none.
+    needs: TrackRow
+    #: How long after its launch, and after all that it waits for, the launched collective arrives.
     ready_ns: Ints
 
     def __len__(self) -> int:
@@ -363,17 +413,19 @@ class Track(msgspec.Struct, frozen=True, eq=False):
 
 
 class Gradients(msgspec.Struct, frozen=True, eq=False):
-    """Gradients of parameters in the order in which backward completes them; empty where autograd is not recorded."""
+    """Gradients of parameters in the order in which backward completes them; empty if autograd is not recorded."""
 
-    #: Index of the step, and which backward pass of the trace, as in `Collectives`.
+    #: Index of the step.
     step: Indices
+    #: Number of the backward pass in the trace, as in `Collectives`.
     backward: Indices
     #: Elements of the parameter, -1 if shapes are not recorded.
     elements: Ints
-    #: When the host has it and could launch its transfer, and when the device is done with all launched before that.
+    #: When the host has the gradient and could launch its transfer.
     ready_ns: Ints
+    #: When the device is done with all that was launched before `ready_ns`.
     done_ns: Ints
-    #: The host's time from then on that launching a collective with it takes; 0 where none is launched.
+    #: How long the host takes from `ready_ns` on to launch a collective with the gradient; 0 if it launches none.
     launching_ns: Ints
     #: Module whose forward used the parameter (with_stack=True), "" if unknown.
     module: Indices
@@ -383,16 +435,18 @@ class Gradients(msgspec.Struct, frozen=True, eq=False):
 
 
 class Stalled(msgspec.Struct, frozen=True, eq=False):
-    """What the host does while it is outside operators for long and the device idles; empty without stacks."""
+    """What the host does while it is outside any op for long and the device idles; empty without stacks."""
 
-    #: The innermost Python function or annotation whose name tells what it does (`names.activity`), else the innermost
-    #: of all; and the innermost of the user's own functions, "" if none.
+    #: The innermost Python function or annotation whose name shows an activity (`names.activity`), else the innermost
+    #: of all.
     doing: Indices
+    #: The innermost of the user's own functions, "" if none.
     own: Indices
     #: All steps together.
     total_ns: Ints
-    #: The longest stall.
+    #: Start of the longest stall.
     longest_start_ns: Ints
+    #: End of the longest stall.
     longest_end_ns: Ints
 
     def __len__(self) -> int:
@@ -404,8 +458,9 @@ class OpStalls(msgspec.Struct, frozen=True, eq=False):
 
     #: Index of the step.
     step: Indices
-    #: The innermost op, "" if none; and the runtime call within it, "" if the host is in none.
+    #: The innermost op, "" if none.
     op: Indices
+    #: The runtime call within it, "" if the host is in none.
     call: Indices
     #: The kernel that this call launches, or the next one that is launched; "" if none is.
     kernel: Indices
@@ -428,8 +483,9 @@ class GapOps(msgspec.Struct, frozen=True, eq=False):
     step: Indices
     #: When the stretch begins, as in `Pieces`.
     start_ns: Ints
-    #: The last op that ended before it and the first that starts after it, "" if there is none.
+    #: The last op that ended before it, "" if none.
     before: Indices
+    #: The first op that starts after it, "" if none.
     after: Indices
     #: The next kernel that is launched, "" if none is.
     kernel: Indices
@@ -484,13 +540,15 @@ class LargestBlocks(msgspec.Struct, frozen=True, eq=False):
     """The largest allocations at the peak of the whole trace, the largest first."""
 
     bytes: Ints
-    #: A `MemoryCategory`, and the `names.Phase` in which it was allocated.
+    #: What it is for: a `MemoryCategory`.
     category: Annotated[Indices, MemoryCategory]
+    #: The `names.Phase` in which it was allocated.
     phase: Annotated[Indices, Phase]
-    #: The innermost op around it that does more than allocate; the innermost module (with_stack=True), and the
-    #: innermost of the user's own functions. "" where the trace does not tell.
+    #: The innermost op around the allocation that does more than allocate, "" if the trace does not show it.
     op: Indices
+    #: The innermost module around it (with_stack=True), "" likewise.
     module: Indices
+    #: The innermost of the user's own functions around it, "" likewise.
     own: Indices
 
     def __len__(self) -> int:
@@ -498,15 +556,19 @@ class LargestBlocks(msgspec.Struct, frozen=True, eq=False):
 
 
 class KeptBlocks(msgspec.Struct, frozen=True, eq=False):
-    """What is allocated in a step (or between two updates, without marked steps) and outlives the recording, by op and
-    function: where memory may leak.
+    """Allocations of the steps that are never released in the recording, by op and function: where memory may leak.
+
+    Without marked steps, those between two updates.
     """
 
+    #: The innermost op around the allocation.
     op: Indices
+    #: The innermost of the user's own functions around it.
     own: Indices
     count: Ints
-    #: Of all steps, and in how many steps.
+    #: Bytes of all steps together.
     bytes: Ints
+    #: In how many steps there are such allocations.
     steps: Ints
 
     def __len__(self) -> int:
@@ -516,12 +578,15 @@ class KeptBlocks(msgspec.Struct, frozen=True, eq=False):
 class ModuleMemory(msgspec.Struct, frozen=True, eq=False):
     """Activations at the peak by class of module, with all that is within it (with_stack=True), the largest first."""
 
-    #: "Block" of Block_0, Block_1, ..., and how many of them have activations.
+    #: The class: "Block" of Block_0, Block_1, ...
     module: Indices
+    #: How many modules of the class have activations.
     count: Ints
-    #: Activations of all of them, of the largest one, and those that each allocates last, which is what it hands on.
+    #: Activations of all of them.
     bytes: Ints
+    #: Activations of the largest one.
     largest_bytes: Ints
+    #: The activations that each module allocates last, which is its output.
     output_bytes: Ints
     #: The host's time in their forward pass of one step.
     forward_ns: Ints
@@ -531,12 +596,15 @@ class ModuleMemory(msgspec.Struct, frozen=True, eq=False):
 
 
 class StateBytes(msgspec.Struct, frozen=True):
-    """What the model's states take by the gradients of a pass, whether the allocator counts them or not; -1 unknown."""
+    """Bytes of the model's states, from the gradients of a backward pass; -1 if unknown.
+
+    The allocator may not count all of them: some may have been allocated before the recording.
+    """
 
     gradients: int
     parameters: int
     optimizer: int
-    #: Bytes of a gradient's element, and of the optimizer's state for each byte of parameters; 0 if unknown.
+    #: Bytes of a gradient's element; 0 if unknown.
     element: int
     #: Name of the optimizer's class, "" if unknown.
     optimizer_name: str

@@ -1,12 +1,17 @@
-"""What a rank does between the points that can hold it up: enough to play its steps again, with something taken out.
+"""Cuts a rank's time into rows: enough to play its steps again with a what-if change (see `replay`).
 
-The host's time is cut into rows at the points where it meets something else: a step begins, a collective is launched,
-a kernel is launched that had to await a collective, a call has blocked the host, and every `_LAUNCHES_A_ROW` launches.
-In a row the host works, and may be blocked at its end; the device executes what the row launched. While the launch
-queue is full a row is issued only when the device is done with what was launched a queue's length before. A row's
-device work may begin when that of the row before has ended, and the collective that it awaits too; it ends `device_ns`
-later, or `lead_ns` after the host has issued the row, whichever is later. Played as recorded (see `replay`), this gives
-the recorded times to the nanosecond.
+The host's time is cut at the points where it meets something else: a step begins, a collective is launched, a kernel
+is launched that has to wait for a collective, a blocking call is over, and every `_LAUNCHES_A_ROW` launches. For each
+row three things are measured:
+
+1. Host: how long it works, on what, and how long it is blocked at the row's end.
+2. Device: how long it needs for what the row launched. That work begins once the work of the row before is done, and
+   the collective that it awaits is over. It ends `device_ns` later, or `lead_ns` after the host has issued the row,
+   whichever is later.
+3. Launch queue: while it is full, a row is issued only once the device is done with what was launched a queue's length
+   before.
+
+Played without a change, the rows give the recorded times to the nanosecond. `Track` has two rows as an example.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ import numpy as np
 from tb_ddp_doctor.digest import ends_with
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.intervals import Intervals, partition
-from tb_ddp_doctor.digest.model import CpuTime, HostTimes, Steps, Track
+from tb_ddp_doctor.digest.model import CollectiveRow, CpuTime, HostTimes, StepRow, Steps, Track, TrackRow
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -27,27 +32,29 @@ from tb_ddp_doctor.trace.names import Phase
 CAPACITY = 1024
 #: Long before every trace: where nothing is awaited, and the lead of a row that launches nothing.
 LONG_AGO = -(2**62)
-#: What leaves the launch queue was launched before the record.
+#: In `Track.queue_row`: the row waits for work that was launched before the record.
 BEFORE = -2
-#: From a launch to its kernel's start on an empty device, at most, ns: 5 to 10 us were measured while traced.
+#: The longest time from a launch to its kernel's start on an idle device, ns: 5 to 10 us were measured while traced.
 LATENCY_NS = 20_000
-#: Stretches that hold the host get a row of their own from this length on, ns, and the longest of a step do.
-_SHORTEST_HOLD_NS = 20_000
-_HOLDS_A_STEP = 32
-#: By so much a launch call may seem to end before the event that it waited for, ns.
+#: A stretch that blocks the host gets a row of its own if it is at least this long, ns, ...
+_SHORTEST_BLOCK_NS = 20_000
+#: ... and among the longest: this many times the number of steps.
+_BLOCKS_A_STEP = 32
+#: A launch call may seem to end this much before the event that it waited for, ns.
 _SLACK_NS = 2_000
 #: The host goes on at most this long after a collective that it carries out itself, ns.
 _LEAVES_NS = 200_000
-#: Few enough that the queue never blocks a row for what the row itself launched.
+#: The most launches in a row: few enough that the queue never blocks a row for what the row itself launched.
 _LAUNCHES_A_ROW = 128
 
 
 class DeviceWork(msgspec.Struct, frozen=True, eq=False):
-    """A rank's device events without collectives, by start; shape (events,)."""
+    """A rank's device events except collectives, in order of their starts; shape (events,)."""
 
     start_ns: Ints
     end_ns: Ints
-    #: When the launch was issued: the call's end, or its start where the call waits for the event; -1 if unknown.
+    #: When the event was launched: the end of the launch call, or its start if the call waits for the event; -1 if
+    #: unknown.
     launched_ns: Ints
     stream: Ints
 
@@ -57,7 +64,7 @@ class Communication(msgspec.Struct, frozen=True, eq=False):
 
     start_ns: Ints
     end_ns: Ints
-    #: When the launch was issued, -1 if unknown.
+    #: When it was launched, -1 if unknown.
     launched_ns: Ints
     stream: Ints
 
@@ -75,11 +82,13 @@ NO_MEETINGS = Meetings(np.empty(0, np.int64), np.empty(0, np.int64))
 class HostTime(msgspec.Struct, frozen=True, eq=False):
     """What the host spends its time on."""
 
-    #: Disjoint sets, in the order of `Held` up to OVERHEAD; and when the launch queue is full, disjoint from them.
-    held: tuple[Intervals, ...]
+    #: For each `CpuTime` up to OVERHEAD, when the host spends time on it; no two of these overlap.
+    by_kind: tuple[Intervals, ...]
+    #: When the launch queue is full; overlaps none of `by_kind`.
     full_queue: Intervals
-    #: Starts of the events that cost the profiler time to record, ascending, and that time.
+    #: Starts of the events that the profiler records, ascending.
     recorded_ns: Ints
+    #: How long the profiler takes to record one of them.
     recording_ns: int
 
 
@@ -87,22 +96,23 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
     """Where the host's time is cut; shape (rows,)."""
 
     begin_ns: Ints
-    #: When all that the row launches is issued, and when the row ends.
+    #: When the host has issued all that the row launches.
     issued_ns: Ints
     end_ns: Ints
-    #: Columns of `Track`.
+    #: As the columns of `Track`.
     blocked_by: Indices
-    launches: Indices
-    awaits: Indices
+    launches: CollectiveRow
+    awaits: CollectiveRow
 
 
 class _Needs(msgspec.Struct, frozen=True, eq=False):
-    """What the device needs for each row; shape (rows,)."""
+    """The device's work for each row; shape (rows,)."""
 
-    #: When it could begin, and when it is done.
+    #: When it could begin.
     free_ns: Ints
+    #: When it was done.
     done_ns: Ints
-    #: Columns of `Track`.
+    #: As the columns of `Track`.
     device_ns: Ints
     lead_ns: Ints
     delay_ns: Ints
@@ -118,32 +128,36 @@ def track(
     phases: Sequence[Intervals] = (),
     meetings: Meetings = NO_MEETINGS,
 ) -> Track:
-    """Cut a rank's steps, at least one, into rows; `phases` are the host's, in the order of `Phase` up to OTHER."""
+    """Cut a rank's steps into rows.
+
+    `steps` has at least one step. `phases` is when the host is in each `Phase` up to OTHER, in that order; without them
+    all rows are in OTHER. Times are ns on the rank's own clock.
+    """
     rows = _cut(steps, device, communication, host, meetings)
     needs = _needs(rows, device, communication, int(steps.start_ns[0]))
     full = host.full_queue.measure(rows.begin_ns, rows.issued_ns)
     blocked = ends_with.Blocked(rows.issued_ns, rows.end_ns, rows.blocked_by)
     waits = blocked.in_a_call & (needs.done_ns > rows.issued_ns) & (needs.done_ns <= blocked.latest_ns)
     queue = _queued(rows, waits, needs, device, communication, host.full_queue, int(steps.start_ns[0]))
-    queue = _left(queue, rows, waits, meetings, len(communication.end_ns))
+    queue = _with_meetings(queue, rows, waits, meetings, len(communication.end_ns))
     full = np.where(queue.blocks, full, 0)
-    held = np.column_stack([part.measure(rows.begin_ns, rows.issued_ns) for part in host.held])
-    work = np.maximum(rows.issued_ns - rows.begin_ns - full - held.sum(axis=1), 0)
+    spent = np.column_stack([stretches.measure(rows.begin_ns, rows.issued_ns) for stretches in host.by_kind])
+    work = np.maximum(rows.issued_ns - rows.begin_ns - full - spent.sum(axis=1), 0)
     count = searchsorted(host.recorded_ns, rows.issued_ns) - searchsorted(host.recorded_ns, rows.begin_ns)
     recording = np.minimum(count * host.recording_ns, work)
     ready = _readiness(rows, needs, communication)
     return Track(
-        step=(searchsorted(steps.host_start_ns, rows.begin_ns, side="right") - 1).astype(np.int32),
-        host=_host_times(np.column_stack((held, recording, work - recording))),
+        step=StepRow((searchsorted(steps.host_start_ns, rows.begin_ns, side="right") - 1).astype(np.int32)),
+        host=_host_times(np.column_stack((spent, recording, work - recording))),
         phase=_phase(rows, phases),
         blocked_by=rows.blocked_by,
-        blocked_ns=np.where(queue.holds, 0, rows.end_ns - np.where(waits, needs.done_ns, rows.issued_ns)),
+        blocked_ns=np.where(queue.syncs, 0, rows.end_ns - np.where(waits, needs.done_ns, rows.issued_ns)),
         waits=waits,
         queue_row=queue.row,
         queue_tail_ns=queue.tail_ns,
         queue_part=queue.part,
         queue_ns=queue.ns,
-        synced=queue.holds,
+        synced=queue.syncs,
         device_ns=needs.device_ns,
         lead_ns=needs.lead_ns,
         fed_ns=needs.fed_ns,
@@ -159,42 +173,43 @@ def track(
 
 
 def no_track() -> Track:
-    """The track of a rank whose host and device cannot be told apart."""
+    """The empty track of a rank whose device events cannot be joined to their launches."""
     nothing, index = np.empty(0, np.int64), np.empty(0, np.int32)
+    row, collective = TrackRow(index), CollectiveRow(index)
     return Track(
-        step=index,
-        host=HostTimes(index, index, nothing),
+        step=StepRow(index),
+        host=HostTimes(index, row, nothing),
         phase=index,
         blocked_by=index,
         blocked_ns=nothing,
         waits=np.empty(0, np.bool_),
-        queue_row=index,
+        queue_row=row,
         queue_tail_ns=nothing,
-        queue_part=index,
+        queue_part=collective,
         queue_ns=nothing,
         synced=np.empty(0, np.bool_),
         device_ns=nothing,
         lead_ns=nothing,
         fed_ns=nothing,
-        awaits=index,
+        awaits=collective,
         delay_ns=nothing,
         awaits_for_certain=np.empty(0, np.bool_),
-        launches=index,
-        after=index,
-        follows=index,
-        needs=index,
+        launches=collective,
+        after=collective,
+        follows=collective,
+        needs=row,
         ready_ns=nothing,
     )
 
 
 def _host_times(host_ns: Ints) -> HostTimes:
-    """Times of shape (rows, len(CpuTime))."""
+    """The times that are not zero, of a table of shape (rows, len(CpuTime))."""
     kind, row = np.nonzero(host_ns.T)
-    return HostTimes(kind.astype(np.int32), row.astype(np.int32), host_ns[row, kind])
+    return HostTimes(kind.astype(np.int32), TrackRow(row.astype(np.int32)), host_ns[row, kind])
 
 
 def _phase(rows: _Rows, phases: Sequence[Intervals]) -> Indices:
-    """The phase that the host is in for most of each row."""
+    """The `Phase` in which the host is for most of each row, shape (rows,)."""
     begin, end = rows.begin_ns, np.maximum(rows.begin_ns + 1, rows.end_ns)
     each = [phase.measure(begin, end) for phase in phases] or [np.zeros(len(begin), np.int64)] * Phase.OTHER
     # What lies outside of all phases is other.
@@ -204,89 +219,119 @@ def _phase(rows: _Rows, phases: Sequence[Intervals]) -> Indices:
 
 
 def _cut(steps: Steps, device: DeviceWork, communication: Communication, host: HostTime, meetings: Meetings) -> _Rows:
-    """Cut the host's time where steps and holds end, collectives and many kernels are launched, and before gated ones.
+    """Cut the host's time into rows.
 
-    A collective's row ends with its launch, so that all that was launched before is in that row or earlier; the kernel
-    that awaits a collective is the first of the row after the cut.
+    A row ends where a blocking call or a step ends, where a collective is launched, before a kernel is launched that
+    awaits a collective, and after `_LAUNCHES_A_ROW` launches. So all that was launched before a collective is in that
+    collective's row or earlier, and a kernel that awaits a collective is the first one of its row.
     """
     origin, until = int(steps.host_start_ns[0]), _until(steps, host)
-    hold_start, hold_end, hold_kind = _holds(host, origin, until, len(steps))
-    gated, gate = _gates(device, communication)
-    gate_at = device.launched_ns[gated]
-    within = (gate_at >= origin) & (gate_at < until)
-    gate, gate_at = gate[within], gate_at[within]
+    blocked = _longest_blocked(host, origin, until, len(steps))
+    gate, gate_at = _gate_cuts(device, communication, blocked, origin, until)
     launched = np.flatnonzero((communication.launched_ns >= origin) & (communication.launched_ns < until))
-    blocked = ends_with.Blocked(hold_start, hold_end, hold_kind)
-    lasting, awaited = ends_with.collectives(blocked, communication.launched_ns, communication.end_ns)
-    gate, gate_at = np.append(gate, awaited), np.append(gate_at, hold_start[lasting])
-
-    # Steps without device events are no steps of the digest: what is between two belongs to the earlier one.
-    steps_end = np.append(steps.host_start_ns[1:], until)
-    # A step that ends while something holds the host ends after it: half a call would wait for nothing.
-    if len(hold_end):
-        within = np.minimum(searchsorted(hold_end, steps_end), len(hold_end) - 1)
-        steps_end = np.where(hold_start[within] < steps_end, np.maximum(steps_end, hold_end[within]), steps_end)
-    crowded = np.sort(device.launched_ns[(device.launched_ns >= origin) & (device.launched_ns < until)])
-    cuts = (
-        hold_end,
-        steps_end,
-        communication.launched_ns[launched],
-        gate_at,
-        crowded[_LAUNCHES_A_ROW - 1 :: _LAUNCHES_A_ROW],
-        meetings.start_ns,
-        _unblocked(host.full_queue, hold_start, origin),
+    launches_ns = np.sort(device.launched_ns[(device.launched_ns >= origin) & (device.launched_ns < until)])
+    ends, places = _sorted_cuts(
+        (
+            blocked.end_ns,
+            _step_ends(steps, until, blocked),
+            communication.launched_ns[launched],
+            gate_at,
+            launches_ns[_LAUNCHES_A_ROW - 1 :: _LAUNCHES_A_ROW],
+            meetings.start_ns,
+            _unblocked(host.full_queue, blocked.start_ns, origin),
+        )
     )
-    ends = np.concatenate(cuts)
-    order = np.argsort(ends, kind="stable")
-    place = np.empty(len(ends), np.int64)
-    place[order] = np.arange(len(ends))
-    of_holds, _, of_launches, of_gates, _, of_meetings, _ = np.split(place, np.cumsum([len(cut) for cut in cuts])[:-1])
-    ends = ends[order]
+    of_blocked, _, of_launches, of_gates, _, of_meetings, _ = places
     begins = np.concatenate(([origin], ends[:-1]))
     issued = ends.copy()
-    issued[of_holds] = np.maximum(hold_start, begins[of_holds])
+    issued[of_blocked] = np.maximum(blocked.start_ns, begins[of_blocked])
     blocked_by, launches, awaits = (np.full(len(ends), -1, np.int32) for _ in range(3))
-    blocked_by[of_holds] = hold_kind
+    blocked_by[of_blocked] = blocked.kind
     launches[of_launches] = launched
     launches[of_meetings] = len(communication.end_ns) + np.arange(len(of_meetings))
     followed = of_gates + 1 < len(ends)
     awaits[of_gates[followed] + 1] = gate[followed]
-    return _Rows(begins, issued, ends, blocked_by, launches, awaits)
+    return _Rows(begins, issued, ends, blocked_by, CollectiveRow(launches), CollectiveRow(awaits))
 
 
-def _unblocked(full: Intervals, hold_start: Ints, origin: int) -> Ints:
-    """When the full launch queue last blocked the host for long before each stretch that holds it, each once, ns.
+def _sorted_cuts(cuts: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
+    """All cuts by time, and for each kind of cut the places of its cuts among them.
 
-    A row waits for one thing on the device: where its end does, it cannot wait for a place in the queue, too.
+    Cuts at the same time stay in the order of their kinds.
     """
-    long = full.end - full.start >= _SHORTEST_HOLD_NS
+    ends = np.concatenate(cuts)
+    order = np.argsort(ends, kind="stable")
+    place = np.empty(len(ends), np.int64)
+    place[order] = np.arange(len(ends))
+    return ends[order], np.split(place, np.cumsum([len(cut) for cut in cuts])[:-1])
+
+
+def _gate_cuts(
+    device: DeviceWork, communication: Communication, blocked: ends_with.Blocked, origin: int, until: int
+) -> tuple[Ints, Ints]:
+    """Collectives that something waits for, and when the host launches that or begins to wait, ns.
+
+    Kernels wait for collectives (`_gates`), and so do calls that block the host.
+    """
+    gated, gate = _gates(device, communication)
+    gate_at = device.launched_ns[gated]
+    within = (gate_at >= origin) & (gate_at < until)
+    waiting, awaited = ends_with.collectives(blocked, communication.launched_ns, communication.end_ns)
+    return np.append(gate[within], awaited), np.append(gate_at[within], blocked.start_ns[waiting])
+
+
+def _step_ends(steps: Steps, until: int, blocked: ends_with.Blocked) -> Ints:
+    """When each step ends on the host, ns; a step that ends within a blocking call ends when that call does.
+
+    So no call is cut in two: its first half would wait for nothing. Steps without device events are not in `steps`:
+    the time between two steps belongs to the earlier one.
+    """
+    ends: Ints = np.append(steps.host_start_ns[1:], until)
+    if not len(blocked.end_ns):
+        return ends
+    within = np.minimum(searchsorted(blocked.end_ns, ends), len(blocked.end_ns) - 1)
+    return np.where(blocked.start_ns[within] < ends, np.maximum(ends, blocked.end_ns[within]), ends)
+
+
+def _unblocked(full: Intervals, blocked_ns: Ints, origin: int) -> Ints:
+    """The times at which the full launch queue last blocked the host for long before each blocking call, each once, ns.
+
+    `blocked_ns` is when these calls begin. A row waits for one thing on the device: a row whose end waits cannot wait
+    for a place in the queue, too. So there is a cut between the two.
+    """
+    long = full.end - full.start >= _SHORTEST_BLOCK_NS
     ends = full.end[long & (full.end > origin)]
-    before = searchsorted(ends, hold_start, side="right") - 1
+    before = searchsorted(ends, blocked_ns, side="right") - 1
     return np.unique(ends[before[before >= 0]])
 
 
 def _until(steps: Steps, host: HostTime) -> int:
-    """When the last step ends on the host: a call that it ends within is whole, or it would wait for nothing."""
+    """End of the last step on the host, ns.
+
+    If the step ends within a blocking call, the end of that call, so that the call is not cut in two.
+    """
     end = int(steps.host_end_ns[-1])
-    within = [part.end[(part.start < end) & (part.end > end)] for part in host.held[: CpuTime.INPUT]]
+    within = [calls.end[(calls.start < end) & (calls.end > end)] for calls in host.by_kind[: CpuTime.INPUT]]
     return int(np.concatenate(within).max(initial=end))
 
 
-def _holds(host: HostTime, origin: int, until: int, steps: int) -> tuple[Ints, Ints, Ints]:
-    """Starts, ends and kinds of the longest stretches that hold the host."""
-    start, end, kind, _ = partition(host.held[: CpuTime.OVERHEAD], np.array([origin, until]))
-    long = (kind < CpuTime.OVERHEAD) & (end - start >= _SHORTEST_HOLD_NS)
+def _longest_blocked(host: HostTime, origin: int, until: int, steps: int) -> ends_with.Blocked:
+    """The longest stretches that block the host from `origin` to `until`, by time: at most `_BLOCKS_A_STEP` a step."""
+    start, end, kind, _ = partition(host.by_kind[: CpuTime.OVERHEAD], np.array([origin, until]))
+    long = (kind < CpuTime.OVERHEAD) & (end - start >= _SHORTEST_BLOCK_NS)
     start, end, kind = start[long], end[long], kind[long]
-    longest = np.sort(np.argsort(start - end, kind="stable")[: _HOLDS_A_STEP * steps])
-    return start[longest], end[longest], kind[longest]
+    longest = np.sort(np.argsort(start - end, kind="stable")[: _BLOCKS_A_STEP * steps])
+    return ends_with.Blocked(start[longest], end[longest], kind[longest])
 
 
 def _gates(device: DeviceWork, communication: Communication) -> tuple[Ints, Ints]:
-    """Device events that had to await a collective, and the collective; each collective by its first such event.
+    """Device events that had to wait for a collective, and that collective; for each collective its first such event.
 
-    Two things show it. The whole device is idle, a collective ends in the gap, and the event ends the gap. Or the
-    event's own stream is idle although the event is launched, and of all that ends on other streams meanwhile the
-    collective ends last:
+    An event had to wait in two cases:
+
+    1. The whole device is idle, a collective ends in the gap, and the event ends the gap.
+    2. The event's own stream is idle although the event is launched, and the collective is the last on other streams
+       to end meanwhile:
 
         stream 7   [gemm.........][gemm.........][gemm...
         stream 20  [all-to-all........]
@@ -312,9 +357,9 @@ def _gates(device: DeviceWork, communication: Communication) -> tuple[Ints, Ints
 
 
 def _gates_beside(device: DeviceWork, communication: Communication) -> tuple[Ints, Ints]:
-    """Device events whose stream is idle although they are launched, and the collective that ends last meanwhile.
+    """Device events whose stream is idle although they are launched, and the last collective to end meanwhile.
 
-    -1 where work on another stream ends later, and the event rather awaits that.
+    -1 instead of a collective if none ends, or if other work ends even later: the event rather waits for that work.
     """
     order = np.lexsort((device.start_ns, device.stream))
     follows = np.diff(device.stream[order], prepend=-1) == 0
@@ -328,101 +373,161 @@ def _gates_beside(device: DeviceWork, communication: Communication) -> tuple[Int
     return event, np.where(later, -1, collective)
 
 
-def _needs(rows: _Rows, device: DeviceWork, communication: Communication, origin: int) -> _Needs:
-    """What the device needs for each row; `origin` is when it had done all that was launched before.
+class _RowEvents(msgspec.Struct, frozen=True, eq=False):
+    """The device events that the rows launch, by row and start; shape (events,) unless a comment says more."""
 
-    A gap is starved until the launch of the event that ends it has had time to arrive. In a row without such gaps the
-    host could have come later by the least slack of its events.
-    """
+    row: Ints
+    start_ns: Ints
+    end_ns: Ints
+    #: When the event could have started by its launch.
+    arrived_ns: Ints
+    #: The first event of each row, shape (rows,).
+    first: Ints
+    #: The last event of each row; less than `first` in rows without events, shape (rows,).
+    last: Ints
+
+    @property
+    def filled(self) -> Flags:
+        """Flags the rows that launch events, shape (rows,)."""
+        return self.last >= self.first
+
+
+class _Gates(msgspec.Struct, frozen=True, eq=False):
+    """The collectives that rows await; shape (rows,)."""
+
+    #: When the collective ends, `LONG_AGO` if the row awaits none.
+    awaited_ns: Ints
+    #: When the row's first event may start after that, `LONG_AGO` if the row awaits none.
+    open_ns: Ints
+    #: As the columns of `Track`.
+    delay_ns: Ints
+    awaits_for_certain: Flags
+
+
+def _row_events(rows: _Rows, device: DeviceWork) -> _RowEvents:
+    """The device events that the rows launch."""
     size = len(rows.end_ns)
     row = searchsorted(rows.end_ns, device.launched_ns, side="right")
     chosen = np.flatnonzero((device.launched_ns >= rows.begin_ns[0]) & (row < size))
     chosen = chosen[np.lexsort((device.start_ns[chosen], row[chosen]))]
-    row, start, end = row[chosen], device.start_ns[chosen], device.end_ns[chosen]
-    arrived = device.launched_ns[chosen] + LATENCY_NS
-    first = searchsorted(row, np.arange(size))
-    last = searchsorted(row, np.arange(size), side="right") - 1
-    filled = last >= first
+    row = row[chosen]
+    return _RowEvents(
+        row=row,
+        start_ns=device.start_ns[chosen],
+        end_ns=device.end_ns[chosen],
+        arrived_ns=device.launched_ns[chosen] + LATENCY_NS,
+        first=searchsorted(row, np.arange(size)),
+        last=searchsorted(row, np.arange(size), side="right") - 1,
+    )
 
+
+def _row_gates(rows: _Rows, events: _RowEvents, communication: Communication) -> _Gates:
+    """What the collectives that rows await mean for the rows' first events."""
+    size, gated = len(rows.end_ns), rows.awaits >= 0
     awaited = np.full(size, LONG_AGO)
-    gated = rows.awaits >= 0
     awaited[gated] = communication.end_ns[rows.awaits[gated]]
-    # A kernel that comes later than this after the collective that it awaits, came late for want of its launch.
+    opening = np.flatnonzero(gated & events.filled)
+    start, arrived = events.start_ns[events.first[opening]], events.arrived_ns[events.first[opening]]
+    # An event that starts later than this after its collective was late because of its own launch.
     delay = np.zeros(size, np.int64)
-    opening = np.flatnonzero(gated & filled)
-    delay[opening] = np.clip(start[first[opening]] - awaited[opening], 0, LATENCY_NS)
-    gate = np.where(gated, awaited + delay, LONG_AGO)
-    # One that started as soon as its launch arrived may have met the collective's end by chance.
+    delay[opening] = np.clip(start - awaited[opening], 0, LATENCY_NS)
+    # An event that starts as soon as its launch arrives may start right after the collective by chance.
     certain = np.zeros(size, np.bool_)
-    certain[opening] = (delay[opening] < LATENCY_NS) & (start[first[opening]] > arrived[first[opening]])
+    certain[opening] = (delay[opening] < LATENCY_NS) & (start > arrived)
+    return _Gates(awaited, np.where(gated, awaited + delay, LONG_AGO), delay, certain)
 
+
+def _needs(rows: _Rows, device: DeviceWork, communication: Communication, origin: int) -> _Needs:
+    """How long the device needs for each row; `origin` is when it had done all work of earlier steps, ns.
+
+    1. A gap before an event counts as idle for want of a launch until that launch has had time to arrive.
+    2. `device_ns` is the time from when the device could begin the row to when it is done, without such idle time.
+    3. `lead_ns` ties the device to the host. In a row with such gaps it is the time from the row's issue to the end of
+       its work; in a row without, less by the least slack of its events: the host could have come so much later.
+    """
+    events = _row_events(rows, device)
+    gates = _row_gates(rows, events, communication)
+    size, filled = len(rows.end_ns), events.filled
+    row, start, end = events.row, events.start_ns, events.end_ns
     gate_of_event = np.full(len(row), LONG_AGO)
-    gate_of_event[first[filled]] = gate[filled]
+    gate_of_event[events.first[filled]] = gates.open_ns[filled]
     reach = np.maximum.accumulate(np.concatenate(([origin], np.maximum(end, gate_of_event))))
-    starved = np.maximum(np.minimum(start, arrived) - np.maximum(reach[:-1], gate_of_event), 0)
-    # When the device is done with the rows before, and the gate is open.
-    base = np.maximum(reach[np.minimum(first, len(reach) - 1)], gate)
+    idle = np.maximum(np.minimum(start, events.arrived_ns) - np.maximum(reach[:-1], gate_of_event), 0)
+    # When the device is done with the rows before, and the collective is over.
+    base = np.maximum(reach[np.minimum(events.first, len(reach) - 1)], gates.open_ns)
     beside = start < base[row]
-    spare = np.full(size, -LONG_AGO)
-    # What ends while earlier work still runs, as a copy on a stream of its own, does not tie that work to its launch.
+    slack = np.full(size, -LONG_AGO)
+    # An event that ends while earlier work still runs, as a copy on a stream of its own, does not bind that work.
     lasts = np.flatnonzero(~beside & (end > reach[:-1]))
-    np.minimum.at(spare, row[lasts], np.maximum(start - arrived, 0)[lasts])
+    np.minimum.at(slack, row[lasts], np.maximum(start - events.arrived_ns, 0)[lasts])
     lost = np.zeros(size, np.int64)
-    np.add.at(lost, row, starved)
-    late = np.flatnonzero(starved)
+    np.add.at(lost, row, idle)
+    late = np.flatnonzero(idle)
     fed_from = np.full(size, LONG_AGO)
     np.maximum.at(fed_from, row[late], start[late])
-    done = np.where(filled, 0, gate)
-    done[filled] = reach[last[filled] + 1]
+    done = np.where(filled, 0, gates.open_ns)
+    done[filled] = reach[events.last[filled] + 1]
     done = np.maximum.accumulate(np.maximum(done, origin))
     before = np.concatenate(([origin], done[:-1]))
-    in_turn = filled & (spare < -LONG_AGO)
-    lead = np.where(in_turn, done - rows.issued_ns - np.where(lost > 0, 0, spare), LONG_AGO)
-    lead = np.maximum(lead, _lead_beside(row[beside], start[beside], end[beside], arrived[beside], rows.issued_ns))
+    bound = filled & (slack < -LONG_AGO)
+    lead = np.where(bound, done - rows.issued_ns - np.where(lost > 0, 0, slack), LONG_AGO)
     return _Needs(
-        free_ns=np.maximum(before, awaited),
+        free_ns=np.maximum(before, gates.awaited_ns),
         done_ns=done,
-        device_ns=np.maximum(done - np.maximum(before, gate) - lost, 0),
-        lead_ns=lead,
-        delay_ns=delay,
-        awaits_for_certain=certain,
+        device_ns=np.maximum(done - np.maximum(before, gates.open_ns) - lost, 0),
+        lead_ns=np.maximum(lead, _lead_beside(events, beside, rows.issued_ns)),
+        delay_ns=gates.delay_ns,
+        awaits_for_certain=gates.awaits_for_certain,
         fed_ns=np.where(lost > 0, done - fed_from, -1),
     )
 
 
-def _lead_beside(row: Ints, start: Ints, end: Ints, arrived: Ints, issued: Ints) -> Ints:
-    """How long after a row's issue its events are done that run beside earlier rows' work, on another stream.
+def _lead_beside(events: _RowEvents, beside: Flags, issued: Ints) -> Ints:
+    """How long after each row's issue its events are done that run beside earlier rows' work on another stream, ns.
 
-    Such events start before the device is done with the rows before. The launch of each binds only the events that
-    follow without a gap: after a gap they waited for something else. `row`, `start`, `end` and `arrived` are of the
-    events, by row and start; shape (rows,), ns, `LONG_AGO` where a row has no such event.
+    `beside` flags these events, shape (events,): they start before the device is done with the rows before. The launch
+    of an event binds it and the events that follow without a gap: after a gap, events waited for something else.
+    `issued` is when the rows are issued, shape (rows,), as is the result; `LONG_AGO` in a row without such events.
     """
+    row, start, end = events.row[beside], events.start_ns[beside], events.end_ns[beside]
     lead = np.full(len(issued), LONG_AGO)
     if not len(row):
         return lead
-    # The latest end so far within each row: ends by rank, so that a row's come after all of the row before.
+    # The latest end so far within each row: ends are numbered by size, plus an offset that grows from row to row, so
+    # that one running maximum over all rows begins anew in each row.
     by_end = np.argsort(end, kind="stable")
     place = np.empty(len(end), np.int64)
     place[by_end] = np.arange(len(end))
     in_row = np.cumsum(np.diff(row, prepend=row[0]) != 0) * len(end)
     reach = end[by_end[np.maximum.accumulate(place + in_row) - in_row]]
     chains = np.flatnonzero(np.append(True, (np.diff(row) != 0) | (start[1:] > reach[:-1] + LATENCY_NS)))
-    spare = np.minimum.reduceat(np.maximum(start - arrived, 0), chains)
-    bound = np.maximum.reduceat(end, chains) - spare - issued[row[chains]]
+    slack = np.minimum.reduceat(np.maximum(start - events.arrived_ns[beside], 0), chains)
+    bound = np.maximum.reduceat(end, chains) - slack - issued[row[chains]]
     np.maximum.at(lead, row[chains], bound)
     return lead
 
 
 class _Queued(msgspec.Struct, frozen=True, eq=False):
-    """What each row waits for on the device; shape (rows,), columns of `Track`."""
+    """What each row waits for on the device; shape (rows,)."""
 
-    row: Indices
+    #: As the columns `queue_row`, `queue_tail_ns`, `queue_part` and `queue_ns` of `Track`.
+    row: TrackRow
     tail_ns: Ints
-    part: Indices
+    part: CollectiveRow
     ns: Ints
-    #: Whether the full launch queue blocked the row in the record, or what holds the host at its end waited for that.
+    #: Whether the full launch queue blocked the row in the record.
     blocks: Flags
-    holds: Flags
+    #: Whether the call at the row's end waited for `row` or `part`, as `Track.synced`.
+    syncs: Flags
+
+
+class _Work(msgspec.Struct, frozen=True, eq=False):
+    """Device events and, after them, collectives; shape (N,)."""
+
+    launched_ns: Ints
+    end_ns: Ints
+    #: Row in `Collectives`, -1 for other device events.
+    part: Ints
 
 
 def _queued(
@@ -434,67 +539,88 @@ def _queued(
     full: Intervals,
     origin: int,
 ) -> _Queued:
-    """What has to leave the launch queue before each row is issued; `origin` is as for `_needs`.
+    """What has to leave the launch queue before each row is issued, or be over before the row's end.
 
-    A row that the queue blocked in the record waits for the event that was done last when the blocking ended. Any other
-    waits for the launch a queue's length before its last one, which was done in time. A synchronisation that ends with
-    an event, and does not wait (`waits`) for all that was launched, waits for that event. So does a host that is
-    outside of any op until a collective ends: not all that waits is recorded.
+    `full` is when the launch queue is full, `waits` as in `Track`, `origin` as for `_needs`. A row waits for one event:
+    the one that blocked it in the record (`_blocking_events`), else the launch a queue's length before its last one,
+    which left the queue in time (`_a_queue_before`).
     """
-    launched = np.concatenate((device.launched_ns, communication.launched_ns))
-    end = np.concatenate((device.end_ns, communication.end_ns))
-    part = np.concatenate((np.full(len(device.end_ns), -1), np.arange(len(communication.end_ns))))
-    size = len(rows.end_ns)
-    if not len(end):
-        return _unqueued(size)
-    event = np.full(size, -1)
+    work = _Work(
+        np.concatenate((device.launched_ns, communication.launched_ns)),
+        np.concatenate((device.end_ns, communication.end_ns)),
+        np.concatenate((np.full(len(device.end_ns), -1), np.arange(len(communication.end_ns)))),
+    )
+    if not len(work.end_ns):
+        return _unqueued(len(rows.end_ns))
+    event, blocks, syncs = _blocking_events(rows, waits, work, full)
+    event = np.where(blocks | syncs, event, _a_queue_before(rows, work))
 
-    unblocked = searchsorted(full.end, rows.issued_ns, side="right") - 1
-    blocks = (unblocked >= 0) & (full.end[unblocked] > rows.begin_ns) if len(full) else np.zeros(size, np.bool_)
-    blocked = ends_with.Blocked(rows.issued_ns, rows.end_ns, rows.blocked_by)
-    held_for = np.where(waits, -1, ends_with.events(blocked, end, part >= 0))
-    holds = held_for >= 0
-    blocks &= ~holds
-    always = np.full(size, LONG_AGO)
-    blocked_for = ends_with.last_to_end(end, always, full.end[unblocked] + _SLACK_NS) if len(full) else held_for
-    ended = np.where(holds, held_for, blocked_for)
-    event[blocks | holds] = ended[blocks | holds]
-
-    # One call may launch many events, as a graph does.
-    order = np.lexsort((end, launched))
-    order = order[np.diff(launched[order], append=np.iinfo(np.int64).max) > 0]
-    order = order[launched[order] >= rows.begin_ns[0]]
-    unrecorded = np.sort(end[launched < rows.begin_ns[0]])
-    issued = searchsorted(launched[order], rows.issued_ns, side="right")
-    done = searchsorted(np.sort(np.concatenate((unrecorded, end[order]))), rows.issued_ns, side="right")
-    in_flight = len(unrecorded) + issued - done
-    behind = issued - 1 - max(CAPACITY, int(in_flight.max(initial=0)))
-    of_capacity = ~blocks & ~holds & (np.diff(issued, prepend=0) > 0) & (behind >= 0)
-    event[of_capacity] = order[behind[of_capacity]]
-
-    of_row = searchsorted(rows.end_ns, launched[event], side="right")
-    before = (event < 0) | (launched[event] < rows.begin_ns[0])
-    by_row = ~before & (part[event] < 0) & (of_row < np.arange(size))
-    by_part = ~before & (part[event] >= 0)
-    before &= blocks | holds
-    since = np.where(before, origin, end[event])
+    of_row = searchsorted(rows.end_ns, work.launched_ns[event], side="right")
+    before = (event < 0) | (work.launched_ns[event] < rows.begin_ns[0])
+    by_row = ~before & (work.part[event] < 0) & (of_row < np.arange(len(of_row)))
+    by_part = ~before & (work.part[event] >= 0)
+    before &= blocks | syncs
+    since = np.where(before, origin, work.end_ns[event])
     known = before | by_row | by_part
-    blocks &= known
-    holds &= known
-    slack = np.where(holds, rows.end_ns, rows.issued_ns) - since
+    blocks, syncs = blocks & known, syncs & known
+    slack = np.where(syncs, rows.end_ns, rows.issued_ns) - since
     row = np.where(by_row, of_row, np.where(before, BEFORE, -1)).astype(np.int32)
     return _Queued(
-        row=row,
+        row=TrackRow(row),
         tail_ns=np.where(by_row, needs.done_ns[np.maximum(row, 0)] - since, 0),
-        part=np.where(by_part, part[event], -1).astype(np.int32),
-        ns=np.where(blocks | holds, slack, np.where(known, np.minimum(slack, 0), 0)),
+        part=CollectiveRow(np.where(by_part, work.part[event], -1).astype(np.int32)),
+        ns=np.where(blocks | syncs, slack, np.where(known, np.minimum(slack, 0), 0)),
         blocks=blocks,
-        holds=holds,
+        syncs=syncs,
     )
 
 
-def _left(queue: _Queued, rows: _Rows, waits: Flags, meetings: Meetings, first: int) -> _Queued:
-    """The same with the collectives of the host (the parts from `first` on) that blocking stretches end with."""
+def _blocking_events(rows: _Rows, waits: Flags, work: _Work, full: Intervals) -> tuple[Ints, Flags, Flags]:
+    """The event that blocked each row, whether the full queue blocked the row, and whether a call at its end did.
+
+    - A call that does not wait for all that was launched (`waits`) may end with one event: it waits for that one. So
+      does a host that is outside of any op until a collective ends, in a call that is not recorded.
+    - Else, if the launch queue was full, the row waited for the last event that was over when the queue had a place.
+
+    All of the shape (rows,); the event is meaningless where neither is the case.
+    """
+    blocked = ends_with.Blocked(rows.issued_ns, rows.end_ns, rows.blocked_by)
+    synced = np.where(waits, -1, ends_with.events(blocked, work.end_ns, work.part >= 0))
+    syncs = synced >= 0
+    if not len(full):
+        return synced, np.zeros(len(syncs), np.bool_), syncs
+    unblocked = searchsorted(full.end, rows.issued_ns, side="right") - 1
+    blocks = (unblocked >= 0) & (full.end[unblocked] > rows.begin_ns) & ~syncs
+    always = np.full(len(syncs), LONG_AGO)
+    queued = ends_with.last_to_end(work.end_ns, always, full.end[unblocked] + _SLACK_NS)
+    return np.where(syncs, synced, queued), blocks, syncs
+
+
+def _a_queue_before(rows: _Rows, work: _Work) -> Ints:
+    """The event that was launched a queue's length before the last launch of each row, shape (rows,).
+
+    -1 for a row that launches nothing, and where fewer launches come before it.
+    """
+    # One call may launch many events, as a graph does: only the last of them counts.
+    order = np.lexsort((work.end_ns, work.launched_ns))
+    order = order[np.diff(work.launched_ns[order], append=np.iinfo(np.int64).max) > 0]
+    order = order[work.launched_ns[order] >= rows.begin_ns[0]]
+    unrecorded = np.sort(work.end_ns[work.launched_ns < rows.begin_ns[0]])
+    issued = searchsorted(work.launched_ns[order], rows.issued_ns, side="right")
+    done = searchsorted(np.sort(np.concatenate((unrecorded, work.end_ns[order]))), rows.issued_ns, side="right")
+    in_flight = len(unrecorded) + issued - done
+    behind = issued - 1 - max(CAPACITY, int(in_flight.max(initial=0)))
+    launches = (np.diff(issued, prepend=0) > 0) & (behind >= 0)
+    event = np.full(len(issued), -1)
+    event[launches] = order[behind[launches]]
+    return event
+
+
+def _with_meetings(queue: _Queued, rows: _Rows, waits: Flags, meetings: Meetings, first: int) -> _Queued:
+    """What each row waits for, with the collectives of the host that its stalls end with.
+
+    These are the parts from `first` on. A stall that ends right after such a collective waited for it.
+    """
     stretch = (rows.blocked_by == CpuTime.STALL) | (rows.blocked_by == CpuTime.OP_STALL)
     last = ends_with.last_to_end(meetings.end_ns, rows.issued_ns, rows.end_ns + _SLACK_NS)
     leaves = stretch & ~waits & (last >= 0)
@@ -502,44 +628,47 @@ def _left(queue: _Queued, rows: _Rows, waits: Flags, meetings: Meetings, first: 
     if not leaves.any():
         return queue
     return _Queued(
-        row=np.where(leaves, -1, queue.row).astype(np.int32),
+        row=TrackRow(np.where(leaves, -1, queue.row).astype(np.int32)),
         tail_ns=np.where(leaves, 0, queue.tail_ns),
-        part=np.where(leaves, first + last, queue.part).astype(np.int32),
+        part=CollectiveRow(np.where(leaves, first + last, queue.part).astype(np.int32)),
         ns=np.where(leaves, rows.end_ns - meetings.end_ns[last], queue.ns),
         blocks=queue.blocks & ~leaves,
-        holds=queue.holds | leaves,
+        syncs=queue.syncs | leaves,
     )
 
 
 def _unqueued(size: int) -> _Queued:
     """Rows that wait for nothing."""
     none, never, zero = np.full(size, -1, np.int32), np.zeros(size, np.bool_), np.zeros(size, np.int64)
-    return _Queued(none, zero, none, zero, never, never)
+    return _Queued(TrackRow(none), zero, CollectiveRow(none), zero, never, never)
 
 
 class _Ready(msgspec.Struct, frozen=True, eq=False):
-    """What each row that launches a collective waits for before that can begin; shape (rows,), columns of `Track`."""
+    """What a collective waits for, for each row that launches one; shape (rows,)."""
 
-    after: Indices
-    follows: Indices
-    needs: Indices
+    #: As the columns `after`, `follows`, `needs` and `ready_ns` of `Track`.
+    after: CollectiveRow
+    follows: CollectiveRow
+    needs: TrackRow
     ns: Ints
 
 
 def _readiness(rows: _Rows, needs: _Needs, communication: Communication) -> _Ready:
-    """Of each row that launches a collective: the one before it on its stream, the one of another stream and the row
-    whose device work it awaits, and how long after all that it arrives.
+    """What each launched collective waits for before it arrives.
 
-    It follows a collective of another stream that was launched before it and ended right before it arrived, if all else
-    was over earlier. It awaits all device work that was launched before if that was done when it arrived; else, if
-    nothing else tells why it came so late, the last row that was done.
+    1. The collective before it on its stream (`after`).
+    2. The device work of its own row (`needs`), if that was done when the collective arrived.
+    3. A collective on another stream that ended right before it arrived, if all else was over earlier (`follows`).
+    4. If it arrived later than all this explains: the last row whose device work was done by then (`needs`).
+
+    `ready_ns` is how long after all of these, and its launch, it arrives.
     """
     size = len(rows.launches)
     after, followed, needed = (np.full(size, -1, np.int32) for _ in range(3))
     ready = np.zeros(size, np.int64)
     launching = np.flatnonzero((rows.launches >= 0) & (rows.launches < len(communication.end_ns)))
     which = rows.launches[launching]
-    # What was launched before the record holds up the first one on its stream.
+    # The first collective on a stream may wait for one that was launched before the record.
     order = np.lexsort((communication.start_ns, communication.stream))
     chained = np.append(np.zeros(min(len(order), 1), np.bool_), np.diff(communication.stream[order]) == 0)
     previous = np.full(len(order), -1, np.int32)
@@ -559,13 +688,14 @@ def _readiness(rows: _Rows, needs: _Needs, communication: Communication) -> _Rea
     after[launching] = before
     followed[launching] = follows
     ready[launching] = arrival - earliest
-    return _Ready(after, followed, needed, ready)
+    return _Ready(CollectiveRow(after), CollectiveRow(followed), TrackRow(needed), ready)
 
 
 def _followed(which: Indices, earliest: Ints, communication: Communication) -> Indices:
-    """Of each of some collectives, which could begin so early but for it, the one that ended right before it arrived.
+    """For each of some collectives, the collective on another stream that ended right before it arrived, -1 if none.
 
-    That one is of another stream and was launched before; -1 where there is none.
+    `which` are these collectives, `earliest` is when each could have begun otherwise, ns. The other collective was
+    launched earlier, and ended after `earliest`.
     """
     known = np.flatnonzero(communication.launched_ns >= 0)
     order = known[np.argsort(communication.end_ns[known], kind="stable")]
@@ -577,5 +707,5 @@ def _followed(which: Indices, earliest: Ints, communication: Communication) -> I
     follows = (end <= arrival) & (arrival - end <= LATENCY_NS) & (end > earliest)
     follows &= communication.stream[ended] != communication.stream[which]
     follows &= communication.launched_ns[ended] <= communication.launched_ns[which]
-    found: Indices = np.where(follows, ended, -1).astype(np.int32)
-    return found
+    followed: Indices = np.where(follows, ended, -1).astype(np.int32)
+    return followed

@@ -73,6 +73,7 @@ def columns(kind: type[msgspec.Struct] = RankDigest, before: str = "") -> tuple[
 def _columns(kind: type[msgspec.Struct], before: str) -> Iterator[ColumnType]:
     for name, hint in get_type_hints(kind, include_extras=True).items():
         plain, *more = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
+        plain = getattr(plain, "__supertype__", plain)
         if getattr(plain, "__origin__", None) is np.ndarray:
             dtype = np.dtype(get_args(get_args(plain)[1])[0])
             members = next((one for one in more if isinstance(one, type) and issubclass(one, Enum)), None)

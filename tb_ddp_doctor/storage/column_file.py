@@ -293,6 +293,7 @@ def _unpack(kind: type[T], values: Mapping[str, msgspec.Raw], columns: list[NDAr
     stored: Any = kind
     for name, hint in _types(stored).items():
         raw = values[name]
+        hint = getattr(hint, "__supertype__", hint)
         if getattr(hint, "__origin__", None) is np.ndarray:
             fields[name] = column = columns[msgspec.json.decode(raw, type=int)]
             if column.dtype != element_type(hint):
