@@ -30,7 +30,6 @@ from tb_ddp_doctor.trace import names
 #: What a stack says, by parts of its file names and by function names: the first kind that any of its functions shows.
 _BY_STACK: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("optimizer_states", ("torch/optim/", "optimizer.py", "adam.py", "adamw.py"), ("_init_group", "optimizer_step")),
-    ("communication", ("torch/distributed/", "c10d"), ("all_gather", "reduce_scatter", "allgather_base")),
     (
         "gradients",
         ("torch/autograd/graph.py", "torch/autograd/__init__.py"),
@@ -43,6 +42,10 @@ _BY_STACK: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
         ("__init__", "_apply", "reset_parameters", "load_state_dict", "convert"),
     ),
 )
+#: The same of communication, asked of the innermost Python function and what that calls: torchrun, FSDP and activation
+#: checkpointing run the model from functions of torch.distributed.
+_COMMUNICATION = ("torch/distributed/", "c10d")
+_COLLECTIVES = ("all_gather", "reduce_scatter", "allgather_base")
 _BY_PHASE = {
     names.Phase.LOADING: "activations",
     names.Phase.FORWARD: "activations",
@@ -145,11 +148,24 @@ def _segment(data: Mapping[str, Any], annotated: _Annotations, born: Mapping[int
 
 def _category(frames: Sequence[tuple[str, int, str]]) -> str:
     """What a stack is of, "" if it does not say."""
-    for category, files, functions in _BY_STACK:
-        for file, _, function in frames:
-            if any(part in file for part in files) or any(function == name for name in functions):
-                return category
-    return ""
+    found = (
+        category
+        for category, files, functions in _BY_STACK
+        for file, _, function in frames
+        if any(part in file for part in files) or function in functions
+    )
+    category = next(found, "")
+    # An optimizer's states may be allocated by its own collectives.
+    return "communication" if category != "optimizer_states" and _is_communication(frames) else category
+
+
+def _is_communication(frames: Sequence[tuple[str, int, str]]) -> bool:
+    """Whether the innermost Python function, or what it calls, communicates."""
+    python = (number for number, (file, _, _) in enumerate(frames) if file.endswith(".py"))
+    return any(
+        any(part in file or part in function for part in _COMMUNICATION) or function in _COLLECTIVES
+        for file, _, function in frames[: next(python, len(frames)) + 1]
+    )
 
 
 def _own(frames: Sequence[tuple[str, int, str]]) -> Source | None:
