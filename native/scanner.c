@@ -34,6 +34,7 @@ enum value {
     BYTES,
     GRID,
     INPUT_DIMS,
+    INPUT_TYPE,
     COLLECTIVE,
     GROUP,
     GROUP_RANKS,
@@ -68,7 +69,7 @@ struct known {
 struct event {
     uint64_t present; /* a bit for each value: to clear the others would cost a tenth of all time */
     struct span values[VALUES];
-    struct known name, shape;
+    struct known name, shape, types, inputs;
     uint64_t position;
     uint64_t wanted; /* bits of those arguments that its row may want */
     uint8_t kind;    /* START, then 0, or 1 more than the code of its category, once that is known */
@@ -105,7 +106,7 @@ enum { UNKNOWN_CATEGORY = 0, COMMUNICATION_NAME = 0, MEMORY_NAME = 1, DROPPED = 
 
 enum { MAX_CATEGORIES = 1 << 10 };
 
-enum { MAX_COLUMNS = 12, FIRST_ROWS = 1 << 12 };
+enum { MAX_COLUMNS = 14, FIRST_ROWS = 1 << 12 };
 
 struct table {
     size_t rows, capacity;
@@ -114,7 +115,7 @@ struct table {
 
 /* Bytes of each column's numbers; 0 behind the last. */
 static const uint8_t WIDTHS[SCANNER_TABLES][MAX_COLUMNS + 1] = {
-    [SCANNER_EVENTS] = {4, 1, 8, 8, 4, 4, 8, 8, 8, 4, 4, 8, 0},
+    [SCANNER_EVENTS] = {4, 1, 8, 8, 4, 4, 8, 8, 8, 4, 4, 8, 4, 4, 0},
     [SCANNER_COMMS] = {8, 4, 4, 4, 8, 8, 8, 4, 8, 8, 0},
     [SCANNER_MEMORY] = {8, 4, 4, 8, 8, 8, 8, 4, 0},
     [SCANNER_FRAMES] = {4, 8, 8, 4, 0},
@@ -178,7 +179,7 @@ struct scanner {
     bool is_lost;
     struct table tables[SCANNER_TABLES];
     struct vocabulary vocabularies[SCANNER_VOCABULARIES];
-    struct foresight names, shapes;
+    struct foresight names, shapes, types, inputs;
     struct buffer thread; /* one key of SCANNER_THREADS: the last event's */
     int32_t thread_number;
     struct gap gaps[GAPS]; /* the first is never used: what nothing is known of points to it */
@@ -315,7 +316,11 @@ static enum value argument_of(struct span key) {
     case 6: return IS(key, "device") ? DEVICE : IS(key, "stream") ? STREAM : OTHER;
     case 8: return IS(key, "Src Rank") ? SOURCE : IS(key, "Dst Rank") ? DESTINATION : OTHER;
     case 9: return IS(key, "Device Id") ? DEVICE_ID : OTHER;
-    case 10: return IS(key, "Input Dims") ? INPUT_DIMS : IS(key, "Group size") ? GROUP_SIZE : OTHER;
+    case 10:
+        return IS(key, "Input Dims")   ? INPUT_DIMS
+               : IS(key, "Input type") ? INPUT_TYPE
+               : IS(key, "Group size") ? GROUP_SIZE
+                                       : OTHER;
     case 11: return IS(key, "correlation") ? CORRELATION : IS(key, "Device Type") ? DEVICE_TYPE : OTHER;
     case 13: return IS(key, "In msg nelems") ? ELEMENTS_IN : OTHER;
     case 14: return IS(key, "Out msg nelems") ? ELEMENTS_OUT : IS(key, "Total Reserved") ? TOTAL_RESERVED : OTHER;
@@ -530,13 +535,22 @@ static inline const uint8_t *known_end(const struct vocabulary *vocabulary, stru
     return end;
 }
 
+/* The same of a value in SCANNER_SHAPES. */
+static inline const uint8_t *shape_end(struct scanner *scanner, const struct event *event, struct reading *reading,
+                                       const uint8_t *at, struct foresight *foresight, struct known *known) {
+    return known_end(&scanner->vocabularies[SCANNER_SHAPES], foresight, (uint32_t)event->name.number, reading, at, known);
+}
+
 static const uint8_t *take_argument(struct scanner *scanner, struct event *event, struct reading *reading,
                                     enum value argument, const uint8_t *at) {
     const bool is_wanted = event->wanted >> argument & 1;
     const uint8_t *end;
     if (is_wanted && (argument == INPUT_DIMS || argument == GRID)) {
-        end = known_end(&scanner->vocabularies[SCANNER_SHAPES], &scanner->shapes, (uint32_t)event->name.number, reading,
-                        at, &event->shape);
+        end = shape_end(scanner, event, reading, at, &scanner->shapes, &event->shape);
+    } else if (is_wanted && argument == INPUT_TYPE) {
+        end = shape_end(scanner, event, reading, at, &scanner->types, &event->types);
+    } else if (is_wanted && argument == CONCRETE_INPUTS) {
+        end = shape_end(scanner, event, reading, at, &scanner->inputs, &event->inputs);
     } else {
         end = !is_wanted || NUMBERS >> argument & 1 ? rough_end(reading, at) : value_end(reading, at);
     }
@@ -569,7 +583,7 @@ static uint64_t wanted_arguments(const struct scanner *scanner, const struct eve
         return ALL_ARGUMENTS;
     }
     switch (scanner->codes[event->category]) {
-    case SCANNER_OP: return BIT(INPUT_DIMS) | BIT(SEQUENCE_NUMBER);
+    case SCANNER_OP: return BIT(INPUT_DIMS) | BIT(INPUT_TYPE) | BIT(CONCRETE_INPUTS) | BIT(SEQUENCE_NUMBER);
     case SCANNER_RUNTIME: return BIT(CORRELATION);
     case SCANNER_INSTANT: return MEMORY_ARGUMENTS;
     case SCANNER_FRAME: return 0;
@@ -692,15 +706,22 @@ static inline int32_t number_of(struct scanner *scanner, const struct event *eve
     return known->at == value.at ? known->number : intern(scanner, vocabulary, value, event->position);
 }
 
-/* A cell of the last row that is a value's number in a vocabulary. */
-static void set_word(struct scanner *scanner, const struct event *event, int table, int column, int vocabulary,
-                     struct span value) {
+/* A cell of the last row that is a value's number in a vocabulary, which `known` may have. */
+static void set_number(struct scanner *scanner, const struct event *event, int table, int column, int vocabulary,
+                       struct span value, const struct known *known) {
     const bool has_value = value.size && !(table == SCANNER_COMMS && IS(value, "null"));
-    const int32_t number = has_value ? number_of(scanner, event, vocabulary, value, &event->shape) : MISSING;
+    const int32_t number = has_value ? number_of(scanner, event, vocabulary, value, known) : MISSING;
     if (has_value && number == FULL) {
         lose(scanner, LOSS_ARGUMENTS, event->position, "more different texts than can be kept");
     }
     set(scanner, table, column, number);
+}
+
+/* The same of a value of communication. */
+static void set_word(struct scanner *scanner, const struct event *event, int table, int column, int vocabulary,
+                     struct span value) {
+    static const struct known none = {NULL, NEW};
+    set_number(scanner, event, table, column, vocabulary, value, &none);
 }
 
 /* The second of "Concrete Inputs", if it is text: Megatron-era traces carry the sequence number there. */
@@ -761,10 +782,14 @@ static void add_arguments(struct scanner *scanner, const struct event *event, in
     set_integer(scanner, event, table, EVENT_CORRELATION,
                 on_device || code == SCANNER_RUNTIME ? get(event, CORRELATION) : none);
     set_integer(scanner, event, table, EVENT_BYTES, on_device ? get(event, BYTES) : none);
-    set_word(scanner, event, table, EVENT_SHAPE, SCANNER_SHAPES,
-             on_device ? get(event, GRID) : code == SCANNER_OP ? get(event, INPUT_DIMS) : none);
+    set_number(scanner, event, table, EVENT_SHAPE, SCANNER_SHAPES,
+               on_device ? get(event, GRID) : code == SCANNER_OP ? get(event, INPUT_DIMS) : none, &event->shape);
     set_integer(scanner, event, table, EVENT_OCCUPANCY, on_device ? get(event, OCCUPANCY) : none);
     set_integer(scanner, event, table, EVENT_SEQUENCE, code == SCANNER_OP ? get(event, SEQUENCE_NUMBER) : none);
+    set_number(scanner, event, table, EVENT_TYPES, SCANNER_SHAPES, code == SCANNER_OP ? get(event, INPUT_TYPE) : none,
+               &event->types);
+    set_number(scanner, event, table, EVENT_VALUES, SCANNER_SHAPES,
+               code == SCANNER_OP ? get(event, CONCRETE_INPUTS) : none, &event->inputs);
 }
 
 static void add_event(struct scanner *scanner, const struct event *event) {
@@ -1011,7 +1036,7 @@ static const uint8_t *read_event(struct scanner *scanner, struct reading *readin
     event.kind = START;
     event.gap = scanner->first_gap;
     event.wanted = ALL_ARGUMENTS;
-    event.name = event.shape = (struct known){NULL, NEW};
+    event.name = event.shape = event.types = event.inputs = (struct known){NULL, NEW};
     reading->problem = NULL;
     if (*at != '{') {
         return refuse(reading, "no event stands there");

@@ -27,7 +27,7 @@
 #include "api.h"
 
 /* native.py mirrors every enumeration here; raise it with any change. */
-enum { SCANNER_VERSION = 14 };
+enum { SCANNER_VERSION = 15 };
 
 enum scanner_status {
     SCANNER_MORE,      /* within the list */
@@ -72,6 +72,8 @@ enum scanner_event_column {
     EVENT_SHAPE,
     EVENT_OCCUPANCY,
     EVENT_SEQUENCE,
+    EVENT_TYPES,
+    EVENT_VALUES,
 };
 
 /* Columns of SCANNER_COMMS, as `model.CommArgs`. */
@@ -113,7 +115,7 @@ enum scanner_oddity_column { ODDITY_TABLE, ODDITY_COLUMN, ODDITY_ROW, ODDITY_VAL
 
 enum scanner_vocabulary {
     SCANNER_TEXTS,      /* names and metadata: JSON values */
-    SCANNER_SHAPES,     /* "Input Dims" and "grid": JSON values */
+    SCANNER_SHAPES,     /* "Input Dims", "Input type", "Concrete Inputs" and "grid": JSON values */
     SCANNER_THREADS,    /* pid and tid: two JSON values with a comma between */
     SCANNER_CATEGORIES, /* "cat", or "ph" of events without: a JSON string */
     SCANNER_VALUES,     /* ODDITY_VALUE: JSON values */

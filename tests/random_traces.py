@@ -98,6 +98,8 @@ def trace(events: list[tuple[int, int, int, int, int, int]], *, device: bool) ->
             shape=np.where(on_device, -1, len(NAMES) + varied % len(SHAPES)).astype(np.int32),
             occupancy=np.where(on_device, varied % 120, -1).astype(np.int32),
             sequence=np.where(table[:, 0] == int(Category.OP), varied % 8 - 1, -1),
+            types=np.full(len(table), -1, np.int32),
+            values=np.full(len(table), -1, np.int32),
         ),
         comms=CommArgs(
             comms, *(nothing.astype(np.int32),) * 3, *(nothing,) * 3, nothing.astype(np.int32), nothing, nothing

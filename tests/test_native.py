@@ -53,7 +53,7 @@ def rows(of: RankTrace) -> list[tuple[object, ...]]:
     texts = np.array([*of.strings, None], object)
     threads = [*of.threads]
     events = {name: getattr(of.events, name).tolist() for name in of.events.__struct_fields__}
-    events |= {name: texts[events[name]].tolist() for name in ("name", "shape")}
+    events |= {name: texts[events[name]].tolist() for name in ("name", "shape", "types", "values")}
     events["thread"] = [threads[index] for index in events["thread"]]
     comms = {name: getattr(of.comms, name).tolist() for name in of.comms.__struct_fields__}
     comms |= {name: texts[comms[name]].tolist() for name in ("collective", "group", "group_ranks", "dtype")}

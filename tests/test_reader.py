@@ -107,9 +107,11 @@ def test_types_of_columns_are_those_of_the_model() -> None:
             "device",
             "shape",
             "occupancy",
+            "types",
+            "values",
         }
         assert {name for name, dtype in columns.items() if dtype == np.int64} == columns.keys() - {
-            "name", "thread", "device", "shape", "occupancy",
+            "name", "thread", "device", "shape", "occupancy", "types", "values",
         }  # fmt: skip
 
 

@@ -605,8 +605,9 @@ def _add_collective(
 def columns(**given: list[int]) -> Events:
     """Events from the columns that matter; the others are zero, and missing where that can be."""
     size = len(next(iter(given.values())))
-    missing = dict.fromkeys(("device", "stream", "correlation", "bytes", "shape", "occupancy", "sequence"), -1)
-    types = {"category": np.int8} | dict.fromkeys(("name", "thread", "device", "shape", "occupancy"), np.int32)
+    texts = ("shape", "types", "values")
+    missing = dict.fromkeys(("device", "stream", "correlation", "bytes", "occupancy", "sequence", *texts), -1)
+    types = {"category": np.int8} | dict.fromkeys(("name", "thread", "device", "occupancy", *texts), np.int32)
     return Events(
         **{
             name: np.array(given.get(name, [missing.get(name, 0)] * size), types.get(name, np.int64))

@@ -44,6 +44,8 @@ class OpArgs(msgspec.Struct, gc=False):
     """Of operators."""
 
     dims: Raw = msgspec.field(default=ABSENT, name="Input Dims")
+    types: Raw = msgspec.field(default=ABSENT, name="Input type")
+    values: Raw = msgspec.field(default=ABSENT, name="Concrete Inputs")
     sequence: Int64 = msgspec.field(default=MISSING, name="Sequence number")
 
 

@@ -54,6 +54,8 @@ EVENT_TYPES: dict[str, type[np.generic]] = {
     "shape": np.int32,
     "occupancy": np.int32,
     "sequence": np.int64,
+    "types": np.int32,
+    "values": np.int32,
 }
 COMM_TYPES: dict[str, type[np.generic]] = {
     "event": np.int64,
@@ -252,7 +254,8 @@ class Columns:
 
         rows = np.flatnonzero(category == Category.OP)
         ops = arguments(OpArgs, rows)
-        part["shape"][rows] = _column([self._shapes[bytes(args.dims)] for args in ops])
+        for column, argument in (("shape", "dims"), ("types", "types"), ("values", "values")):
+            part[column][rows] = _column([self._shapes[bytes(getattr(args, argument))] for args in ops])
         part["sequence"][rows] = _column([args.sequence for args in ops])
 
     def _metadata(self, args: CommunicationArgs) -> tuple[int, ...]:

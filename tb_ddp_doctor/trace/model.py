@@ -82,6 +82,9 @@ class Events(msgspec.Struct, frozen=True, eq=False):
     #: "Sequence number": joins an operator of forward with the autograd node that it made. Each thread counts for
     #: itself; operators that make no node have the number of the next one that does.
     sequence: Ints
+    #: Indices into `RankTrace.strings` of the raw JSON of an operator's "Input type" and "Concrete Inputs".
+    types: Indices
+    values: Indices
 
     def __len__(self) -> int:
         return len(self.name)

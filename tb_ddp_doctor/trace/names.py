@@ -760,3 +760,31 @@ ELEMENT_BYTES: dict[str, int] = {
     "ComplexDouble": 16,
     UNKNOWN_DTYPE: 1,
 }  # fmt: skip
+
+
+#: Bytes of an element by the type of an operator's input ("Input type"), as C++ and torch spell it.
+OPERATOR_ELEMENT_BYTES: dict[str, int] = {
+    "unsigned char": 1, "signed char": 1, "char": 1, "bool": 1,
+    "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
+    "c10::Float8_e8m0fnu": 1, "c10::qint8": 1, "c10::quint8": 1,
+    "short": 2, "short int": 2, "unsigned short": 2, "c10::Half": 2, "c10::BFloat16": 2,
+    "int": 4, "unsigned int": 4, "float": 4, "c10::complex<c10::Half>": 4,
+    "long": 8, "long int": 8, "long long": 8, "unsigned long": 8, "double": 8, "c10::complex<float>": 8,
+    "c10::complex<double>": 16,
+}  # fmt: skip
+#: Those of them that are floating-point numbers.
+FLOATING_TYPES = frozenset(
+    kind for kind in OPERATOR_ELEMENT_BYTES if "Float" in kind or kind in ("float", "double", "c10::Half")
+)
+_ELEMENT_TYPE = re.compile(r"\b(c10::BFloat16|c10::Half|float|double)\b|OpaqueType<(\d+)u?>")
+_OPAQUE = {"1": "bool", "2": "c10::Half", "4": "float", "8": "double", "16": "c10::complex<double>"}
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def element_type(kernel: str) -> str:
+    """The type of a torch kernel's elements: the first among its template's arguments, "" if there is none."""
+    start = kernel.find("<")
+    found = _ELEMENT_TYPE.search(kernel, start) if start >= 0 else None
+    if not found:
+        return ""
+    return found[1] or _OPAQUE.get(found[2], "")

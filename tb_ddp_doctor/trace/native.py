@@ -46,7 +46,7 @@ from tb_ddp_doctor.trace.stream import StreamCutError
 MAX_STRINGS = 1 << 20
 
 # From here to `_PROTOTYPES`: native/scanner.h.
-_VERSION = 14
+_VERSION = 15
 _MORE, _LIST_END, _CUT, _NO_MEMORY = range(4)
 _REACHED = {_MORE: SalvagedTo.MORE, _LIST_END: SalvagedTo.LIST_END, _CUT: SalvagedTo.CUT}
 _EVENTS, _COMMS, _MEMORY, _FRAMES, _ODDITIES = range(5)
@@ -266,7 +266,9 @@ class NativeColumns:
     def _decode_shapes(self) -> None:
         shapes = Shapes(self.strings)
         tokens, _ = self._scanner.vocabulary(_SHAPES)
-        self._scanner.remap(self._events["shape"], [shapes[token] for token in tokens])
+        numbers = [shapes[token] for token in tokens]
+        for name in ("shape", "types", "values"):
+            self._scanner.remap(self._events[name], numbers)
 
     def _decode_threads(self) -> None:
         tokens, _ = self._scanner.vocabulary(_THREADS)
