@@ -58,6 +58,7 @@ from tb_ddp_doctor.digest.model import (
     zeros,
 )
 from tb_ddp_doctor.digest.op_stalls import no_op_stalls
+from tb_ddp_doctor.digest.roofline import no_roofline
 from tb_ddp_doctor.digest.starvation import no_blocking
 from tb_ddp_doctor.engine import examine
 from tb_ddp_doctor.findings import PHASES
@@ -211,6 +212,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
             *(np.array([value]) for value in (600 * steps, 0, int(compute.sum()), 0, 0, 0)),
         ),
         track=_track(start + stall, start, finish, compute, arrival, end, shown),
+        roofline=no_roofline(),
         gradients=_gradients(start + stall, compute, shown),
         contents=TraceContents({}, "", "training", "ProfilerStep", 0.0, 0, 600 * steps, 0, ""),
         warnings=(),
@@ -244,7 +246,7 @@ def _track(begin, start, finish, compute, arrival, end, shown) -> track.Track:
     stalls = Intervals(shown(start[stalled]), shown(begin[stalled] - 1))
     steps = Steps(np.arange(len(start)), shown(start), shown(finish), shown(start), shown(finish))
     compute, stream = np.full(launched.size, 7), np.full(arrival.size, 20)
-    return track.track(
+    rows, _ = track.track(
         steps,
         track.DeviceWork(
             shown(marks[:, :-1].ravel()),
@@ -264,6 +266,7 @@ def _track(begin, start, finish, compute, arrival, end, shown) -> track.Track:
             0,
         ),
     )
+    return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -11,6 +11,8 @@ export interface Account {
   /** null where nothing is. */
   unexplained: Unexplained | null;
   left_out: LeftOutStep[];
+  /** The floor, against what the device could do; in the order of `FloorKind`. */
+  floor_lines: FloorLine[];
 }
 
 /** A part of the step. */
@@ -279,6 +281,22 @@ export interface FindingChange {
   after_ms: number;
   /** Of the costliest of them, in the later run where it is still there. */
   title: string;
+}
+
+/** A part of the floor. */
+export interface FloorLine {
+  kind: "avoidable-traffic" | "below-attainable" | "below-link-speed" | "limit" | "not-modelled";
+  /** Summed over ranks and steps, ns; the lines of a floor sum to its total. */
+  total_ns: number;
+  /** Mean over ranks and steps, and its share of the step, 0 to 1. */
+  ms: number;
+  share: number;
+  /** From where to where it lies, ms: what fusion avoids may be its reads alone, or its writes too. */
+  range_ms: [number, number];
+  /** `ms` by class of kernels, those with none left out. */
+  by_class: Record<string, number>;
+  /** What to record so that more is known, or "". */
+  note: string;
 }
 
 /** Gaps of at least `from_ms` and less than `to_ms`. */

@@ -166,6 +166,28 @@ class LeftOutStep(msgspec.Struct, frozen=True):
     reason: str
 
 
+#: Parts of the floor: what this model takes at least on this device; kernels above their roofline; reads that fusion
+#: avoids; exposed communication below the link's speed; kernels whose work is not known.
+FloorKind = Literal["limit", "below-attainable", "avoidable-traffic", "below-link-speed", "not-modelled"]
+
+
+class FloorLine(msgspec.Struct, frozen=True):
+    """A part of the floor."""
+
+    kind: FloorKind
+    #: Summed over ranks and steps, ns; the lines of a floor sum to its total.
+    total_ns: int
+    #: Mean over ranks and steps, and its share of the step, 0 to 1.
+    ms: float
+    share: float
+    #: From where to where it lies, ms: what fusion avoids may be its reads alone, or its writes too.
+    range_ms: tuple[float, float]
+    #: `ms` by class of kernels, those with none left out.
+    by_class: dict[str, float]
+    #: What to record so that more is known, or "".
+    note: str = ""
+
+
 class Account(msgspec.Struct, frozen=True):
     """The whole step: floor + tracing + findings + unexplained."""
 
@@ -178,6 +200,8 @@ class Account(msgspec.Struct, frozen=True):
     #: None where nothing is.
     unexplained: Unexplained | None
     left_out: tuple[LeftOutStep, ...] = ()
+    #: The floor, against what the device could do; in the order of `FloorKind`.
+    floor_lines: tuple[FloorLine, ...] = ()
 
     def line(self, kind: LineKind) -> AccountLine:
         """The line of the floor, of tracing, or of what is unexplained."""

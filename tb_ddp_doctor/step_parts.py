@@ -207,3 +207,17 @@ MEMORY: Mapping[str, MemoryPart] = {
         title="other", when="buffers, workspaces, frozen parameters, and what else stays", colour="alloc"
     ),
 }
+
+
+#: Classes of kernels (`digest.model.GpuTime`), as tables name them.
+KERNEL_CLASSES: Mapping[str, str] = {
+    "gemm": "GEMM",
+    "convolution": "convolution",
+    "attention": "attention",
+    "norm": "normalisation and reduction",
+    "elementwise": "elementwise",
+    "copy": "copy and cast",
+    "optimizer": "optimizer",
+    "embedding": "embedding and index",
+    "other": "other",
+}

@@ -303,6 +303,17 @@ RUN = {
         ],
         "unexplained": (dict, type(None)),
         "left_out": [{"step": int, "ms": NUMBER, "reason": str}],
+        "floor_lines": [
+            {
+                "kind": str,
+                "total_ns": int,
+                "ms": NUMBER,
+                "share": NUMBER,
+                "range_ms": [NUMBER],
+                "by_class": dict,
+                "note": str,
+            }
+        ],
     },
     "budget_ms": {"0": dict.fromkeys(OWNERS, NUMBER)},
     "phases_ms": {"0": dict.fromkeys(PHASES, NUMBER)},

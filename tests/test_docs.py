@@ -102,6 +102,7 @@ def test_the_readme_leads_to_the_page_of_each_rule() -> None:
         "Account",
         "AccountLine",
         "Unexplained",
+        "FloorLine",
         "LeftOutStep",
         "Clock",
         "Traffic",

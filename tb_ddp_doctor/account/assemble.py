@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from tb_ddp_doctor.account import memory_text
+from tb_ddp_doctor.account.floor import floor_lines
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.account.verdict import verdict
 from tb_ddp_doctor.account.witnesses import Contradiction, Witnesses, contradictions, doubted
@@ -18,6 +20,7 @@ from tb_ddp_doctor.facts.arrivals import arrivals, traffic
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.memory import memory
 from tb_ddp_doctor.facts.replayed import whatif
+from tb_ddp_doctor.facts.roofline import link_excess, roofline
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.findings import (
     OWNERS,
@@ -26,6 +29,7 @@ from tb_ddp_doctor.findings import (
     Clock,
     Diagnosis,
     FileWarning,
+    FloorLine,
     Memory,
     PathPiece,
     PathStep,
@@ -76,7 +80,7 @@ def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, la
         step_ms=job.step_ns / 1e6,
         verdict=said.name,
         headline=said.headline,
-        account=savings.account,
+        account=replace(savings.account, floor_lines=_floor_lines(facts, savings)),
         budget_ms=_by_rank_and_name(job, job.budget.owner_ns, OWNERS),
         phases_ms=_by_rank_and_name(job, phases.device_ns, PHASES) if job.tells_phases else {},
         host_phases_ms=_by_rank_and_name(job, phases.host_ns, PHASES) if job.tells_phases else {},
@@ -103,6 +107,15 @@ def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, la
         headline_rest=said.rest,
         opportunities=savings.opportunities,
     )
+
+
+def _floor_lines(facts: Facts, savings: Savings) -> tuple[FloorLine, ...]:
+    """The floor, opened; none where that fails."""
+    try:
+        return floor_lines(savings, facts.get(roofline), facts.get(link_excess))
+    except Exception:
+        _log.debug("opening the floor failed", exc_info=True)
+        return ()
 
 
 def _by_rank_and_name(job: Job, times_ns: Ints, names: Sequence[str]) -> dict[str, dict[str, float]]:

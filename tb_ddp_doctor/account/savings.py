@@ -78,7 +78,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
     possible: Sequence[Found] = ()
 
     @property
-    def _size(self) -> int:
+    def size(self) -> int:
         """Ranks times steps: what sums are divided by."""
         return int(np.prod(self.whatif.shape))
 
@@ -87,14 +87,14 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         """Length of all steps of all ranks, ns."""
         return int(self.job.budget.window_ns.sum())
 
-    def _total_ns(self, change: Change) -> int:
+    def total_ns(self, change: Change) -> int:
         """The same without what is removed; never negative."""
         saved = int((self.whatif.recorded_ns - self.whatif.step_ns(change)).sum())
         return max(self.step_total_ns - saved, 0)
 
     @cached_property
     def _untraced_total_ns(self) -> int:
-        return min(self._total_ns(self.whatif.tracing), self.step_total_ns)
+        return min(self.total_ns(self.whatif.tracing), self.step_total_ns)
 
     @cached_property
     def _chain(self) -> tuple[_Link, ...]:
@@ -179,9 +179,9 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         fixes = self._fixes
         played = self.whatif.after(fixes)
         order = list(_by_precedence(self.possible, lambda found: played.cost_ns(found.change)))
-        before_ns = min(self._total_ns(fixes), self._untraced_total_ns)
+        before_ns = min(self.total_ns(fixes), self._untraced_total_ns)
         made = [one for link in self._links(order, fixes, before_ns) for one in self._findings(link, played)]
-        least_ms = _LEAST_SAVED * self.step_total_ns / self._size / 1e6
+        least_ms = _LEAST_SAVED * self.step_total_ns / self.size / 1e6
         return tuple(sorted((one for one in made if one.cost_ms >= least_ms), key=lambda one: -one.cost_ms))
 
     def _together(self, one: Finding, findings: Sequence[Finding]) -> Together | None:
@@ -221,9 +221,9 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         alone, if not the recorded one.
         """
         played = played or self.whatif
-        found, step_ns = link.found, self.step_total_ns / self._size
+        found, step_ns = link.found, self.step_total_ns / self.size
         for name, (fault, total_ns) in self._parts(link).items():
-            cost_ns = total_ns / self._size
+            cost_ns = total_ns / self.size
             share = cost_ns / step_ns if step_ns else 0.0
             alone_ns = cost_ns if found.rule.is_of_tracing else played.cost_ns(fault.change)
             seemed = found.rule.names_stragglers or alone_ns >= Severity.MINOR.least_share * step_ns
@@ -320,11 +320,16 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
             if amount is not None and (taken := mean_ms(amount)) >= 0.005:
                 yield Measurement(f"{name} that the fix removes", taken, "ms", ranks, steps, owner=owner)
         if not change.is_nothing:
-            step = self.step_total_ns / self._size
+            step = self.step_total_ns / self.size
             yield Measurement("step now", step / 1e6, "ms", tuple(self.job.ranks.tolist()))
-            yield Measurement("what tracing adds", (step - self._untraced_total_ns / self._size) / 1e6, "ms")
+            yield Measurement("what tracing adds", (step - self._untraced_total_ns / self.size) / 1e6, "ms")
             yield Measurement("saved if this alone is fixed", alone_ns / 1e6, "ms")
             yield Measurement("saved on top of the findings charged before it", cost_ns / 1e6, "ms")
+
+    @cached_property
+    def faultless(self) -> Change:
+        """What the job would be without at its floor: every finding, tracing, and whatever no rule named."""
+        return self._fixes | self.whatif.faultless
 
     @cached_property
     def account(self) -> Account:
@@ -332,7 +337,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         links = self._chain
         before_ns = self._untraced_total_ns - sum(link.total_ns for link in links)
         fixes = self._fixes
-        floor_ns = min(before_ns, self._total_ns(fixes | self.whatif.faultless))
+        floor_ns = min(before_ns, self.total_ns(self.faultless))
         is_said = before_ns - floor_ns >= _LEAST_LOCATED * self.step_total_ns
         floor_ns -= min(self._unrecorded_arrivals_ns, floor_ns)
         lines: list[tuple[LineKind, str, int]] = [("floor", "", floor_ns)]
@@ -354,7 +359,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def _line(self, kind: LineKind, finding: str, total_ns: int) -> AccountLine:
         share = total_ns / self.step_total_ns if self.step_total_ns else 0.0
-        return AccountLine(kind, finding or None, total_ns, total_ns / self._size / 1e6, share)
+        return AccountLine(kind, finding or None, total_ns, total_ns / self.size / 1e6, share)
 
     @cached_property
     def _unrecorded_arrivals_ns(self) -> int:
@@ -461,10 +466,10 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         untraced = any(found.rule.is_of_tracing and found.rule.id in fixed for found in self.everything)
         together = reduce(or_, change, self.whatif.tracing)
         known = self._of_prefixes.get(frozenset(fixed) - {"profiler-overhead"})
-        after_ns = min(self._total_ns(together), self._untraced_total_ns) if known is None else known
+        after_ns = min(self.total_ns(together), self._untraced_total_ns) if known is None else known
         saved_ns = (self.step_total_ns if untraced else self._untraced_total_ns) - after_ns
-        step_ns = self.step_total_ns / self._size
-        saved = saved_ns / self._size
+        step_ns = self.step_total_ns / self.size
+        saved = saved_ns / self.size
         least, most = interval(saved, self.job.clock.residual_ns or 0.0, step_ns)
         return Prospect(
             fixed=tuple(fixed),

@@ -60,6 +60,7 @@ from tb_ddp_doctor.digest.point_to_point import message_ends, messages, no_messa
 from tb_ddp_doctor.digest.purposes import with_purposes
 from tb_ddp_doctor.digest.rank_track import rank_track
 from tb_ddp_doctor.digest.redundant import redundant
+from tb_ddp_doctor.digest.roofline import no_roofline, roofline
 from tb_ddp_doctor.digest.starvation import blocking_calls, no_blocking, recording, starvation
 from tb_ddp_doctor.digest.steps import NO_STEP, UPDATE, device_windows, host_steps, repeated_steps, step_of, updates
 from tb_ddp_doctor.digest.trace_contents import MARKED, trace_contents
@@ -118,6 +119,9 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
     starved_ns, blocking = starvation(host, device, steps, layers, blocked, removable, others, words)
     found = device_collectives(host, device, phase, words)
     meetings = host_meetings(host, steps, words)
+    played, row_end_ns = rank_track(
+        host, device, steps, layers, blocked, calls, updates, stuck.intervals, phases, meetings
+    )
     return RankDigest(
         file=trace.file,
         header=trace.header,
@@ -163,7 +167,8 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         code=code(host, device, words),
         op_stalls=op_stalls(host, device, steps, layers, stuck, words),
         memory=memory(host, number, steps, phases, found, words),
-        track=rank_track(host, device, steps, layers, blocked, calls, updates, stuck.intervals, phases, meetings),
+        track=played,
+        roofline=roofline(host, device, row_end_ns, words),
         gradients=gradients(host, device, steps, phase, words),
         contents=contents,
         warnings=(*trace.warnings, *_joining_warnings(device, number, rows)),
@@ -229,6 +234,7 @@ def _digest_host(host: HostCalls) -> RankDigest:
         op_stalls=no_op_stalls(),
         memory=memory(host, ON_CPU, steps, phases, found, words),
         track=no_track(),
+        roofline=no_roofline(),
         gradients=no_gradients(),
         contents=contents,
         warnings=(*trace.warnings, *_group_warnings(trace, found)),

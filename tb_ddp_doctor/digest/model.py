@@ -28,7 +28,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 3
+MEANING = 4
 
 
 class RankOwner(IntEnum):
@@ -410,6 +410,93 @@ class Track(msgspec.Struct, frozen=True, eq=False):
 
     def __len__(self) -> int:
         return len(self.step)
+
+
+class GpuTime(IntEnum):
+    """Classes of operators by what their kernels do: what a device's time goes to (see `operator_work`)."""
+
+    GEMM = 0
+    CONVOLUTION = 1
+    ATTENTION = 2
+    #: Normalisation, softmax and reduction.
+    NORM = 3
+    ELEMENTWISE = 4
+    #: Copies, casts, concatenations.
+    COPY = 5
+    OPTIMIZER = 6
+    #: Embeddings, gather and scatter.
+    EMBEDDING = 7
+    OTHER = 8
+    #: Kernels whose work is not known: without shapes, or of no operator in the table.
+    NOT_MODELLED = 9
+    #: Reads of what the kernel before wrote: an amount beside the classes, part of their time.
+    AVOIDABLE = 10
+    #: The writes of the same, which go too where nothing else needs them.
+    POSSIBLE = 11
+
+
+class RooflineCalls(msgspec.Struct, frozen=True, eq=False):
+    """Calls of operators in the recorded steps, with all kernels that each launched: one row per operator, inputs and
+    longest kernel. A kernel of no operator of the table is a call of its own. Copies and memsets count as kernels.
+    """
+
+    #: The call's longest kernel, and the operator, "" for none.
+    name: Indices
+    operator: Indices
+    #: Sizes of its first tensors, as "16x5185x64, 16x64x5185", and the type of the first; "" where that is not told.
+    inputs: Indices
+    dtype: Indices
+    #: In what it multiplies (value of a `names.Precision`), "" of what multiplies nothing.
+    precision: Indices
+    #: A `GpuTime`.
+    kind: Annotated[Indices, GpuTime]
+    #: Calls, the kernels that they launched, and the device's time in these, summed over kernels.
+    count: Ints
+    kernels: Ints
+    total_ns: Ints
+    #: The least work of one call: floating-point operations, bytes read and written; 0 if it is not known.
+    flops: Ints
+    read_bytes: Ints
+    written_bytes: Ints
+    #: The longest one, from its first kernel to its last.
+    longest_start_ns: Ints
+    longest_end_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+class RooflineRows(msgspec.Struct, frozen=True, eq=False):
+    """Where in the track the calls are; one row per row of `Track` and row of `RooflineCalls`."""
+
+    row: Indices
+    call: Indices
+    #: Calls, and the device's time in their kernels.
+    count: Ints
+    ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+class Avoidable(msgspec.Struct, frozen=True, eq=False):
+    """Bytes in rows of `Track` that fusion of consecutive loops over elements avoids (see `digest.roofline`)."""
+
+    row: Indices
+    #: Reads of what the kernel before wrote; and these writes, which go too where nothing else needs them.
+    read_bytes: Ints
+    written_bytes: Ints
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+class Roofline(msgspec.Struct, frozen=True, eq=False):
+    """The work of a rank's kernels."""
+
+    calls: RooflineCalls
+    rows: RooflineRows
+    avoidable: Avoidable
 
 
 class Gradients(msgspec.Struct, frozen=True, eq=False):
@@ -863,6 +950,7 @@ class RankDigest(msgspec.Struct, frozen=True, eq=False):
     code: Code
     memory: Memory
     track: Track
+    roofline: Roofline
     gradients: Gradients
     contents: TraceContents
     warnings: tuple[FileWarning, ...]

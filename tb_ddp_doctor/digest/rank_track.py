@@ -17,6 +17,7 @@ from tb_ddp_doctor.digest.phases import HostPhases
 from tb_ddp_doctor.digest.starvation import BLOCKING, BlockingCalls, recording_ns
 from tb_ddp_doctor.digest.steps import step_of
 from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 
 #: A call that needs an event follows the synchronisation with it at once, ns.
@@ -34,13 +35,14 @@ def rank_track(
     op_stalls: Intervals,
     phases: HostPhases,
     meetings: HostMeetings,
-) -> Track:
-    """The rank's track; none where the trace does not show what the host does when it launches.
+) -> tuple[Track, Ints]:
+    """The rank's track, and when each of its rows ends on the host, shape (rows,), ns; no rows where the trace does not
+    show what the host does when it launches.
 
     `op_stalls` is when the host is stalled inside an op.
     """
     if not len(steps) or not _launched_by_operators(host, device):
-        return track.no_track()
+        return track.no_track(), np.empty(0, np.int64)
     # A call that a step ends with is of that step.
     within = step_of(device.launch_ns, steps.host_start_ns)
     until = np.append(steps.host_start_ns[1:], steps.host_end_ns[-1])[within]

@@ -127,8 +127,8 @@ def track(
     host: HostTime,
     phases: Sequence[Intervals] = (),
     meetings: Meetings = NO_MEETINGS,
-) -> Track:
-    """Cut a rank's steps into rows.
+) -> tuple[Track, Ints]:
+    """Cut a rank's steps into rows, and say when each row ends on the host, shape (rows,).
 
     `steps` has at least one step. `phases` is when the host is in each `Phase` up to OTHER, in that order; without them
     all rows are in OTHER. Times are ns on the rank's own clock.
@@ -146,7 +146,7 @@ def track(
     count = searchsorted(host.recorded_ns, rows.issued_ns) - searchsorted(host.recorded_ns, rows.begin_ns)
     recording = np.minimum(count * host.recording_ns, work)
     ready = _readiness(rows, needs, communication)
-    return Track(
+    found = Track(
         step=StepRow((searchsorted(steps.host_start_ns, rows.begin_ns, side="right") - 1).astype(np.int32)),
         host=_host_times(np.column_stack((spent, recording, work - recording))),
         phase=_phase(rows, phases),
@@ -170,6 +170,7 @@ def track(
         needs=ready.needs,
         ready_ns=ready.ns,
     )
+    return found, rows.end_ns
 
 
 def no_track() -> Track:

@@ -28,13 +28,15 @@ INTO = {
     ),
     "collectives": "track.awaits track.after track.follows message_ends.call",
     "collectives and host meetings": "track.queue_part track.launches",
-    "track": "track.host.row track.queue_row track.needs",
+    "track": "track.host.row track.queue_row track.needs roofline.rows.row roofline.avoidable.row",
+    "calls": "roofline.rows.call",
     "strings": (
         "collectives.kind collectives.group collectives.group_ranks collectives.dtype collectives.purpose kernels.name "
         "kernels.shape kernels.inputs operators.name blocking.call blocking.op blocking.own stalled.doing stalled.own "
         "op_stalls.op op_stalls.call op_stalls.kernel gap_ops.kernel gap_ops.before gap_ops.after message_ends.group "
         "host_meetings.kind "
-        "code.function gradients.module memory.largest.op "
+        "code.function gradients.module memory.largest.op roofline.calls.name roofline.calls.operator "
+        "roofline.calls.inputs roofline.calls.dtype roofline.calls.precision "
         "memory.largest.module memory.largest.own memory.kept.op memory.kept.own memory.modules.module"
     ),
     "flags": "messages.sent message_ends.sent operators.on_device",
@@ -96,6 +98,7 @@ def check(digest: RankDigest) -> None:
         "collectives": len(digest.collectives),
         "collectives and host meetings": len(digest.collectives) + len(digest.host_meetings),
         "track": len(digest.track),
+        "calls": len(digest.roofline.calls),
         "strings": len(digest.strings),
         "flags": 2,
     }

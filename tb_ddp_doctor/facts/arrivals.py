@@ -139,7 +139,7 @@ def _sized(facts: Facts) -> Sized | None:
     """None where collectives could not be matched, or the traces do not tell their sizes."""
     if not len(facts.job.matched):
         return None
-    traffic = facts.get(_traffic)
+    traffic = facts.get(matched_traffic)
     return Sized(facts.get(_all_transfers), traffic) if any(one.has_bytes for one in traffic) else None
 
 
@@ -202,7 +202,8 @@ def _transfers(facts: Facts) -> Transfers:
     return facts.get(_all_transfers)
 
 
-def _traffic(facts: Facts) -> tuple[Traffic, ...]:
+def matched_traffic(facts: Facts) -> tuple[Traffic, ...]:
+    """The collectives by kind and group; empty where none was matched."""
     return communication(facts.job)
 
 
@@ -210,13 +211,13 @@ def _traffic(facts: Facts) -> tuple[Traffic, ...]:
 def traffic(facts: Facts) -> tuple[Traffic, ...]:
     """The collectives by kind and group. Raises MissingFactError where none was matched."""
     needs_matches(facts.job)
-    return facts.get(_traffic)
+    return facts.get(matched_traffic)
 
 
 @fact
 def _links(facts: Facts) -> tuple[Link, ...]:
     """Empty where nothing can be compared: a rule that only asks for a cause is applicable all the same."""
-    return links(facts.job, facts.get(_traffic))
+    return links(facts.job, facts.get(matched_traffic))
 
 
 @fact

@@ -67,15 +67,27 @@ class Expected(msgspec.Struct, frozen=True, eq=False):
     def gemm_rate(self, precision: str) -> float | None:
         """FLOP per second of large GEMMs on the median rank; None where it was not measured."""
         names = next((names for known, names in _MEASURES.items() if known.value == precision), ())
-        rates = [
-            float(np.median([value for value in measure.values if value is not None]))
-            for measure in self.calibration.measures
-            if measure.name in names and any(value is not None for value in measure.values)
-        ]
+        rates = [rate for name in names if (rate := self._median(name)) is not None]
         return max(rates) * 1e12 if rates else None
+
+    def memory_rate(self) -> float:
+        """Bytes per second of the memory of the median rank's GPU; 0 where it was not measured."""
+        return (self._median("memory bandwidth") or 0.0) * 1e9 if self.calibration.backend == "nccl" else 0.0
+
+    def _median(self, name: str) -> float | None:
+        """A measure of the median rank, in its unit; None where it was not measured."""
+        values = [
+            value
+            for measure in self.calibration.measures
+            if measure.name == name
+            for value in measure.values
+            if value is not None
+        ]
+        return float(np.median(values)) if values else None
 
 
 @fact
-def _expected(facts: Facts) -> Expected | None:
+def expected(facts: Facts) -> Expected | None:
+    """What the job's calibration lets expect; None where it has none."""
     job = facts.job
     return None if job.calibration is None else Expected(job.calibration, job.nodes)

@@ -22,6 +22,10 @@ class _Peak(msgspec.Struct, frozen=True):
     float32: float
     bandwidth: float
 
+    @property
+    def cache_mib(self) -> int:
+        return _CACHES.get(self.multiprocessors, 0)
+
     def of(self, precision: Precision) -> float:
         return float(getattr(self, precision.name.lower()))
 
@@ -65,6 +69,21 @@ _PEAKS: tuple[tuple[str, _Peak], ...] = (
 )
 
 
+#: Bandwidth of NVLink and Infinity Fabric in one direction, GB/s, of devices that have it by their name. Sources: the
+#: same data sheets, which state both directions together.
+_LINKS: tuple[tuple[str, float], ...] = (
+    (r"GB[23]00|B[123]00", 900),
+    (r"PCIe|PCIE|NVL\b", 0),
+    (r"GH200|H200|H[18]00", 450),
+    (r"A[18]00.*SXM", 300),
+    (r"V100.*SXM", 150),
+    (r"MI3[0-9]{2}[AX]", 448),
+)
+#: MiB of L2 cache by multiprocessors. Sources: whitepapers of NVIDIA's architectures, AMD's CDNA 3 (Infinity Cache).
+_CACHES = {148: 126, 132: 50, 114: 50, 78: 60, 108: 40, 56: 24, 142: 96, 58: 48, 128: 72, 170: 96, 80: 6, 40: 4}
+_CACHES |= {256: 256, 304: 256, 228: 256, 110: 8, 104: 8, 120: 8, 84: 6, 82: 6, 72: 6}
+
+
 #: What devices are known by, as a user may name them.
 DEVICES = (
     *("GB300", "GB200", "B300", "B200", "B100", "GH200", "H200", "H100", "H800", "H20"),
@@ -82,10 +101,39 @@ class Peaks(msgspec.Struct, frozen=True):
     bandwidth: float
 
 
+class Roofs(msgspec.Struct, frozen=True):
+    """What kernels of a device, or of the part of it that a job has, reach at most."""
+
+    #: Operations per second by the value of a `Precision`; 0 where the device has none.
+    flops: dict[str, float]
+    #: Bytes per second of its memory, and of its links to other GPUs of the node in one direction; 0 if unknown.
+    bandwidth: float
+    #: Bytes of its L2 cache: tensors that fit in it may be read faster than memory lets; 0 if unknown.
+    cache: int
+    link: float
+    #: The part of the device that the job has, 0 to 1.
+    part: float = 1.0
+
+
 def limits(device: str) -> Peaks | None:
     """Those of a whole device by its name; None if it is not known."""
     known = _known(device)
     return Peaks(known.half, known.float32, known.bandwidth) if known else None
+
+
+def roofs(device: str, multiprocessors: int) -> Roofs | None:
+    """What kernels can reach at most on a device, by its name; None if it is not known.
+
+    `multiprocessors` is how many the job sees, 0 if the trace does not say. Of a shared device (MIG, MPS) the job has
+    that part of the peak, and of the memory's bandwidth.
+    """
+    known = _known(device)
+    if known is None:
+        return None
+    part = min(multiprocessors / known.multiprocessors, 1.0) if multiprocessors > 0 else 1.0
+    flops = {precision.value: known.of(precision) * 1e12 * part for precision in Precision}
+    link = next((rate for pattern, rate in _LINKS if re.search(pattern, device)), 0.0)
+    return Roofs(flops, known.bandwidth * 1e12 * part, known.cache_mib << 20, link * 1e9, part)
 
 
 def speedup(device: str) -> float | None:

@@ -24,6 +24,9 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     shared: Mapping[CpuTime, Floats] = msgspec.field(default_factory=dict)
     #: Device work that is removed, shape (R, S), ns.
     device_ns: Ints | None = None
+    #: Device work that is removed from each row of each rank's `Track`, ns: of each rank an array of shape (rows,).
+    #: It is removed after all else, from what that leaves of the row.
+    row_ns: tuple[Ints, ...] | None = None
     #: Exposed transfer that is removed, shape (R, S), ns.
     transfer_ns: Ints | None = None
     #: Flags ranks and steps, shape (R, S). Their device work between the same collectives is lowered to the median of
@@ -45,6 +48,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
             _larger(self.host, other.host),
             _larger(self.shared, other.shared),
             _sum(self.device_ns, other.device_ns),
+            _sum_by_rank(self.row_ns, other.row_ns),
             _sum(self.transfer_ns, other.transfer_ns),
             _either(self.device_at_median, other.device_at_median),
             _either(self.transfers_at_median, other.transfers_at_median),
@@ -73,6 +77,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
             {kind: share[ranks] for kind, share in self.host.items()},
             {kind: share[ranks] for kind, share in self.shared.items()},
             chosen(self.device_ns),
+            None if self.row_ns is None else tuple(self.row_ns[rank] for rank in ranks.tolist()),
             chosen(self.transfer_ns),
             chosen(self.device_at_median),
             chosen(self.transfers_at_median),
@@ -84,13 +89,15 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     def key(self) -> tuple[object, ...]:
         """A key for caches: equal for equal changes, and almost surely different for others."""
         amounts = ((name, _hashed(amount)) for name, amount in self._amounts() if amount is not None)
-        return (self.absent, self.no_host, *amounts)
+        rows = [("row_ns", *map(_hashed, self.row_ns))] if self.row_ns is not None else []
+        return (self.absent, self.no_host, *amounts, *rows)
 
     @property
     def is_nothing(self) -> bool:
         """Whether the change removes nothing."""
         amounts = (amount for _, amount in self._amounts() if amount is not None)
-        return not self.absent and not self.no_host and not any(amount.any() for amount in amounts)
+        rows = any(amount.any() for amount in self.row_ns or ())
+        return not self.absent and not self.no_host and not rows and not any(amount.any() for amount in amounts)
 
     def _amounts(self) -> Iterator[tuple[str, Floats | Ints | Flags | None]]:
         for kind, share in sorted(self.host.items()):
@@ -104,9 +111,15 @@ class Change(msgspec.Struct, frozen=True, eq=False):
         yield "balanced", self.balanced
 
 
+def _sum_by_rank(one: tuple[Ints, ...] | None, other: tuple[Ints, ...] | None) -> tuple[Ints, ...] | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return tuple(mine + more for mine, more in zip(one, other, strict=True))
+
+
 def _hashed(amount: Floats | Ints | Flags) -> int:
     """A hash of an array's shape, type and values; of a broadcast value only that value is read."""
-    distinct = amount[:1, :1] if not any(amount.strides) else np.ascontiguousarray(amount)
+    distinct = amount[:1] if not any(amount.strides) else np.ascontiguousarray(amount)
     return hash((amount.shape, amount.dtype.char, distinct.tobytes()))
 
 

@@ -143,6 +143,10 @@ class TracksWithGuests:
         """The index of each row's step in the job, -1 if the job leaves the step out."""
         return self._tracks.job_step(step_index)[self._source]
 
+    def recorded(self) -> Indices:
+        """Where each row of the ranks' own tracks is among these rows, rank by rank."""
+        return self._place[self._tracks.recorded()]
+
     def host_times(self, kind: CpuTime) -> tuple[Indices, Ints]:
         """The rows whose host spends time on one kind of work, each row once, and how much time, ns."""
         row, ns = self._tracks.host_times(kind)

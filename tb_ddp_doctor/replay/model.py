@@ -211,6 +211,8 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True):
     rounds: tuple[Round, ...]
     spent: Mapping[CpuTime, Spent]
     frame: StepFrame
+    #: Where each row of the ranks' own tracks is, rank by rank; empty where rows are not the recorded ones.
+    recorded: Indices
 
 
 class Ordering(msgspec.Struct, frozen=True, eq=False):

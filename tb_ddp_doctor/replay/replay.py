@@ -277,7 +277,7 @@ class Replay:
         if not change.no_host:
             host = {kind: self._cells.padded(share) for kind, share in self._shares(change).items()}
         need: Ints | None = None
-        if change.device_ns is not None or change.balanced is not None:
+        if change.device_ns is not None or change.row_ns is not None or change.balanced is not None:
             need = self._device(change)
         elif change.device_at_median is not None:
             need = self._device_at_median
@@ -391,6 +391,13 @@ class Replay:
             need = np.minimum(need, self._device_balanced(change.balanced))
         if change.device_ns is not None:
             need = need - self._cells.spread(need, change.device_ns)
+        if change.row_ns is not None and len(self.schedule.recorded):
+            need = need.copy()
+            rows = self.schedule.recorded
+            # A row that takes less already gives back less, in proportion: kernels are shorter by the same factor.
+            left = need[rows] / np.maximum(self.schedule.rows.device_ns[rows], 1)
+            gone = np.rint(np.concatenate(change.row_ns) * np.minimum(left, 1)).astype(np.int64)
+            need[rows] -= np.clip(gone, 0, np.maximum(need[rows], 0))
         return need
 
     @cached_property

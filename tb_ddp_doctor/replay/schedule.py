@@ -101,6 +101,7 @@ def _scheduled(tracks: Tracks, parts: Parts, awaits: Indices, order: Order, fram
         rounds=tuple(_rounds(order.plan, rows, parts)),
         spent=_spent(tracks, _places(order.rows), rows),
         frame=frame,
+        recorded=_places(order.rows)[tracks.recorded()],
     )
 
 

@@ -53,6 +53,9 @@ class Tracks(Protocol):
         `step_index` is the index of each of the job's steps in each rank's digest, shape (R, S).
         """
 
+    def recorded(self) -> Indices:
+        """Where each row of the ranks' own tracks is among these rows, rank by rank."""
+
     def host_times(self, kind: CpuTime) -> tuple[Indices, Ints]:
         """The rows whose host spends time on one kind of work, each row once, and how much time, ns."""
 
@@ -103,6 +106,10 @@ class RecordedTracks:
     def job_step(self, step_index: Ints) -> Indices:
         """The index of each row's step in the job, -1 if the job leaves the step out."""
         return job_steps(step_index, self.rank, self.column("step"), self._steps)
+
+    def recorded(self) -> Indices:
+        """Where each row of the ranks' own tracks is among these rows, rank by rank."""
+        return np.arange(len(self.rank), dtype=np.int32)
 
     def host_times(self, kind: CpuTime) -> tuple[Indices, Ints]:
         """The rows whose host spends time on one kind of work, each row once, and how much time, ns."""

@@ -72,6 +72,10 @@ class Natural(msgspec.Struct, frozen=True, eq=False):
         """The job's step of each row, -1 for none."""
         return self.table.step
 
+    def recorded(self) -> Indices:
+        """No row of the ranks' own tracks: these are cut anew."""
+        return np.empty(0, np.int32)
+
     def host_times(self, kind: CpuTime) -> tuple[Indices, Ints]:
         """The rows in which the host's time goes to something, each once, and how much of it."""
         row = np.flatnonzero(self.spent[kind]).astype(np.int32)

@@ -1,0 +1,145 @@
+"""What an operator is given: sizes and types of its tensors, and the values of its other inputs.
+
+    "Input Dims"       [[5185, 1024], [1024, 1024], []]
+    "Input type"       ["c10::BFloat16", "c10::BFloat16", "Scalar"]
+    "Concrete Inputs"  ["", "", "1"]
+
+A list of tensors has a list of sizes where a tensor has its sizes. Its type, "TensorList", does not say of what.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from tb_ddp_doctor.storage.message import REFUSALS
+from tb_ddp_doctor.trace import names
+
+Dims: TypeAlias = tuple[int, ...]
+
+#: torch's own limit. Products of sizes from a file without one could take any time.
+_MOST_DIMENSIONS = 64
+#: More tensors in a list than any optimizer updates at once.
+_MOST_TENSORS = 1 << 16
+_LIST = "TensorList"
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """A tensor's sizes, and the bytes of an element."""
+
+    sizes: Dims
+    element: int
+    is_float: bool = True
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.sizes)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * self.element
+
+
+class Inputs(msgspec.Struct, frozen=True):
+    """The inputs of one call, in the operator's order."""
+
+    #: The tensors of each input: one of a tensor, several of a list, none of anything else.
+    tensors: tuple[tuple[Tensor, ...], ...]
+    #: Type of each input as the file spells it, and the text of those that are no tensors; "" if not recorded.
+    types: tuple[str, ...]
+    values: tuple[str, ...]
+
+    def tensor(self, index: int) -> Tensor:
+        """A tensor. Raises LookupError where that input is none."""
+        return self.tensors[index][0]
+
+    def has(self, index: int) -> bool:
+        """Whether an input is a tensor, or a list of some."""
+        return index < len(self.tensors) and bool(self.tensors[index])
+
+    def every(self, *but: int) -> list[Tensor]:
+        """All tensors, but for those of some inputs."""
+        return [one for index, some in enumerate(self.tensors) if index not in but for one in some]
+
+    def value(self, index: int) -> str:
+        """The text of an input that is no tensor, "" where it is not recorded."""
+        return self.values[index] if index < len(self.values) else ""
+
+    def is_true(self, index: int) -> bool:
+        """Whether an input is recorded as True."""
+        return self.value(index) == "True"
+
+    def integers(self, index: int) -> list[int]:
+        """A list of whole numbers, as "[2, 2]". Raises LookupError where it is not recorded."""
+        return _integers(self.value(index))
+
+
+def inputs(sizes: str, types: str, values: str, kernel: str) -> Inputs:
+    """What a call is given, from its raw JSON, "" for what is not recorded.
+
+    Where types are missing, as those of tensors in a list, the name of a kernel that the call launched may tell.
+    """
+    spelled = _texts(types)
+    of_kernel = names.element_type(kernel)
+    tensors = []
+    for index, raw in enumerate(_raw_list(sizes)):
+        kind = spelled[index] if index < len(spelled) else "" if spelled else of_kernel
+        is_list = kind == _LIST
+        # Of a long list torch records no sizes, and writes [].
+        tensors.append(() if is_list and bytes(raw) == b"[]" else _tensors(raw, of_kernel if is_list else kind))
+    return Inputs(tuple(tensors), spelled, _texts(values))
+
+
+def count_of(tensors: Sequence[Tensor]) -> int:
+    """Bytes of some tensors."""
+    return sum(one.bytes for one in tensors)
+
+
+def _tensors(raw: msgspec.Raw, kind: str) -> tuple[Tensor, ...]:
+    """The tensors of one input; none where their type is not known."""
+    element = names.OPERATOR_ELEMENT_BYTES.get(kind, 0)
+    if not element:
+        return ()
+    is_float = kind in names.FLOATING_TYPES
+    try:
+        return (_tensor(msgspec.json.decode(raw, type=tuple[int, ...]), element, is_float),)
+    except REFUSALS:
+        pass
+    try:
+        several = msgspec.json.decode(raw, type=list[tuple[int, ...]])
+    except REFUSALS:
+        return ()
+    return tuple(_tensor(sizes, element, is_float) for sizes in several[:_MOST_TENSORS])
+
+
+def _tensor(sizes: Dims, element: int, is_float: bool) -> Tensor:
+    possible = len(sizes) <= _MOST_DIMENSIONS and all(0 <= size < 1 << 48 for size in sizes)
+    return Tensor(sizes if possible else (0,), element, is_float)
+
+
+def _raw_list(text: str) -> list[msgspec.Raw]:
+    try:
+        return msgspec.json.decode(text, type=list[msgspec.Raw])
+    except REFUSALS:
+        return []
+
+
+def _texts(text: str) -> tuple[str, ...]:
+    """A list of texts; what is none of them is ""."""
+    found = []
+    for raw in _raw_list(text):
+        try:
+            found.append(msgspec.json.decode(raw, type=str))
+        except REFUSALS:
+            found.append("")
+    return tuple(found)
+
+
+def _integers(text: str) -> list[int]:
+    try:
+        return msgspec.json.decode(text, type=list[int])
+    except REFUSALS:
+        raise LookupError(text) from None

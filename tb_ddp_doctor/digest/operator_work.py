@@ -1,0 +1,622 @@
+"""The least work of an operator: floating-point operations, and bytes that it has to read and to write.
+
+One table, a function for each kind of operator. Bytes are compulsory: each input is read once and each output is
+written once, however often a kernel does so. A product of (m, k) and (k, n) is 2 m k n operations; what else a kernel
+computes (exponentials, comparisons) is not counted, since memory limits such kernels. Where inputs do not tell the work
+(sequences of unknown lengths, a stride that is not recorded), there is none: such time is not modelled.
+
+Sources: the schemas of `aten/src/ATen/native/native_functions.yaml` (torch 2.9) for the order of inputs; Williams et
+al., "Roofline" (CACM 2009) for compulsory traffic; Dao et al., "FlashAttention" (NeurIPS 2022), section 3.1, for
+attention, whose backward pass has five products for forward's two; cuDNN's documentation for convolutions; the
+documentation of torch.optim for what optimizers read and write.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from tb_ddp_doctor.digest.model import GpuTime
+from tb_ddp_doctor.digest.operator_inputs import Dims, Inputs, Tensor, count_of
+from tb_ddp_doctor.trace import names
+
+#: More operations or bytes in one operator are nonsense.
+_MOST = 10**16
+#: Bytes of an element by c10's number of its type, as inputs have it: "15" is bfloat16.
+_BY_CODE = {"0": 1, "1": 1, "2": 2, "3": 4, "4": 8, "5": 2, "6": 4, "7": 8, "11": 1, "15": 2, "23": 1, "24": 1}
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What an operator has to do at least."""
+
+    kind: GpuTime
+    flops: int
+    read: int
+    written: int
+    #: Elements that it writes where it is a loop over elements, or a reduction: what a next one may take over.
+    elements: int = 0
+
+
+_Function: TypeAlias = Callable[[Inputs], Work]
+
+
+def work(operator: str, inputs: Inputs, kernel: str) -> Work | None:
+    """The least work of a call; None where its inputs do not tell. `kernel` is the longest one that it launched."""
+    function = _WORK.get(operator)
+    if function is None:
+        # Triton's kernels get all that they read and write as arguments, and their operator has their name.
+        if not (kernel and operator.startswith(kernel)) or not inputs.every():
+            return None
+        function = _triton
+    try:
+        found = function(inputs)
+    except (LookupError, ValueError, ZeroDivisionError):
+        return None
+    counts = (found.flops, found.read, found.written)
+    return found if all(0 <= count <= _MOST for count in counts) and any(counts) else None
+
+
+def is_modelled(operator: str) -> bool:
+    """Whether the table has an operator."""
+    return operator in _WORK
+
+
+# -- GEMMs
+
+
+def _gemm(left: Tensor, right: Tensor, added: int = 0, element: int = 0) -> Work:
+    """Of (..., m, k) and (..., k, n); `added` bytes are added to it, an output's element has `element` bytes."""
+    if left.sizes[-1] != right.sizes[-2] or len(left.sizes) != len(right.sizes):
+        raise ValueError
+    made = left.elements // max(left.sizes[-1], 1) * right.sizes[-1]
+    return Work(
+        GpuTime.GEMM,
+        flops=2 * made * left.sizes[-1],
+        read=left.bytes + right.bytes + added,
+        written=made * (element or left.element),
+    )
+
+
+def _added(inputs: Inputs) -> Work:
+    """Of the second and third input, added to the first, which is not read if it counts nothing (beta = 0)."""
+    added = 0 if inputs.value(3) in ("0", "0.", "0.0") else inputs.tensor(0).bytes
+    return _gemm(inputs.tensor(1), inputs.tensor(2), added)
+
+
+def _scaled(inputs: Inputs) -> Work:
+    """Of 8-bit matrices, with their scales; the output is bfloat16 unless it says otherwise."""
+    more = count_of(inputs.every(0, 1, 7))
+    return _gemm(inputs.tensor(0), inputs.tensor(1), more, _BY_CODE.get(inputs.value(6), 2))
+
+
+def _vector(inputs: Inputs) -> Work:
+    matrix, vector = inputs.tensor(0), inputs.tensor(1)
+    rows = matrix.elements // max(vector.elements, 1)
+    return Work(GpuTime.GEMM, 2 * matrix.elements, matrix.bytes + vector.bytes, rows * matrix.element)
+
+
+def _into(inputs: Inputs) -> Work:
+    """VLLM's products, which get their output first."""
+    out, more = inputs.tensor(0), count_of(inputs.every(0, 1, 2))
+    return _gemm(inputs.tensor(1), inputs.tensor(2), more, out.element)
+
+
+# -- convolutions
+
+
+def _convolution(stride: int, padding: int, dilation: int, transposed: int | None = None) -> _Function:
+    """Of an input (N, C, ...) and weights (C_out, C / groups, ...); the arguments say which input has what."""
+
+    def function(inputs: Inputs) -> Work:
+        taken, weight = inputs.tensor(0), inputs.tensor(1)
+        if transposed is not None and inputs.is_true(transposed):
+            raise LookupError
+        steps, pads, apart = (inputs.integers(index) for index in (stride, padding, dilation))
+        window = weight.sizes[2:]
+        if not window or len(taken.sizes) != len(weight.sizes):
+            raise ValueError
+        made = [
+            (size + 2 * _at(pads, i) - _at(apart, i) * (kernel - 1) - 1) // _at(steps, i) + 1
+            for i, (size, kernel) in enumerate(zip(taken.sizes[2:], window, strict=True))
+        ]
+        pixels = taken.sizes[0] * math.prod(max(size, 0) for size in made)
+        return Work(
+            GpuTime.CONVOLUTION,
+            flops=2 * pixels * weight.elements,
+            read=taken.bytes + weight.bytes,
+            written=pixels * weight.sizes[0] * taken.element,
+        )
+
+    return function
+
+
+def _at(values: Sequence[int], index: int) -> int:
+    """An option of a convolution: one number counts for all dimensions."""
+    return values[index] if len(values) > 1 else values[0]
+
+
+def _convolution_backward(inputs: Inputs) -> Work:
+    """Gradients of input and weights from that of the output; which of them is the last value ("[True, False, ..]")."""
+    made, taken, weight = (inputs.tensor(index) for index in range(3))
+    mask = inputs.value(10)
+    wanted = mask.strip("[]").split(", ")[:2] if mask else ["True", "True"]
+    of_input, of_weight = (one == "True" for one in wanted)
+    return _gradients(made, taken, weight, of_input=of_input, of_weight=of_weight)
+
+
+def _old_convolution_backward(inputs: Inputs) -> Work:
+    """Before torch 1.11: input, gradient of the output, weights."""
+    taken, made, weight = (inputs.tensor(index) for index in range(3))
+    return _gradients(made, taken, weight, of_input=True, of_weight=True)
+
+
+def _gradients(made: Tensor, taken: Tensor, weight: Tensor, *, of_input: bool, of_weight: bool) -> Work:
+    # Each weight is used once for every pixel of the output, or of a transposed convolution's input.
+    transposed = weight.sizes[0] != made.sizes[1]
+    pixels = (taken if transposed else made).sizes
+    once = 2 * pixels[0] * math.prod(pixels[2:]) * weight.elements
+    return Work(
+        GpuTime.CONVOLUTION,
+        flops=once * (of_input + of_weight),
+        read=made.bytes + taken.bytes * of_weight + weight.bytes * of_input,
+        written=taken.bytes * of_input + weight.bytes * of_weight,
+    )
+
+
+# -- attention
+
+
+def _attention(first: int, causal: int, *, by_rows: bool = False, backward: bool = False) -> _Function:
+    """Of queries, keys and values from input `first` on, (B, H, rows, width), or (B, rows, H, width) `by_rows`.
+
+    Causal attention has to compute the scores below the diagonal alone. Heads that share keys and values (grouped)
+    read these once. Backward reads the output and its gradient too, and writes three gradients.
+    """
+
+    def function(inputs: Inputs) -> Work:
+        query, key, value = (inputs.tensor(first + index) for index in range(3))
+        if not len(query.sizes) == len(key.sizes) == len(value.sizes) == 4:
+            raise ValueError
+        rows = -3 if by_rows else -2
+        queries, keys = query.sizes[rows], key.sizes[rows]
+        is_causal = inputs.value(causal) in ("True", "1")
+        # Below the diagonal, and on it: query i sees min(i + 1, keys) of the keys.
+        seen = sum_of_seen(queries, keys) if is_causal else queries * keys
+        heads = query.elements // max(queries * query.sizes[-1], 1)
+        flops = 2 * heads * seen * (query.sizes[-1] + value.sizes[-1])
+        made = query.elements // max(query.sizes[-1], 1) * value.sizes[-1] * query.element
+        given = query.bytes + key.bytes + value.bytes
+        statistics = heads * queries * 4
+        if backward:
+            return Work(GpuTime.ATTENTION, flops * 5 // 2, given + 2 * made + statistics, given)
+        return Work(GpuTime.ATTENTION, flops, given, made + statistics)
+
+    return function
+
+
+def sum_of_seen(queries: int, keys: int) -> int:
+    """Scores at or below the diagonal of (queries, keys), which begins at the first of both."""
+    triangle = min(queries, keys)
+    return triangle * (triangle + 1) // 2 + max(queries - keys, 0) * keys
+
+
+# -- normalisation and reduction
+
+
+def _norm(inputs: Inputs) -> Work:
+    """Reads its first input and the parameters, writes as much as the first."""
+    return _loop(GpuTime.NORM, inputs.every(), inputs.tensor(0))
+
+
+def _norm_backward(made: int = 0, taken: int = 1) -> _Function:
+    """Reads the output's gradient (input `made`) and forward's input (`taken`); writes a gradient like the latter."""
+
+    def function(inputs: Inputs) -> Work:
+        like = inputs.tensor(taken)
+        parameters = [one for one in inputs.every(made, taken) if one.elements < like.elements]
+        return _loop(GpuTime.NORM, [inputs.tensor(made), like, *parameters], like)
+
+    return function
+
+
+def _alone_backward(inputs: Inputs) -> Work:
+    """Fused norms and softmaxes of Megatron and apex: backward names the gradient alone; forward's is as large."""
+    like = inputs.tensor(0)
+    return _loop(GpuTime.NORM, [like, like], like)
+
+
+def _softmax(inputs: Inputs) -> Work:
+    taken = inputs.tensor(0)
+    widens = inputs.is_true(2) and taken.element == 2
+    return _loop(GpuTime.NORM, [taken], Tensor(taken.sizes, 4 if widens else taken.element))
+
+
+def _softmax_backward(inputs: Inputs) -> Work:
+    given, made = inputs.tensor(0), inputs.tensor(1)
+    return _loop(GpuTime.NORM, [given, made], Tensor(given.sizes, _BY_CODE.get(inputs.value(3), given.element)))
+
+
+def _causal_softmax(inputs: Inputs) -> Work:
+    """Megatron's: what is above the diagonal is not read."""
+    scores = inputs.tensor(0)
+    below = scores.bytes * sum_of_seen(*scores.sizes[-2:]) // max(math.prod(scores.sizes[-2:]), 1)
+    return Work(GpuTime.NORM, 0, below, scores.bytes, scores.elements)
+
+
+def _reduction(inputs: Inputs) -> Work:
+    """Reads its input; writes what is left of it, at least an element."""
+    taken = inputs.tensor(0)
+    left = 1
+    text = inputs.value(1).strip()
+    if text.startswith("[") and text != "[]":
+        over = {index % max(len(taken.sizes), 1) for index in inputs.integers(1)}
+        left = math.prod(size for index, size in enumerate(taken.sizes) if index not in over)
+    elif text.lstrip("-").isdigit() and taken.sizes:
+        left = taken.elements // max(taken.sizes[int(text) % len(taken.sizes)], 1)
+    return Work(GpuTime.NORM, 0, taken.bytes, left * taken.element)
+
+
+def _loop(kind: GpuTime, read: Iterable[Tensor], written: Tensor) -> Work:
+    """Reads some tensors, and writes one."""
+    return Work(kind, 0, sum(one.bytes for one in read), written.bytes, written.elements)
+
+
+# -- elementwise
+
+
+def _elementwise(arity: int, element: int = 0) -> _Function:
+    """A loop over elements of so many tensors at most; one more is the output. `element`: bytes of what it writes."""
+
+    def function(inputs: Inputs) -> Work:
+        given = [some[0] for some in inputs.tensors if some]
+        taken, out = given[:arity], given[arity:]
+        made = out[0] if out else _broadcast(taken, element)
+        return _loop(GpuTime.ELEMENTWISE, taken, made)
+
+    return function
+
+
+def _in_place(inputs: Inputs) -> Work:
+    """Reads all of its inputs, and writes the first."""
+    return _loop(GpuTime.ELEMENTWISE, inputs.every(), inputs.tensor(0))
+
+
+def _fill(inputs: Inputs) -> Work:
+    """Writes its first input, and reads nothing of it."""
+    return _loop(GpuTime.ELEMENTWISE, (), inputs.tensor(0))
+
+
+def _broadcast(tensors: Sequence[Tensor], element: int) -> Tensor:
+    """What some tensors make together; of one type, that of the widest that is not a scalar."""
+    if not tensors:
+        raise LookupError
+    longest = max(len(one.sizes) for one in tensors)
+    padded = [(1,) * (longest - len(one.sizes)) + one.sizes for one in tensors]
+    sizes: Dims = tuple(0 if 0 in column else max(column) for column in zip(*padded, strict=True))
+    whole = [one for one in tensors if one.sizes] or tensors
+    # Where some are floating-point numbers, the widest of these.
+    floats = [one for one in whole if one.is_float] or whole
+    return Tensor(sizes, element or max(one.element for one in floats), bool(floats))
+
+
+def _where(inputs: Inputs) -> Work:
+    """A condition and two alternatives."""
+    made = _broadcast([some[0] for some in inputs.tensors[1:3] if some], 0)
+    shape = _broadcast([some[0] for some in inputs.tensors[:3] if some], made.element)
+    return _loop(GpuTime.ELEMENTWISE, inputs.every()[:3], shape)
+
+
+def _dropout(inputs: Inputs) -> Work:
+    """Writes a mask of bytes too."""
+    taken = inputs.tensor(0)
+    return Work(GpuTime.ELEMENTWISE, 0, taken.bytes, taken.bytes + taken.elements, taken.elements)
+
+
+def _halves(inputs: Inputs) -> Work:
+    """A gated unit, which writes half as much as it reads."""
+    taken = inputs.tensor(0)
+    return Work(GpuTime.ELEMENTWISE, 0, taken.bytes, taken.bytes // 2, taken.elements // 2)
+
+
+def _triton(inputs: Inputs) -> Work:
+    """Each tensor of a Triton kernel is read or written at least once. Which is not told: all count as read."""
+    tensors = inputs.every()
+    largest = max(one.elements for one in tensors)
+    return Work(GpuTime.OTHER, 0, count_of(tensors), 0, largest)
+
+
+# -- copies
+
+
+def _copy(inputs: Inputs) -> Work:
+    """From the second input to the first."""
+    to, of = inputs.tensor(0), inputs.tensor(1)
+    return _loop(GpuTime.COPY, (of,), to)
+
+
+def _concatenation(inputs: Inputs) -> Work:
+    given = inputs.every()
+    return Work(GpuTime.COPY, 0, count_of(given), count_of(given))
+
+
+def _first_copied(inputs: Inputs) -> Work:
+    given = inputs.tensor(0)
+    return Work(GpuTime.COPY, 0, given.bytes, given.bytes)
+
+
+def _cast(element_of_output: float) -> _Function:
+    """Reads a tensor, and writes so many bytes for each element."""
+
+    def function(inputs: Inputs) -> Work:
+        taken = inputs.tensor(0)
+        return Work(GpuTime.COPY, 0, taken.bytes, int(taken.elements * element_of_output))
+
+    return function
+
+
+def _quantized_into(inputs: Inputs) -> Work:
+    """vLLM: output first, then the input."""
+    return Work(GpuTime.COPY, 0, inputs.tensor(1).bytes, inputs.tensor(0).bytes)
+
+
+# -- optimizers
+
+
+def _fused(read: int, written: int) -> _Function:
+    """Of the lists of tensors of a fused optimizer, how many are read and how many written, as large as the first."""
+
+    def function(inputs: Inputs) -> Work:
+        size = count_of(inputs.tensors[0])
+        states = sum(bool(some) for some in inputs.tensors[:read])
+        return Work(GpuTime.OPTIMIZER, 0, size * min(read, states), size * min(written, states))
+
+    return function
+
+
+def _foreach(inputs: Inputs) -> Work:
+    """A loop over lists of tensors: reads all, writes as much as the first has."""
+    size = count_of(inputs.tensors[0])
+    if not size:
+        raise LookupError
+    return Work(GpuTime.OPTIMIZER, 0, count_of(inputs.every()), size)
+
+
+def _foreach_norm(inputs: Inputs) -> Work:
+    return Work(GpuTime.OPTIMIZER, 0, count_of(inputs.every()), 0)
+
+
+# -- embeddings and indices
+
+
+def _embedding(inputs: Inputs) -> Work:
+    """Reads the rows that are asked for: at most all of the table. Of equal rows one is read."""
+    table, rows = inputs.tensor(0), inputs.tensor(1)
+    width = math.prod(table.sizes[1:]) * table.element
+    return Work(GpuTime.EMBEDDING, 0, rows.bytes + min(rows.elements, table.sizes[0]) * width, rows.elements * width)
+
+
+def _embedding_backward(inputs: Inputs) -> Work:
+    """Reads gradients and rows, and writes the whole table's gradient."""
+    given, rows = inputs.tensor(0), inputs.tensor(1)
+    return Work(GpuTime.EMBEDDING, 0, given.bytes + rows.bytes, int(inputs.value(2)) * given.sizes[-1] * given.element)
+
+
+def _index_select(inputs: Inputs) -> Work:
+    table, rows, dimension = inputs.tensor(0), inputs.tensor(2), int(inputs.value(1))
+    slices = table.sizes[dimension]
+    width = table.bytes // max(slices, 1)
+    return Work(GpuTime.EMBEDDING, 0, rows.bytes + min(rows.elements, slices) * width, rows.elements * width)
+
+
+def _gather(inputs: Inputs) -> Work:
+    table, indices = inputs.tensor(0), inputs.tensor(2)
+    moved = indices.elements * table.element
+    return Work(GpuTime.EMBEDDING, 0, indices.bytes + min(moved, table.bytes), moved)
+
+
+def _scatter(inputs: Inputs) -> Work:
+    """Reads indices and what goes there, and writes as much."""
+    table, indices = inputs.tensor(0), inputs.tensor(2)
+    source = inputs.tensor(3).bytes if inputs.has(3) else 0
+    return Work(GpuTime.EMBEDDING, 0, indices.bytes + source, indices.elements * table.element)
+
+
+def _index_add(inputs: Inputs) -> Work:
+    source = inputs.tensor(3)
+    return Work(GpuTime.EMBEDDING, 0, source.bytes + inputs.tensor(2).bytes, source.bytes)
+
+
+def _nll_loss(inputs: Inputs) -> Work:
+    """One score for each target."""
+    scores, targets = inputs.tensor(0), inputs.tensor(1)
+    return Work(GpuTime.EMBEDDING, 0, targets.bytes + targets.elements * scores.element, scores.element)
+
+
+def _nll_loss_backward(inputs: Inputs) -> Work:
+    """One gradient for each target: the zeros of the others are an operator of their own."""
+    scores, targets = inputs.tensor(1), inputs.tensor(2)
+    return Work(GpuTime.EMBEDDING, 0, targets.bytes, targets.elements * scores.element)
+
+
+# -- pooling
+
+
+def _pool(inputs: Inputs) -> Work:
+    """Reads images, writes smaller ones; with indices of 8 bytes where there are some."""
+    taken = inputs.tensor(0)
+    window, steps, pads = inputs.integers(1), inputs.integers(2) or inputs.integers(1), inputs.integers(3)
+    images = taken.sizes[: -len(window)]
+    made = math.prod(images) * math.prod(
+        (size + 2 * _at(pads, i) - _at(window, i)) // _at(steps, i) + 1
+        for i, size in enumerate(taken.sizes[-len(window) :])
+    )
+    return Work(GpuTime.NORM, 0, taken.bytes, made * (taken.element + 8))
+
+
+def _pool_backward(inputs: Inputs) -> Work:
+    given, taken = inputs.tensor(0), inputs.tensor(1)
+    indices = count_of(inputs.every(0, 1))
+    return Work(GpuTime.NORM, 0, given.bytes + indices, taken.bytes)
+
+
+def _in_and_out(kind: GpuTime, *changed: int) -> _Function:
+    """Reads some inputs and writes them again; reads the others."""
+
+    def function(inputs: Inputs) -> Work:
+        return Work(kind, 0, count_of(inputs.every()), sum(inputs.tensor(index).bytes for index in changed))
+
+    return function
+
+
+def _into_first(kind: GpuTime) -> _Function:
+    """Writes its first input, and reads the others."""
+    return lambda inputs: _loop(kind, inputs.every(0), inputs.tensor(0))
+
+
+def _each(function: _Function, *operators: str) -> dict[str, _Function]:
+    return dict.fromkeys(operators, function)
+
+
+def _aten(function: _Function, words: str, ending: str = "") -> dict[str, _Function]:
+    return {f"aten::{word}{ending}": function for word in words.split()}
+
+
+_UNARY = """
+    abs acos asin atan bitwise_not ceil clamp clamp_max clamp_min cos cosh elu erf erfc exp exp2 expm1 floor frac gelu
+    hardsigmoid hardswish hardtanh leaky_relu log log10 log1p log2 log_sigmoid_forward logical_not mish nan_to_num neg
+    reciprocal relu relu6 round rsqrt sigmoid sign silu sin sinh softplus sqrt square tan tanh threshold tril triu trunc
+"""
+_BINARY = """
+    add atan2 bitwise_and bitwise_or bitwise_xor div div_ floor_divide fmod maximum minimum mul pow remainder rsub sub
+    gelu_backward hardswish_backward hardtanh_backward leaky_relu_backward elu_backward mish_backward sigmoid_backward
+    silu_backward softplus_backward tanh_backward threshold_backward hardsigmoid_backward masked_fill mse_loss
+    native_dropout_backward _masked_scale smooth_l1_loss huber_loss logical_and logical_or logical_xor xlogy
+"""
+_COMPARISONS = "eq ne lt le gt ge isnan isinf isfinite"
+_IN_PLACE = """
+    add sub mul div pow sqrt rsqrt exp log neg abs clamp clamp_min clamp_max relu sigmoid tanh silu gelu threshold
+    leaky_relu hardtanh addcmul addcdiv lerp masked_fill sign reciprocal floor round bitwise_and bitwise_or logical_and
+    logical_or logical_not erf sin cos hardswish elu square maximum tril triu
+"""
+_FILLS = "fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ log_normal_"
+_REDUCTIONS = """
+    sum mean var std norm linalg_vector_norm prod max min amax amin argmax argmin all any logsumexp nansum count_nonzero
+    var_mean std_mean
+"""
+_FOREACH = """
+    add addcdiv addcmul clamp_max clamp_min copy div exp lerp log max maximum mul neg pow reciprocal round rsqrt sigmoid
+    sign sqrt sub tanh zero abs
+"""
+
+_WORK: Mapping[str, _Function] = {
+    # GEMMs. https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication
+    **_aten(lambda inputs: _gemm(inputs.tensor(0), inputs.tensor(1)), "mm bmm _int_mm"),
+    **_aten(_added, "addmm baddbmm _addmm_activation addmm_ baddbmm_"),
+    "aten::_scaled_mm": _scaled,
+    **_aten(_vector, "mv dot"),
+    **_each(_into, "_C::cutlass_scaled_mm", "vllm::cutlass_scaled_mm"),
+    # Convolutions. https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional
+    "aten::cudnn_convolution": _convolution(stride=3, padding=2, dilation=4),
+    "aten::cudnn_convolution_relu": _convolution(stride=3, padding=4, dilation=5),
+    "aten::miopen_convolution": _convolution(stride=4, padding=3, dilation=5),
+    "aten::miopen_depthwise_convolution": _convolution(stride=4, padding=3, dilation=5),
+    "aten::_conv_depthwise2d": _convolution(stride=4, padding=5, dilation=6),
+    "aten::_slow_conv2d_forward": _convolution(stride=4, padding=5, dilation=4),
+    "aten::_convolution": _convolution(stride=3, padding=4, dilation=5, transposed=6),
+    "aten::convolution_backward": _convolution_backward,
+    **_aten(_old_convolution_backward, "cudnn_convolution_backward miopen_convolution_backward"),
+    # Attention: the value that says whether it is causal.
+    "aten::_cudnn_attention_forward": _attention(0, causal=10),
+    "aten::_cudnn_attention_backward": _attention(1, causal=14, backward=True),
+    "aten::_scaled_dot_product_cudnn_attention": _attention(0, causal=6),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _attention(1, causal=14, backward=True),
+    "aten::_scaled_dot_product_flash_attention": _attention(0, causal=4),
+    "aten::_scaled_dot_product_flash_attention_backward": _attention(1, causal=11, backward=True),
+    "aten::_flash_attention_forward": _attention(0, causal=8, by_rows=True),
+    "aten::_flash_attention_backward": _attention(1, causal=11, by_rows=True, backward=True),
+    "aten::_scaled_dot_product_efficient_attention": _attention(0, causal=6),
+    "aten::_scaled_dot_product_efficient_attention_backward": _attention(1, causal=11, backward=True),
+    "aten::_efficient_attention_forward": _attention(0, causal=9, by_rows=True),
+    "aten::_efficient_attention_backward": _attention(1, causal=14, by_rows=True, backward=True),
+    "flash_attn::_flash_attn_forward": _attention(0, causal=5, by_rows=True),
+    "flash_attn::_flash_attn_backward": _attention(1, causal=11, by_rows=True, backward=True),
+    # Normalisation and reduction.
+    **_aten(_norm, "native_layer_norm native_group_norm _fused_rms_norm cudnn_batch_norm native_batch_norm"),
+    **_aten(_norm, "miopen_batch_norm _batch_norm_with_update _native_batch_norm_legit rms_norm"),
+    **_aten(_norm_backward(), "native_layer_norm_backward _fused_rms_norm_backward native_group_norm_backward"),
+    **_aten(_norm_backward(), "native_batch_norm_backward"),
+    **_aten(_norm_backward(1, 0), "cudnn_batch_norm_backward miopen_batch_norm_backward batch_norm_backward"),
+    **_aten(_softmax, "_softmax _log_softmax"),
+    **_aten(_softmax_backward, "_softmax_backward_data _log_softmax_backward_data"),
+    **_aten(_reduction, _REDUCTIONS),
+    **_aten(_norm, "cumsum cumprod sort"),
+    **_each(_norm, "FusedLayerNormAffineFunction", "FusedRMSNormAffineFunction", "ScaledMaskedSoftmax"),
+    **_each(_alone_backward, "FusedLayerNormAffineFunctionBackward", "FusedRMSNormAffineFunctionBackward"),
+    **_each(_alone_backward, "ScaledMaskedSoftmaxBackward"),
+    "ScaledUpperTriangMaskedSoftmax": _causal_softmax,
+    "_C::rms_norm": _into_first(GpuTime.NORM),
+    "_C::fused_add_rms_norm": _in_and_out(GpuTime.NORM, 0, 1),
+    **_aten(_pool, "max_pool2d_with_indices"),
+    **_aten(_pool_backward, "max_pool2d_with_indices_backward"),
+    # Elementwise.
+    **_aten(_elementwise(1), _UNARY),
+    **_aten(_elementwise(2), _BINARY),
+    **_aten(_elementwise(2, element=1), _COMPARISONS),
+    **_aten(_elementwise(3), "addcmul addcdiv lerp"),
+    **_aten(_in_place, _IN_PLACE, "_"),
+    **_aten(_fill, _FILLS),
+    "aten::where": _where,
+    **_aten(_dropout, "native_dropout _fused_dropout"),
+    **_aten(_halves, "glu"),
+    **_each(_elementwise(2), "GeLUFunction"),
+    **_each(_halves, "SwiGLUFunction", "BiasSwiGLUFunction"),
+    **_each(_into_first(GpuTime.ELEMENTWISE), "_C::silu_and_mul", "_C::gelu_and_mul", "_C::gelu_tanh_and_mul"),
+    "_C::rotary_embedding": _in_and_out(GpuTime.ELEMENTWISE, 1, 2),
+    # Copies and casts.
+    "aten::copy_": _copy,
+    **_aten(_concatenation, "cat _chunk_cat"),
+    "fsdp::chunk_cat": _concatenation,
+    **_each(_first_copied, "fsdp::split_with_sizes_copy", "aten::split_with_sizes_copy", "aten::flip", "aten::roll"),
+    **_each(_first_copied, "fbgemm::permute_pooled_embs", "fbgemm::permute_pooled_embs_auto_grad"),
+    "fbgemm::FloatToFP8RowwiseQuantized": _cast(1),
+    "fbgemm::FP8RowwiseQuantizedToFloat": _cast(4),
+    "fbgemm::FloatToHFP8Quantized": _cast(1),
+    "fbgemm::HFP8QuantizedToFloat": _cast(4),
+    **_each(_quantized_into, "_C::static_scaled_fp8_quant", "_C::dynamic_scaled_fp8_quant"),
+    **_each(_quantized_into, "_C::dynamic_per_token_scaled_fp8_quant"),
+    # Optimizers. https://docs.pytorch.org/docs/stable/optim.html: parameters, gradients, states.
+    **_aten(_fused(4, 3), "_fused_adam_ _fused_adamw_"),
+    **_aten(_fused(3, 2), "_fused_sgd_ _fused_adagrad_"),
+    **_aten(_foreach, " ".join(f"_foreach_{word} _foreach_{word}_" for word in _FOREACH.split())),
+    "aten::_foreach_norm": _foreach_norm,
+    "aten::_amp_foreach_non_finite_check_and_unscale_": _foreach,
+    # Embeddings and indices.
+    **_aten(_embedding, "embedding"),
+    "aten::embedding_dense_backward": _embedding_backward,
+    "aten::index_select": _index_select,
+    "aten::gather": _gather,
+    **_aten(_scatter, "scatter scatter_ scatter_add scatter_add_"),
+    **_aten(_index_add, "index_add index_add_"),
+    "aten::nll_loss_forward": _nll_loss,
+    "aten::nll_loss_backward": _nll_loss_backward,
+    "_C_cache_ops::reshape_and_cache_flash": lambda inputs: Work(
+        GpuTime.EMBEDDING,
+        0,
+        inputs.tensor(0).bytes + inputs.tensor(1).bytes,
+        inputs.tensor(2).element * (inputs.tensor(0).elements + inputs.tensor(1).elements),
+    ),
+}
+
+
+_SPELLED = {"float": "float32", "double": "float64", "c10::Half": "float16", "long int": "int64", "long": "int64"}
+
+
+def element_text(inputs: Inputs) -> str:
+    """The type of the first tensor that a call is given, as users spell it, such as "bfloat16"; "" if none is told."""
+    for kind, some in zip(inputs.types, inputs.tensors, strict=False):
+        if some and some[0].sizes and kind in names.OPERATOR_ELEMENT_BYTES:
+            return _SPELLED.get(kind, kind.removeprefix("c10::").lower())
+    return ""

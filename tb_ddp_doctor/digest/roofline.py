@@ -1,0 +1,309 @@
+"""What each operator's kernels have to do at least, beside how long they took: the digest's part of the roofline.
+
+A call is one run of an operator of the table in `operator_work`, with all kernels that it launched:
+
+    aten::convolution_backward   [nchwToNhwc][dgrad......][wgrad.........]   one call, named after the longest kernel
+
+A kernel outside of such operators is a call of its own, and not modelled. How fast a device could run a call is not
+known here: peaks come with the job (`facts.peaks`).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import msgspec
+import numpy as np
+
+from tb_ddp_doctor.digest import operator_work
+from tb_ddp_doctor.digest.columns import searchsorted
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.model import Avoidable, GpuTime, Roofline, RooflineCalls, RooflineRows
+from tb_ddp_doctor.digest.operator_inputs import Dims, inputs
+from tb_ddp_doctor.digest.operator_work import Work, element_text
+from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Category, Ints
+
+#: Tensors of a call that are spelled out, and letters of the longest text.
+_INPUTS, _LETTERS = 3, 120
+#: Fewer elements than this take no longer than a launch, whatever they are fused with.
+_FEWEST = 1 << 14
+#: What one kernel may take over from another: loops over elements, with a reduction or a cast at an end.
+_FUSED = (GpuTime.ELEMENTWISE, GpuTime.NORM, GpuTime.COPY)
+_NUMBER = re.compile(r"_\d+$")
+
+
+class _Signature(msgspec.Struct, frozen=True):
+    """What calls with the same operator, inputs and kernel have in common."""
+
+    work: Work | None
+    inputs: str
+    dtype: str
+    precision: str
+    #: Sizes in elements and bytes of the tensors that it reads.
+    reads: tuple[tuple[int, int], ...]
+
+
+def no_roofline() -> Roofline:
+    """That of a rank without kernels."""
+    index, nothing = np.empty(0, np.int32), np.empty(0, np.int64)
+    calls = RooflineCalls(*(index,) * 6, *(nothing,) * 8)
+    return Roofline(calls, RooflineRows(index, index, nothing, nothing), Avoidable(index, nothing, nothing))
+
+
+def roofline(host: HostCalls, device: DeviceEvents, row_end_ns: Ints, words: Vocabulary) -> Roofline:
+    """The work of the steps' kernels; `row_end_ns` is when each row of the track ends on the host, shape (rows,)."""
+    events = np.flatnonzero((device.step >= 0) & ~device.communicates)
+    if not len(events):
+        return no_roofline()
+    calls = _Calls.of(host, device, events)
+    signature, table = calls.signatures()
+    size = len(table)
+    known = [one.work for one in table]
+    column = {
+        name: np.array([getattr(work, name) if work else 0 for work in known], np.int64)
+        for name in ("flops", "read", "written", "elements")
+    }
+    kind = np.array([work.kind if work else GpuTime.NOT_MODELLED for work in known], np.int32)
+    launched = np.where(device.is_launched[calls.longest], device.launch_ns[calls.longest], -1)
+    row = searchsorted(row_end_ns, launched, side="right")
+    in_track = (launched >= 0) & (row < len(row_end_ns))
+    names_of = {key: words.indices(texts) for key, texts in calls.texts(signature).items()}
+    longest = _longest_of(signature, calls.total_ns, size)
+    return Roofline(
+        calls=RooflineCalls(
+            name=names_of["name"],
+            operator=names_of["operator"],
+            inputs=words.indices(one.inputs for one in table),
+            dtype=words.indices(one.dtype for one in table),
+            precision=words.indices(one.precision for one in table),
+            kind=kind,
+            count=np.bincount(signature, minlength=size).astype(np.int64),
+            kernels=np.bincount(signature, calls.kernels, size).astype(np.int64),
+            total_ns=_summed(signature, calls.total_ns, size),
+            flops=column["flops"],
+            read_bytes=column["read"],
+            written_bytes=column["written"],
+            longest_start_ns=device.start_ns[calls.first[longest]],
+            longest_end_ns=device.end_ns[calls.last[longest]],
+        ),
+        rows=_rows(row[in_track], signature[in_track], calls.total_ns[in_track], size),
+        avoidable=_avoidable(device, calls, signature, table, row, in_track),
+    )
+
+
+class _Calls(msgspec.Struct, frozen=True, eq=False):
+    """Calls and what they launched; shape (calls,)."""
+
+    host: HostCalls
+    device: DeviceEvents
+    #: The operator, an index of `HostCalls`; -1 for a kernel outside of the table's operators.
+    operator: Ints
+    #: Indices of `DeviceEvents`: the longest kernel, the first and the last one.
+    longest: Ints
+    first: Ints
+    last: Ints
+    kernels: Ints
+    total_ns: Ints
+
+    @classmethod
+    def of(cls, host: HostCalls, device: DeviceEvents, events: Ints) -> _Calls:
+        """The calls that some device events make up."""
+        operator = np.full(len(events), -1, np.int64)
+        launched = device.is_launched[events] & device.computes[events]
+        if launched.any() and (host.shape >= 0).any():
+            chosen = host.is_operator & (host.shape >= 0) & _has_work(host, device)
+            operator[launched] = host.around(device.launch[events[launched]], chosen)
+        order = np.lexsort((device.start_ns[events], np.where(operator < 0, -1 - np.arange(len(events)), operator)))
+        events, operator = events[order], operator[order]
+        begins = np.ones(len(events), np.bool_)
+        begins[1:] = (operator[1:] != operator[:-1]) | (operator[1:] < 0)
+        call = np.cumsum(begins) - 1
+        size, length = int(call[-1]) + 1, device.length_ns[events]
+        most = np.zeros(size, np.int64)
+        np.maximum.at(most, call, length)
+        at = np.flatnonzero(length == most[call])
+        longest = np.zeros(size, np.int64)
+        longest[call[at[::-1]]] = events[at[::-1]]
+        first = np.flatnonzero(begins)
+        last = np.append(first[1:], len(events)) - 1
+        return cls(
+            host=host,
+            device=device,
+            operator=operator[first],
+            longest=longest,
+            first=events[first],
+            last=events[last],
+            kernels=np.diff(np.append(first, len(events))),
+            total_ns=np.add.reduceat(length, first),
+        )
+
+    def signatures(self) -> tuple[Ints, list[_Signature]]:
+        """The signature of each call, and what the signatures are."""
+        host, device, operator = self.host, self.device, self.operator
+        strings, events = host.trace.strings, host.trace.events
+        known = operator >= 0
+        row = np.zeros(len(operator), np.int64)
+        row[known] = host.row[operator[known]]
+        columns = [
+            device.name[self.longest] + 1,
+            *(
+                np.where(known, column[row] + 1, 0)
+                for column in (events.name, events.shape, events.types, events.values)
+            ),
+            np.where(known, 0, device.bytes[self.longest] + 1),
+            np.where(known, 0, device.category[self.longest]),
+        ]
+        signature = np.zeros(len(operator), np.int64)
+        for values in columns:
+            different, number = np.unique(values, return_inverse=True)
+            if len(different) > 1:
+                signature = np.unique(signature * len(different) + number, return_inverse=True)[1]
+        one = _first_of(signature)
+        found = []
+        for at in one.tolist():
+            kernel = strings[device.name[self.longest[at]]]
+            if operator[at] < 0:
+                category, size = int(device.category[self.longest[at]]), int(device.bytes[self.longest[at]])
+                found.append(_of_copy(kernel, category, size))
+                continue
+            here = events.shape[row[at]], events.types[row[at]], events.values[row[at]]
+            told = [strings[index] if index >= 0 else "" for index in here]
+            found.append(_signature(strings[events.name[row[at]]], *told, kernel))
+        return signature, found
+
+    def texts(self, signature: Ints) -> dict[str, list[str]]:
+        """Of each signature the names of the longest kernel and of the operator, "" where that is none of the table."""
+        one = _first_of(signature)
+        operator = self.operator[one]
+        return {
+            "name": self.device.texts(self.longest[one]),
+            "operator": self.host.texts(operator),
+        }
+
+
+def _first_of(signature: Ints) -> Ints:
+    """A call of each signature."""
+    first = np.empty(int(signature.max()) + 1, np.int64)
+    first[signature[::-1]] = np.arange(len(signature))[::-1]
+    return first
+
+
+def _has_work(host: HostCalls, device: DeviceEvents) -> Mask:
+    """Which calls have a name in the table, or a kernel's, as Triton's have; a number may follow there."""
+    kernels = {device.trace.strings[name] for name in np.unique(device.name[device.computes]).tolist()}
+
+    def test(operator: str) -> bool:
+        if operator_work.is_modelled(operator):
+            return True
+        return operator in kernels or _NUMBER.sub("", operator) in kernels
+
+    return host.named(test)
+
+
+@lru_cache(1 << 14)
+def _signature(operator: str, sizes: str, types: str, values: str, kernel: str) -> _Signature:
+    """What a call's raw inputs say. Remembered: all ranks have the same."""
+    given = inputs(sizes, types, values, kernel)
+    work = operator_work.work(operator, given, kernel)
+    dtype = element_text(given)
+    shown = [one.sizes for one in given.every() if one.sizes][:_INPUTS]
+    return _Signature(
+        work=work,
+        inputs=", ".join(map(_spelled, shown))[:_LETTERS],
+        dtype=dtype,
+        precision=_precision(dtype, kernel) if work and work.flops else "",
+        reads=tuple((one.elements, one.bytes) for one in given.every()) if work and work.kind in _FUSED else (),
+    )
+
+
+def _spelled(sizes: Dims) -> str:
+    return "x".join(map(str, sizes))
+
+
+def _precision(dtype: str, kernel: str) -> str:
+    """In what a kernel multiplies: by its name, else by its operator's inputs; "" if neither tells."""
+    if (known := names.precision(kernel)) is not None:
+        return known.value
+    if dtype.startswith("float8"):
+        return names.Precision.FP8.value
+    if dtype in ("bfloat16", "float16"):
+        return names.Precision.HALF.value
+    return names.Precision.FLOAT32.value if dtype == "float32" else ""
+
+
+def _of_copy(kernel: str, category: int, size: int) -> _Signature:
+    """An event of no operator: a copy within the device reads and writes its bytes, a memset writes them."""
+    work = None
+    if category == Category.MEMSET and size > 0:
+        work = Work(GpuTime.COPY, 0, 0, size)
+    elif category == Category.MEMCPY and size > 0 and "DtoD" in kernel:
+        work = Work(GpuTime.COPY, 0, size, size)
+    return _Signature(work, "", "", "", ())
+
+
+def _longest_of(signature: Ints, length_ns: Ints, size: int) -> Ints:
+    """The longest call of each signature."""
+    order = np.lexsort((length_ns, signature))
+    last = np.flatnonzero(np.diff(signature[order], append=size))
+    found: Ints = order[last]
+    return found
+
+
+def _summed(which: Ints, values: Ints, size: int) -> Ints:
+    total = np.zeros(size, np.int64)
+    np.add.at(total, which, values)
+    return total
+
+
+def _rows(row: Ints, signature: Ints, length_ns: Ints, size: int) -> RooflineRows:
+    """Calls of each row of the track, and of each signature."""
+    keys, which = np.unique(row * size + signature, return_inverse=True)
+    return RooflineRows(
+        row=(keys // size).astype(np.int32),
+        call=(keys % size).astype(np.int32),
+        count=np.bincount(which, minlength=len(keys)).astype(np.int64),
+        ns=_summed(which, length_ns, len(keys)),
+    )
+
+
+def _avoidable(
+    device: DeviceEvents, calls: _Calls, signature: Ints, table: list[_Signature], row: Ints, in_track: Mask
+) -> Avoidable:
+    """What calls read that the call before them on their stream wrote, where both only loop over elements.
+
+    Such a call reads as many elements of the same size as the one before wrote. A chain may begin or end with a
+    reduction, which none follows.
+    """
+    works = [one.work for one in table]
+    fused = np.array(
+        [work is not None and work.kind in _FUSED and work.elements >= _FEWEST for work in works], np.bool_
+    )
+    reduces = np.array([work is not None and work.kind == GpuTime.NORM for work in works], np.bool_)
+    chosen = np.flatnonzero(fused[signature])
+    every = np.lexsort((device.start_ns[calls.first], device.stream[calls.first]))
+    place = np.empty(len(every), np.int64)
+    place[every] = np.arange(len(every))
+    behind = chosen[place[chosen] > 0]
+    before = every[place[behind] - 1]
+    likely = fused[signature[before]] & (device.stream[calls.first[before]] == device.stream[calls.first[behind]])
+    likely &= ~(reduces[signature[before]] & reduces[signature[behind]]) & in_track[behind]
+    behind, before = behind[likely], before[likely]
+    pairs, which = np.unique(signature[before] * len(table) + signature[behind], return_inverse=True)
+    shared = np.array([_taken_over(table[pair // len(table)], table[pair % len(table)]) for pair in pairs.tolist()])
+    taken = shared.astype(np.int64)[which] if len(pairs) else np.empty(0, np.int64)
+    rows, of = np.unique(row[behind][taken > 0], return_inverse=True)
+    read = _summed(of, taken[taken > 0], len(rows))
+    return Avoidable(rows.astype(np.int32), read, read.copy())
+
+
+def _taken_over(before: _Signature, after: _Signature) -> int:
+    """Bytes of the tensor that one call writes and the next one reads; 0 if there is none."""
+    work = before.work
+    if work is None or not work.elements:
+        return 0
+    written = work.elements, work.written
+    return work.written if written in after.reads else 0

@@ -1,0 +1,328 @@
+"""How far a job's kernels are from what its device could do: its roofline.
+
+A call of an operator takes at least t* = max(operations / peak, bytes / bandwidth, a launch), with the operations and
+compulsory bytes of `digest.operator_work` and the peaks of a calibration, else of the device's data sheet
+(`facts.peaks`). What it takes beyond is time above attainable. R = ranks, S = steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from tb_ddp_doctor import record_again
+from tb_ddp_doctor.calibration.model import bus_factor
+from tb_ddp_doctor.digest.model import GpuTime, RankDigest
+from tb_ddp_doctor.facts.arrivals import matched_traffic
+from tb_ddp_doctor.facts.expected import expected
+from tb_ddp_doctor.facts.facts import Facts, fact
+from tb_ddp_doctor.facts.peaks import Roofs, roofs
+from tb_ddp_doctor.facts.setting import setting
+from tb_ddp_doctor.facts.traffic import Traffic
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace.model import Floats, Ints
+from tb_ddp_doctor.trace.names import Precision
+
+#: A kernel takes no less than this on an empty device, ns: the shortest of 400,000 kernels of H100, H200, A100 and
+#: V100 in the shared and public traces took 0.8 to 1.3 us.
+LEAST_NS = 1_000
+#: The classes whose kernels are modelled.
+CLASSES = tuple(kind for kind in GpuTime if kind < GpuTime.NOT_MODELLED)
+
+
+class KernelRoof(msgspec.Struct, frozen=True, eq=False):
+    """Calls of one operator with the same inputs and the same longest kernel, on all ranks."""
+
+    name: str
+    operator: str
+    #: Sizes of the first tensors, as "16x5185x64, 16x64x5185", and the type of the first; "" where that is not told.
+    inputs: str
+    dtype: str
+    kind: GpuTime
+    #: Calls, their time, and the least that these would take, ns; mean over ranks and steps.
+    count: float
+    step_ns: float
+    attainable_ns: float
+    #: Of one call: operations and compulsory bytes, and what limits it: "compute", "memory" or "launch"; "" if unknown.
+    flops: int
+    bytes: int
+    limit: str
+    #: What the device could do at most, operations and bytes per second; 0 if unknown.
+    peak_flops: float
+    peak_bandwidth: float
+    #: Whether all that one call reads and writes fits in the L2 cache.
+    fits_cache: bool
+    #: The rank (index) with the longest call, and that call on its own clock.
+    rank: int
+    start_ns: int
+    end_ns: int
+
+    @property
+    def above_ns(self) -> float:
+        """Time above attainable, ns; mean over ranks and steps."""
+        return max(self.step_ns - self.attainable_ns, 0.0)
+
+    @property
+    def achieved_flops(self) -> float:
+        """Operations per second."""
+        return self.flops * self.count / self.step_ns * 1e9 if self.step_ns else 0.0
+
+    @property
+    def achieved_bandwidth(self) -> float:
+        """Compulsory bytes per second."""
+        return self.bytes * self.count / self.step_ns * 1e9 if self.step_ns else 0.0
+
+    @property
+    def of_attainable(self) -> float:
+        """The share of the attainable speed that is reached, as recorded: beyond 1 where the cache helps."""
+        return self.attainable_ns / self.step_ns if self.step_ns else 0.0
+
+
+class RooflineTimes(msgspec.Struct, frozen=True, eq=False):
+    """What each row of each rank's track could take less; of each rank an array of shape (rows,), ns."""
+
+    #: Above attainable, by class; and all time of what is not modelled.
+    above: Mapping[GpuTime, tuple[Ints, ...]]
+    not_modelled: tuple[Ints, ...]
+    #: Of attainable time: reads that fusion avoids for certain, and writes that it may avoid too.
+    avoidable: tuple[Ints, ...]
+    possible: tuple[Ints, ...]
+
+
+class JobRoofline(msgspec.Struct, frozen=True, eq=False):
+    """The roofline of a job."""
+
+    #: Those with most time above attainable first.
+    kernels: tuple[KernelRoof, ...]
+    times: RooflineTimes
+    #: Name of the device, its peaks, and where they come from; None where they are not known.
+    device: str
+    roofs: Roofs | None
+    #: Sentences on what could not be modelled, and on what to record.
+    notes: tuple[str, ...]
+
+    @property
+    def modelled_share(self) -> float:
+        """The share of the device's time that is modelled, 0 to 1."""
+        known = sum(one.step_ns for one in self.kernels if one.kind is not GpuTime.NOT_MODELLED)
+        return known / max(sum(one.step_ns for one in self.kernels), 1.0)
+
+
+@fact
+def roofline(facts: Facts) -> JobRoofline:
+    """The job's roofline: of a job without a device, or of an unknown one, nothing is modelled."""
+    job = facts.job
+    known = [_roofs(digest, facts) for digest in job.digests]
+    attainable = [_attainable_ns(digest, each) for digest, each in zip(job.digests, known, strict=True)]
+    found = next((each for each in known if each), None)
+    return JobRoofline(
+        kernels=_kernels(job, known, attainable),
+        times=_times(job.digests, known, attainable),
+        device=job.digests[0].device if job.digests else "",
+        roofs=found,
+        notes=tuple(_notes(job, found)),
+    )
+
+
+def _roofs(digest: RankDigest, facts: Facts) -> Roofs | None:
+    """The peaks of a rank's device: as measured, where a calibration has them, else those of the table."""
+    if not digest.has_device:
+        return None
+    number = next((number for number, name in digest.header.devices.items() if name == digest.device), -1)
+    table = roofs(digest.device, digest.header.multiprocessors.get(number, 0))
+    measured = facts.get(expected)
+    if measured is None:
+        return table
+    rates = {one.value: rate for one in Precision if (rate := measured.gemm_rate(one.value))}
+    bandwidth = measured.memory_rate()
+    if table is None:
+        return Roofs(rates, bandwidth, 0, 0.0) if bandwidth else None
+    return replace(table, flops={**table.flops, **rates}, bandwidth=bandwidth or table.bandwidth)
+
+
+def _attainable_ns(digest: RankDigest, known: Roofs | None) -> Floats:
+    """The least time of one call of each row of the rank's calls, ns; NaN where it is not modelled, shape (K,)."""
+    calls = digest.roofline.calls
+    if known is None or not len(calls) or not known.bandwidth:
+        return np.full(len(calls), np.nan)
+    rates = np.array([known.flops.get(text, 0.0) for text in digest.strings] or [0.0])[calls.precision]
+    modelled = (calls.kind < GpuTime.NOT_MODELLED) & ((calls.flops == 0) | (rates > 0))
+    moves = (calls.read_bytes + calls.written_bytes) / known.bandwidth
+    computes = calls.flops / np.where(rates > 0, rates, 1.0)
+    return np.where(modelled, np.maximum(np.maximum(moves, computes) * 1e9, LEAST_NS), np.nan)
+
+
+def _times(digests: Sequence[RankDigest], known: Sequence[Roofs | None], attainable: Sequence[Floats]) -> RooflineTimes:
+    ranks = [_of_rank(*one) for one in zip(digests, known, attainable, strict=True)]
+    return RooflineTimes(
+        above={kind: tuple(above[kind] for above, *_ in ranks) for kind in CLASSES},
+        not_modelled=tuple(unknown for _, unknown, _, _ in ranks),
+        avoidable=tuple(avoidable for *_, avoidable, _ in ranks),
+        possible=tuple(possible for *_, possible in ranks),
+    )
+
+
+def _of_rank(digest: RankDigest, known: Roofs | None, attainable: Floats) -> tuple[Ints, Ints, Ints, Ints]:
+    """Of each row of a rank's track: time above attainable by class, (classes, rows); of what is not modelled; and of
+    reads and writes that fusion avoids.
+
+    Kernels that run side by side take more together than their row: all of them count as much less.
+    """
+    size, rows = len(digest.track), digest.roofline.rows
+    device_ns = np.maximum(digest.track.device_ns, 0)
+    above, nothing = np.zeros((len(CLASSES), size), np.int64), np.zeros(size, np.int64)
+    if known is None or not len(rows):
+        return above, device_ns.copy(), nothing, nothing
+    row, least = rows.row, attainable[rows.call] * rows.count
+    modelled = ~np.isnan(least)
+    excess = np.maximum(rows.ns - np.where(modelled, least, rows.ns), 0.0)
+    took = np.bincount(row, np.maximum(rows.ns, 0), size)
+    scale = np.minimum(device_ns / np.maximum(took, 1.0), 1.0)
+    kind = digest.roofline.calls.kind[rows.call]
+    for each in CLASSES:
+        mine = modelled & (kind == each)
+        if mine.any():
+            above[each] = np.bincount(row[mine], excess[mine], size) * scale
+    unknown = np.bincount(row[~modelled], rows.ns[~modelled], size) * scale
+    unknown = np.where(took > 0, unknown, device_ns).astype(np.int64)
+    left = np.maximum(device_ns - above.sum(axis=0) - unknown, 0)
+    fused = digest.roofline.avoidable
+    moved = (np.bincount(fused.row, column, size) for column in (fused.read_bytes, fused.written_bytes))
+    read, written = (amount / known.bandwidth * 1e9 for amount in moved)
+    avoidable = np.minimum(read * scale, left).astype(np.int64)
+    return above, unknown, avoidable, np.minimum(written * scale, left - avoidable).astype(np.int64)
+
+
+def _kernels(job: Job, known: Sequence[Roofs | None], attainable: Sequence[Floats]) -> tuple[KernelRoof, ...]:
+    """All calls, ranks joined by what they call."""
+    cells = sum(len(digest.steps) for digest in job.digests)
+    found: dict[tuple[str, str, str, str, int], _Sum] = {}
+    for rank, (digest, roof, least) in enumerate(zip(job.digests, known, attainable, strict=True)):
+        calls, text = digest.roofline.calls, digest.strings
+        columns = (calls.name, calls.operator, calls.inputs, calls.dtype)
+        names = zip(*([text[index] for index in column.tolist()] for column in columns), strict=True)
+        for index, key in enumerate(names):
+            one = found.setdefault((*key, int(calls.kind[index])), _Sum(rank, index))
+            one.add(digest, rank, index, float(least[index]), roof)
+    made = [one.roof(key, job.digests, max(cells, 1)) for key, one in found.items()]
+    return tuple(sorted(made, key=lambda one: (-one.above_ns, -one.step_ns, one.name, one.operator, one.inputs)))
+
+
+class _Sum:
+    """Calls with the same names, summed over ranks."""
+
+    def __init__(self, rank: int, index: int) -> None:
+        self.at = rank, index
+        self.count = self.total_ns = 0
+        self.least_ns = 0.0
+        self.longest_ns = -1
+        self.roofs: Roofs | None = None
+
+    def add(self, digest: RankDigest, rank: int, index: int, least_ns: float, roof: Roofs | None) -> None:
+        """One rank's row of `RooflineCalls`."""
+        calls = digest.roofline.calls
+        count, total = int(calls.count[index]), int(calls.total_ns[index])
+        self.count, self.total_ns = self.count + count, self.total_ns + total
+        self.least_ns += total if np.isnan(least_ns) else least_ns * count
+        length = int(calls.longest_end_ns[index] - calls.longest_start_ns[index])
+        if length > self.longest_ns:
+            self.longest_ns, self.at, self.roofs = length, (rank, index), roof
+
+    def roof(self, key: tuple[str, str, str, str, int], digests: Sequence[RankDigest], cells: int) -> KernelRoof:
+        """The calls as rules get them."""
+        rank, index = self.at
+        calls, known = digests[rank].roofline.calls, self.roofs
+        flops, moved = int(calls.flops[index]), int(calls.read_bytes[index] + calls.written_bytes[index])
+        precision = digests[rank].strings[calls.precision[index]]
+        peak = known.flops.get(precision, 0.0) if known else 0.0
+        bandwidth = known.bandwidth if known else 0.0
+        return KernelRoof(
+            name=key[0],
+            operator=key[1],
+            inputs=key[2],
+            dtype=key[3],
+            kind=GpuTime(key[4]) if key[4] in GpuTime.__members__.values() else GpuTime.NOT_MODELLED,
+            count=self.count / cells,
+            step_ns=self.total_ns / cells,
+            attainable_ns=self.least_ns / cells,
+            flops=flops,
+            bytes=moved,
+            limit=_limit(flops, moved, peak, bandwidth),
+            peak_flops=peak,
+            peak_bandwidth=bandwidth,
+            fits_cache=bool(known and 0 < moved <= known.cache),
+            rank=rank,
+            start_ns=int(calls.longest_start_ns[index]),
+            end_ns=int(calls.longest_end_ns[index]),
+        )
+
+
+def _limit(flops: int, moved: int, peak: float, bandwidth: float) -> str:
+    """What limits a call: operations, bytes, or the time of a launch; "" where that is not known."""
+    if not bandwidth or not (flops or moved):
+        return ""
+    computes, moves = flops / peak * 1e9 if peak else 0.0, moved / bandwidth * 1e9
+    if max(computes, moves) < LEAST_NS:
+        return "launch"
+    return "compute" if computes > moves else "memory"
+
+
+def _notes(job: Job, known: Roofs | None) -> list[str]:
+    """What keeps kernels from being modelled, and what to record."""
+    device = next((digest.device for digest in job.digests if digest.device), "")
+    if not job.has_device:
+        return ["These traces have no GPU, so nothing is modelled."]
+    if known is None:
+        named = device or "the GPU (the traces do not name it)"
+        return [f"The peaks of {named} are not known: measure them with torchrun ... -m tb_ddp_doctor.check."]
+    notes = []
+    if not any(digest.header.has_shapes for digest in job.digests):
+        notes.append(record_again.no_shapes(setting(job)))
+    if known.part < 1:
+        notes.append(f"The job sees {known.part:.0%} of the multiprocessors of {device}: the GPU is shared.")
+    return notes
+
+
+@fact
+def link_excess(facts: Facts) -> Ints | None:
+    """Exposed communication beyond what the links would need, shape (R, S), ns; None where their speed is not known.
+
+    Of each rank and step, its exposed transfer times the share of all its transfer beyond the links' speed: as a
+    calibration measured it, else the table's bandwidth between GPUs of a node, for groups on one node.
+    """
+    job = facts.job
+    traffic = facts.get(matched_traffic)
+    measured, table = facts.get(expected), next((each for each in map(_table_roofs, job.digests) if each), None)
+    shape = job.step_index.shape
+    moves, excess, known = np.zeros(shape), np.zeros(shape), False
+    for one in traffic:
+        takes = np.bincount(one.step, one.transfer_ns, one.steps).astype(np.float64)
+        moves[one.ranks] += takes
+        least = measured.transfer_ns(one) if measured else None
+        if least is None:
+            least = _by_table(one, job, table)
+        if least is not None:
+            known = True
+            needs = np.bincount(one.step, np.minimum(least, one.transfer_ns), one.steps)
+            excess[one.ranks] += takes - needs
+    if not known:
+        return None
+    share = np.clip(excess / np.maximum(moves, 1.0), 0.0, 1.0)
+    found: Ints = np.rint(share * job.budget.of("transfer")).astype(np.int64)
+    return found
+
+
+def _table_roofs(digest: RankDigest) -> Roofs | None:
+    return roofs(digest.device, 0) if digest.has_device else None
+
+
+def _by_table(traffic: Traffic, job: Job, table: Roofs | None) -> Floats | None:
+    """How long collectives within a node take at the bandwidth of its links; None where that is not known."""
+    places = {job.nodes[rank] for rank in traffic.ranks.tolist()}
+    if table is None or not table.link or not traffic.has_bytes or len(places) != 1 or "" in places:
+        return None
+    least: Floats = traffic.bytes.astype(np.float64) * bus_factor(traffic.kind, traffic.size) / table.link * 1e9
+    return least

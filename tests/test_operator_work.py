@@ -1,0 +1,204 @@
+"""The least work of operators, each example computed by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tb_ddp_doctor.digest.model import GpuTime
+from tb_ddp_doctor.digest.operator_inputs import inputs
+from tb_ddp_doctor.digest.operator_work import Work, element_text, work
+
+BF16, FP32, LONG = "c10::BFloat16", "float", "long int"
+
+
+def of(operator: str, *given: tuple[object, str] | str, kernel: str = "") -> Work | None:
+    """The work of a call; tensors are (sizes, type), everything else is text."""
+    sizes = [one[0] if isinstance(one, tuple) else [] for one in given]
+    types = [one[1] if isinstance(one, tuple) else "Scalar" for one in given]
+    values = ["" if isinstance(one, tuple) else one for one in given]
+    return work(operator, inputs(*map(json.dumps, (sizes, types, values)), kernel), kernel)
+
+
+def flops_and_bytes(found: Work | None) -> tuple[int, int, int]:
+    assert found is not None
+    return found.flops, found.read, found.written
+
+
+def test_gemms() -> None:
+    # (24576, 256) x (256, 1024): 2 m k n; both are read, the product is written, 2 bytes an element.
+    mnk = 2 * 24576 * 256 * 1024
+    read, written = 2 * (24576 * 256 + 256 * 1024), 2 * 24576 * 1024
+    left, right = ([24576, 256], BF16), ([256, 1024], BF16)
+    assert flops_and_bytes(of("aten::mm", left, right)) == (mnk, read, written)
+    bias = ([1024], BF16)
+    assert flops_and_bytes(of("aten::addmm", bias, left, right, "1", "1")) == (mnk, read + 2048, written)
+    assert of("aten::mm", left, ([255, 1024], BF16)) is None
+    stack, other = ([16, 5185, 64], BF16), ([16, 64, 5185], BF16)
+    assert flops_and_bytes(of("aten::bmm", stack, other)) == (
+        2 * 16 * 5185 * 64 * 5185,
+        2 * 2 * 16 * 5185 * 64,
+        2 * 16 * 5185 * 5185,
+    )
+
+
+def test_a_bias_that_counts_nothing_is_not_read() -> None:
+    added = ([32, 2048, 2048], BF16)
+    left, right = ([32, 2048, 64], BF16), ([32, 64, 2048], BF16)
+    found = of("aten::baddbmm", added, left, right, "0.", "0.125")
+    assert found is not None
+    assert found.read == 2 * 2 * 32 * 2048 * 64
+
+
+def test_8_bit_gemms_write_16_bits() -> None:
+    eight = "c10::Float8_e4m3fn"
+    given = [([4096, 768], eight), ([768, 50304], eight), ([], FP32), ([], FP32), "", "", "15", "True"]
+    assert flops_and_bytes(of("aten::_scaled_mm", *given)) == (
+        2 * 4096 * 768 * 50304,
+        4096 * 768 + 768 * 50304 + 8,
+        2 * 4096 * 50304,
+    )
+
+
+def test_convolutions_with_strides_and_groups() -> None:
+    image, weight = ([1, 3, 1008, 1008], BF16), ([1024, 3, 14, 14], BF16)
+    # 1008 / 14 = 72 pixels a side.
+    pixels, taps = 72 * 72, 1024 * 3 * 14 * 14
+    found = of("aten::cudnn_convolution", image, weight, "[0, 0]", "[14, 14]", "[1, 1]", "1", "False", "False", "True")
+    assert flops_and_bytes(found) == (2 * pixels * taps, 2 * (3 * 1008 * 1008 + taps), 2 * pixels * 1024)
+    # 32 groups: each output sees 128 / 32 channels, as the weights' sizes say. 28 x 28, padded by 1, stride 2: 14.
+    image, weight = ([8, 128, 28, 28], FP32), ([128, 4, 3, 3], FP32)
+    found = of("aten::cudnn_convolution", image, weight, "[1, 1]", "[2, 2]", "[1, 1]", "32", "False", "False", "True")
+    assert flops_and_bytes(found)[0] == 2 * 8 * 14 * 14 * 128 * 4 * 9
+
+
+def test_convolution_backward_has_one_product_for_each_gradient() -> None:
+    made, taken, weight = ([8, 64, 56, 56], FP32), ([8, 32, 56, 56], FP32), ([64, 32, 3, 3], FP32)
+    once = 2 * 8 * 56 * 56 * 64 * 32 * 9
+    rest = ["", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]
+    both = of("aten::convolution_backward", made, taken, weight, *rest, "[True, True, False]")
+    first = of("aten::convolution_backward", made, taken, weight, *rest, "[False, True, False]")
+    assert flops_and_bytes(both)[0] == 2 * once
+    assert flops_and_bytes(first)[0] == once
+
+
+def test_attention_of_all_backends() -> None:
+    # 24 x 4 heads, 1,024 queries and keys of width 64: two products; causal, 1024 * 1025 / 2 of 1024^2 scores.
+    qkv = [([24, 4, 1024, 64], BF16)] * 3
+    whole, causal = 4 * 96 * 1024 * 1024 * 64, 4 * 96 * (1024 * 1025 // 2) * 64
+    given = 3 * 2 * 24 * 4 * 1024 * 64
+    written = given // 3 + 96 * 1024 * 4
+    cudnn = of("aten::_cudnn_attention_forward", *qkv, *[""] * 3, "1024", "1024", "True", "0.", "True", "False", "")
+    assert flops_and_bytes(cudnn) == (causal // 64 // 4 * 4 * 64, given, written)
+    flash = of("aten::_scaled_dot_product_flash_attention", *qkv, "0.", "False", "False", "")
+    assert flops_and_bytes(flash) == (whole, given, written)
+    rows = [([24, 1024, 4, 64], BF16)] * 3
+    efficient = of("aten::_efficient_attention_forward", *rows, *[""] * 5, "0.", "1", "True", "", "", "")
+    assert flops_and_bytes(efficient)[0] == causal
+
+
+def test_grouped_heads_are_read_once() -> None:
+    query, key = ([2, 32, 512, 128], BF16), ([2, 8, 512, 128], BF16)
+    found = of("aten::_scaled_dot_product_flash_attention", query, key, key, "0.", "False", "False", "")
+    assert flops_and_bytes(found)[:2] == (4 * 2 * 32 * 512 * 512 * 128, 2 * 2 * 512 * 128 * (32 + 8 + 8))
+
+
+def test_attention_backward_has_five_products() -> None:
+    of_output, qkv = ([24, 4, 1024, 64], BF16), [([24, 4, 1024, 64], BF16)] * 4
+    statistics = ([24, 4, 1024, 1], FP32)
+    name = "aten::_cudnn_attention_backward"
+    found = of(name, of_output, *qkv, statistics, *[""] * 5, "1024", "1024", "0.", "False", "")
+    size = 2 * 24 * 4 * 1024 * 64
+    assert flops_and_bytes(found) == (10 * 96 * 1024 * 1024 * 64, 5 * size + 96 * 1024 * 4, 3 * size)
+
+
+def test_norms_and_reductions() -> None:
+    hidden, width = ([24, 1024, 256], FP32), ([256], FP32)
+    size = 4 * 24 * 1024 * 256
+    found = of("aten::native_layer_norm", hidden, "[256]", width, width, "1e-05")
+    assert flops_and_bytes(found) == (0, size + 2 * 1024, size)
+    scores = ([16, 5185, 5185], BF16)
+    size = 2 * 16 * 5185 * 5185
+    assert flops_and_bytes(of("aten::_softmax", scores, "-1", "False")) == (0, size, size)
+    assert flops_and_bytes(of("aten::_log_softmax", scores, "-1", "True")) == (0, size, 2 * size)
+    assert flops_and_bytes(of("aten::sum", hidden, "[0, 1]", "False", "")) == (0, 4 * 24 * 1024 * 256, 4 * 256)
+    assert flops_and_bytes(of("aten::mean", hidden, "[1]", "False", ""))[2] == 4 * 24 * 256
+    assert flops_and_bytes(of("aten::max", hidden))[2] == 4
+
+
+def test_causal_softmax_reads_half() -> None:
+    found = of("ScaledUpperTriangMaskedSoftmax", ([32, 2048, 2048], "c10::Half"))
+    assert flops_and_bytes(found) == (0, 2 * 32 * 2048 * 2049 // 2, 2 * 32 * 2048 * 2048)
+
+
+def test_elementwise_with_broadcast_and_outputs() -> None:
+    hidden, row = ([24, 1024, 256], FP32), ([1024, 256], FP32)
+    size = 4 * 24 * 1024 * 256
+    assert flops_and_bytes(of("aten::add", hidden, row, "1")) == (0, size + 4 * 1024 * 256, size)
+    assert flops_and_bytes(of("aten::mul", hidden, ([], "double"), hidden)) == (0, size + 8, size)
+    assert flops_and_bytes(of("aten::add_", hidden, hidden, "1")) == (0, 2 * size, size)
+    assert flops_and_bytes(of("aten::fill_", hidden, "0")) == (0, 0, size)
+    assert flops_and_bytes(of("aten::gt", hidden, "0"))[2] == size // 4
+    assert flops_and_bytes(of("aten::native_dropout", hidden, "0.1", "True"))[2] == size + size // 4
+
+
+def test_copies_and_casts() -> None:
+    wide, narrow = ([256, 1024], FP32), ([256, 1024], BF16)
+    assert flops_and_bytes(of("aten::copy_", narrow, wide, "False")) == (0, 4 * 256 * 1024, 2 * 256 * 1024)
+    # The list does not say of what it is; the kernel does.
+    kernel = "void CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<2u>, unsigned int, 4, 64, 64>"
+    given = ([[24, 4, 1024, 64], [24, 4, 1024, 64]], "TensorList")
+    size = 2 * 2 * 24 * 4 * 1024 * 64
+    assert flops_and_bytes(of("aten::cat", given, "0", kernel=kernel)) == (0, size, size)
+
+
+def test_optimizers() -> None:
+    several = ([[256, 1024], [256]], "TensorList")
+    kernel = "multi_tensor_apply_kernel<at::native::TensorListMetadata<4>, FusedAdamMathFunctor<float, 4>>"
+    size = 4 * (256 * 1024 + 256)
+    fused = of("aten::_fused_adamw_", *[several] * 4, "", several, kernel=kernel)
+    assert flops_and_bytes(fused) == (0, 4 * size, 3 * size)
+    foreach = of("aten::_foreach_lerp_", several, several, "0.1", kernel=kernel)
+    assert flops_and_bytes(foreach) == (0, 2 * size, size)
+    # torch records no sizes of long lists.
+    assert of("aten::_foreach_lerp_", ([], "TensorList"), ([], "TensorList"), "0.1", kernel=kernel) is None
+
+
+def test_embeddings_and_indices() -> None:
+    table, rows = ([4096, 256], FP32), ([24, 1024], LONG)
+    found = of("aten::embedding", table, rows, "-1", "False", "False")
+    # No more than the 4,096 rows of the table need to be read for 24,576 of them.
+    assert flops_and_bytes(found) == (0, 8 * 24576 + 4 * 4096 * 256, 4 * 24576 * 256)
+    gradient = ([24, 1024, 256], FP32)
+    found = of("aten::embedding_dense_backward", gradient, rows, "4096", "-1", "False")
+    assert flops_and_bytes(found) == (0, 4 * 24576 * 256 + 8 * 24576, 4 * 4096 * 256)
+
+
+def test_triton_kernels_have_all_of_their_tensors_as_inputs() -> None:
+    name = "triton_poi_fused_add_gelu_0"
+    hidden = ([1024, 256], BF16)
+    assert flops_and_bytes(of(name, hidden, hidden, hidden, "262144", kernel=name)) == (0, 3 * 2 * 1024 * 256, 0)
+    assert of(name, hidden, kernel="something_else") is None
+
+
+@pytest.mark.parametrize(
+    "operator", ["aten::mm", "aten::sum", "aten::copy_", "aten::cat", "aten::_cudnn_attention_forward"]
+)
+@pytest.mark.parametrize(
+    "sizes", ["", "[", "null", "[[-1]]", "[[1e99]]", "[[99999999999999999999]]", '["x"]', "[[], []]"]
+)
+def test_inputs_that_are_none_have_no_work(operator: str, sizes: str) -> None:
+    found = work(operator, inputs(sizes, '["float", "float"]', "[null]", ""), "")
+    assert found is None or max(found.flops, found.read, found.written) <= 16
+
+
+def test_types_as_users_spell_them() -> None:
+    assert element_text(inputs("[[2, 2]]", '["c10::BFloat16"]', "", "")) == "bfloat16"
+    assert element_text(inputs("[[], [2]]", '["Scalar", "float"]', "", "")) == "float32"
+
+
+def test_classes() -> None:
+    found = of("aten::gelu", ([4, 4], BF16))
+    assert found is not None
+    assert found.kind is GpuTime.ELEMENTWISE
