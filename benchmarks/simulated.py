@@ -548,7 +548,7 @@ def examined(folder: Path, cache: Cache) -> Seen:
         tracing_without_rules=bare.line("tracing").ms,
         contradictions=result.diagnosis.contradictions,
         headline_saves=_headline_saves(result.diagnosis),
-        held_by_one=result.savings.held_by_one_owner if result.diagnosis.verdict == "unexplained" else 0.0,
+        held_by_one=result.savings.share_of_named_owner if result.diagnosis.verdict == "unexplained" else 0.0,
     )
 
 

@@ -27,11 +27,11 @@ export interface AccountLine {
   share: number;
 }
 
-/** What is expected to be the quickest AllReduce of messages of some size. */
+/** The AllReduce algorithm that is expected to be the quickest from some message size on. */
 export interface Algorithm {
   /** ring, tree or hierarchical. */
   name: string;
-  /** Of messages of so many bytes and more. */
+  /** The least message size for which it is, bytes. */
   from_bytes: number;
 }
 
@@ -57,14 +57,15 @@ export interface Answer {
   state: "ready";
 }
 
-/** Where scaling breaks, in ranks, among powers of two. */
+/** From how many ranks on a job scales badly; only powers of two are tried. */
 export interface Breaks {
-  /** Ranks from which on the efficiency is below this. */
+  /** Scaling breaks if the efficiency is below this. */
   efficiency: number;
+  /** The least number of ranks for which it is; null if there is none. */
   inefficient_from: number | null;
-  /** Ranks from which on communication takes longer than backward's compute, which could hide it. */
+  /** The least number of ranks for which communication takes longer than backward's compute, which could hide it. */
   exposed_from: number | null;
-  /** Most ranks that were looked at. */
+  /** The largest number of ranks that was tried. */
   searched_to: number;
 }
 
@@ -72,26 +73,29 @@ export interface Breaks {
 export interface Bucket {
   bytes: number;
   gradients: number;
-  /** Modules of the first and the last gradient, "" where stacks are not recorded. */
+  /** Module of the first gradient, "" if stacks are not recorded. */
   first_module: string;
+  /** Module of the last gradient, "" likewise. */
   last_module: string;
-  /** Whether it ends where a module ends; null where modules are not known. */
+  /** Whether it ends where a module ends; null if modules are not known. */
   ends_with_module: boolean | null;
-  /** The first and the last layer of which it has gradients, from 1 in the order of backward, and whether it ends where one ends; null where no sizes of gradients repeat, and of gradients that are of no layer. */
+  /** The first layer of which it has gradients, counted from 1 in the order of backward; null if sizes of gradients do not repeat, or its gradients are of no layer. */
   first_layer: number | null;
+  /** The last layer of which it has gradients, likewise. */
   last_layer: number | null;
+  /** Whether it ends where a layer ends, likewise. */
   ends_with_layer: boolean | null;
 }
 
 /** The recorded buckets. */
 export interface Buckets {
-  /** Values of `bucket_cap_mb` that give them: least and most (null: no limit); null where none does. */
+  /** The least and the largest `bucket_cap_mb` that give these buckets (null: no limit); null if no value does. */
   cap_mb: [number, number | null] | null;
   gradients: number;
   bytes: number;
   mean_bytes: number;
   dtype: string;
-  /** Layers, by sizes of gradients that repeat; 0 where none do. */
+  /** Number of layers, found by the repeating sizes of gradients; 0 if these do not repeat. */
   layers: number;
   buckets: Bucket[];
 }
@@ -153,10 +157,11 @@ export interface Curve {
   field: string;
   values: (number | string)[];
   points: Prediction[];
-  /** The value with the shortest step, and the range of neighbouring values whose steps are within 1 % of it. */
+  /** The value with the shortest step. */
   best: number | string;
+  /** The first and the last of the values around it whose steps are within 1 % of that step. */
   flat: [number | string, number | string];
-  /** Of a curve over ranks. */
+  /** Where scaling breaks, for a curve over ranks. */
   breaks: Breaks | null;
 }
 
@@ -365,7 +370,7 @@ export interface LeftOutStep {
 /** A run of the same model with other buckets, as recorded. */
 export interface MeasuredStep {
   run: string;
-  /** Where on the axis of bucket sizes its buckets stand, MiB. */
+  /** The place of its buckets on the axis of bucket sizes, MiB. */
   bucket_mb: number;
   step_ms: number;
 }
@@ -621,47 +626,50 @@ export interface PathStep {
   pieces: PathPiece[];
 }
 
-/** What the tab asks for. */
+/** The answer that the tab asks for. */
 export interface PlanAnswer {
   plan: PlanResult;
-  /** Fields of the question that the record does not answer; empty where that is not asked. */
+  /** Fields of questions that the record cannot answer; empty if the tab did not ask for them. */
   unanswerable: Refusal[];
 }
 
-/** What the step of one run would be. */
+/** The answer to a question for one run. */
 export interface PlanResult {
   run: string;
   world_size: number;
   ranks: number;
   steps: number[];
-  /** The step as recorded; all predictions are of a step as recorded, tracing included. And what it goes to by owner. */
+  /** The step as recorded. Predictions are of such a step too: they include what tracing adds. */
   now_ms: number;
+  /** The recorded step by owner, ms. */
   owners_ms: Record<string, number>;
   buckets: Buckets | null;
-  /** What each rank holds and sends in the record; null where nothing is asked of sharding. */
+  /** What each rank stores and sends in the record; null if the question is not about sharding. */
   rank_bytes: RankBytes | null;
   prediction: Prediction | null;
   curves: Curve[];
-  /** With a curve over sizes of buckets: runs of the log directory that send the same gradients without another fault than their buckets, this one first. */
+  /** With a curve over bucket sizes: the runs of the log directory that send the same gradients and have no fault but their buckets, this run first. */
   measured: MeasuredStep[];
   refusals: Refusal[];
 }
 
-/** The step under one question. */
+/** The predicted step for one question. */
 export interface Prediction {
   question: Question;
   step_ms: number;
-  /** From where to where the step is expected to lie. */
+  /** The least that the step is expected to take. */
   low_ms: number;
+  /** The most that it is expected to take. */
   high_ms: number;
-  /** `step_ms` less what is now. */
+  /** `step_ms` minus the recorded step. */
   change_ms: number;
+  /** The inputs of the prediction. */
   rests: Rests[];
-  /** What the step goes to by owner, ms, summing to it; empty for the points of a curve. */
+  /** The step by owner, ms, which sum to it; empty for the points of a curve. */
   owners_ms: Record<string, number>;
-  /** What each rank holds and sends; null where nothing is asked of sharding. */
+  /** What each rank stores and sends; null if the question is not about sharding. */
   rank_bytes: RankBytes | null;
-  /** null where no number of ranks is asked for. */
+  /** null if the question is not about ranks. */
   scaling: Scaling | null;
 }
 
@@ -676,12 +684,13 @@ export interface Prospect {
   range_ms: [number, number];
 }
 
-/** What is otherwise; a field that is not set stays as recorded. */
+/** What to change in a job; a field that is not set stays as recorded. */
 export interface Question {
   /** `bucket_cap_mb` of DistributedDataParallel. */
   bucket_mb: number | null;
-  /** Ranks of the job, each with as much work as now; with `strong`, all together with as much. */
+  /** Ranks of the job, each with as much work as now. */
   ranks: number | null;
+  /** With `ranks`: all ranks together have as much work as now (strong scaling). */
   strong: boolean;
   /** How many times as fast each transfer is. */
   links: number | null;
@@ -689,9 +698,11 @@ export interface Question {
   links_of: string | null;
   /** What gradients are sent as: float32, float16, bfloat16, float8. */
   dtype: string | null;
-  /** How states are sharded: ddp, zero1, zero2, zero3 or hsdp; how many units are gathered ahead; and whether shards are kept and updated on the CPU. */
+  /** How states are sharded: ddp, zero1, zero2, zero3 or hsdp. */
   sharding: string | null;
+  /** How many units ahead the parameters are gathered. */
   prefetch: number | null;
+  /** Whether shards are stored and updated on the CPU. */
   offload: boolean;
   /** Backward passes for each AllReduce of the gradients; the step is then that of one of them. */
   accumulate: number | null;
@@ -707,15 +718,19 @@ export interface Question {
   fixed: string[];
 }
 
-/** What each rank holds of the model's states, and sends in a step; bytes. */
+/** How much of the model's states each rank stores, and how much it sends in a step; bytes. */
 export interface RankBytes {
-  /** On the GPU: by the formulas of ZeRO; and the units that are gathered at a time. */
+  /** Parameters on the GPU, by the formulas of ZeRO. */
   parameters: number;
+  /** Gradients on the GPU, by these formulas. */
   gradients: number;
+  /** The optimizer's states on the GPU, by these formulas. */
   optimizer_states: number;
+  /** The units that are gathered at a time, on the GPU. */
   gathered: number;
-  /** On the CPU. */
+  /** All that is stored on the CPU. */
   on_cpu: number;
+  /** What the rank sends in a step. */
   sent: number;
 }
 
@@ -731,17 +746,18 @@ export interface RecordingToMake {
 export interface Refusal {
   /** The field of the question. */
   question: string;
-  /** Why, and what to record. */
+  /** Why, and what to record to get an answer. */
   reason: string;
-  /** Values of a curve that are refused; none where all are. */
+  /** The values of a curve that are refused; empty if all are. */
   values: (number | string)[];
 }
 
-/** Something that a prediction rests on. */
+/** An input of a prediction, and how it is known. */
 export interface Rests {
   basis: "assumed" | "fitted" | "measured";
-  /** What it is, and how it is known. */
+  /** The input, such as "Time of all_reduce over bytes". */
   what: string;
+  /** How it is known, such as the fit with its error. */
   detail: string;
 }
 
@@ -754,9 +770,9 @@ export interface RuleOutcome {
 
 /** How well a job of another number of ranks scales. */
 export interface Scaling {
-  /** Weak: the step of one rank over that of all. Strong: that of one with all the work, over as many times the step. */
+  /** Weak scaling: the step of one rank divided by the step of all ranks. Strong scaling: the step of one rank with all the work, divided by the number of ranks times their step. */
   efficiency: number;
-  /** By ascending size; none of one rank. */
+  /** By ascending message size; empty for one rank. */
   algorithms: Algorithm[];
 }
 

@@ -147,7 +147,7 @@ def jobs_of_one_fault(draw: st.DrawFn) -> FaultyJob:
 def test_what_one_owner_phase_and_set_of_ranks_holds_is_never_unexplained(faulty: FaultyJob) -> None:
     """The verdict is a rule's wherever one place holds most of what the account would call unexplained."""
     diagnosis, savings = engine._examine(drawn(faulty.drawing), CATALOGUE.values(), {})
-    assert diagnosis.verdict != "unexplained" or savings.held_by_one_owner < 0.5
+    assert diagnosis.verdict != "unexplained" or savings.share_of_named_owner < 0.5
 
 
 def test_without_rules_one_owner_holds_what_one_fault_takes() -> None:
@@ -156,7 +156,7 @@ def test_without_rules_one_owner_holds_what_one_fault_takes() -> None:
     diagnosis, savings = engine._examine(drawn(text), [], {})
     assert diagnosis.verdict == "unexplained"
     assert diagnosis.account.unexplained and diagnosis.account.unexplained.ranks == (1,)
-    assert 0.8 < savings.held_by_one_owner <= 1
+    assert 0.8 < savings.share_of_named_owner <= 1
 
 
 def test_findings_that_hide_each_other_save_less_alone_than_they_are_charged_with() -> None:

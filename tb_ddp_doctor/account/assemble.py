@@ -1,4 +1,4 @@
-"""A diagnosis as users get it: what the rules and the account say of a job, in the types of `findings`."""
+"""Assembles the diagnosis that users get, in the types of `findings`, from the rules' findings and the account."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from tb_ddp_doctor.trace.model import Ints
 
 _log = logging.getLogger(__name__)
 
-#: Files of which a part or all is not in the job, by what they are.
+#: Files that are missing from the job in whole or in part, by what is wrong with them, such as "unreadable".
 Lacking = Mapping[str, Sequence[str]]
-#: Ranks that begin a step this share of it apart are said to.
+#: If ranks begin a step further apart than this share of it, a warning says so.
 _SAID_APART = 0.1
-#: Half characters, as names of files may have that are no UTF-8.
+#: Halves of surrogate pairs, which names of files have that are no UTF-8.
 _NO_TEXT = re.compile("[\ud800-\udfff]")
 
 
 def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, lacking: Lacking) -> Diagnosis:
-    """The diagnosis of a job, from how its rules ended and what their fixes save."""
-    job, outcomes = facts.job, _without_silent(outcomes, savings)
+    """The diagnosis of a job, given how its rules ended and what their fixes save."""
+    job, outcomes = facts.job, _without_costless(outcomes, savings)
     but = [
         f"{len(files)} {'file is' if len(files) == 1 else 'files are'} {how}" for how, files in lacking.items() if files
     ]
@@ -119,7 +119,7 @@ def _floor_lines(facts: Facts, savings: Savings) -> tuple[FloorLine, ...]:
 
 
 def _by_rank_and_name(job: Job, times_ns: Ints, names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Times of shape (R, S, names), ns, as the mean over steps, ms."""
+    """For each rank and name, the mean over steps in ms, of times of shape (R, S, names), ns."""
     mean_ms = times_ns.mean(axis=1) / 1e6
     return {
         str(rank): dict(zip(names, row, strict=True))
@@ -128,12 +128,12 @@ def _by_rank_and_name(job: Job, times_ns: Ints, names: Sequence[str]) -> dict[st
 
 
 def encodable(text: str) -> str:
-    """Text from a trace without half characters, which JSON does not hold."""
+    """Text from a trace without halves of surrogate pairs, which JSON cannot have."""
     return _NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _communication(facts: Facts) -> tuple[Traffic, ...]:
-    """The table of communication; empty where the traces have none, and where it fails, as the rules on it then do."""
+    """The table of communication; empty if the traces have none, or if measuring it fails, as its rules then do."""
     try:
         table = facts.get(traffic)
     except MissingFactError:
@@ -146,7 +146,7 @@ def _communication(facts: Facts) -> tuple[Traffic, ...]:
 
 
 def _critical_path(facts: Facts) -> tuple[PathStep, ...]:
-    """The critical path; empty where steps are not played again, and where it fails."""
+    """The critical path; empty without a replay, or if following it fails."""
     try:
         bindings = facts.get(whatif).bindings
         return tuple(_path_step(part, facts.job) for part in critical_path(facts.job, bindings)) if bindings else ()
@@ -156,7 +156,7 @@ def _critical_path(facts: Facts) -> tuple[PathStep, ...]:
 
 
 def _contradictions(facts: Facts, savings: Savings, path: Sequence[PathStep]) -> tuple[Contradiction, ...]:
-    """Where the witnesses of slow ranks disagree; none where one of them is missing."""
+    """Where the witnesses of slow ranks disagree; none if one of them is missing, or if comparing them fails."""
     if len(facts.job.ranks) < 2 or not path:
         return ()
     try:
@@ -170,16 +170,17 @@ def _contradictions(facts: Facts, savings: Savings, path: Sequence[PathStep]) ->
 
 
 def _memory(facts: Facts) -> Memory | None:
-    """What is told of memory; None where nothing is, and where it fails."""
+    """The job's memory with its sentences; None if the traces do not show it, or if that fails."""
     try:
-        found = facts.get(memory)
-        return found and msgspec.structs.replace(found, said=tuple(memory_text.sentences(found)))
+        of_job = facts.get(memory)
+        return of_job and msgspec.structs.replace(of_job, said=tuple(memory_text.sentences(of_job)))
     except Exception:
-        _log.debug("telling what memory is made of failed", exc_info=True)
+        _log.debug("saying what memory is made of failed", exc_info=True)
         return None
 
 
 def _path_step(part: PathOfStep, job: Job) -> PathStep:
+    """A step of the critical path as users get it: ranks and steps by number, times in ms."""
     return PathStep(
         step=int(job.steps[part.step]),
         start_ns=part.start_ns,
@@ -199,6 +200,7 @@ def _path_step(part: PathOfStep, job: Job) -> PathStep:
 
 
 def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
+    """A row of the table of communication as users get it: ranks by number, times in ms, rates in GB/s."""
     line = traffic.line
     return Traffic(
         kind=traffic.kind,
@@ -227,8 +229,8 @@ def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
     )
 
 
-def _without_silent(outcomes: Sequence[RuleOutcome], savings: Savings) -> list[RuleOutcome]:
-    """The outcomes; those of rules that name slow ranks, and whose ranks turn out to cost nothing, are clear."""
+def _without_costless(outcomes: Sequence[RuleOutcome], savings: Savings) -> list[RuleOutcome]:
+    """The outcomes, with "clear" in place of "finding" for rules whose findings turned out to cost nothing."""
     said = {finding.rule for finding in (*savings.findings, *savings.opportunities)}
     return [
         RuleOutcome(outcome.rule, "clear", "What it found costs nothing once the other findings are fixed.")
@@ -239,7 +241,7 @@ def _without_silent(outcomes: Sequence[RuleOutcome], savings: Savings) -> list[R
 
 
 def _unseen(job: Job) -> Iterator[FileWarning]:
-    """What could not be seen of the job as a whole."""
+    """Warnings on what the traces do not show of the job as a whole."""
     yield from (FileWarning(job.name, sentence) for sentence in unrecognised.notes(job))
     if job.missing_ranks:
         shown = ", ".join(map(str, job.missing_ranks[:8])) + (" ..." if len(job.missing_ranks) > 8 else "")

@@ -1,4 +1,4 @@
-"""A finding in one number: who or what costs how much of the step."""
+"""The headline of a finding: who or what costs how much of the step."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tb_ddp_doctor.findings import Headline
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support.base import Fault, Rule
 
-#: Of ranks on more nodes only the ranks are named.
+#: Nodes are named only if the ranks lie on at most this many.
 _MOST_NODES = 2
-#: Less saved time than this is not said, ns.
+#: If a fix alone saves less than this, "nothing" is said, ns.
 _SAID_NS = 50_000
 
 
 def headline(rule: Rule, fault: Fault, cost_ns: float, job: Job) -> Headline | None:
     """What a fault costs, such as "Rank 5 (node2) costs 43.0 ms of 148.0 ms a step (29 %)."; None if nothing.
 
-    The cost is a mean over the steps. Of a fault that one of several steps shows, the headline says so: "..., seen once
-    in 6 steps.", since nobody knows how often it comes.
+    `cost_ns` is the mean over steps. If only one of several steps shows the fault, the headline adds "seen once in 6
+    steps", since one occurrence does not show how often it comes.
     """
     if cost_ns <= 0 or not job.step_ns:
         return None
@@ -48,12 +48,12 @@ def opportunity(fault: Fault, least_ns: float, most_ns: float) -> str:
 
 
 def is_seen_once(rule: Rule, steps: Sequence[int], recorded: int) -> bool:
-    """Whether only one of several recorded steps shows a fault. Tracing is said of each step that is traced."""
+    """Whether only one of several recorded steps shows a fault; never for tracing, which slows every traced step."""
     return len(steps) == 1 < recorded and not rule.is_of_tracing
 
 
 def together(others: Sequence[str], saved_ns: float, alone_ns: float) -> str:
-    """What binds before a finding, so that its fix alone saves little, and what all these fixes save."""
+    """A sentence on why a finding's fix alone saves little: which others bind first, and what all of them save."""
     alone = wording.ms(alone_ns) if alone_ns >= _SAID_NS else "nothing"
     first = f"{wording.listing(others)} {'binds' if len(others) == 1 else 'bind'} first"
     return f"Alone its fix saves {alone}, since {first}; together they save {wording.ms(saved_ns)}."

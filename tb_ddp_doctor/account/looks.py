@@ -1,6 +1,7 @@
-"""Applies the rules to a job, and again to the job without what they found: one fault hides another.
+"""Applies the rules to a job, and again to the job with their findings fixed, since one fault hides another.
 
-While a straggler keeps all ranks waiting, none waits for its loader.
+For example, no rank waits for its loader while all wait for a straggler: the loader's stall shows once the straggler is
+fixed in the replay.
 """
 
 from __future__ import annotations
@@ -23,17 +24,21 @@ from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support.base import Found, Rule, run
 
 _log = logging.getLogger(__name__)
-#: So often rules look for what other faults hide.
+#: Rules are applied again at most this many times to find what other faults hide.
 _MOST_LOOKS = 2
-#: Where less of the step than this is unexplained, no other fault hides.
+#: If less than this share of the step is unexplained, no fault is hidden.
 _NOTHING_HIDDEN = Severity.MINOR.least_share
 
 
 def look(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[Found]]:
-    """How each rule ends, and what was found. Rules that explain the rest look again last. No rule's exception leaves.
+    """Apply the rules: how each rule ends, and what was found. An exception of a rule becomes its outcome.
 
-    Slow ranks that cost nothing by themselves may be so for a fault of all ranks, which their fix would hide: that is
-    looked for before they are fixed.
+    1. Apply all rules to the job as recorded.
+    2. If some slow ranks cost nothing by themselves, apply the rules without their fix: a fault of all ranks may make
+       them slow, which their fix would hide.
+    3. Apply the rules again with the findings fixed, until they find no more; rules that explain the rest come last.
+    4. Look for faults of CPUs and GPUs that take equally long, and at what still is unexplained.
+    5. Drop findings whose fix saves more than it removes: these are errors.
     """
     outcomes, found = _apply(rules, facts)
     try:
@@ -69,27 +74,27 @@ def look_for_opportunities(
 
 
 class _Looks:
-    """What the rules have said of a job so far."""
+    """The outcomes and findings of the rules so far, and the ways to look for more."""
 
     def __init__(self, facts: Facts, played: WhatIf, outcomes: list[RuleOutcome], found: list[Found]) -> None:
         self._facts, self._played = facts, played
         self.outcomes, self.found = outcomes, found
 
     def until_silent(self, rules: Sequence[Rule]) -> None:
+        """Apply the rules again with the findings fixed, until they find no more, or `_MOST_LOOKS` times."""
         for _ in range(_MOST_LOOKS):
             if not self.again(rules, self.found):
                 break
 
-    def again(self, rules: Sequence[Rule], without: Sequence[Found]) -> bool:
-        """Apply those of the rules that found nothing to the job without what these rules found; whether they find.
+    def again(self, rules: Sequence[Rule], fixed: Sequence[Found]) -> bool:
+        """Run the rules that found nothing once more, on the job with the given findings fixed.
 
-        Rules on slow ranks look for others. What they found that costs nothing need not be what remains slow.
+        Returns whether any of them found something. Rules on slow ranks run again even if they found a rank, to find
+        further ones. Slow ranks that cost nothing are not fixed, unless nothing else was found.
         """
         ids = {rule.id for rule in rules}
         serious = [
-            each
-            for each in without
-            if each.rule.id in ids and not each.rule.only_informs and not each.change.is_nothing
+            each for each in fixed if each.rule.id in ids and not each.rule.only_informs and not each.change.is_nothing
         ]
         serious = [each for each in serious if not self._costs_nothing(each)] or serious
         fixes = reduce(or_, [each.change for each in serious], self._played.tracing)
@@ -101,31 +106,31 @@ class _Looks:
         hidden_by = tuple(dict.fromkeys(each.rule.id for each in serious))
         known = {each.rule.id: each for each in self.found if each.rule.id in hidden_by}
         more = [_with_others(known.get(each.rule.id), _hidden(each, hidden_by)) for each in new]
-        found = [each for each in more if each]
-        self._add(again, found)
-        return bool(found)
+        further = [each for each in more if each]
+        self._add(again, further)
+        return bool(further)
 
     def _costs_nothing(self, found: Found) -> bool:
-        """Whether a rule found slow ranks alone that cost nothing by themselves."""
+        """Whether these are slow ranks that cost nothing by themselves."""
         return found.rule.names_stragglers and self._played.cost_ns(found.change) < _least_ns(self._played)
 
     def within_what_is_removed(self) -> tuple[list[RuleOutcome], list[Found]]:
-        """What was found, without findings whose fix would save more time than it removes: these are errors."""
-        beyond = {each.rule.id for each in self.found if self._played.saves_more_than_it_removes(each.change)}
-        for rule in beyond:
+        """The outcomes, and what was found without findings whose fix saves more time than it removes: an error."""
+        impossible = {each.rule.id for each in self.found if self._played.saves_more_than_it_removes(each.change)}
+        for rule in impossible:
             _log.debug("the fix of %s saves more than it removes", rule)
         error = "Its fix would save more time than it removes from all ranks, which is impossible: please report it."
         outcomes = [
-            RuleOutcome(outcome.rule, "error", error) if outcome.rule in beyond else outcome
+            RuleOutcome(outcome.rule, "error", error) if outcome.rule in impossible else outcome
             for outcome in self.outcomes
         ]
-        return outcomes, [each for each in self.found if each.rule.id not in beyond]
+        return outcomes, [each for each in self.found if each.rule.id not in impossible]
 
     def of_either_side(self, rules: Sequence[Rule]) -> None:
-        """Find faults of CPUs and of GPUs that take equally long, so that to fix one alone saves nothing.
+        """Find a fault of CPUs and one of GPUs that take equally long, so that fixing only one of them saves nothing.
 
-        Rules look at the CPUs as if every GPU took the median rank's time, and at the GPUs as if no CPU took any. Slow
-        ranks that were found and cost nothing are no reason not to look for others.
+        The rules are applied twice: with every GPU as fast as the median rank's, to find faults of CPUs, and with CPUs
+        that need no time, to find faults of GPUs. Rules that already found something costly are left out.
         """
         fixes = reduce(or_, [each.change for each in self.found], self._played.tracing)
         if _unexplained_share(self._played, fixes) < MOST_UNEXPLAINED:
@@ -144,22 +149,23 @@ class _Looks:
         self._add(again, [replace(each, hides_with=tuple(o.rule.id for o in new if o is not each)) for each in new])
 
     def at_what_is_left(self, rules: Sequence[Rule]) -> None:
-        """Have rules that found nothing look at the job with everything fixed that was found, where much of it is
-        unexplained still: what holds most of that is named, though no gap of the record shows it.
+        """Apply the rules that found nothing to the job with all findings fixed, if much of it is still unexplained.
+
+        Rules may then name what takes most of that time, although no gap of the record shows it.
         """
         fixes = reduce(or_, [each.change for each in self.found], self._played.tracing)
         if _unexplained_share(self._played, fixes) < MOST_UNEXPLAINED:
             return
         silent = {outcome.rule for outcome in self.outcomes if outcome.status == "clear"}
         looking = [rule for rule in rules if rule.looks_again and rule.id in silent]
-        # Where nothing was found, this is the job as recorded: what holds it up shows in its gaps.
+        # If nothing was found, this is the job as recorded, whose faults show in its gaps.
         fixes_nothing = all(each.change.is_nothing for each in self.found)
         again, new = self._find(looking, fixes, supposed=fixes_nothing, is_last=True)
         hidden_by = tuple(dict.fromkeys(each.rule.id for each in self.found if not each.rule.only_informs))
         self._add(again, [_hidden(each, hidden_by) for each in new])
 
     def _which_hide_each_other(self, new: Sequence[Found], fixes: Change) -> list[Found]:
-        """Those of the findings without whose fix the others save little, if all together save much."""
+        """The findings that save much only together: without the fix of any of them, the others save little."""
         played = self._played.after(fixes)
         least = _least_ns(played)
         together = played.cost_ns(reduce(or_, [each.change for each in new], Change()))
@@ -173,7 +179,7 @@ class _Looks:
     def _find(
         self, rules: Iterable[Rule], fixes: Change, *, supposed: bool = False, is_last: bool = False
     ) -> tuple[list[RuleOutcome], list[Found]]:
-        """What rules find in the job with some fixes, of found or only of supposed faults."""
+        """What rules find in the job with some fixes; `supposed` if these are only assumed, not fixes of findings."""
         later = self._played.after(fixes, supposed=supposed)
         if is_last:
             later.is_last_look = True
@@ -181,6 +187,7 @@ class _Looks:
         return outcomes, [each for each in found if not each.change.is_nothing]
 
     def _add(self, outcomes: Iterable[RuleOutcome], found: Sequence[Found]) -> None:
+        """Add what was found, in place of earlier findings of the same rules."""
         new = {each.rule.id for each in found}
         self.found = [*(each for each in self.found if each.rule.id not in new), *found]
         ends = {outcome.rule: outcome for outcome in outcomes if outcome.rule in new and outcome.status == "finding"}
@@ -188,7 +195,7 @@ class _Looks:
 
 
 def _costly(found: Found, played: WhatIf) -> Found:
-    """What was found, without slow ranks that cost nothing by themselves, where others do."""
+    """What was found, without slow ranks that cost nothing by themselves; all of them if none costs anything."""
     if not found.rule.names_stragglers:
         return found
     least = _least_ns(played)
@@ -199,12 +206,12 @@ def _costly(found: Found, played: WhatIf) -> Found:
 
 
 def _hidden(found: Found, by: tuple[str, ...]) -> Found:
-    """What was found once what these rules found was fixed."""
+    """What was found, marked as hidden by the findings of some rules."""
     return replace(found, faults=tuple(replace(fault, hidden_by=by) for fault in found.faults))
 
 
 def _with_others(known: Found | None, new: Found) -> Found | None:
-    """What a rule knew and what it found of other ranks; None if that is nothing."""
+    """What a rule found before and now of further ranks; None if it found no further ranks."""
     if known is None:
         return new
     ranks = {rank for fault in known.faults for rank in fault.ranks}
@@ -216,17 +223,18 @@ def _with_others(known: Found | None, new: Found) -> Found | None:
 
 
 def _least_ns(played: WhatIf) -> float:
-    """What costs less than this a step hides nothing, ns."""
+    """The least cost of a fault that can hide another one, ns a step."""
     return _NOTHING_HIDDEN * float(played.recorded_ns.mean())
 
 
 def _unexplained_share(played: WhatIf, fixes: Change) -> float:
-    """The share of the step that a job without any fault would not need once something is fixed."""
-    left, floor = played.step_ns(fixes).mean(), played.step_ns(fixes | played.faultless).mean()
-    return float((left - floor) / max(played.recorded_ns.mean(), 1.0))
+    """The share of the step that is neither fixed nor floor, with some fixes."""
+    remaining, floor = played.step_ns(fixes).mean(), played.step_ns(fixes | played.faultless).mean()
+    return float((remaining - floor) / max(played.recorded_ns.mean(), 1.0))
 
 
 def _apply(rules: Iterable[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[Found]]:
+    """How each rule ends on a job, and what was found."""
     outcomes: list[RuleOutcome] = []
     everything: list[Found] = []
     limits = _Limits.of(facts.job)
@@ -247,10 +255,13 @@ def _apply(rules: Iterable[Rule], facts: Facts) -> tuple[list[RuleOutcome], list
 
 
 class _Limits(msgspec.Struct, frozen=True):
-    """What keeps rules from holding for a job, whatever its times are."""
+    """Properties of a job for which some rules cannot be checked, whatever its times are."""
 
+    #: Whether a device worked whose events the traces lack.
     hides_device: bool
+    #: Whether the traces show the capture of a CUDA graph.
     captures_graphs: bool
+    #: Whether the program trains.
     trains: bool
 
     @classmethod
@@ -259,7 +270,7 @@ class _Limits(msgspec.Struct, frozen=True):
         return cls(unrecognised.hides_its_device(job), unrecognised.captures_graphs(job), unrecognised.trains(job))
 
     def why_not(self, rule: Rule) -> str | None:
-        """Why a rule cannot hold, as a sentence; None where it can."""
+        """Why a rule cannot be checked, as a sentence; None if it can."""
         if self.hides_device and not rule.of_every_device:
             return "It needs the GPU events, which these traces do not have; the CPU alone is not enough."
         if self.captures_graphs and not rule.of_every_device:

@@ -1,4 +1,4 @@
-"""What is said of a job's memory, in sentences."""
+"""Describes a job's memory, and snapshots of it, in sentences."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from tb_ddp_doctor import step_parts, wording
 from tb_ddp_doctor.findings import Memory, MemoryHolder, MemorySnapshot, Source
 
-#: Ranks with more than their peers that have a sentence each.
+#: At most this many ranks with more memory than the median rank have a sentence each.
 _RANKS = 4
-#: Holders of a segment that are named.
+#: At most this many blocks are named that keep a segment from being released.
 _PLACES = 3
 
 
 def sentences(memory: Memory) -> list[str]:
-    """What is said of a job's memory, a sentence or two for each thing."""
+    """The sentences on a job's memory: the peak, what is unusable, leaks, ranks with more, and larger batches."""
     peak, where = memory.peak, "the CPU" if memory.on_cpu else "the GPU"
     said = (
         f"{wording.size(peak.allocated)} allocated at the peak, on rank {peak.rank} in step {peak.step}, in "
@@ -26,9 +26,9 @@ def sentences(memory: Memory) -> list[str]:
         of = f" of the GPU's {wording.size(memory.capacity)}" if memory.capacity else ""
         said += f". Reserved then: {wording.size(peak.reserved)}{of}; reserved but unallocated: "
         said += wording.size(memory.reserved_but_unallocated)
-    found = [f"{said}."]
+    lines = [f"{said}."]
     if memory.unusable:
-        found.append(
+        lines.append(
             f"The allocator reserved more although {wording.size(memory.unusable)} were reserved but unallocated: they "
             "were in pieces too small for what was asked for, so nothing could use them."
         )
@@ -39,7 +39,7 @@ def sentences(memory: Memory) -> list[str]:
             if states.optimizer_states
             else ""
         )
-        found.append(
+        lines.append(
             f"Not counted, since it was there before: by the gradients' sizes, parameters take "
             f"{wording.size(states.parameters)}{kept}."
         )
@@ -47,58 +47,59 @@ def sentences(memory: Memory) -> list[str]:
         places = "; ".join(
             f"{place.op or 'an unknown op'}{_at(place.source)}: {wording.size(place.bytes)}" for place in growth.places
         )
-        found.append(
+        lines.append(
             f"Rank {growth.rank} has {wording.size(growth.bytes)} more allocated after each step: a leak, if it "
             "goes on." + (f" Allocated in most steps and not released: {places}." if places else "")
         )
-    found += [
+    lines += [
         f"Rank {one.rank} has {wording.size(one.excess)} more than the median rank, most of it in "
         f"{step_parts.MEMORY[one.excess_category].title}."
         for one in memory.ranks
         if one.excess_category
     ][:_RANKS]
     if memory.largest_batch:
-        found.append(
+        lines.append(
             f"If activations and temporary memory grow with the batch, {memory.largest_batch:.1f} times the batch fits "
             "in 90 % of the GPU."
         )
-    return found
+    return lines
 
 
 def snapshot_sentences(one: MemorySnapshot) -> list[str]:
-    """What is said of a snapshot of torch.cuda.memory."""
+    """The sentences on a snapshot of torch.cuda.memory."""
     whose = f"Rank {one.rank}" if one.rank is not None else "A rank"
     parts = sorted(((size, name) for name, size in one.categories.items() if size), reverse=True)
     listed = wording.listing([f"{step_parts.MEMORY[name].title} {wording.size(size)}" for size, name in parts])
-    found = [
+    lines = [
         f"{whose} has {wording.size(one.allocated)} allocated of {wording.size(one.reserved)} reserved"
         + (f": {listed}." if listed else ".")
     ]
     if one.free_blocks:
-        found.append(
+        lines.append(
             f"{wording.size(one.reserved_but_unallocated)} are reserved but unallocated, in {one.free_blocks} "
             f"block{'s' if one.free_blocks > 1 else ''}, the largest of {wording.size(one.largest_free)}."
         )
     if one.segments:
         worst = one.segments[0]
-        kept = f", kept by {_held(worst.holders)}" if worst.holders else ""
-        found.append(
+        kept = f", kept by {_places(worst.holders)}" if worst.holders else ""
+        lines.append(
             f"Most of it in one segment: {wording.size(worst.inactive)} of {wording.size(worst.bytes)}, the largest "
             "piece "
             f"{wording.size(worst.largest_free)}{kept}."
         )
     if failure := one.failure:
-        found.append(
+        lines.append(
             f"A request of {wording.size(failure.bytes)}{_at(failure.source)} failed, with "
             f"{wording.size(failure.device_free)} of the GPU free. "
             f"For it {wording.size(failure.to_release)} would have to be released"
             + (", in whole segments" if failure.whole_segments else ", in one place")
-            + (f": {_held(failure.holders)}." if failure.holders else ".")
+            + (f": {_places(failure.holders)}." if failure.holders else ".")
         )
-    return found
+    return lines
 
 
-def _held(holders: Sequence[MemoryHolder]) -> str:
+def _places(holders: Sequence[MemoryHolder]) -> str:
+    """The largest of some allocations, each with its category, place and size."""
     return wording.listing(
         [
             f"{step_parts.MEMORY[each.category].title}{_at(each.source)} ({wording.size(each.bytes)})"

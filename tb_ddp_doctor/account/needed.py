@@ -1,7 +1,8 @@
-"""Which findings a job needs: without slow ranks that would be well once everything else is fixed.
+"""Drops findings of slow ranks that are not needed: those ranks are no longer slow once everything else is fixed.
 
-A fault of all ranks makes the slowest of them look like stragglers: a loader that takes half the step ends first where
-the CPU has least else to do. And of two findings that give back the same time, one is enough.
+- A fault of all ranks makes some of them look like stragglers. For example, with a loader that takes half the step on
+  all ranks, the ranks whose CPUs have more other work end later.
+- Of two findings whose fixes save the same time, one is enough.
 """
 
 from __future__ import annotations
@@ -20,28 +21,29 @@ from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support.base import Fault, Found
 from tb_ddp_doctor.trace.model import Ints
 
-#: Of the step: what a slow rank costs at least once everything else is fixed. A fix makes a rank like the median one in
-#: all that it does, so that one that is well gives back its noise too: 1.2 % where loading is slow on all ranks.
+#: The least share of the step that a slow rank costs once everything else is fixed. A fix lowers all of a rank's times
+#: to the median, so even a rank without a fault saves its noise: 1.2 % in a job with slow loading on all ranks.
 _LEAST = 0.02
-#: What all ranks share is fixed first if it costs this share of what it costs alone once all slow ranks are fixed.
-#: What does not, such as launch overhead where one host stalls, is costly on those ranks alone.
+#: A fault of all ranks is fixed before slow ranks if, with all slow ranks fixed, it still costs at least this share of
+#: what it costs alone. Other such faults, such as launch overhead where one host stalls, are costly on the slow ranks
+#: only.
 _STILL = 0.2
 
 
 def needed(everything: Sequence[Found], whatif: WhatIf, ranks: Ints) -> list[Found]:
-    """What was found, without slow ranks that are not needed; `ranks` are the job's."""
+    """What was found, without slow ranks that are not needed; `ranks` are the numbers of the job's ranks."""
     stragglers = [(each, fault) for each in everything if each.rule.names_stragglers for fault in each.faults]
     shared = [each.change for each in everything if not (each.rule.names_stragglers or each.rule.only_informs)]
     if not stragglers or len(stragglers) + len(shared) < 2:
         return list(everything)
-    # Of two that fix the same, the one that explains the rest is not needed, then the one that costs less alone.
+    # Of two that fix the same time, drop that of a rule that explains the rest, then the one that costs less alone.
     stragglers.sort(key=lambda one: (not one[0].rule.explains_the_rest, whatif.cost_ns(one[1].change)))
     kept = _Selection.of([fault for _, fault in stragglers], shared, whatif, ranks).kept()
-    return [left for each in everything if (left := _without(each, kept))]
+    return [needed_part for each in everything if (needed_part := _with_faults(each, kept))]
 
 
-def _without(found: Found, kept: Collection[Fault]) -> Found | None:
-    """What is left of a rule's faults; None for none."""
+def _with_faults(found: Found, kept: Collection[Fault]) -> Found | None:
+    """What was found with only those slow ranks that are kept; None if none is."""
     faults = tuple(fault for fault in found.faults if any(fault is one for one in kept))
     if not found.rule.names_stragglers or faults == found.faults:
         return found
@@ -49,34 +51,40 @@ def _without(found: Found, kept: Collection[Fault]) -> Found | None:
 
 
 class _Selection(msgspec.Struct, frozen=True, eq=False):
-    """Slow ranks beside what all ranks share."""
+    """Decides which slow ranks are needed, besides the faults that all ranks share."""
 
-    #: Those that are needed least first.
+    #: The slow ranks, those to be dropped first at the begin.
     stragglers: Sequence[Fault]
+    #: The fixes of faults that all ranks share.
     shared: Sequence[Change]
-    #: Of what is shared, what is costly whether the slow ranks are fixed or not.
+    #: Those of them that are costly even with all slow ranks fixed.
     others: Sequence[Change]
     whatif: WhatIf
     ranks: Ints
-    #: Of all ranks and steps: their length with everything fixed, and by how much more a job still needs a fix, ns.
+    #: Length of all steps of all ranks with everything fixed.
     fixed_ns: float
+    #: A fix is needed if it makes all steps together this much shorter.
     least_ns: float
 
     @classmethod
     def of(cls, stragglers: Sequence[Fault], shared: Sequence[Change], whatif: WhatIf, ranks: Ints) -> _Selection:
         fixed = [fault.change for fault in stragglers]
         least_ns = _LEAST * float(whatif.recorded_ns.sum())
-        mended_ns, untraced_ns = _total_ns(whatif, fixed), _total_ns(whatif, [])
+        fixed_ns, untraced_ns = _total_ns(whatif, fixed), _total_ns(whatif, [])
         others = [
             change
             for change in shared
-            if mended_ns - _total_ns(whatif, [*fixed, change])
+            if fixed_ns - _total_ns(whatif, [*fixed, change])
             >= max(least_ns, _STILL * (untraced_ns - _total_ns(whatif, [change])))
         ]
         return cls(stragglers, shared, others, whatif, ranks, _total_ns(whatif, [*fixed, *others]), least_ns)
 
     def kept(self) -> list[Fault]:
-        """The slow ranks that are needed."""
+        """The slow ranks that are needed.
+
+        One after the other is dropped if the other fixes suffice without it, or if they do so with one more fix of a
+        fault that all ranks share.
+        """
         kept, others = list(self.stragglers), list(self.others)
         for fault in self.stragglers:
             rest = [one for one in kept if one is not fault]
@@ -90,9 +98,9 @@ class _Selection(msgspec.Struct, frozen=True, eq=False):
         return kept
 
     def _saves_before_smaller(self, fault: Fault, rest: Sequence[Fault]) -> bool:
-        """Whether a slow rank still costs something once all that is fixed which saves as much alone as its fix.
+        """Whether a slow rank still costs something once all faults are fixed whose fixes alone save at least as much.
 
-        What one rank has beyond the median rank is its own: a fix for all ranks that saves less takes none of it.
+        The excess of one rank over the median rank is its own: a smaller fault of all ranks does not explain it.
         """
         untraced_ns = _total_ns(self.whatif, [])
         alone_ns = untraced_ns - _total_ns(self.whatif, [fault.change])
@@ -102,9 +110,9 @@ class _Selection(msgspec.Struct, frozen=True, eq=False):
         return alone_ns >= self.least_ns and saved_ns >= self.least_ns
 
     def _larger(self, fault: Fault, fixes: Sequence[Change]) -> Change | None:
-        """What all ranks share that would do in place of a slow rank, and takes more of the host.
+        """A fix for all ranks that suffices in place of a slow rank's, and removes more host time; None if none does.
 
-        Not launches: where one host is slow, they take long on all of it.
+        Fixes of launch overhead do not count: on a slow host, all launches take long.
         """
         taken = self._host_taken_ns(fault.change, fault.ranks)
         return next(
@@ -119,10 +127,11 @@ class _Selection(msgspec.Struct, frozen=True, eq=False):
         )
 
     def _suffice(self, fixes: Iterable[Change]) -> bool:
+        """Whether the steps with some fixes are about as short as with everything fixed."""
         return _total_ns(self.whatif, fixes) - self.fixed_ns < self.least_ns
 
     def _host_taken_ns(self, change: Change, ranks: Collection[int]) -> float:
-        """The host's time that a fix takes away from some ranks, mean over these and steps, ns."""
+        """How much host time a fix removes from some ranks, mean over these ranks and all steps, ns."""
         rows = np.isin(self.ranks, list(ranks))
         return sum(float((share * self.whatif.host_ns(kind))[rows].mean()) for kind, share in change.of_host.items())
 

@@ -1,4 +1,4 @@
-"""What the evidence of a finding is a part of: all stretches of that kind on its ranks and in its steps."""
+"""Counts the stretches of time of which a finding's evidence shows one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tb_ddp_doctor.step_parts import OWNERS
 
 
 def stretches(fault: Fault, job: Job) -> Measurement | None:
-    """How many stretches there are like the first of the evidence, and their sum in all ranks and steps of the fault.
+    """How many stretches with the owner of the evidence the fault's ranks have in its steps, and their sum.
 
-    None where the evidence is a whole step, or several stretches together.
+    None if no window of the evidence is exactly one stretch, for example if it is a whole step.
     """
     index = {int(rank): i for i, rank in enumerate(job.ranks)}
     ranks = [rank for rank in fault.ranks if rank in index]
@@ -34,7 +34,7 @@ def stretches(fault: Fault, job: Job) -> Measurement | None:
 
 
 def _owner(window: Evidence, job: Job, index: dict[int, int]) -> RankOwner | None:
-    """The owner of a window, where that is one stretch."""
+    """The owner of a window of time; None unless the window is exactly one stretch."""
     if window.rank not in index:
         return None
     pieces: Pieces = job.digests[index[window.rank]].pieces
@@ -43,8 +43,9 @@ def _owner(window: Evidence, job: Job, index: dict[int, int]) -> RankOwner | Non
 
 
 def _title(owner: RankOwner, job: Job) -> str:
+    """What stretches with an owner are called."""
     if owner is RankOwner.COMMUNICATION:
-        # One rank alone does not tell them apart.
+        # The digest of one rank cannot split communication into wait and transfer.
         return f"{OWNERS['wait'].title} or {OWNERS['transfer'].title}"
     known = OWNERS[step_owner(owner)]
     title = f"GPU idle, {known.title}" if known.cpu and job.has_device else known.title

@@ -1,4 +1,4 @@
-"""The verdict: what costs most, what is unexplained, or a "healthy" that the account of the step has earned."""
+"""The verdict on a job: the costliest finding, "unexplained", or a "healthy" that the account of the step proves."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class Verdict(msgspec.Struct, frozen=True):
     #: A rule's id, "healthy", "unexplained" or "unknown".
     name: str
     headline: str
-    #: The parts that the headline begins with, and what follows them; None and "" where it tells no cost.
+    #: The parts that the headline begins with; None if it has no cost.
     parts: Headline | None = None
+    #: What follows these parts.
     rest: str = ""
 
 
@@ -49,7 +50,7 @@ def verdict(
     but = f" ({wording.listing(lacking)}.)" if lacking else ""
     if worst is None and unrecognised:
         return Verdict("unknown", unrecognised + but)
-    # Slow ranks of unknown cause that the replay alone shows are no alarm at any cost: their time is not explained.
+    # Slow ranks of unknown cause are info at any cost if only the replay shows them: their time counts as unexplained.
     causeless = [
         finding
         for finding in findings
@@ -74,7 +75,7 @@ def verdict(
 
 
 def _unexplained(lost_ms: float, job: Job, where: Unexplained | None, causeless: Sequence[Finding]) -> str:
-    """How much is unexplained and where it lies, or which ranks are slower for no known cause if that is most of it."""
+    """The headline for unexplained time: how much it is, and where it lies, or which ranks are slow without a cause."""
     share = wording.percent(lost_ms * 1e6 / job.step_ns if job.step_ns else 0.0)
     said = f"{wording.ms(lost_ms * 1e6)} of every {wording.ms(job.step_ns)} ({share}) is unexplained"
     if 2 * sum(finding.cost_ms for finding in causeless) >= lost_ms:

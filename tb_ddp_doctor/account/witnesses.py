@@ -1,14 +1,14 @@
-"""Three witnesses of who is slow: who waits for whom, where the critical path lies, and what the replay saves.
+"""Compares three witnesses of who is slow: who waits for whom, where the critical path lies, what the replay saves.
 
-Each is measured in another way, so where two of them disagree, one is wrong, and what rests on it is not to be trusted.
-Where all ranks but one wait for that one, it lies on the critical path, and without its CPU's time the replay has to
-save what they wait:
+Each is measured in another way. So if two of them disagree, one is wrong, and findings that rest on it are not to be
+trusted. For example, if all other ranks wait for rank 1, then rank 1 has to be on the critical path, and the replay
+without its CPU's time has to save their wait:
 
     rank 0  [fwd][AllReduce: wait.............]      waits 50 of 90 ms
     rank 1  [fwd][sleep 50 ms    ][AllReduce  ]      has all lateness and the critical path
 
-A contradiction is a sentence for Data quality. It lowers the confidence of the findings that it is about, and no job of
-the tests and benchmarks may have one.
+A contradiction is a sentence in Data quality, and lowers the confidence of the findings that it is about. No job of the
+tests and benchmarks may have one.
 """
 
 from __future__ import annotations
@@ -31,33 +31,35 @@ from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.step_parts import IDLE
 
-#: From this share of all lateness, or of the critical path, on a rank has most of it.
+#: A rank with at least this share of all lateness, or of the critical path, has most of it.
 _MOST = 0.5
-#: The path shows a slow rank if that is late so many times as often as ranks are on average: at its end the path lies
-#: on the rank that ends last, whoever that is.
+#: The path shows a slow rank only if the rank is also late this many times as often as ranks are on average. At its end
+#: the path always lies on the rank that ends last, even if no rank is slow.
 _LATE_ON_PATH = 2
-#: Waiting of less than this share of the step shows nobody slow: ranks that are alike wait for each other by chance.
+#: Waits of less than this share of the step show no slow rank: equal ranks wait for each other too, by noise.
 _LEAST_WAIT = Severity.MINOR.least_share
 #: A rank with less of the critical path than this is not on it.
 _OFF_THE_PATH = 0.02
-#: What the replay saves at least of what others wait, and of what the path has of the rank's CPU.
+#: The replay has to save at least this share of what other ranks wait, or of the rank's CPU on the path.
 _LEAST_SAVED = 0.5
-#: Calls in which a CPU may wait for another rank. It spends the rest of its time on its own account.
+#: Kinds of calls in which a CPU may wait for another rank. The rest of its time is its own.
 _MAY_WAIT = (CpuTime.ALLOC, CpuTime.COPY, CpuTime.SYNC, CpuTime.READ)
 #: The rule whose ranks are slow in every step.
 _NAMES_SLOW_RANKS = "straggler"
 
 
 class Witnesses(msgspec.Struct, frozen=True, eq=False):
-    """What is known of R ranks; shares from 0 to 1, of shape (R,)."""
+    """What the witnesses say of each of R ranks; shares are from 0 to 1, all columns of shape (R,)."""
 
-    #: Of the straggler wait of all ranks, the share in collectives that the rank arrived at last.
+    #: The share of all ranks' straggler wait that lies in collectives to which the rank was the last to arrive.
     of_lateness: NDArray[np.float64]
+    #: The share of the critical path that lies on the rank.
     of_path: NDArray[np.float64]
-    #: What the path has of the rank's CPU, mean over steps, ns.
+    #: The rank's CPU time on the critical path, mean over steps, ns.
     cpu_on_path_ns: NDArray[np.float64]
-    #: How long the rank itself waits, and how long each other rank at least does, mean over steps, ns.
+    #: How long the rank waits for others, mean over steps, ns.
     wait_ns: NDArray[np.float64]
+    #: The least that any other rank waits, mean over steps, ns.
     others_wait_ns: NDArray[np.float64]
 
     @classmethod
@@ -73,7 +75,7 @@ class Witnesses(msgspec.Struct, frozen=True, eq=False):
                 of_cpu[row[piece.rank]] += piece.ms
         wait = job.budget.of("wait")
         two = np.sort(wait, axis=0)[:2]
-        # The least that any other rank waits: the second least where the rank itself waits least.
+        # The least wait of any other rank: the second least of all, if the rank itself has the least.
         others = np.where(wait <= two[0], two[1], two[0])
         return cls(
             of_lateness=late / max(late.sum(), 1.0),
@@ -113,8 +115,8 @@ def _unnamed(
 ) -> Iterator[Contradiction]:
     """Ranks with most of all lateness, or of the path, that no finding names although others wait for them.
 
-    Tracing slows some ranks more than others: what it takes is no finding's. A finding that costs too little for more
-    than info names its ranks where the replay saves what others wait.
+    Waits that tracing explains do not count: tracing slows some ranks more than others. A finding of severity info
+    counts as naming its ranks only if its fix saves what others wait.
     """
     named = {rank for one in loud for rank in one.ranks}
     wait_ms = dict(zip(job.ranks.tolist(), (seen.others_wait_ns / 1e6).tolist(), strict=True))
@@ -127,14 +129,13 @@ def _unnamed(
             yield Contradiction(
                 f"Rank {job.ranks[rank]} has {wording.percent(float(seen.of_lateness[rank]))} of all lateness and "
                 f"{wording.percent(float(seen.of_path[rank]))} of the critical path, and every other rank waits at "
-                "least "
-                f"{wording.ms(float(seen.others_wait_ns[rank]))} a step, but no finding names it.",
+                f"least {wording.ms(float(seen.others_wait_ns[rank]))} a step, but no finding names it.",
                 tuple(one.id for one in loud),
             )
 
 
 def _neither_late_nor_on_path(seen: Witnesses, loud: Sequence[Finding], job: Job) -> Iterator[Contradiction]:
-    """Findings on some ranks that wait as long as others, and are not on the path although nothing hides them."""
+    """Findings on slow ranks that wait as long as others do and are not on the path, although nothing hides them."""
     for one in loud:
         rows = np.flatnonzero(np.isin(job.ranks, one.ranks))
         if not 0 < len(rows) < len(job.ranks) or one.together or one.rule != _NAMES_SLOW_RANKS:
@@ -143,22 +144,21 @@ def _neither_late_nor_on_path(seen: Witnesses, loud: Sequence[Finding], job: Job
         if not waits_less and float(seen.of_path[rows].sum()) < _OFF_THE_PATH:
             yield Contradiction(
                 f"{one.rule} names {wording.ranks(one.ranks)}, which wait{'s' if len(rows) == 1 else ''} as long as "
-                "other "
-                "ranks and are not on the critical path.",
+                "other ranks and are not on the critical path.",
                 (one.id,),
             )
 
 
 def _unsaved(seen: Witnesses, loud: Sequence[Finding], whatif: WhatIf, job: Job) -> Iterator[Contradiction]:
-    """A rank whose CPU is on the path while all others wait, where the replay without that CPU's time saves little.
+    """A rank whose CPU is on the path while all others wait, if the replay without that CPU's time saves little.
 
-    A rank can save no more of its waiting than its own CPU has time to spare: beside the wait of its GPU it may work.
+    Other ranks cannot save all of their wait: while their GPUs wait, their CPUs may work, and that work remains.
     """
     rank = int(seen.of_path.argmax())
     others = np.arange(len(seen.of_path)) != rank
     works = sum(whatif.host_ns(kind) for kind in CpuTime if kind not in _MAY_WAIT)
     spare = (job.budget.window_ns - works)[others]
-    # What is spare in one long step is no use in the others; nor do all steps together take less than a CPU works.
+    # Spare time in one long step cannot be used in others; and no step gets shorter than its CPU's own work.
     in_steps = np.minimum(job.budget.of("wait")[others].min(axis=0), np.maximum(spare.min(axis=0), 0))
     saves = min(float(in_steps.mean()), float(spare.mean(axis=1).min()))
     expected = min(saves * float(seen.of_lateness[rank]), float(seen.cpu_on_path_ns[rank]))
@@ -174,8 +174,8 @@ def _unsaved(seen: Witnesses, loud: Sequence[Finding], whatif: WhatIf, job: Job)
     if saved < _LEAST_SAVED * expected:
         yield Contradiction(
             f"All ranks wait at least {wording.ms(float(seen.others_wait_ns[rank]))} a step for rank "
-            f"{job.ranks[rank]}, "
-            f"whose CPU is on the critical path for {wording.ms(float(seen.cpu_on_path_ns[rank]))}, but the replay "
-            f"without its CPU's time saves {wording.ms(saved)}.",
+            f"{job.ranks[rank]}, whose CPU is on the critical path for "
+            f"{wording.ms(float(seen.cpu_on_path_ns[rank]))}, but the replay without its CPU's time saves "
+            f"{wording.ms(saved)}.",
             tuple(one.id for one in loud),
         )

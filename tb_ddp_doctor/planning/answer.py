@@ -1,4 +1,4 @@
-"""The answer to a user's questions about one run: a prediction of all changes together, and curves over some."""
+"""Answers a user's question about one run: a prediction with all changes together, and curves over some fields."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.sweep import measured
 from tb_ddp_doctor.trace.model import Ints
 
-#: Values that a curve has where none are asked for: MiB, and times as fast.
+#: The values of a curve if the user names none: bucket sizes in MiB here, other fields below.
 BUCKET_MB = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)
 LINKS = (0.5, 2.0, 4.0, 8.0)
 #: Values of the curves that can be drawn over a field.
@@ -42,7 +42,7 @@ CURVES: Mapping[str, tuple[object, ...]] = {
     "accumulate": (1, 2, 4, 8),
     "workers": (1, 2, 4, 8, 16),
 }
-#: What tells whether a record answers questions of a field.
+#: For each field, a value to try: whether it is refused shows whether the record can answer questions on the field.
 _TRIED: Mapping[str, object] = {
     "bucket_mb": 10.0,
     "dtype": "bfloat16",
@@ -52,7 +52,7 @@ _TRIED: Mapping[str, object] = {
     "workers": 4,
     "device": "H100",
 }
-#: Where nothing is asked: these curves.
+#: The curves that are shown if the user asks nothing.
 OVERVIEW: Mapping[str, tuple[object, ...]] = {
     "bucket_mb": BUCKET_MB,
     "links": LINKS,
@@ -60,7 +60,7 @@ OVERVIEW: Mapping[str, tuple[object, ...]] = {
     "sharding": ("ddp", "zero1", "zero2", "zero3"),
     "accumulate": (2, 4, 8),
 }
-#: Steps within this share of the best are as good as it.
+#: Steps that are longer than the best by at most this share are as good.
 _AS_GOOD = 0.01
 
 
@@ -71,10 +71,10 @@ def answer(
     curves: Mapping[str, Sequence[object]],
     others: Mapping[str, Job] | None = None,
 ) -> PlanResult:
-    """Answer a question, and curves over fields of it, from one job; what cannot be answered is a refusal.
+    """The answer to a question, with curves over some of its fields; what cannot be answered becomes a refusal.
 
-    `made` gives the job's planner, or raises CannotPlanError; `others` are jobs by name that may differ in their
-    buckets alone.
+    `made` creates the job's planner, or raises CannotPlanError. `others` are further jobs, by name, which may be the
+    same one with other buckets.
     """
     refusals: dict[str, Refusal] = {}
     found: list[Curve] = []
@@ -124,7 +124,7 @@ def answer(
 
 
 def unanswerable(made: Callable[[], Planner]) -> tuple[Refusal, ...]:
-    """Of the fields of a question, those that a record does not answer; `made` as in `answer`."""
+    """The fields of questions that a record cannot answer; `made` is the same as for `answer`."""
     found: list[Refusal] = []
     for name, value in _TRIED.items():
         try:
@@ -135,7 +135,7 @@ def unanswerable(made: Callable[[], Planner]) -> tuple[Refusal, ...]:
 
 
 def recorded_buckets(gradients: SentGradients) -> Buckets | None:
-    """The buckets of a pass; None where they are in another order than the gradients."""
+    """The recorded buckets of a pass; None if they are in another order than the gradients."""
     if gradients.recorded is None:
         return None
     lasts, size = gradients.recorded, gradients.bytes
@@ -164,7 +164,10 @@ def recorded_buckets(gradients: SentGradients) -> Buckets | None:
 
 
 def _layers_in(layers: Ints, first: int, last: int, gradients: int) -> dict[str, Any]:
-    """Of a bucket of gradients from `first` to `last`, fields of `Bucket`; `layers` as `repeated_layers` has them."""
+    """The fields of `Bucket` on layers, for a bucket of the gradients `first` to `last`.
+
+    `layers` is the result of `repeated_layers`.
+    """
     ends_with = bool(np.isin(last, layers)) or last == gradients - 1 if len(layers) else None
     inside = [i for i in range(1, len(layers)) if layers[i - 1] < last and first <= layers[i]]
     return {
@@ -183,7 +186,7 @@ def _ends_with_module(modules: Sequence[str], last: int) -> bool | None:
 def _points(
     planner: Planner, question: Question, name: str, values: Sequence[object]
 ) -> tuple[dict[float | str, Prediction], dict[str, list[float | str]]]:
-    """Predictions by value, and the values that are refused, by the reason."""
+    """The predictions of a curve by value, and the refused values by reason."""
     points: dict[float | str, Prediction] = {}
     refused: dict[str, list[float | str]] = {}
     for value in values:
@@ -214,5 +217,5 @@ def _curve(planner: Planner, question: Question, name: str, points: Mapping[floa
 
 
 def _asked(question: Question) -> str:
-    """The fields that a question sets."""
+    """The names of the fields that a question sets, with commas."""
     return ", ".join(msgspec.to_builtins(question))

@@ -1,4 +1,4 @@
-"""What the answer to a question rests on: measured in the record, fitted to it, or assumed."""
+"""Lists the inputs of a prediction, each measured in the record, fitted to it, or assumed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.shards.steps import asks_of_sharding
 
 
-def rests(record: PlanRecord, question: Question, calibration: Calibration | None) -> Iterator[Rests]:
-    """What the answer to a question rests on; `calibration` has the links that are asked for."""
+def inputs(record: PlanRecord, question: Question, calibration: Calibration | None) -> Iterator[Rests]:
+    """The inputs of the answer to a question; `calibration` has the links that the question asks for."""
     job = record.job
     yield Rests(
         "measured",
@@ -36,11 +36,12 @@ def rests(record: PlanRecord, question: Question, calibration: Calibration | Non
     if communicates or question.links or question.links_of or question.accumulate:
         yield Rests(record.slowdown.basis, "Kernels beside communication", record.slowdown.rests_on)
     if question.workers is not None:
-        yield Rests("measured", "Batches of the DataLoader", loads(job).told)
+        yield Rests("measured", "Batches of the DataLoader", loads(job).basis)
     yield from _assumptions(question)
 
 
 def _assumptions(question: Question) -> Iterator[Rests]:
+    """The assumptions that each field of a question brings with it."""
     if question.links:
         yield Rests("assumed", "Links", "transfers as many times as fast, latency included")
     if question.links_of and not question.ranks:

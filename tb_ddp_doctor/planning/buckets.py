@@ -1,4 +1,4 @@
-"""How DistributedDataParallel puts gradients into buckets, and which limit explains the buckets of a record.
+"""Puts gradients into buckets as DistributedDataParallel does, and finds the limit that explains recorded buckets.
 
 After the first backward pass DDP builds its buckets again, in the order in which gradients became ready. A bucket takes
 gradients until it holds its limit or more, and its AllReduce starts with the last of them. The limit is
@@ -24,25 +24,30 @@ DEFAULT_MIB, DEFAULT_FIRST_MIB = 25.0, 1.0
 
 
 class BucketLimits(msgspec.Struct, frozen=True):
-    """Limits of buckets, bytes."""
+    """The sizes at which buckets are closed, bytes."""
 
+    #: Of all buckets but the first.
     each: int
     first: int
 
     @classmethod
     def of_cap(cls, cap_mib: float) -> BucketLimits:
-        """Those of `bucket_cap_mb=cap_mib`."""
+        """The limits that `bucket_cap_mb=cap_mib` gives."""
         size = int(cap_mib * MIB)
         return cls(size, size)
 
     @classmethod
     def default(cls) -> BucketLimits:
-        """Those of `bucket_cap_mb` not set."""
+        """The limits if `bucket_cap_mb` is not set."""
         return cls(int(DEFAULT_MIB * MIB), int(DEFAULT_FIRST_MIB * MIB))
 
 
 def last_of_buckets(gradient_bytes: Ints, limits: BucketLimits) -> Ints:
-    """Index of the last gradient of each bucket, shape (B,), from bytes in the order of readiness, shape (G,)."""
+    """Index of the last gradient of each bucket, shape (B,).
+
+    `gradient_bytes` are the sizes of the gradients in the order in which they become ready, shape (G,). Sizes of 3, 3,
+    3 and 1 with limits of 5 give the buckets (3, 3) and (3, 1): the indices 1 and 3.
+    """
     ends, total = np.cumsum(gradient_bytes), len(gradient_bytes)
     lasts: list[int] = []
     begun, limit = 0, limits.first
@@ -55,22 +60,23 @@ def last_of_buckets(gradient_bytes: Ints, limits: BucketLimits) -> Ints:
 
 
 def explaining_caps(gradient_bytes: Ints, lasts: Ints) -> tuple[float, float] | None:
-    """Least and largest `bucket_cap_mb` that gives the buckets which end with `lasts`, MiB; None where none does.
+    """The least and the largest `bucket_cap_mb` that give some buckets, MiB; None if no value gives them.
 
-    Of one bucket alone the largest is infinite.
+    `lasts` is the last gradient of each bucket, shape (B,). For a single bucket the largest value is infinite.
     """
     ends = np.cumsum(gradient_bytes)
     sizes = np.diff(ends[lasts], prepend=0)
-    # A bucket had not reached its limit before its last gradient; all but the last one had with it.
+    # Each bucket was below its limit before its last gradient, and, except the last bucket, reached it with that one.
     least = int((sizes - gradient_bytes[lasts]).max()) + 1
     most = float(sizes[:-1].min()) if len(sizes) > 1 else np.inf
     return (least / MIB, most / MIB) if least <= most else None
 
 
 def bucket_mb_of(gradient_bytes: Ints, lasts: Ints) -> float:
-    """Where buckets that end with `lasts` stand on an axis of `bucket_cap_mb`, MiB: the largest that gives them.
+    """The place of some buckets on an axis of `bucket_cap_mb`, MiB: the largest value that gives them.
 
-    Of one bucket alone, all its bytes; of buckets that no limit gives, their mean.
+    `lasts` is the last gradient of each bucket. For a single bucket it is that bucket's size; for buckets that no limit
+    gives, their mean size.
     """
     total = float(gradient_bytes.sum()) / MIB
     caps = explaining_caps(gradient_bytes, lasts)

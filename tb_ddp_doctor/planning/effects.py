@@ -1,6 +1,7 @@
-"""What each field of a question does to what the steps are played with.
+"""Gives the effect that each field of a question has on the steps.
 
-A case says which end of the range of what is fitted or assumed is taken. R = ranks that are played, S = steps.
+Fitted and assumed inputs have a range. A case says which value of it is used: the likely one, or the one that makes the
+step the quickest or the slowest. R = played ranks, S = steps.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from tb_ddp_doctor.replay.model import Family, Parts
 from tb_ddp_doctor.trace.model import Floats
 from tb_ddp_doctor.trace.names import Phase
 
-#: No link is so many times as fast.
+#: A larger factor for the speed of links is refused as a mistake.
 _MOST_TIMES = 1e6
-#: More than any model has of gradients: some larger number is a slip of the pen.
+#: A larger bucket is refused as a mistake: no model has so many gradients.
 MOST_BUCKET_MIB = 1e9
-#: Of the CPU's time in operators and launches, what replaying a CUDA graph saves: likely, quickest, slowest.
+#: The share of the CPU's time in ops and launches that replaying a CUDA graph saves.
 _GRAPH_SAVES: dict[Case, float] = {"likely": 0.9, "quickest": 1.0, "slowest": 0.5}
 #: Copies from pageable memory, bytes per ns: the CPU moves them to a pinned buffer first, one core at a time.
 _PAGEABLE_RATE: dict[Case, float] = {"likely": 6.0, "quickest": 12.0, "slowest": 3.0}
 
 
 def messages(record: PlanRecord, case: Case) -> Messages:
-    """What AllReduces of gradients take. Raises CannotPlanError."""
+    """How long AllReduces of gradients take by size. Raises CannotPlanError."""
     return record.messages.of(case)
 
 
 def slowdown(record: PlanRecord, case: Case) -> float:
-    """By what share kernels beside communication take longer."""
+    """The share by which kernels take longer beside communication than alone."""
     found = record.slowdown
     return {"likely": found.share, "quickest": found.least, "slowest": found.most}[case]
 
@@ -47,8 +48,10 @@ def slowdown(record: PlanRecord, case: Case) -> float:
 def of(
     record: PlanRecord, question: Question, case: Case, calibration: Calibration | None, *, resharded: bool
 ) -> Effect:
-    """What the question changes; `calibration` has the links that are asked for, and where `resharded` the collectives
-    are placed as the question has them. Raises CannotPlanError.
+    """The effect of a question. Raises CannotPlanError.
+
+    `calibration` has the links that the question asks for. `resharded` says that the steps already have the collectives
+    that the question asks for.
     """
     effect = Effect()
     if question.links is not None:
@@ -69,18 +72,20 @@ def of(
 
 
 def _without(record: PlanRecord, kind: CpuTime, share: float) -> Effect:
+    """Less of one kind of host time on all ranks: a share of it is removed."""
     shape = (len(record.ranks), len(record.job.steps))
     return Effect(Change({kind: np.broadcast_to(np.float64(share), shape)}))
 
 
 def _links(times: float) -> Effect:
+    """Links that are some times as fast as now."""
     if not 0 < times < _MOST_TIMES:
         raise CannotPlanError("--links takes a number above 0: how many times as fast transfers are.")
     return Effect(factors=(lambda parts: np.full(len(parts.rank), 1 / times),), pace=times)
 
 
 def calibrated(record: PlanRecord, calibration: Calibration, case: Case) -> Effect:
-    """The links of a calibration: collectives take as much longer as its fit says. Raises CannotPlanError."""
+    """The links of a calibration: collectives take as long as its fit says. Raises CannotPlanError."""
     families, pace = record.families, 1.0
     times: list[tuple[Messages, float, float] | None] = []
     for family in families:
@@ -96,7 +101,7 @@ def calibrated(record: PlanRecord, calibration: Calibration, case: Case) -> Effe
                 f"The calibration has no {family.kind} of {family.group_size} ranks over several sizes, which this job "
                 "has: measure it with torchrun ... -m tb_ddp_doctor.check on as many ranks."
             )
-        # 1 GB/s is a byte in a nanosecond.
+        # 1 GB/s is one byte per nanosecond.
         times.append((recorded, curve.fit.alpha_us * 1e3, 1 / curve.fit.algbw_gbs))
         if family.of_gradients or pace == 1.0:
             pace = recorded.beta_ns * curve.fit.algbw_gbs if recorded.beta_ns > 0 else 1.0
@@ -115,7 +120,7 @@ def calibrated(record: PlanRecord, calibration: Calibration, case: Case) -> Effe
 
 
 def _dtype(record: PlanRecord, dtype: str, case: Case) -> Effect:
-    """Gradients sent in other elements: as many bytes less, with the same latency."""
+    """Gradients sent as another dtype: bytes in proportion to its size, with the same latency."""
     if dtype not in DTYPE_BYTES:
         raise CannotPlanError(f"There is no dtype {dtype!r} for gradients; there are: {', '.join(DTYPE_BYTES)}.")
     families = record.families
@@ -142,7 +147,7 @@ def _of_family(record: PlanRecord, family: Family, case: Case) -> Messages | Non
 
 
 def _element_bytes(record: PlanRecord) -> float:
-    """Bytes of an element of the gradients that are sent. Raises CannotPlanError."""
+    """Size of an element of the gradients that are sent, bytes. Raises CannotPlanError."""
     calls, chosen = record.job.calls, record.sends_gradients
     size, elements = calls.column("bytes")[chosen], calls.column("elements")[chosen]
     known = (size > 0) & (elements > 0)
@@ -152,7 +157,7 @@ def _element_bytes(record: PlanRecord) -> float:
 
 
 def _pinning(record: PlanRecord, case: Case, *, pinned: bool) -> Effect:
-    """Batches copied from pageable memory instead of pinned, by the bytes that the steps copy."""
+    """Batches copied from pinned memory instead of pageable, or the reverse, by the bytes that the steps copy."""
     copies = record.job.work(lambda work: work.copies)
     if pinned:
         raise CannotPlanError(
@@ -168,7 +173,7 @@ def _pinning(record: PlanRecord, case: Case, *, pinned: bool) -> Effect:
 
 
 def loading(record: PlanRecord, workers: int, case: Case) -> tuple[Effect, float]:
-    """The steps without waiting for batches, and how often one comes from so many workers, ns."""
+    """The effect of never waiting for a batch, and the time from batch to batch that some workers need, ns."""
     if workers < 0:
         raise CannotPlanError("--workers takes a whole number from 0 on.")
     known = loads(record.job)
@@ -176,14 +181,14 @@ def loading(record: PlanRecord, workers: int, case: Case) -> tuple[Effect, float
     if workers == 0 and not known.workers:
         return Effect(), 0.0
     if workers == 0:
-        # The training process then loads each batch besides what else it does.
+        # Without workers the training process loads each batch itself, besides its other work.
         whatif = record.whatif
         every_ns += sum(float(whatif.host_ns(kind).mean()) for kind in CpuTime if kind is not CpuTime.INPUT)
     return _without(record, CpuTime.INPUT, 1.0), every_ns
 
 
 def without_gradients(record: PlanRecord) -> Effect:
-    """Backward passes under no_sync: no AllReduce of gradients. Raises CannotPlanError."""
+    """The effect of backward passes under no_sync: no AllReduce of gradients. Raises CannotPlanError."""
     sends = [one.of_gradients for one in record.families]
     if not any(sends):
         raise CannotPlanError("No AllReduce sends gradients in this record, so accumulating saves none.")
@@ -192,9 +197,10 @@ def without_gradients(record: PlanRecord) -> Effect:
 
 
 def accumulated_ns(record: PlanRecord, passes: int, step_ns: float, without_ns: float) -> float:
-    """The step of each of so many passes, from one that sends its gradients and one that sends none, ns.
+    """The mean step of some passes that accumulate gradients, ns. Raises CannotPlanError.
 
-    The optimizer updates after the last pass alone. Raises CannotPlanError.
+    `step_ns` is a step that sends its gradients, as the last pass does; `without_ns` one that sends none, as the others
+    do. Only the last pass runs the optimizer.
     """
     if passes < 1:
         raise CannotPlanError("--accumulate takes a whole number from 1 on.")

@@ -1,4 +1,4 @@
-"""What rules ask of plans: the step with the fix that they advise."""
+"""Predictions for rules: the step with the fix that a rule advises, such as other bucket sizes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from tb_ddp_doctor.planning.questions import shown
 from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
-#: Sizes of buckets that a fix may name, MiB; of those as good as the best within this share, the largest is named.
+#: Bucket sizes that a fix may name, MiB. Of sizes that are as good as the best within the share below, it names the
+#: largest.
 _BUCKET_MB = (1.0, 2.0, 5.0, 10.0, 25.0)
 _AS_GOOD = 0.01
 _WORKERS = (4, 8, 16)
 
 
 class Plans:
-    """Predictions for one job, made when a rule asks for them."""
+    """Predictions for one job, each computed when a rule asks for it."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
     def predict(self, question: Question) -> Prediction | None:
-        """The step under a question; None where the record cannot tell."""
+        """The predicted step for a question; None if the record cannot answer it."""
         if self._planner is None:
             return None
         try:
@@ -34,8 +35,9 @@ class Plans:
             return None
 
     def best_buckets(self, sizes: Sequence[float] = _BUCKET_MB) -> Prediction | None:
-        """The step with the largest buckets that are as good as the best; None where the record cannot tell, or where
-        none makes the step shorter.
+        """The predicted step with the largest buckets that are about as good as the best ones.
+
+        None if the record cannot answer it, or if no size makes the step shorter.
         """
         if self._planner is None:
             return None
@@ -48,14 +50,14 @@ class Plans:
         return found if found and found.change_ms < 0 else None
 
     def fewest_workers(self) -> Prediction | None:
-        """The step with the fewest workers of a DataLoader that are as good as many; None where nothing tells."""
+        """The predicted step with the fewest DataLoader workers that are as good as many; None if it is not known."""
         found = [self.predict(Question(workers=number)) for number in _WORKERS]
         known = [one for one in found if one is not None]
         least = min((one.step_ms for one in known), default=0.0)
         return next((one for one in known if one.step_ms <= (1 + _AS_GOOD) * least), None)
 
     def said(self, *predictions: Prediction | None) -> str:
-        """What is predicted, a sentence after a space; "" of nothing."""
+        """A sentence on some predictions, after a space; "" if there are none."""
         told = [
             f"{shown(one.question)}: {one.step_ms:.1f} ms a step ({one.low_ms:.1f} to {one.high_ms:.1f})"
             for one in predictions
@@ -73,5 +75,5 @@ class Plans:
 
 @fact
 def plans(facts: Facts) -> Plans:
-    """Predictions for a job."""
+    """The predictions for a job."""
     return Plans(facts)

@@ -1,7 +1,7 @@
-"""The gradients of a job and the AllReduces that send them: which backward passes send, and what in which order.
+"""Finds the backward passes that send their gradients, and the AllReduces that send them.
 
-A pass sends its gradients if the AllReduces that it launches have as many elements as the gradients that it completes.
-Passes under `no_sync` launch none.
+A pass sends its gradients if the AllReduces that it launches have together as many elements as the gradients that it
+completes. Passes under `no_sync` launch none.
 
 G = gradients of a pass.
 """
@@ -24,33 +24,36 @@ from tb_ddp_doctor.trace.model import Ints
 class SendingPass(msgspec.Struct, frozen=True, eq=False):
     """A rank's backward pass whose gradients are sent."""
 
-    #: Indices of the rank and of the step in its digest.
+    #: Index of the rank.
     rank: int
+    #: Index of the step in the rank's digest.
     own_step: int
-    #: Rows in the rank's `Gradients`, shape (G,), and in its `Collectives`, both in order.
+    #: Rows in the rank's `Gradients`, in order, shape (G,).
     gradients: Ints
+    #: Rows in the rank's `Collectives` of the AllReduces that send them, in order.
     collectives: Ints
 
 
 class SentGradients(msgspec.Struct, frozen=True, eq=False):
-    """What all ranks send in each pass."""
+    """The gradients that ranks send in each pass: the same ones on all ranks."""
 
     passes: tuple[SendingPass, ...]
-    #: Elements of the gradients of a pass in the order in which they become ready, shape (G,); bytes of an element.
+    #: Elements of each gradient of a pass, in the order in which they become ready, shape (G,).
     elements: Ints
+    #: Bytes of an element.
     element_bytes: int
-    #: As torch names it, such as Float.
+    #: The elements' type as torch names it, such as Float.
     dtype: str
-    #: Index of the last gradient of each recorded bucket, None where the buckets are in another order.
+    #: Index of the last gradient of each recorded bucket; None if the buckets are in another order.
     recorded: Ints | None
-    #: Module of each gradient, "" where it is not known.
+    #: Module of each gradient, "" if it is not known.
     modules: tuple[str, ...]
-    #: Ranks that send to each other.
+    #: Number of ranks that send to each other.
     group_size: int
 
     @property
     def bytes(self) -> Ints:
-        """Of each gradient, shape (G,)."""
+        """Bytes of each gradient, shape (G,)."""
         sizes: Ints = self.elements * self.element_bytes
         return sizes
 
@@ -102,7 +105,10 @@ def _passes(rank: int, digest: RankDigest, reduces: Ints) -> Iterator[SendingPas
 
 
 def _one_family(calls: Collectives, launched: Ints, elements: Ints) -> Ints:
-    """Those of the AllReduces of a pass, all of one group and dtype, that have the gradients' elements; else none."""
+    """The AllReduces of a pass that send its gradients: those of one group and dtype with as many elements; else none.
+
+    `launched` are rows of the AllReduces that the pass launches, `elements` those of its gradients.
+    """
     if not len(launched) or (elements <= 0).any():
         return launched[:0]
     family = calls.group[launched].astype(np.int64) * (int(calls.dtype.max()) + 1) + calls.dtype[launched]
@@ -114,14 +120,17 @@ def _one_family(calls: Collectives, launched: Ints, elements: Ints) -> Ints:
 
 
 def _recorded(sent: Ints, elements: Ints) -> Ints | None:
-    """The last gradient of each bucket, from elements of AllReduces and of gradients in order; None if none fits."""
+    """The last gradient of each bucket; None if the AllReduces do not end where gradients end.
+
+    `sent` are the elements of the AllReduces, `elements` those of the gradients, both in order.
+    """
     ends, wanted = np.cumsum(elements), np.cumsum(sent)
     last: Ints = np.searchsorted(ends, wanted)
     return last if np.array_equal(ends[np.minimum(last, len(ends) - 1)], wanted) else None
 
 
 def _why_none(job: Job) -> str:
-    """Why no pass sends its gradients, as far as the traces tell."""
+    """A sentence on why no pass sends its gradients, as far as the traces show it."""
     kinds = set(job.calls.text("kind").words)
     if any((digest.gradients.elements <= 0).any() for digest in job.digests):
         return f"The sizes of gradients are not recorded. {record_again.operators(setting(job))}"

@@ -1,6 +1,6 @@
-"""The layers of a model by the sizes of its gradients: sizes that repeat are layers that do.
+"""Finds the layers of a model by its gradients: in a transformer, the sizes of gradients repeat from block to block.
 
-Traces name modules only where stacks are recorded; the sizes of a transformer's gradients repeat from block to block.
+Traces name modules only if stacks are recorded, so names alone are not enough.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from tb_ddp_doctor.trace.model import Ints
 
 
 def repeated_layers(elements: Ints) -> Ints:
-    """Index of the last gradient of each layer, ascending, with one before the first of them; empty where none repeat.
+    """Index of the gradient before the first layer, then of the last gradient of each layer; empty if no sizes repeat.
 
-    From elements of gradients in their order. Of all stretches that repeat themselves the one with most elements is
-    taken, in its shortest period.
+    `elements` are the gradients' elements in their order. Of all stretches that repeat themselves, the one with most
+    elements is taken, with its shortest period: 9, [4, 2], [4, 2], [4, 2] gives 0, 2, 4, 6.
     """
     best, found = 0, np.empty(0, np.int64)
     for period in range(1, len(elements) // 2 + 1):
@@ -27,7 +27,7 @@ def repeated_layers(elements: Ints) -> Ints:
 
 
 def _longest(same: np.ndarray) -> tuple[int, int]:
-    """Where the longest run of True begins, and its length."""
+    """The index at which the longest run of True begins, and the run's length."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False])).astype(np.int8)))
     if not len(edges):
         return 0, 0

@@ -1,6 +1,6 @@
-"""What is asked of a plan, and what it answers: frozen data with one JSON form.
+"""The questions that a plan is asked, and its answers: frozen data with one JSON form.
 
-Times are ms a step, sizes of buckets MiB as `bucket_cap_mb` has them, other bytes bytes.
+Times are ms a step. Sizes of buckets are MiB, as those of `bucket_cap_mb`; other sizes are bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-#: Raised when a field changes its meaning or goes.
+#: Raised when a field changes its meaning or is removed.
 SCHEMA_VERSION = 1
 #: How states can be sharded.
 SHARDINGS = ("ddp", "zero1", "zero2", "zero3", "hsdp")
@@ -17,12 +17,13 @@ Basis = Literal["measured", "fitted", "assumed"]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is otherwise; a field that is not set stays as recorded."""
+    """What to change in a job; a field that is not set stays as recorded."""
 
     #: `bucket_cap_mb` of DistributedDataParallel.
     bucket_mb: float | None = None
-    #: Ranks of the job, each with as much work as now; with `strong`, all together with as much.
+    #: Ranks of the job, each with as much work as now.
     ranks: int | None = None
+    #: With `ranks`: all ranks together have as much work as now (strong scaling).
     strong: bool = False
     #: How many times as fast each transfer is.
     links: float | None = None
@@ -30,10 +31,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     links_of: str | None = None
     #: What gradients are sent as: float32, float16, bfloat16, float8.
     dtype: str | None = None
-    #: How states are sharded: ddp, zero1, zero2, zero3 or hsdp; how many units are gathered ahead; and whether shards
-    #: are kept and updated on the CPU.
+    #: How states are sharded: ddp, zero1, zero2, zero3 or hsdp.
     sharding: str | None = None
+    #: How many units ahead the parameters are gathered.
     prefetch: int | None = None
+    #: Whether shards are stored and updated on the CPU.
     offload: bool = False
     #: Backward passes for each AllReduce of the gradients; the step is then that of one of them.
     accumulate: int | None = None
@@ -50,11 +52,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Rests(msgspec.Struct, frozen=True):
-    """Something that a prediction rests on."""
+    """An input of a prediction, and how it is known."""
 
     basis: Basis
-    #: What it is, and how it is known.
+    #: The input, such as "Time of all_reduce over bytes".
     what: str
+    #: How it is known, such as the fit with its error.
     detail: str
 
 
@@ -63,71 +66,79 @@ class Refusal(msgspec.Struct, frozen=True):
 
     #: The field of the question.
     question: str
-    #: Why, and what to record.
+    #: Why, and what to record to get an answer.
     reason: str
-    #: Values of a curve that are refused; none where all are.
+    #: The values of a curve that are refused; empty if all are.
     values: tuple[float | str, ...] = ()
 
 
 class RankBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """What each rank holds of the model's states, and sends in a step; bytes."""
+    """How much of the model's states each rank stores, and how much it sends in a step; bytes."""
 
-    #: On the GPU: by the formulas of ZeRO; and the units that are gathered at a time.
+    #: Parameters on the GPU, by the formulas of ZeRO.
     parameters: float
+    #: Gradients on the GPU, by these formulas.
     gradients: float
+    #: The optimizer's states on the GPU, by these formulas.
     optimizer_states: float
+    #: The units that are gathered at a time, on the GPU.
     gathered: float
-    #: On the CPU.
+    #: All that is stored on the CPU.
     on_cpu: float
+    #: What the rank sends in a step.
     sent: float
 
 
 class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
-    """What is expected to be the quickest AllReduce of messages of some size."""
+    """The AllReduce algorithm that is expected to be the quickest from some message size on."""
 
     #: ring, tree or hierarchical.
     name: str
-    #: Of messages of so many bytes and more.
+    #: The least message size for which it is, bytes.
     from_bytes: int
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     """How well a job of another number of ranks scales."""
 
-    #: Weak: the step of one rank over that of all. Strong: that of one with all the work, over as many times the step.
+    #: Weak scaling: the step of one rank divided by the step of all ranks. Strong scaling: the step of one rank with
+    #: all the work, divided by the number of ranks times their step.
     efficiency: float
-    #: By ascending size; none of one rank.
+    #: By ascending message size; empty for one rank.
     algorithms: tuple[Algorithm, ...]
 
 
 class Breaks(msgspec.Struct, frozen=True, kw_only=True):
-    """Where scaling breaks, in ranks, among powers of two."""
+    """From how many ranks on a job scales badly; only powers of two are tried."""
 
-    #: Ranks from which on the efficiency is below this.
+    #: Scaling breaks if the efficiency is below this.
     efficiency: float
+    #: The least number of ranks for which it is; None if there is none.
     inefficient_from: int | None
-    #: Ranks from which on communication takes longer than backward's compute, which could hide it.
+    #: The least number of ranks for which communication takes longer than backward's compute, which could hide it.
     exposed_from: int | None
-    #: Most ranks that were looked at.
+    #: The largest number of ranks that was tried.
     searched_to: int
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """The step under one question."""
+    """The predicted step for one question."""
 
     question: Question
     step_ms: float
-    #: From where to where the step is expected to lie.
+    #: The least that the step is expected to take.
     low_ms: float
+    #: The most that it is expected to take.
     high_ms: float
-    #: `step_ms` less what is now.
+    #: `step_ms` minus the recorded step.
     change_ms: float
+    #: The inputs of the prediction.
     rests: tuple[Rests, ...]
-    #: What the step goes to by owner, ms, summing to it; empty for the points of a curve.
+    #: The step by owner, ms, which sum to it; empty for the points of a curve.
     owners_ms: dict[str, float] = msgspec.field(default_factory=dict)
-    #: What each rank holds and sends; None where nothing is asked of sharding.
+    #: What each rank stores and sends; None if the question is not about sharding.
     rank_bytes: RankBytes | None = None
-    #: None where no number of ranks is asked for.
+    #: None if the question is not about ranks.
     scaling: Scaling | None = None
 
 
@@ -136,28 +147,31 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
 
     bytes: int
     gradients: int
-    #: Modules of the first and the last gradient, "" where stacks are not recorded.
+    #: Module of the first gradient, "" if stacks are not recorded.
     first_module: str
+    #: Module of the last gradient, "" likewise.
     last_module: str
-    #: Whether it ends where a module ends; None where modules are not known.
+    #: Whether it ends where a module ends; None if modules are not known.
     ends_with_module: bool | None
-    #: The first and the last layer of which it has gradients, from 1 in the order of backward, and whether it ends
-    #: where one ends; null where no sizes of gradients repeat, and of gradients that are of no layer.
+    #: The first layer of which it has gradients, counted from 1 in the order of backward; None if sizes of gradients do
+    #: not repeat, or its gradients are of no layer.
     first_layer: int | None
+    #: The last layer of which it has gradients, likewise.
     last_layer: int | None
+    #: Whether it ends where a layer ends, likewise.
     ends_with_layer: bool | None
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True):
     """The recorded buckets."""
 
-    #: Values of `bucket_cap_mb` that give them: least and most (None: no limit); None where none does.
+    #: The least and the largest `bucket_cap_mb` that give these buckets (None: no limit); None if no value does.
     cap_mb: tuple[float, float | None] | None
     gradients: int
     bytes: int
     mean_bytes: float
     dtype: str
-    #: Layers, by sizes of gradients that repeat; 0 where none do.
+    #: Number of layers, found by the repeating sizes of gradients; 0 if these do not repeat.
     layers: int
     buckets: tuple[Bucket, ...]
 
@@ -169,10 +183,11 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     field: str
     values: tuple[float | str, ...]
     points: tuple[Prediction, ...]
-    #: The value with the shortest step, and the range of neighbouring values whose steps are within 1 % of it.
+    #: The value with the shortest step.
     best: float | str
+    #: The first and the last of the values around it whose steps are within 1 % of that step.
     flat: tuple[float | str, float | str]
-    #: Of a curve over ranks.
+    #: Where scaling breaks, for a curve over ranks.
     breaks: Breaks | None = None
 
 
@@ -180,37 +195,38 @@ class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
     """A run of the same model with other buckets, as recorded."""
 
     run: str
-    #: Where on the axis of bucket sizes its buckets stand, MiB.
+    #: The place of its buckets on the axis of bucket sizes, MiB.
     bucket_mb: float
     step_ms: float
 
 
 class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the step of one run would be."""
+    """The answer to a question for one run."""
 
     run: str
     world_size: int
     ranks: int
     steps: tuple[int, ...]
-    #: The step as recorded; all predictions are of a step as recorded, tracing included. And what it goes to by owner.
+    #: The step as recorded. Predictions are of such a step too: they include what tracing adds.
     now_ms: float
+    #: The recorded step by owner, ms.
     owners_ms: dict[str, float]
     buckets: Buckets | None
-    #: What each rank holds and sends in the record; None where nothing is asked of sharding.
+    #: What each rank stores and sends in the record; None if the question is not about sharding.
     rank_bytes: RankBytes | None
     prediction: Prediction | None
     curves: tuple[Curve, ...]
-    #: With a curve over sizes of buckets: runs of the log directory that send the same gradients without another fault
-    #: than their buckets, this one first.
+    #: With a curve over bucket sizes: the runs of the log directory that send the same gradients and have no fault but
+    #: their buckets, this run first.
     measured: tuple[MeasuredStep, ...]
     refusals: tuple[Refusal, ...]
 
 
 class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tab asks for."""
+    """The answer that the tab asks for."""
 
     plan: PlanResult
-    #: Fields of the question that the record does not answer; empty where that is not asked.
+    #: Fields of questions that the record cannot answer; empty if the tab did not ask for them.
     unanswerable: tuple[Refusal, ...] = ()
 
 

@@ -1,7 +1,7 @@
-"""What the step would be under a question: each field changes what the steps are played with, and all are played once.
+"""Predicts the step for a question: the effects of all its fields are put together, and the steps are played once.
 
-A prediction is the recorded step less what the play with the change saves against the play without it, both without
-tracing, as costs of findings are.
+The steps are played with and without the change, both without tracing, as for the costs of findings. The prediction is
+the recorded step minus the difference.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.planning import effects, owners
-from tb_ddp_doctor.planning.basis import rests
+from tb_ddp_doctor.planning.basis import inputs
 from tb_ddp_doctor.planning.buckets import BucketLimits, last_of_buckets
 from tb_ddp_doctor.planning.costs.messages import Case
 from tb_ddp_doctor.planning.effect import Effect
@@ -26,27 +26,32 @@ from tb_ddp_doctor.planning.shards.steps import Resharding, asks_of_sharding
 from tb_ddp_doctor.planning.steps import Otherwise, PlayedSteps
 from tb_ddp_doctor.replay.change import Change
 
-#: What predictions miss by besides what they rest on: a share of the change, and of the step. The pairs of
-#: benchmarks/plan.py whose buckets differ were missed by 0.2 to 2 % of the step.
+#: The error of predictions besides that of their inputs: a share of the change, and one of the step. For the pairs of
+#: runs of benchmarks/plan.py whose buckets differ, the error was 0.2 to 2 % of the step.
 _OF_CHANGE, _OF_STEP = 0.05, 0.01
 
 
 class _Asked(msgspec.Struct, frozen=True, eq=False):
-    """What is played under a question: some steps with an effect, against others with that of no tracing alone."""
+    """What is played for a question, and what that is compared with."""
 
+    #: The steps with the collectives that the question asks for.
     steps: PlayedSteps
+    #: The steps with which these are compared.
     compared: PlayedSteps
+    #: The effect of the question, without tracing.
     effect: Effect
+    #: The effect of removing only tracing, for the steps to compare with.
     base: Effect
-    #: By what share kernels beside communication take longer.
+    #: The share by which kernels take longer beside communication.
     slowdown: float
-    #: What comes on top of each step, and how often a batch comes, ns.
+    #: Time that is added to each step, ns.
     added_ns: float
+    #: The time from batch to batch, ns: no step is shorter.
     every_ns: float
 
 
 class Planner:
-    """Answers questions about one job; what several of them need is made once."""
+    """Answers questions about one job; what several answers need is computed once."""
 
     def __init__(
         self,
@@ -54,7 +59,7 @@ class Planner:
         fix: Callable[[str], Change] | None = None,
         calibrations: Mapping[str, Calibration] | None = None,
     ) -> None:
-        """`fix` gives what the fix of a finding takes out of the steps; `calibrations`, by name, other links."""
+        """`fix` gives the what-if change of a finding, by id; `calibrations` are other links, by name."""
         self.record, self._fix, self._calibrations = record, fix, calibrations or {}
         self._before_ns: dict[float, float] = {}
 
@@ -64,28 +69,30 @@ class Planner:
         return self.record.job.step_ns
 
     def predict(self, question: Question) -> Prediction:
-        """The step under a question. Raises CannotPlanError."""
+        """The predicted step with its range. Raises CannotPlanError."""
         if question == Question():
             return _prediction(question, self.now_ns, self.now_ns, self.now_ns, self.now_ns)
         likely, *others = (self._step_ns(question, case) for case in get_args(Case))
         margin = _OF_CHANGE * abs(likely - self.now_ns) + _OF_STEP * self.now_ns
         low, high = min(likely, *others) - margin, max(likely, *others) + margin
-        found = _prediction(question, likely, max(low, 0.0), high, self.now_ns)
-        told = [*rests(self.record, question, self._calibration(question.links_of))]
+        prediction = _prediction(question, likely, max(low, 0.0), high, self.now_ns)
+        rests_on = [*inputs(self.record, question, self._calibration(question.links_of))]
         if question.ranks is not None:
-            found = replace(found, scaling=scaling(self.record, self.likely_ns, question, question.ranks, likely))
+            prediction = replace(
+                prediction, scaling=scaling(self.record, self.likely_ns, question, question.ranks, likely)
+            )
         if asks_of_sharding(question):
             resharding = self.resharding(question)
-            told += resharding.rests()
-            found = replace(found, rank_bytes=resharding.rank_bytes()[1])
-        return replace(found, rests=tuple(told))
+            rests_on += resharding.rests()
+            prediction = replace(prediction, rank_bytes=resharding.rank_bytes()[1])
+        return replace(prediction, rests=tuple(rests_on))
 
     def likely_ns(self, question: Question) -> float:
-        """The step under a question without its range, ns. Raises CannotPlanError."""
+        """The predicted step without its range, ns. Raises CannotPlanError."""
         return self._step_ns(question, "likely")
 
     def owners_ms(self, question: Question, step_ms: float) -> dict[str, float]:
-        """What the step, predicted to take so long, goes to by owner, mean over ranks and steps, ms."""
+        """A predicted step by owner, mean over ranks and steps, ms; `step_ms` is its prediction."""
         recorded = owners.recorded_ms(self.record.job)
         if question == Question():
             return recorded
@@ -97,6 +104,7 @@ class Planner:
         return owners.predicted_ms(recorded, now, then, question, step_ms)
 
     def _step_ns(self, question: Question, case: Case) -> float:
+        """The predicted step in one case, ns."""
         asked = self._asked(question, case)
         step = max(_mean_ns(asked.steps, asked.effect, asked.slowdown), asked.every_ns)
         if question.accumulate is not None:
@@ -106,6 +114,7 @@ class Planner:
         return max(self.now_ns - self._compared_ns(asked) + step + asked.added_ns, 0.0)
 
     def _asked(self, question: Question, case: Case) -> _Asked:
+        """What is played for a question in one case."""
         record = self.record
         base = record.whatif.tracing.of_ranks(record.ranks)
         steps, compared, added_ns, resharded = self._steps(question, case)
@@ -119,7 +128,7 @@ class Planner:
         return _Asked(steps, compared, effect, Effect(base), effects.slowdown(record, case), added_ns, every_ns)
 
     def _compared_ns(self, asked: _Asked) -> float:
-        """Mean of the steps that are compared with, without what tracing adds, ns; that of the record is kept."""
+        """Mean of the steps to compare with, without tracing, ns; the one of the record is kept for later questions."""
         if asked.compared is not self.record.steps:
             return _mean_ns(asked.compared, asked.base, asked.slowdown)
         if asked.slowdown not in self._before_ns:
@@ -127,8 +136,9 @@ class Planner:
         return self._before_ns[asked.slowdown]
 
     def _steps(self, question: Question, case: Case) -> tuple[PlayedSteps, PlayedSteps, float, bool]:
-        """The steps to be played, what they are compared with, what comes on top of each, ns, and whether the
-        collectives are placed as the question has them.
+        """The steps to play, those to compare with, the time added to each step (ns), and whether they are resharded.
+
+        Resharded steps already have the collectives that the question asks for.
         """
         record, added_ns = self.record, 0.0
         if asks_of_sharding(question):
@@ -144,7 +154,7 @@ class Planner:
         return record.with_buckets(lasts, effects.messages(record, case)), record.steps, added_ns, False
 
     def resharding(self, question: Question) -> Resharding:
-        """The job's states sharded as asked. Raises CannotPlanError."""
+        """The job with its states sharded as the question asks. Raises CannotPlanError."""
         return Resharding(self.record, question, self._calibration(question.links_of))
 
     def breaks(self, question: Question) -> Breaks:
@@ -152,6 +162,7 @@ class Planner:
         return breaks(self.record, self.likely_ns, question)
 
     def _calibration(self, name: str | None) -> Calibration | None:
+        """The calibration of a name; None for None. Raises CannotPlanError for an unknown name."""
         if name is None:
             return None
         if name not in self._calibrations:
@@ -159,6 +170,7 @@ class Planner:
         return self._calibrations[name]
 
     def _fixed(self, question: Question) -> Change:
+        """The change that fixes the findings of a question."""
         change = Change()
         for name in question.fixed:
             if self._fix is None:
@@ -172,7 +184,7 @@ def _otherwise(effect: Effect, slowdown: float) -> Otherwise:
 
 
 def _mean_ns(steps: PlayedSteps, effect: Effect, slowdown: float) -> float:
-    """Mean step, ns."""
+    """The mean step with an effect, ns."""
     return float(steps.windows_ns(_otherwise(effect, slowdown)).mean()) + effect.added_ns
 
 

@@ -1,4 +1,4 @@
-"""Questions in words and as arguments: what a user types, and what is shown of it."""
+"""Reads questions from what users type, and shows them in a few words."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "flo
 class Field(msgspec.Struct, frozen=True):
     """A field of a question that can have several values."""
 
-    #: Name on the command line, and as it is shown with a value.
+    #: Name on the command line.
     option: str
+    #: How a value is shown, as a format string.
     shown: str
-    #: From a text, or from what Python has; raises ValueError for what the field does not take.
+    #: Reads a value from text or a Python object; raises ValueError if the field does not take it.
     parse: Callable[[object], object]
-    #: What the option is for, in the command's help.
+    #: The option's text in the command's help.
     help: str
-    #: Which values it takes, to be put behind its name and "takes".
+    #: The values that it takes, as they follow its name and "takes" in a sentence.
     takes: str
 
 
@@ -50,7 +51,7 @@ def _times(value: object) -> float:
 
 
 def _named(names: Iterable[str], short: Mapping[str, str] = MappingProxyType({})) -> Callable[[object], str]:
-    """One of some names, however its letters are written, or what it is short for."""
+    """A parser that accepts some names and short forms of them, in upper or lower case."""
     by_letters = {name.casefold(): full for name, full in {**{name: name for name in names}, **short}.items()}
 
     def name(value: object) -> str:
@@ -62,7 +63,7 @@ def _named(names: Iterable[str], short: Mapping[str, str] = MappingProxyType({})
 
 
 def _device(value: object) -> str:
-    # Later than this module, which the command line imports before all else.
+    # Imported only here: the command line imports this module before all else, and facts take long to import.
     from tb_ddp_doctor.facts.peaks import DEVICES, limits
 
     if not isinstance(value, str) or limits(value) is None:
@@ -71,7 +72,7 @@ def _device(value: object) -> str:
 
 
 class _UnknownError(ValueError):
-    """A name that is none; its text is a sentence with the nearest one, or with all that there are, or ""."""
+    """An unknown name. Its text is a sentence with the nearest known name, or with all of them, or ""."""
 
 
 #: By name in `Question`.
@@ -143,7 +144,7 @@ FIELDS: Mapping[str, Field] = {
 
 
 def values(name: str, text: str) -> list[object]:
-    """The values of a field from a text with commas. Raises ValueError, with a sentence."""
+    """The values of a field, from text with commas. Raises ValueError with a sentence."""
     field = FIELDS[name]
     found = [_value(field, field.option, part) for part in filter(None, (one.strip() for one in text.split(",")))]
     if not found:
@@ -163,40 +164,40 @@ def _value(field: Field, called: str, given: object) -> object:
 def checked(
     question: Question, curves: Mapping[str, Sequence[object]] | None = None
 ) -> tuple[Question, dict[str, Sequence[object]]]:
-    """A question and curves with their values as the planner has them: "bf16" is "bfloat16".
+    """A question and curves with their values in the form that the planner uses: "bfloat16" for "bf16".
 
-    Raises ValueError, with a sentence, for values and curves that make no sense.
+    Raises ValueError with a sentence for unknown values and curves.
     """
     given = {name: value for name in FIELDS if (value := getattr(question, name)) is not None}
     single = {name: _value(FIELDS[name], name, value) for name, value in given.items()}
-    found: dict[str, Sequence[object]] = {}
+    of_curves: dict[str, Sequence[object]] = {}
     for name, several in (curves or {}).items():
         if name not in FIELDS:
             raise ValueError(refusal("A curve's name", name, FIELDS))
-        found[name] = tuple(_value(FIELDS[name], name, value) for value in several)
-    return msgspec.structs.replace(question, **single), found
+        of_curves[name] = tuple(_value(FIELDS[name], name, value) for value in several)
+    return msgspec.structs.replace(question, **single), of_curves
 
 
 def question_of(given: Mapping[str, str], **more: object) -> Question:
-    """A question of one value for each field. Raises ValueError, with a sentence."""
+    """The question with one value for each given field. Raises ValueError with a sentence."""
     single = {}
     for name, text in given.items():
-        found = values(name, text)
-        if len(found) != 1:
+        given_values = values(name, text)
+        if len(given_values) != 1:
             raise ValueError(f"{name} takes one value, not {text!r}.")
-        single[name] = found[0]
+        single[name] = given_values[0]
     return msgspec.structs.replace(Question(), **single, **more)
 
 
 def asked(given: Mapping[str, Sequence[object]], **more: object) -> tuple[Question, dict[str, Sequence[object]]]:
-    """A question of the fields with one value, and the fields with several, for curves."""
-    single = {name: found[0] for name, found in given.items() if len(found) == 1}
+    """The question of the fields with one value, and the values of those with several, for curves."""
+    single = {name: values_of[0] for name, values_of in given.items() if len(values_of) == 1}
     question = msgspec.structs.replace(Question(), **single, **more)
-    return question, {name: found for name, found in given.items() if len(found) > 1}
+    return question, {name: values_of for name, values_of in given.items() if len(values_of) > 1}
 
 
 def shown(question: Question) -> str:
-    """What a question asks, in a few words."""
+    """A question in a few words, such as "bucket_cap_mb 50, 16 ranks"."""
     parts = [
         field.shown.format(f"{value:g}" if isinstance(value, float) else value)
         for name, field in FIELDS.items()

@@ -1,4 +1,7 @@
-"""A job of another number of ranks: its collectives by the quickest algorithm, and the slowest of more ranks."""
+"""The effect of another number of ranks: collectives by the quickest algorithm, and the slowest of more ranks.
+
+The more ranks there are, the slower the slowest of them is: their busy times spread, and all wait for the last.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,17 @@ from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.replay.model import Family, Parts
 from tb_ddp_doctor.trace.model import Floats
 
-#: More ranks than any job has.
+#: More ranks are refused: no job has so many.
 _MOST = 1 << 20
 
 
 def links_of_ranks(record: PlanRecord, case: Case, calibration: Calibration | None) -> Links:
-    """The links that AllReduces of other numbers of ranks use."""
+    """The links that AllReduces among another number of ranks use."""
     return links(record, "all_reduce", case, calibration)
 
 
 def effect(record: PlanRecord, ranks: int, case: Case, calibration: Calibration | None, *, strong: bool) -> Effect:
-    """As many ranks; where `strong`, all together have as much work as now. Raises CannotPlanError."""
+    """The effect of `ranks` ranks; with `strong`, all together have as much work as now. Raises CannotPlanError."""
     job, now = record.job, record.job.world_size
     if not 1 <= ranks < _MOST:
         raise CannotPlanError("--ranks takes a whole number from 1 on.")
@@ -52,12 +55,12 @@ def effect(record: PlanRecord, ranks: int, case: Case, calibration: Calibration 
 
 
 class _Times:
-    """How many times as long the collectives of a family take among other ranks."""
+    """The factor by which collectives of a family take longer among another number of ranks."""
 
     def __init__(
         self, record: PlanRecord, family: Family, ranks: int, case: Case, calibration: Calibration | None
     ) -> None:
-        """Raises CannotPlanError where links are not known."""
+        """Raises CannotPlanError if the links are not known."""
         self._kind, self._ranks = family.kind, ranks
         fit = record.messages_of(family)
         self.is_known = fit is not None and family.kind in collectives.KINDS
@@ -67,17 +70,17 @@ class _Times:
             self.of(1.0)
 
     def of(self, size: float) -> float:
-        """For so many bytes."""
+        """The factor for messages of `size` bytes."""
         recorded = self._fit.alpha_ns + self._fit.beta_ns * size
         return self.time_ns(size) / recorded if recorded > 0 else 1.0
 
     def time_ns(self, size: float) -> float:
-        """What one of so many bytes takes among the other ranks, ns."""
+        """How long a collective of `size` bytes takes among that number of ranks, ns."""
         return self._links.time_ns(self._kind, self._ranks, size)[1]
 
 
 def transfers_ns(record: PlanRecord, ranks: int) -> float:
-    """What all collectives of the whole job take in a step among so many ranks, ns. Raises CannotPlanError."""
+    """How long the collectives of all ranks take in a step among `ranks` ranks, ns. Raises CannotPlanError."""
     job, total = record.job, 0.0
     for one in record.traffic:
         family = next((each for each in record.families if (each.kind, each.group_size) == (one.kind, one.size)), None)
@@ -90,6 +93,6 @@ def transfers_ns(record: PlanRecord, ranks: int) -> float:
 
 
 def _spread_ns(record: PlanRecord) -> float:
-    """Standard deviation of the ranks' busy times in a step, the median step's, ns."""
+    """The standard deviation of the ranks' busy times in the median step, ns."""
     busy = record.whatif.busy_ns
     return float(np.median(busy.std(axis=0, ddof=1))) if len(busy) > 1 else 0.0

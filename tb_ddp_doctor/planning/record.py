@@ -1,6 +1,6 @@
-"""What a job's record gives to plan with: its steps ready to be played, its gradients, and what messages take.
+"""A job's record as a plan needs it: steps ready to be played, gradients, and the times of messages by size.
 
-R = ranks that are played, of all ranks of the job; S = steps of the job.
+R = played ranks, which are some of the job's ranks; S = steps of the job.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.costs.interference import Slowdown, slowdown
 from tb_ddp_doctor.planning.costs.messages import Messages, messages
-from tb_ddp_doctor.planning.edits.false_waits import without_chance
+from tb_ddp_doctor.planning.edits.false_waits import without_false_waits
 from tb_ddp_doctor.planning.edits.other_buckets import SentPasses, rebucketed
-from tb_ddp_doctor.planning.edits.recorded_rows import natural
+from tb_ddp_doctor.planning.edits.recorded_rows import recorded_rows
 from tb_ddp_doctor.planning.gradients import SendingPass, SentGradients, sent_gradients
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.steps import PlayedSteps
@@ -30,12 +30,12 @@ from tb_ddp_doctor.replay.model import Family
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace.model import Ints
 
-#: Of more ranks than these, those that others wait for most are played, and some spread over the others.
+#: At most this many ranks are played: half of them those that others wait for most, half spread over all ranks.
 _MOST_RANKS = 64
 
 
 class PlanRecord:
-    """One job. Making one raises CannotPlanError where its steps cannot be played."""
+    """One job's record. Creating it raises CannotPlanError if the job's steps cannot be played."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts, self.job = facts, facts.job
@@ -45,16 +45,16 @@ class PlanRecord:
         #: Indices of the ranks that are played, ascending.
         self.ranks = _played(self.job)
         self._frame = self.whatif.replay.schedule.frame
-        self.tracks = natural(self.whatif.replay, self.ranks)
+        self.tracks = recorded_rows(self.whatif.replay, self.ranks)
         with suppress(CannotPlanError):
-            self.tracks = without_chance(self.tracks, self.sent)
+            self.tracks = without_false_waits(self.tracks, self.sent)
         self.steps = PlayedSteps(self.tracks)
         self._messages: dict[Family, Messages | None] = {}
         self._rebucketed: dict[bytes, PlayedSteps] = {}
 
     @cached_property
     def sends_gradients(self) -> NDArray[np.bool_]:
-        """Which of the job's calls send gradients."""
+        """Flags the job's calls of collectives that send gradients, shape (N,)."""
         return self.job.calls.of_gradients & (self.job.calls.column("step") >= 0)
 
     @property
@@ -64,35 +64,34 @@ class PlanRecord:
 
     @cached_property
     def slowdown(self) -> Slowdown:
-        """What communication takes from kernels beside it."""
+        """How much longer kernels take beside communication."""
         return slowdown(self.job.digests)
 
     @cached_property
     def gradients(self) -> SentGradients:
-        """What DDP's buckets send. Raises CannotPlanError."""
+        """The gradients that DDP's buckets send. Raises CannotPlanError."""
         return sent_gradients(self.job)
 
     @cached_property
     def messages(self) -> Messages:
-        """What AllReduces of gradients take by their size. Raises CannotPlanError."""
-        family = Family("all_reduce", self.gradients.group_size, of_gradients=True)
-        found = self.messages_of(family)
-        if found is None:
+        """How long AllReduces of gradients take by size. Raises CannotPlanError."""
+        of_gradients = self.messages_of(Family("all_reduce", self.gradients.group_size, of_gradients=True))
+        if of_gradients is None:
             raise CannotPlanError("No AllReduce of gradients was matched between ranks, so its transfer is not known.")
-        return found
+        return of_gradients
 
     @cached_property
     def traffic(self) -> tuple[Traffic, ...]:
-        """The matched collectives of each kind and group. Raises CannotPlanError where there is none."""
+        """The matched collectives of each kind and group. Raises CannotPlanError if there are none."""
         try:
             return self.facts.get(traffic)
         except MissingFactError as error:
             raise CannotPlanError(str(error)) from error
 
     def messages_of(self, family: Family) -> Messages | None:
-        """What collectives of a family take by their size; None where the record has no matched ones with bytes."""
+        """How long collectives of a family take by size; None if none with known size was matched between ranks."""
         if family not in self._messages:
-            alike = [
+            of_family = [
                 one
                 for one in self.traffic
                 if one.kind == family.kind and one.size == family.group_size and one.has_bytes
@@ -101,17 +100,17 @@ class PlanRecord:
                 messages(
                     family.kind,
                     family.group_size,
-                    np.concatenate([one.bytes for one in alike]),
-                    np.maximum(np.concatenate([one.transfer_ns for one in alike]), 1),
+                    np.concatenate([one.bytes for one in of_family]),
+                    np.maximum(np.concatenate([one.transfer_ns for one in of_family]), 1),
                     self.job.calibration,
                 )
-                if alike
+                if of_family
                 else None
             )
         return self._messages[family]
 
     def with_buckets(self, lasts: Ints, taking: Messages) -> PlayedSteps:
-        """The steps with buckets that end with some gradients. Raises CannotPlanError."""
+        """The steps with other buckets, given the last gradient of each. Raises CannotPlanError."""
         key = lasts.tobytes() + repr((taking.alpha_ns, taking.beta_ns)).encode()
         if key not in self._rebucketed:
             self._rebucketed[key] = PlayedSteps(rebucketed(self.tracks, self.sent, lasts, taking), self.steps)
@@ -119,7 +118,7 @@ class PlanRecord:
 
     @cached_property
     def sent(self) -> SentPasses:
-        """The passes of the played ranks whose gradients DDP's buckets send. Raises CannotPlanError."""
+        """The backward passes of the played ranks whose gradients DDP's buckets send. Raises CannotPlanError."""
         place = np.full(len(self.job.ranks), -1)
         place[self.ranks] = np.arange(len(self.ranks))
         passes = [one for one in self.gradients.passes if place[one.rank] >= 0]
@@ -140,31 +139,35 @@ class PlanRecord:
 
     @cached_property
     def part_of(self) -> dict[tuple[int, int], int]:
-        """The part of each played rank's collectives, by index of the rank and row in its `Collectives`."""
+        """The part of each collective of the played ranks, by index of the rank and row in its `Collectives`."""
         parts = self.tracks.part_table
         rows = zip(parts.rank[:-1].tolist(), parts.row[:-1].tolist(), strict=True)
         return {pair: part for part, pair in enumerate(rows)}
 
     def _common(self, one: SendingPass, name: str) -> Ints:
-        """Times of a pass's gradients on the common clock."""
+        """A column of times of a pass's gradients, on the common clock, ns."""
         own: Ints = getattr(self.job.digests[one.rank].gradients, name)[one.gradients]
         return self.common(one.rank, own)
 
     def common(self, rank: int, own_ns: Ints) -> Ints:
-        """Times of a rank's clock, by index of the rank among all, on the common clock."""
+        """Times of a rank's own clock on the common clock, ns; `rank` is its index among all ranks."""
         common: Ints = own_ns - self.job.clock.correction(np.full(len(own_ns), rank), own_ns)
         return common
 
 
 def _launching(job: Job, one: SendingPass) -> Ints:
-    """For how long the host would launch an AllReduce with each gradient of a pass."""
+    """How long the host takes to launch an AllReduce with each gradient of a pass, ns.
+
+    For gradients with which it launched none, the rank's median.
+    """
     all_of_rank = job.digests[one.rank].gradients.launching_ns
-    usual = int(np.median(all_of_rank[all_of_rank > 0])) if all_of_rank.any() else 0
+    median = int(np.median(all_of_rank[all_of_rank > 0])) if all_of_rank.any() else 0
     mine = all_of_rank[one.gradients]
-    return np.where(mine > 0, mine, usual)
+    return np.where(mine > 0, mine, median)
 
 
 def _played(job: Job) -> Ints:
+    """Indices of the ranks to play, ascending."""
     ranks = len(job.ranks)
     if ranks <= _MOST_RANKS:
         return np.arange(ranks)

@@ -1,4 +1,4 @@
-"""What cannot be predicted from a run."""
+"""The error of a prediction that a run's traces do not allow."""
 
 from __future__ import annotations
 

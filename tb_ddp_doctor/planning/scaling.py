@@ -1,4 +1,4 @@
-"""How well a job scales to other numbers of ranks, and where that breaks."""
+"""Predicts how well a job scales to other numbers of ranks, and from which number on it scales badly."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tb_ddp_doctor.planning.ranks import links_of_ranks, transfers_ns
 from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
-#: Scaling is looked at up to so many ranks, a power of two; an efficiency below this one is where it breaks.
+#: Scaling is tried up to 2 to this power of ranks; it breaks if the efficiency is below the value that follows.
 _MOST_POWER = 14
 _EFFICIENCY = 0.8
 
-#: The step under a question, ns; raises CannotPlanError.
+#: Gives the predicted step for a question, ns; raises CannotPlanError.
 Step = Callable[[Question], float]
 
 
 def scaling(record: PlanRecord, step: Step, question: Question, ranks: int, step_ns: float) -> Scaling:
-    """Of so many ranks, whose step under the question takes so long. Raises CannotPlanError."""
+    """The scaling to `ranks` ranks, whose predicted step is `step_ns`. Raises CannotPlanError."""
     found = links_of_ranks(record, "likely", None).algorithms(ranks) if question.links_of is None else ()
     return Scaling(
         efficiency=_efficiency(_of_one(step, question), question, ranks, step_ns),
@@ -29,7 +29,7 @@ def scaling(record: PlanRecord, step: Step, question: Question, ranks: int, step
 
 
 def breaks(record: PlanRecord, step: Step, question: Question) -> Breaks:
-    """Where scaling under a question breaks. Raises CannotPlanError."""
+    """From how many ranks on the job scales badly, with what a question changes. Raises CannotPlanError."""
     one = _of_one(step, question)
     compute = float(record.job.work(lambda work: work.kernels).backward_compute_ns.mean())
 
@@ -60,7 +60,7 @@ def _efficiency(one_ns: float, question: Question, ranks: int, step_ns: float) -
 
 
 def _most(record: PlanRecord) -> int:
-    """The largest power of two of ranks that can be predicted."""
+    """The largest power p for which 2^p ranks can be predicted."""
     for most in range(_MOST_POWER, 0, -1):
         try:
             transfers_ns(record, 1 << most)
@@ -71,7 +71,10 @@ def _most(record: PlanRecord) -> int:
 
 
 def _first(is_broken: Callable[[int], bool], most: int) -> int | None:
-    """The least power of two from 2 to 2^most that is broken, as all above it then are; None where none is."""
+    """The least power of two from 2 to 2^most at which scaling breaks; None if there is none.
+
+    Found by bisection: if scaling breaks at a number of ranks, it breaks at all larger ones.
+    """
     low, high = 1, most + 1
     while low < high:
         middle = (low + high) // 2

@@ -1,6 +1,6 @@
-"""The steps of a job played with other buckets, transfers and work: the one function that all predictions are made by.
+"""Plays the steps of a job with other collectives, transfers and device work. All predictions are made with it.
 
-R = ranks that are played, S = steps of the job.
+R = played ranks, S = steps of the job.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.planning.edits.recorded_rows import Natural
+from tb_ddp_doctor.planning.edits.recorded_rows import RecordedRows
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.model import Lengths, Parts, Played
@@ -24,10 +24,10 @@ from tb_ddp_doctor.replay.replay import Replay
 from tb_ddp_doctor.replay.schedule import scheduled
 from tb_ddp_doctor.trace.model import Ints
 
-#: What runs beside communication depends on how long it takes. Each round leaves a third of the error at most, where
-#: kernels take 40 % longer beside it.
+#: Kernels beside communication take longer, which changes how much of them is beside it: so steps are played this many
+#: times. Each time leaves at most a third of the error, if kernels take 40 % longer beside communication.
 _ROUNDS = 4
-#: Behind every time of a rank, so that ranks lie one after the other on one axis, ns.
+#: Longer than any record, ns: added to times once for each rank, so that ranks lie one after the other on one axis.
 _APART_NS = 1 << 46
 
 
@@ -36,34 +36,39 @@ def _as_recorded(parts: Parts) -> Ints:
 
 
 class Otherwise(msgspec.Struct, frozen=True, eq=False):
-    """What is otherwise, apart from the buckets."""
+    """How the steps are changed, apart from which collectives are launched."""
 
-    #: What fixes take out of the steps.
+    #: What fixes remove from the steps.
     change: Change = msgspec.field(default_factory=Change)
     #: How long each part transfers once all its ranks have arrived, ns.
     transfer_ns: Callable[[Parts], Ints] = _as_recorded
-    #: How many times as long the device takes for its own work, shape (R, S); None for as long as recorded.
+    #: The factor of the device's own work, shape (R, S); None for 1.
     device: NDArray[np.float64] | None = None
-    #: By what share kernels beside communication take longer than alone; and how many times as fast bytes move as in
-    #: the record, which `transfer_ns` has in it: what moving a byte takes from kernels stays.
+    #: The share by which kernels take longer beside communication than alone.
     slowdown: float = 0.0
+    #: The factor by which bytes move faster than recorded; `transfer_ns` includes it. The time that moving a byte takes
+    #: from kernels stays the same.
     pace: float = 1.0
 
 
 class Split(msgspec.Struct, frozen=True):
-    """What a step goes to, ns: device work, exposed communication before and after all ranks have arrived, idle."""
+    """The parts of a step, which sum to it; ns."""
 
+    #: Device work.
     compute_ns: float
+    #: Exposed communication before all ranks have arrived.
     wait_ns: float
+    #: Exposed communication after that.
     transfer_ns: float
+    #: Idle time of the device.
     idle_ns: float
 
 
 class PlayedSteps:
-    """The steps of R ranks with one set of buckets."""
+    """The steps of R ranks with one set of collectives, to be played with changes."""
 
-    def __init__(self, tracks: Natural, recorded: PlayedSteps | None = None) -> None:
-        """`recorded` are the steps as they are in the record, where the tracks are others. Raises CannotPlanError."""
+    def __init__(self, tracks: RecordedRows, recorded: PlayedSteps | None = None) -> None:
+        """`recorded` are the steps as recorded, if `tracks` are changed ones. Raises CannotPlanError."""
         try:
             schedule = scheduled(tracks, tracks.part_table, tracks.table.awaits, tracks.frame)
         except CircularWaitError as error:
@@ -73,8 +78,8 @@ class PlayedSteps:
         self._replay: Replay = Replay(schedule, recorded._replay if recorded else None)
         self._order = np.argsort(schedule.rows.rank, kind="stable")
         self._origin_ns = int(schedule.frame.host_start_ns.min())
-        before: Natural = tracks if recorded is None else recorded._tracks
-        self._tracks: Natural = before
+        before: RecordedRows = tracks if recorded is None else recorded._tracks
+        self._tracks: RecordedRows = before
         communication = self._union(before.part_table.rank[:-1], before.arrival_ns[:-1], before.end_ns[:-1])
         #: How long each row's device work ran beside communication in the record, ns.
         self._beside_ns = np.empty(len(self._order), np.int64)
@@ -84,15 +89,15 @@ class PlayedSteps:
 
     @property
     def recorded_ns(self) -> Ints:
-        """Windows of the steps as recorded, shape (R, S)."""
+        """How long each step took as recorded, shape (R, S), ns."""
         return self._replay.recorded_ns
 
     def windows_ns(self, otherwise: Otherwise) -> Ints:
-        """Windows of the steps, shape (R, S), ns."""
+        """How long each step takes with a change, shape (R, S), ns."""
         return self._replay.steps_ns(self._lengths(otherwise))
 
     def split_ns(self, otherwise: Otherwise) -> Split:
-        """What a step goes to, mean over ranks and steps."""
+        """The parts of a step with a change, mean over ranks and steps."""
         schedule, lengths = self._replay.schedule, self._lengths(otherwise)
         played = self._replay.steady_play(lengths)
         ends, ranks = self._replay.step_ends(played), np.arange(len(schedule.frame.step_index))[:, None]
@@ -110,27 +115,31 @@ class PlayedSteps:
         return Split(works, waits, transfers, float((end - begin).mean()) - works - waits - transfers)
 
     def _lengths(self, otherwise: Otherwise) -> Lengths:
-        """How long everything takes."""
+        """How long rows and parts take with a change."""
         lengths = replace(self._replay.lengths(otherwise.change), transfer_ns=self._transfers(otherwise))
         if otherwise.device is not None:
             lengths = self._with_device(lengths, np.rint(lengths.device_ns * self._of_rows(otherwise.device)))
         return self._slowed(lengths, otherwise)
 
     def _transfers(self, otherwise: Otherwise) -> Ints:
-        """What each part takes once those that are traced have arrived: what a fix leaves of another transfer."""
+        """How long each part takes from the last traced arrival to its end with a change, shape (parts,), ns.
+
+        That is what fixes leave of it, plus the change of its transfer.
+        """
         parts = self._replay.schedule.parts
-        left = self._replay.lengths(otherwise.change).transfer_ns
+        with_fixes = self._replay.lengths(otherwise.change).transfer_ns
         transfer = otherwise.transfer_ns(parts)
-        takes: Ints = np.maximum(left + transfer - parts.transfer_ns, 0)
+        takes: Ints = np.maximum(with_fixes + transfer - parts.transfer_ns, 0)
         return takes
 
     def _of_rows(self, share: NDArray[np.float64]) -> NDArray[np.float64]:
+        """For each row, the value of its rank and step in `share`, (R, S); the rank's mean for steps left out."""
         rows = self._replay.schedule.rows
         mean = share.mean(axis=1)
         return np.where(rows.step >= 0, share[rows.rank, np.maximum(rows.step, 0)], mean[rows.rank])
 
     def _slowed(self, lengths: Lengths, otherwise: Otherwise) -> Lengths:
-        """The lengths with device work that takes longer as far as it runs beside communication."""
+        """The lengths, with device work slowed down for as long as it runs beside communication."""
         if otherwise.slowdown <= 0:
             return lengths
         lost = otherwise.slowdown / (1 + otherwise.slowdown)
@@ -143,7 +152,7 @@ class PlayedSteps:
         return replace(slowed, transfer_ns=lengths.transfer_ns)
 
     def _with_device(self, lengths: Lengths, need: NDArray[np.float64]) -> Lengths:
-        """The lengths with other device work: what follows from it is as much sooner or later."""
+        """The lengths with other device work, `need` in ns by row, and the times that depend on it."""
         need_ns = np.maximum(np.rint(need), 0).astype(np.int64)
         rows = self._replay.schedule.rows
         behind = np.flatnonzero(rows.queue_row >= 0)
@@ -171,5 +180,6 @@ class PlayedSteps:
         return Intervals.union(base + start_ns[known], base + end_ns[known])
 
     def _measured(self, communication: Intervals, rank: NDArray[np.integer], done_ns: Ints, need_ns: Ints) -> Ints:
+        """How long the device work of each row overlaps communication, ns."""
         done = rank.astype(np.int64) * _APART_NS + done_ns - self._origin_ns
         return communication.measure(done - np.maximum(need_ns, 0), done)

@@ -1,4 +1,4 @@
-"""Runs of one model with other buckets: measured points on the predicted curve."""
+"""Finds runs of the same model with other buckets: measured points beside the predicted curve."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tb_ddp_doctor.planning.refusal import CannotPlanError
 
 
 def measured(job: Job, others: Mapping[str, Job]) -> tuple[MeasuredStep, ...]:
-    """The job, and those of the others that send the same gradients among as many ranks."""
+    """The measured steps of the job, and of other jobs that send the same gradients among as many ranks."""
     return tuple(_measured(job, others))
 
 

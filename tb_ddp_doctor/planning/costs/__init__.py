@@ -1,1 +1,1 @@
-"""What messages, collectives, kernels and batches would take elsewhere."""
+"""Cost models: how long messages, collectives, kernels and batches take under other conditions."""

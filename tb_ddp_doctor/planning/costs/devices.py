@@ -1,4 +1,4 @@
-"""Another device: each kernel takes as much longer or shorter as the limit that it runs at is lower or higher.
+"""The effect of another device: a kernel's time scales with the device's limit that bounds it.
 
 GEMMs on tensor cores are limited by the device's half-precision peak, float32 GEMMs by its float32 peak, and all
 else by its memory's bandwidth (the roofline of Williams et al. 2009; Habitat, ATC'21, scales kernels likewise).
@@ -15,12 +15,12 @@ from tb_ddp_doctor.facts.peaks import Peaks, limits
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
-#: Habitat's predictions by wave scaling were 11.8 % off in the mean: twice that either way.
+#: The range of the prediction: Habitat's predictions by wave scaling were 11.8 % off on average, so twice that.
 _OFF = {"likely": 1.0, "quickest": 0.8, "slowest": 1.25}
 
 
 def factor(job: Job, device: str, case: Literal["likely", "quickest", "slowest"]) -> NDArray[np.float64]:
-    """How many times as long each rank's device works, shape (all ranks, S). Raises CannotPlanError."""
+    """The factor of each rank's device work on another device, shape (all ranks, S). Raises CannotPlanError."""
     now, then = _known(job.device), _known(device)
     gemms, kernels = job.work(lambda work: work.gemms), job.work(lambda work: work.kernels)
     tensor, single = gemms.tensor_ns, gemms.float32_ns + gemms.misaligned_ns

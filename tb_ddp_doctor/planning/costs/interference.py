@@ -1,4 +1,4 @@
-"""By how much kernels take longer beside communication, which takes multiprocessors and memory bandwidth from them."""
+"""Measures how much longer kernels take beside communication: it takes multiprocessors and bandwidth from them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ import msgspec
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.planning.costs.messages import Basis
 
-#: Of four models on H100, A100, MI250 and MI210: mean and most (arXiv 2507.03114, "Characterizing Compute-Communication
-#: Overlap in GPU-Accelerated Distributed Deep Learning").
+#: The mean and the largest slowdown of four models on H100, A100, MI250 and MI210 (arXiv 2507.03114, "Characterizing
+#: Compute-Communication Overlap in GPU-Accelerated Distributed Deep Learning").
 _MEAN, _MOST = 0.189, 0.4
-#: Kernels of so many kinds, for so long in all beside communication, show it.
+#: It is measured if at least this many kinds of kernels run beside communication, for at least this long in all, ns.
 _KINDS, _LEAST_NS = 3, 1_000_000
-#: A kernel that seems to take so many times as long is another one of the same name and grid.
+#: A kernel that seems to take this many times as long is another kernel with the same name and grid.
 _MOST_TIMES = 3.0
 
 
 class Slowdown(msgspec.Struct, frozen=True):
-    """Kernels beside communication take 1 + `share` times as long."""
+    """Kernels beside communication take 1 + `share` times as long as alone."""
 
     share: float
+    #: The least that `share` may be.
     least: float
+    #: The most that `share` may be.
     most: float
     basis: Basis
+    #: How it is known, for users.
     rests_on: str
 
 
 def slowdown(digests: Sequence[RankDigest]) -> Slowdown:
-    """From kernels of the same name and grid that run with and without communication beside them."""
+    """The slowdown of kernels, from those of the same name and grid that run both beside communication and alone."""
     beside: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for digest in digests:
         table, text = digest.kernels, digest.strings

@@ -1,7 +1,7 @@
-"""What a message takes within a node and between nodes, and by which algorithm a collective is the quickest.
+"""Finds the speed of links within a node and between nodes, and the quickest algorithm for a collective.
 
-A job whose ranks are on several nodes is taken to be as fast as its links between nodes: they are the slowest of its
-rings. What links within a node take shows in groups whose ranks are all on one, or in a calibration.
+Collectives over several nodes are as fast as the links between nodes, which are the slowest of their rings. The speed
+of links within a node comes from groups whose ranks are all on one node, or from a calibration.
 """
 
 from __future__ import annotations
@@ -22,38 +22,42 @@ from tb_ddp_doctor.planning.model import Rests
 from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
-#: Ranks of a node where the record has one node.
+#: Assumed number of ranks of a node if the record has only one node.
 _A_NODE = 8
-#: Sizes of messages that algorithms are compared at, bytes.
+#: The message sizes at which algorithms are compared, bytes.
 _SIZES = tuple(1 << power for power in range(10, 33))
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """Links of one kind, and how they are known."""
+    """Links within a node, or between nodes."""
 
     link: MessageLink
     basis: Basis
+    #: How they are known, for users.
     rests_on: str
 
 
 class Links(msgspec.Struct, frozen=True):
     """The links of a job."""
 
-    #: None where they are not known.
+    #: Links within a node; None if they are not known.
     within: Scope | None
+    #: Links between nodes; None if they are not known.
     between: Scope | None
     ranks_a_node: int
 
     def time_ns(self, kind: str, ranks: int, size: float, *, apart: bool = False) -> tuple[str, float]:
-        """The quickest algorithm for so many bytes, and what it takes; `apart` if each rank is on another node.
+        """The quickest algorithm for a collective of `size` bytes, and its time, ns.
 
-        Raises CannotPlanError, and ValueError for kinds without a formula.
+        `apart` says that each rank is on another node. Raises CannotPlanError if the links are not known, and
+        ValueError for kinds without a formula.
         """
         times = dict(self._times(kind, ranks, size, apart))
         best = min(times, key=times.__getitem__)
         return best, times[best]
 
     def _times(self, kind: str, ranks: int, size: float, apart: bool) -> Iterator[tuple[str, float]]:
+        """Each algorithm whose links are known, and its time, ns."""
         inside = ranks <= self.ranks_a_node and not apart
         flat = (self.within or self.between) if inside else self.between
         if flat is None:
@@ -72,7 +76,7 @@ class Links(msgspec.Struct, frozen=True):
                 )
 
     def algorithms(self, ranks: int) -> tuple[tuple[str, int], ...]:
-        """The quickest AllReduce by size: each with the bytes from which on it is. Raises CannotPlanError."""
+        """The quickest AllReduce algorithms, each from its least size on, bytes. Raises CannotPlanError."""
         found: list[tuple[str, int]] = []
         for size in _SIZES if ranks > 1 else ():
             name, _ = self.time_ns("all_reduce", ranks, float(size))
@@ -81,7 +85,7 @@ class Links(msgspec.Struct, frozen=True):
         return tuple(found)
 
     def rests(self, ranks: int) -> Iterator[Rests]:
-        """What the time of a collective of so many ranks rests on."""
+        """The inputs of the time of a collective among `ranks` ranks."""
         if self.between and (ranks > self.ranks_a_node or not self.within):
             yield Rests(self.between.basis, "Links between nodes", self.between.rests_on)
         if self.within:
@@ -89,7 +93,7 @@ class Links(msgspec.Struct, frozen=True):
 
 
 def links(record: PlanRecord, kind: str, case: Case, calibration: Calibration | None = None) -> Links:
-    """The links of a job as its collectives use them, those of one kind first; `calibration` has other links."""
+    """The links of a job, from its collectives, preferably of one kind; or those of `calibration`."""
     job = record.job
     nodes = Counter(filter(None, job.nodes))
     spans = len(nodes) > 1
@@ -108,7 +112,7 @@ def links(record: PlanRecord, kind: str, case: Case, calibration: Calibration | 
 
 
 def _is_inside(job: Job, group: Traffic) -> bool:
-    """Whether a group's ranks are on one node, as far as nodes are known."""
+    """Whether all ranks of a group are on one node, as far as nodes are known."""
     return len({job.nodes[rank] for rank in group.ranks.tolist()} - {""}) < 2
 
 

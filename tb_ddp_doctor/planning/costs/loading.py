@@ -1,7 +1,7 @@
-"""How often a DataLoader of other workers delivers a batch.
+"""Predicts how often a DataLoader with another number of workers delivers a batch.
 
-With num_workers=0 the record shows how long a batch takes; with workers a capture's record does
-(`Doctor.watch(model, loader)`). So many workers deliver one in that time over their number.
+With num_workers=0 the trace shows how long loading a batch takes; with workers a capture's record does
+(`Doctor.watch(model, loader)`). W workers deliver a batch in 1/W of that time.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.costs.messages import Case
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
-#: DataLoader workers share their cores and the disk: time of a batch with each, as a multiple of one alone; where it is
-#: that of so many workers, of those on top of them.
+#: Workers share cores and the disk, so each may take longer than one worker alone: the factor of its time. If the
+#: record has several workers, the factor is that of additional ones.
 _SHARED: dict[Case, float] = {"likely": 1.0, "quickest": 1.0, "slowest": 1.5}
 
 
 class Loads(msgspec.Struct, frozen=True):
-    """How long a batch takes to load, ns, in each of so many workers; 0 for the training process."""
+    """How long a worker takes to load a batch, ns; 0 workers stands for the training process itself."""
 
     batch_ns: float
     workers: int
 
     def every_ns(self, workers: int, case: Case) -> float:
-        """How often so many deliver one, ns."""
+        """The time from batch to batch with some workers, ns."""
         shared = _SHARED[case] if workers > max(self.workers, 1) else 1.0
         return self.batch_ns * shared / max(workers, 1)
 
     @property
-    def told(self) -> str:
-        """How it is known."""
+    def basis(self) -> str:
+        """How it is known, for users."""
         if not self.workers:
             return f"a batch takes {self.batch_ns / 1e6:.1f} ms in the training process"
         return f"a batch takes {self.batch_ns / 1e6:.1f} ms in each of {self.workers} workers, as the capture recorded"
 
 
 def loads(job: Job) -> Loads:
-    """Of the rank that loads slowest. Raises CannotPlanError where the record does not tell."""
+    """The loading times of the slowest rank. Raises CannotPlanError if the record does not show them."""
     kinds = {digest.loader for digest in job.digests if digest.loader}
     if not kinds:
         raise CannotPlanError("No DataLoader is in the trace: record its enumerate(DataLoader) annotation.")

@@ -1,9 +1,12 @@
-"""How long messages take by their size: alpha + bytes * beta, with what the two rest on and between what they may lie.
+"""The time of messages by size, alpha + bytes * beta, with the range in which alpha and beta may lie.
 
-Alpha and beta are fitted to the job's own collectives where their sizes differ enough; else taken from a calibration of
-like collectives; else beta is what the job's one size takes, and alpha is assumed. A ring of n ranks has 2(n - 1) steps
-one after the other (Thakur et al. 2005), each of which takes a message from one rank to the next: some 1 to 10 us over
-NVLink or InfiniBand, some 20 to 60 us over TCP, where busbw stays below 12.5 GB/s, which is 100 Gbit/s.
+1. If the sizes of the job's own collectives differ enough, both are fitted to them.
+2. Else both come from a calibration of the same kind of collective.
+3. Else alpha is assumed, and beta explains the time of the job's own size.
+
+For the assumption: a ring of n ranks has 2(n - 1) steps one after the other (Thakur et al. 2005). In each, a message
+goes from one rank to the next, in 1 to 10 us over NVLink or InfiniBand, and in 20 to 60 us over TCP, whose busbw stays
+below 12.5 GB/s (100 Gbit/s).
 """
 
 from __future__ import annotations
@@ -19,12 +22,13 @@ from tb_ddp_doctor.calibration.model import Calibration, bus_factor
 from tb_ddp_doctor.trace.model import Floats, Ints
 
 Basis = Literal["measured", "fitted", "assumed"]
-#: Which end of the range is taken of what is fitted or assumed.
+#: Which value is used of the range of what is fitted or assumed.
 Case: TypeAlias = Literal["likely", "quickest", "slowest"]
 
-#: Sizes tell latency from bandwidth where they differ by so much.
+#: Sizes that differ by at least this factor separate latency from bandwidth.
 _SPREAD = 2.0
-#: Below this busbw, bytes per ns, links are taken for TCP; latency of a step of a ring, ns: likely, least and most.
+#: Links with less busbw than this, in bytes per ns, are taken for TCP. Below: the latency of a step of a ring, ns,
+#: likely, least and most.
 _TCP_BUSBW = 12.5
 _STEP_TCP_NS = (40_000.0, 10_000.0, 80_000.0)
 _STEP_RDMA_NS = (5_000.0, 1_000.0, 15_000.0)
@@ -33,38 +37,40 @@ _STEP_RDMA_NS = (5_000.0, 1_000.0, 15_000.0)
 class Messages(msgspec.Struct, frozen=True):
     """Messages of one kind in one group."""
 
-    #: ns, and ns per byte.
+    #: Latency, ns.
     alpha_ns: float
+    #: Time of a byte, ns.
     beta_ns: float
-    #: Least and most that each may be.
+    #: The least and the most that alpha may be.
     alpha_range_ns: tuple[float, float]
+    #: The least and the most that beta may be.
     beta_range_ns: tuple[float, float]
-    #: "fitted" to the job's own messages, "measured" by a calibration, or "assumed" of alpha.
+    #: "fitted" to the job's own messages, "measured" by a calibration, or "assumed" if alpha is.
     basis: Basis
     #: What was fitted or assumed, for users.
     rests_on: str
-    #: Mean error of the fit as a share of the time, 0 where nothing was fitted.
+    #: Mean error of the fit as a share of the time, 0 if nothing was fitted.
     error: float = 0.0
 
     def time_ns(self, size: Ints) -> Floats:
-        """Of messages of so many bytes."""
+        """The time of messages of `size` bytes each, ns."""
         return self.alpha_ns + self.beta_ns * np.asarray(size, np.float64)
 
     def of(self, case: Case) -> Messages:
-        """The same at an end of its range."""
+        """The messages of one case."""
         return {"likely": self, "quickest": self.quickest(), "slowest": self.slowest()}[case]
 
     def quickest(self) -> Messages:
-        """The same with alpha and beta at their least."""
+        """The messages with the least alpha and beta."""
         return replace(self, alpha_ns=self.alpha_range_ns[0], beta_ns=self.beta_range_ns[0])
 
     def slowest(self) -> Messages:
-        """The same with alpha and beta at their most."""
+        """The messages with the largest alpha and beta."""
         return replace(self, alpha_ns=self.alpha_range_ns[1], beta_ns=self.beta_range_ns[1])
 
 
 def messages(kind: str, group_size: int, size: Ints, time_ns: Ints, calibration: Calibration | None) -> Messages:
-    """From messages of so many bytes that took so long, at least one."""
+    """The time of messages by size, from the sizes (bytes) and times (ns) of at least one message."""
     spread = float(size.max() / size.min())
     if spread >= _SPREAD and (line := alpha_beta(size, np.asarray(time_ns) / 1e3)):
         return Messages(
@@ -85,7 +91,7 @@ def messages(kind: str, group_size: int, size: Ints, time_ns: Ints, calibration:
 def _as_long(
     kind: str, group_size: int, size: Ints, time_ns: Ints, alpha_ns: float | None = None, source: str = ""
 ) -> Messages:
-    """Such that messages of about one size take as long as they do; without a calibration's alpha one is assumed."""
+    """The time by size if all messages have about one size: beta explains their time; alpha is assumed if not given."""
     bytes_, takes = float(np.mean(size)), float(np.mean(time_ns))
     least_ns, most_ns = np.percentile(time_ns, (10, 90)).tolist()
     if alpha_ns is None:

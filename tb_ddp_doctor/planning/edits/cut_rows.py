@@ -1,4 +1,4 @@
-"""Rows of tracks cut into pieces, for other collectives to be launched or awaited between them."""
+"""Cuts rows of tracks into pieces, so that other collectives can be launched or awaited between them."""
 
 from __future__ import annotations
 
@@ -10,50 +10,59 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.planning.edits.recorded_rows import Natural
+from tb_ddp_doctor.planning.edits.recorded_rows import RecordedRows
 from tb_ddp_doctor.replay.model import PartIndex, RankIndex, RowIndex, StepIndex, TrackRows
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
-#: Behind every time of a rank, so that ranks lie one after the other on one axis, ns.
+#: Longer than any record, ns: added to times once for each rank, so that ranks lie one after the other on one axis.
 _APART_NS = 1 << 46
 
 
 class Cuts(msgspec.Struct, frozen=True, eq=False):
-    """Where rows are cut, in the order of those at the same instant; shape (cuts,)."""
+    """Where rows are cut; shape (cuts,). Cuts at the same time are made in this order."""
 
-    #: Index of the rank, and when its host gets there.
+    #: Index of the rank.
     rank: Ints
+    #: When its host gets there, ns.
     at_ns: Ints
-    #: When the device is done with all that was launched before; -1 where the record does not tell.
+    #: When the device is done with all that was launched before, ns; -1 if the record does not show it.
     done_ns: Ints
-    #: What the host then does to launch a part, and which one; -1 for none.
+    #: How long the host then takes to launch a part, ns.
     launching_ns: Ints
+    #: That part; -1 if none is launched.
     part: Ints
 
 
 class RowPieces(msgspec.Struct, frozen=True, eq=False):
-    """What rows are cut into, in order; shape (pieces,)."""
+    """The pieces of rows, in order; shape (pieces,) unless a comment says more."""
 
+    #: The row of which it is a piece.
     row: Ints
-    #: Of the row's work of the host, how much is done with the piece and with the one before; 1 for the last.
+    #: The share of the row's host work that is done at the end of the piece; 1 for the last piece.
     share: NDArray[np.float64]
+    #: The share that is done at its begin; 0 for the first piece.
     before: NDArray[np.float64]
-    #: As columns of `TrackRows`; and when the device is done with it in the record.
+    #: As the columns of `TrackRows`.
     device_ns: Ints
     lead_ns: Ints
+    #: When the device is done with it in the record.
     done_ns: Ints
-    #: What the host does to launch the part that it launches, -1 for none but what the row launches at its end.
+    #: How long the host takes to launch `part`.
     launching_ns: Ints
+    #: The part that is launched at a cut; -1 if none. What the row itself launches at its end is not here.
     part: Ints
+    #: Whether it is the row's first piece.
     is_first: Flags
+    #: Whether it is the row's last piece.
     is_last: Flags
-    #: The last piece of each row, shape (rows,); the piece that ends with each cut, shape (cuts,).
+    #: The last piece of each row, shape (rows,).
     last_of: Ints
+    #: The piece that ends with each cut, shape (cuts,).
     cut_at: Ints
 
     @classmethod
-    def of(cls, tracks: Natural, cuts: Cuts) -> RowPieces:
-        """The rows of tracks, cut."""
+    def of(cls, tracks: RecordedRows, cuts: Cuts) -> RowPieces:
+        """The pieces of the rows of tracks, cut in some places."""
         table, rows, row = tracks.table, len(tracks.table.rank), _rows_at(tracks, cuts)
         begin, issued, end = tracks.begin_ns[row], tracks.issued_ns[row], tracks.done_ns[row]
         work = table.device_ns[row]
@@ -82,14 +91,17 @@ class RowPieces(msgspec.Struct, frozen=True, eq=False):
         launching_ns: Ints,
         part: Ints,
     ) -> RowPieces:
-        """From what is done of the row when each ends; the last of each row, all of it, are behind the others."""
+        """The pieces, given what is done at the end of each; the arguments end with the last piece of each row.
+
+        `share` is the share of the row's host work, `needed_ns` the device work, done from the begin of the row on.
+        """
         rows = int(row[-1]) + 1
         ends = np.arange(len(row)) >= len(row) - rows
         order = np.lexsort((share, ends, row))
         row, share, needed = row[order], share[order], needed_ns[order]
         is_first = np.diff(row, prepend=-1) != 0
         is_last = np.append(is_first[1:], True)
-        # What is ready later is done later.
+        # A piece that ends later cannot have less device work done than one before it.
         lengths = np.diff(np.flatnonzero(np.append(is_first, True)))
         base = np.repeat(np.arange(len(lengths)), lengths) * (int(needed.max(initial=0)) + 1)
         needed = np.maximum.accumulate(needed + base) - base
@@ -112,18 +124,18 @@ class RowPieces(msgspec.Struct, frozen=True, eq=False):
         )
 
     def of_each(self, values: Ints) -> Ints:
-        """Values of rows, shared among their pieces."""
+        """Values of rows divided among their pieces by share; they sum to the rows' values."""
         done: Ints = np.rint(values[self.row] * self.share).astype(np.int64)
         return done - np.rint(values[self.row] * self.before).astype(np.int64)
 
     def spent(self, spent: Mapping[CpuTime, Ints]) -> dict[CpuTime, Ints]:
-        """What the host does in each piece: what it does in the rows, and the launches."""
+        """Host time of each piece by kind, ns: the rows' time divided by share, and the launches at the cuts."""
         each = {kind: self.of_each(work) for kind, work in spent.items()}
         each[CpuTime.WORK] = each[CpuTime.WORK] + self.launching_ns
         return each
 
     def rows(self, table: TrackRows, spent: Mapping[CpuTime, Ints], launches: Indices, nothing: int) -> TrackRows:
-        """The pieces as rows; `launches` is what each old row launches still, `nothing` the part over long ago."""
+        """The pieces as rows; `launches` is the part that each old row launches, `nothing` the part for "none"."""
         of, last, first = self.row, self.is_last, self.is_first
         queue_row = table.queue_row[of]
         return TrackRows(
@@ -150,10 +162,10 @@ class RowPieces(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-def _rows_at(tracks: Natural, cuts: Cuts) -> Ints:
-    """The row in which each cut is."""
+def _rows_at(tracks: RecordedRows, cuts: Cuts) -> Ints:
+    """The row in which each cut lies, shape (cuts,)."""
     origin, first = int(tracks.begin_ns.min(initial=0)), tracks.first
     key = tracks.table.rank.astype(np.int64) * _APART_NS + tracks.begin_ns - origin
     row = np.searchsorted(key, cuts.rank * _APART_NS + cuts.at_ns - origin, side="right") - 1
-    found: Ints = np.clip(row, first[:-1][cuts.rank], first[1:][cuts.rank] - 1)
-    return found
+    of_rank: Ints = np.clip(row, first[:-1][cuts.rank], first[1:][cuts.rank] - 1)
+    return of_rank

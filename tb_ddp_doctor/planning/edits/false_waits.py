@@ -1,7 +1,7 @@
-"""What does not await AllReduces of gradients although it came right after one: kernels of the same backward pass.
+"""Removes waits that a record only seems to show: a kernel of a backward pass that starts as an AllReduce ends.
 
-Only what comes after the pass awaits them, as DDP's finalization does. In the record a kernel may begin by chance when
-an AllReduce ends; with other transfers it would not. What the device idled for then stays, as work of that row.
+DDP awaits the AllReduces of gradients at the end of the pass. A kernel within the pass that begins just as one ends
+does so by chance, and with other transfers it would not. The device's idle time before it stays, as work of its row.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_ddp_doctor.planning.edits.other_buckets import SentPasses
-from tb_ddp_doctor.planning.edits.recorded_rows import Natural
+from tb_ddp_doctor.planning.edits.recorded_rows import RecordedRows
 
 
-def without_chance(tracks: Natural, sent: SentPasses) -> Natural:
-    """The tracks in which no row awaits an AllReduce of gradients before its pass has launched the last one."""
+def without_false_waits(tracks: RecordedRows, sent: SentPasses) -> RecordedRows:
+    """The tracks, in which no row awaits an AllReduce of gradients before its pass has launched the last one."""
     table, nothing = tracks.table, len(tracks.part_table.rank) - 1
     launched = np.full(nothing + 1, -1)
     launching = np.flatnonzero(table.launches >= 0)

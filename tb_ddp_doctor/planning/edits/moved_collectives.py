@@ -1,7 +1,9 @@
-"""The recorded tracks with other collectives at other places, for other ways to share out parameters and gradients.
+"""Replaces the collectives of a record by others at other places, for other ways to shard parameters and gradients.
 
-Rows are cut where the host launches a collective, and where it comes to what awaits one. The new ones follow each other
-on the stream of those that they replace, as NCCL orders the collectives of a communicator.
+1. Cut rows where the host launches a new collective, and where work begins that waits for one.
+2. Remove the launches of the recorded collectives, and the host's time for them.
+3. Put in the new ones (`replaced_parts`). They follow each other on the stream of those that they replace, as NCCL
+   orders the collectives of a communicator.
 
 P = passes of `Units`.
 """
@@ -16,9 +18,8 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.planning.edits.cut_rows import Cuts, RowPieces
-from tb_ddp_doctor.planning.edits.recorded_rows import Natural
-from tb_ddp_doctor.planning.edits.replaced_parts import NewParts, with_new
-from tb_ddp_doctor.planning.edits.streams import Streams
+from tb_ddp_doctor.planning.edits.recorded_rows import RecordedRows
+from tb_ddp_doctor.planning.edits.replaced_parts import NewParts, replaced
 from tb_ddp_doctor.planning.shards.units import Units
 from tb_ddp_doctor.replay.model import TrackRows
 from tb_ddp_doctor.trace.model import Flags, Ints
@@ -30,21 +31,25 @@ _LATENCY_NS = 8_000
 class PassCollective(msgspec.Struct, frozen=True, eq=False):
     """A collective that each pass launches."""
 
-    #: When the host launches it, shape (P,), ns, and for how long.
+    #: When the host launches it, shape (P,), ns.
     at_ns: Ints
+    #: How long the host takes for that, ns.
     host_ns: int
-    #: When the device is done with what it needs, and when the host begins what awaits it, shape (P,), ns; None where
-    #: it needs nothing, or nothing awaits it.
+    #: When the device is done with the work that it needs, shape (P,), ns; None if it needs none.
     done_ns: Ints | None
+    #: When the host begins the work that waits for it, shape (P,), ns; None if none does.
     gate_ns: Ints | None
     bytes: float
+    #: How long it transfers, ns.
     takes_ns: float
 
 
-def placed(tracks: Natural, units: Units, launched: Sequence[PassCollective], freed_ns: int) -> Natural:
-    """The tracks with these collectives, in the order in which they are launched, in place of those of `units`.
+def with_pass_collectives(
+    tracks: RecordedRows, units: Units, launched: Sequence[PassCollective], freed_ns: int
+) -> RecordedRows:
+    """The tracks with some collectives in each pass, in the order of their launches, in place of those of `units`.
 
-    Those that go take `freed_ns` of the host each.
+    Each of the replaced ones took the host `freed_ns` to launch, which is removed too.
     """
     passes, nothing = len(units.rank), len(tracks.part_table.rank) - 1
     count = passes * len(launched)
@@ -58,27 +63,17 @@ def placed(tracks: Natural, units: Units, launched: Sequence[PassCollective], fr
     spent = pieces.spent({**tracks.spent, CpuTime.WORK: work})
     table = _renumbered(tracks.table, gone, nothing, ends)
     rows = pieces.rows(table, spent, table.launches, ends)
-    rows = _held(rows, gone, launching, nothing + np.arange(count))
+    rows = _queued_behind(rows, gone, launching, nothing + np.arange(count))
     awaited = np.array([nothing + number * passes for number in gates], np.int64)[:, None] + np.arange(passes)
     rows = _gated(rows, pieces.cut_at[count:], awaited.ravel())
-    parts = with_new(tracks.part_table, gone[: nothing + 1], pieces.last_of, _new(units, launched, launching))
-    launches_of_old = np.zeros(nothing, np.bool_)
-    launches_of_old[tracks.table.launches[tracks.table.launches >= 0]] = True
-    streams = Streams.of(tracks.part_table.after, launches_of_old)
-    of_new = np.tile(streams.of_part[units.parts[:, -1]], len(launched))
-    return replace(
-        tracks,
-        table=rows,
-        spent=spent,
-        part_table=replace(parts, after=streams.chained(parts.after, of_new, rows, units.parts)),
-        begin_ns=np.zeros_like(rows.work_ns),
-        issued_ns=np.zeros_like(rows.work_ns),
-        done_ns=pieces.done_ns,
-    )
+    return replaced(tracks, pieces, rows, spent, units.parts, _new(units, launched, launching))
 
 
 def _cuts(units: Units, launched: Sequence[PassCollective], gates: Sequence[int], first: int) -> Cuts:
-    """First where each collective is launched, pass by pass, then where each of the gates is."""
+    """The cuts at the launches of all collectives, pass by pass, then those before the work that waits for some.
+
+    `gates` are the numbers of the collectives that work waits for; `first` is the number of the first new part.
+    """
     passes = len(units.rank)
     nowhere = np.full(passes, -1)
     at = [one.at_ns for one in launched] + [_known(launched[number].gate_ns) for number in gates]
@@ -95,11 +90,15 @@ def _cuts(units: Units, launched: Sequence[PassCollective], gates: Sequence[int]
 
 
 def _known(gate_ns: Ints | None) -> Ints:
+    """The times, empty if there are none."""
     return np.empty(0, np.int64) if gate_ns is None else gate_ns
 
 
-def _freed(tracks: Natural, gone: Flags, freed_ns: int) -> Ints:
-    """The host's work in each row without the launches of what goes: before each launch, and what is left after it."""
+def _freed(tracks: RecordedRows, gone: Flags, freed_ns: int) -> Ints:
+    """The host's work in each row without the launches of removed collectives, ns.
+
+    A launch's time is removed from the row that ends with it, and the rest of it from the row after.
+    """
     work: Ints = tracks.spent[CpuTime.WORK].copy()
     rows = np.flatnonzero((tracks.table.launches >= 0) & gone[tracks.table.launches])
     before = np.minimum(work[rows], freed_ns)
@@ -110,7 +109,7 @@ def _freed(tracks: Natural, gone: Flags, freed_ns: int) -> Ints:
 
 
 def _renumbered(table: TrackRows, gone: Flags, nothing: int, ends: int) -> TrackRows:
-    """The rows, of which none awaits or launches what is gone; the part over long ago has another number."""
+    """The rows without launches of removed parts and waits for them; `ends` is the new part for "none"."""
     awaits = np.where(gone[table.awaits] | (table.awaits == nothing), ends, table.awaits).astype(np.int32)
     return replace(
         table,
@@ -121,18 +120,21 @@ def _renumbered(table: TrackRows, gone: Flags, nothing: int, ends: int) -> Track
     )
 
 
-def _held(rows: TrackRows, gone: Flags, launching: Ints, parts: Ints) -> TrackRows:
-    """What was held until a collective that is gone was over is held until the last one that is launched before."""
-    held, order, queue_part = np.flatnonzero(gone[rows.queue_part]), np.argsort(launching), rows.queue_part.copy()
-    at = np.searchsorted(launching[order], held) - 1
+def _queued_behind(rows: TrackRows, gone: Flags, launching: Ints, parts: Ints) -> TrackRows:
+    """The rows that waited in the launch queue for a removed collective, which now wait for the last new one before.
+
+    `launching` is the row that launches each of the new `parts`.
+    """
+    queued, order, queue_part = np.flatnonzero(gone[rows.queue_part]), np.argsort(launching), rows.queue_part.copy()
+    at = np.searchsorted(launching[order], queued) - 1
     before = launching[order][np.maximum(at, 0)]
-    known = (at >= 0) & (rows.rank[before] == rows.rank[held])
-    queue_part[held] = np.where(known, parts[order][np.maximum(at, 0)], len(gone) - 1)
+    known = (at >= 0) & (rows.rank[before] == rows.rank[queued])
+    queue_part[queued] = np.where(known, parts[order][np.maximum(at, 0)], len(gone) - 1)
     return replace(rows, queue_part=queue_part)
 
 
 def _gated(rows: TrackRows, cuts: Ints, parts: Ints) -> TrackRows:
-    """The rows, of which those behind each cut await a part."""
+    """The rows, of which the one behind each cut awaits a part."""
     awaits, delay = rows.awaits.copy(), rows.delay_ns.copy()
     behind = np.minimum(cuts + 1, len(awaits) - 1)
     awaits[behind], delay[behind] = parts, _LATENCY_NS
@@ -140,6 +142,7 @@ def _gated(rows: TrackRows, cuts: Ints, parts: Ints) -> TrackRows:
 
 
 def _new(units: Units, launched: Sequence[PassCollective], launching: Ints) -> NewParts:
+    """The new parts, collective by collective; `launching` is the row that launches each."""
     passes = len(units.rank)
 
     def each(values: Sequence[float]) -> Ints:
@@ -161,4 +164,5 @@ def _new(units: Units, launched: Sequence[PassCollective], launching: Ints) -> N
         like=np.repeat(numbers, passes),
         bytes=each([one.bytes for one in launched]),
         family=np.full(passes * len(launched), -1),
+        stream_of=np.tile(units.parts[:, -1], len(launched)),
     )

@@ -1,10 +1,11 @@
-"""The recorded tracks with other buckets: rows cut where gradients become ready, other AllReduces launched there.
+"""Replaces the AllReduces of recorded buckets of gradients by those of other buckets.
 
-What the host does for each AllReduce goes with the recorded ones and comes with the new ones. Each new one follows the
-one before it on its stream, as NCCL orders them, and what comes after the pass awaits the last, as DDP's finalization
-does. A bucket that was recorded stays as it was, so that the recorded buckets give the recorded steps.
+1. Cut rows where the last gradient of each new bucket becomes ready: there its AllReduce is launched.
+2. Move the host's time for launches from the recorded AllReduces to the new ones.
+3. Let the work after the pass wait for the last new AllReduce, as DDP's finalization does.
+4. Put in the new parts (`replaced_parts`). Each follows the one before on its stream, as NCCL orders them.
 
-Parts keep their numbers, the new ones come behind them, and the one that was over long ago stays the last.
+A new bucket that equals a recorded one keeps its recorded values, so that the recorded buckets give the recorded steps.
 G = gradients of a pass, B = new buckets, P = passes, C = P * B new parts, pass by pass.
 """
 
@@ -20,36 +21,36 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.planning.costs.messages import Messages
 from tb_ddp_doctor.planning.edits.cut_rows import Cuts, RowPieces
-from tb_ddp_doctor.planning.edits.recorded_rows import Natural
-from tb_ddp_doctor.planning.edits.replaced_parts import NewParts, with_new
-from tb_ddp_doctor.planning.edits.streams import Streams
-from tb_ddp_doctor.replay.model import Parts, TrackRows
+from tb_ddp_doctor.planning.edits.recorded_rows import RecordedRows
+from tb_ddp_doctor.planning.edits.replaced_parts import NewParts, replaced
+from tb_ddp_doctor.replay.model import TrackRows
 from tb_ddp_doctor.trace.model import Indices, Ints
 
-#: An AllReduce arrives at most so long after all that it needs, ns: what is longer has another reason.
+#: The longest time from when an AllReduce has all that it needs to its arrival, ns: longer times have another reason.
 _MOST_READY_NS = 100_000
 
 
 class SentPasses(msgspec.Struct, frozen=True, eq=False):
-    """The passes of the chosen ranks whose gradients are sent, rank by rank, in order."""
+    """The passes of the chosen ranks whose gradients are sent, rank by rank, in order; times on the common clock."""
 
     #: Index of the rank among the chosen ones, shape (P,).
     rank: Ints
-    #: When each gradient could be sent, and the device is done with what was launched before, on the common clock; for
-    #: how long the host then launches an AllReduce (where it launched none, the usual time); all of shape (P, G), ns.
+    #: When each gradient could be sent, shape (P, G), ns.
     ready_ns: Ints
+    #: When the device is done with all that was launched before that, shape (P, G), ns.
     done_ns: Ints
+    #: How long the host takes to launch an AllReduce with the gradient, shape (P, G), ns.
     launching_ns: Ints
-    #: Parts that sent the pass's gradients, shape (P, recorded buckets), and the last gradient of each; None where the
-    #: buckets are in another order than the gradients.
+    #: The recorded parts that sent the pass's gradients, shape (P, recorded buckets).
     parts: Ints
+    #: The last gradient of each recorded bucket; None if the buckets are in another order than the gradients.
     recorded: Ints | None
     #: Bytes of each gradient, shape (G,).
     bytes: Ints
 
     @property
     def boundaries(self) -> Ints:
-        """The last gradient of each recorded bucket; where they are in another order, of buckets of the same shares."""
+        """The last gradient of each recorded bucket; if they are in another order, of as many equal buckets."""
         if self.recorded is not None:
             return self.recorded
         buckets, gradients = self.parts.shape[1], len(self.bytes)
@@ -57,23 +58,24 @@ class SentPasses(msgspec.Struct, frozen=True, eq=False):
         return even
 
 
-def rebucketed(tracks: Natural, sent: SentPasses, lasts: Ints, messages: Messages) -> Natural:
-    """The tracks with buckets that end with the gradients `lasts`, shape (B,), in each pass."""
+def rebucketed(tracks: RecordedRows, sent: SentPasses, lasts: Ints, messages: Messages) -> RecordedRows:
+    """The tracks with other buckets in each pass; `lasts` is the last gradient of each bucket, shape (B,)."""
     return _Rebucketing(tracks, sent, lasts, messages).tracks
 
 
 class _Rebucketing:
-    """One set of new buckets."""
+    """Puts one set of new buckets into the tracks."""
 
-    def __init__(self, tracks: Natural, sent: SentPasses, lasts: Ints, messages: Messages) -> None:
+    def __init__(self, tracks: RecordedRows, sent: SentPasses, lasts: Ints, messages: Messages) -> None:
         self._old, self._sent, self._lasts, self._messages = tracks, sent, lasts, messages
         self._passes, self._buckets = len(sent.rank), len(lasts)
-        #: Of old parts, the one over long ago; the first new part; and the new one over long ago.
+        #: Number of the first new part. Before, it was that of the part for "none".
         self._first = len(tracks.part_table.rank) - 1
+        #: Number of the part for "none" behind the new parts.
         self._nothing = self._first + self._passes * self._buckets
         self._gone = np.zeros(self._first + 1, np.bool_)
         self._gone[sent.parts] = True
-        #: Which new buckets were recorded as they are, shape (B,), and as which.
+        #: Flags the new buckets that equal a recorded one, shape (B,); and the numbers of these recorded ones.
         self._same, self._was = np.zeros(len(lasts), np.bool_), np.zeros(len(lasts), np.int64)
         if sent.recorded is not None:
             begins, had = np.append(-1, lasts[:-1]), np.append(-1, sent.recorded[:-1])
@@ -84,23 +86,14 @@ class _Rebucketing:
         self._launching_row[tracks.table.launches[launching]] = launching
 
     @property
-    def tracks(self) -> Natural:
-        old, pieces = self._old, self._pieces
-        table, spent = self._rows()
-        parts = self._parts(table)
-        return replace(
-            old,
-            table=table,
-            spent=spent,
-            part_table=parts,
-            begin_ns=np.zeros_like(table.work_ns),
-            issued_ns=np.zeros_like(table.work_ns),
-            done_ns=pieces.done_ns,
-        )
+    def tracks(self) -> RecordedRows:
+        """The tracks with the new buckets."""
+        rows, spent = self._rows()
+        return replaced(self._old, self._pieces, rows, spent, self._sent.parts, self._parts())
 
     @cached_property
     def _pieces(self) -> RowPieces:
-        """Where the rows are cut; of the new parts, those of new buckets cut the row in which they become ready."""
+        """The pieces of the old rows: cut where the buckets become ready that equal no recorded one."""
         old, sent, lasts = self._old, self._sent, self._lasts
         cut = np.broadcast_to(~self._same, (self._passes, self._buckets)).ravel()
         part = self._first + np.flatnonzero(cut)
@@ -111,25 +104,25 @@ class _Rebucketing:
         return RowPieces.of(old, Cuts(rank, ready, done, launching, part))
 
     def _rows(self) -> tuple[TrackRows, dict[CpuTime, Ints]]:
-        """The pieces as rows."""
+        """The pieces as rows that launch and await the new parts, and their host time by kind."""
         pieces = self._pieces
         spent = pieces.spent({**self._old.spent, CpuTime.WORK: self._without_launching()})
         moved = pieces.rows(self._old.table, spent, self._kept_launches(), self._first)
         return self._awaiting(moved), spent
 
     def _without_launching(self) -> Ints:
-        """The host's work in each old row without the launches of AllReduces that are gone."""
+        """The host's work in each old row without the launches of removed AllReduces, ns."""
         sent, work = self._sent, self._old.spent[CpuTime.WORK].copy()
         kept = np.isin(np.arange(sent.parts.shape[1]), self._was[self._same])
         rows = self._launching_row[sent.parts[:, ~kept]]
         launching = sent.launching_ns[:, sent.boundaries[~kept]]
         known = rows >= 0
         work[rows[known]] = np.maximum(work[rows[known]] - launching[known], 0)
-        left: Ints = work
-        return left
+        remaining: Ints = work
+        return remaining
 
     def _kept_launches(self) -> Indices:
-        """What each old row launches still, or again."""
+        """The part that each old row launches now: an old one, or the new one that equals it; -1 if none."""
         launches = self._old.table.launches
         again = np.append(np.where(self._gone, -1, np.arange(self._first + 1)), -1)
         again[self._sent.parts[:, self._was[self._same]]] = self._new_parts[:, self._same]
@@ -154,7 +147,7 @@ class _Rebucketing:
         return by
 
     def _awaiting(self, rows: TrackRows) -> TrackRows:
-        """The rows that await, or are held by, new parts in place of those that are gone."""
+        """The rows with new parts in place of the removed ones for which they waited."""
         old_pass = np.full(self._first + 1, -1)
         old_pass[self._sent.parts] = np.arange(self._passes)[:, None]
         renamed = np.append(np.arange(self._first), self._nothing)
@@ -162,38 +155,38 @@ class _Rebucketing:
         renamed[self._sent.parts[:, self._was[self._same]]] = self._new_parts[:, self._same]
         index, launched = np.arange(len(rows.rank)), self._launched_by
 
-        # What was held until an AllReduce was over is held until the last one that is launched before.
-        held = np.flatnonzero(self._gone[rows.queue_part] & (renamed[rows.queue_part] == self._nothing))
-        of = old_pass[rows.queue_part[held]]
-        before = (launched[of] < held[:, None]).sum(axis=1)
+        # A row that waited in the launch queue for a removed AllReduce waits for the last new one launched before it.
+        queued = np.flatnonzero(self._gone[rows.queue_part] & (renamed[rows.queue_part] == self._nothing))
+        of = old_pass[rows.queue_part[queued]]
+        before = (launched[of] < queued[:, None]).sum(axis=1)
         queue_part = renamed[rows.queue_part]
-        queue_part[held] = np.where(before > 0, self._new_parts[of, np.maximum(before - 1, 0)], self._nothing)
+        queue_part[queued] = np.where(before > 0, self._new_parts[of, np.maximum(before - 1, 0)], self._nothing)
 
         awaits, delay = renamed[rows.awaits], rows.delay_ns.copy()
         awaiting = np.flatnonzero(self._gone[rows.awaits])
         of = old_pass[rows.awaits[awaiting]]
         behind = awaiting > launched[of, -1]
-        usual = int(np.median(delay[awaiting[behind]])) if behind.any() else 0
+        median = int(np.median(delay[awaiting[behind]])) if behind.any() else 0
         gate = np.minimum(launched[:, -1] + 1, len(index) - 1)
-        # Of each pass the first row behind it that had to await one of its AllReduces.
-        found = np.full(self._passes, len(index))
-        np.minimum.at(found, of[behind], awaiting[behind])
-        delay[gate[found == len(index)]] = usual
-        gate = np.where(found < len(index), found, gate)
+        # For each pass, the first row behind it that had to wait for one of its AllReduces.
+        recorded = np.full(self._passes, len(index))
+        np.minimum.at(recorded, of[behind], awaiting[behind])
+        delay[gate[recorded == len(index)]] = median
+        gate = np.where(recorded < len(index), recorded, gate)
         ours = (rows.rank[gate] == self._sent.rank) & (gate > launched[:, -1])
-        # One that has to await something else goes on to do so.
+        # A row that waits for something else goes on to do so.
         free = ours & ((awaits[gate] == self._nothing) | self._gone[rows.awaits[gate]])
         awaits[gate[free]] = self._new_parts[free, -1]
         return replace(rows, queue_part=queue_part.astype(np.int32), awaits=awaits.astype(np.int32), delay_ns=delay)
 
-    def _parts(self, rows: TrackRows) -> Parts:
-        """The parts, in the order of their numbers."""
+    def _parts(self) -> NewParts:
+        """The new parts, pass by pass."""
         old, sent, shape = self._old.part_table, self._sent, (self._passes, self._buckets)
         size = np.diff(np.cumsum(sent.bytes)[self._lasts], prepend=0)
         takes = np.rint(self._messages.time_ns(size)[None, :] * self._pace()[:, None]).astype(np.int64)
         was, last = sent.parts[:, self._was], sent.parts[:, -1]
         takes = np.where(self._same, old.transfer_ns[was], takes)
-        # A pass is the same one on all ranks whose last AllReduces belong together.
+        # Ranks are in the same pass if their last AllReduces are parts of one collective.
         collective = old.collective[last][:, None].astype(np.int64) * self._buckets
         _, collective = np.unique(collective + np.arange(self._buckets), return_inverse=True)
         needs, ready = self._readiness()
@@ -201,7 +194,7 @@ class _Rebucketing:
         def each(values: Ints | Indices) -> Ints:
             return np.broadcast_to(values, shape).ravel().astype(np.int64)
 
-        new = NewParts(
+        return NewParts(
             rank=each(sent.rank[:, None]),
             row=each(np.where(self._same, old.row[was], -1)),
             own_step=each(old.own_step[last][:, None]),
@@ -215,14 +208,11 @@ class _Rebucketing:
             like=each(np.arange(self._buckets)),
             bytes=each(size),
             family=each(old.family[last][:, None]),
+            stream_of=each(last[:, None]),
         )
-        parts = with_new(old, self._gone, self._pieces.last_of, new)
-        streams = Streams.of(old.after, self._launching_row[: self._first] >= 0)
-        of_new = np.repeat(streams.of_part[sent.parts[:, -1]], self._buckets)
-        return replace(parts, after=streams.chained(parts.after, of_new, rows, sent.parts))
 
     def _pace(self) -> NDArray[np.float64]:
-        """How many times as long each pass's transfers take as their sizes say, shape (P,)."""
+        """The factor by which each pass's transfers took longer than their sizes let expect, shape (P,)."""
         sent = self._sent
         size = np.diff(np.cumsum(sent.bytes)[sent.boundaries], prepend=0)
         expected = float(self._messages.time_ns(size).sum())
@@ -230,7 +220,10 @@ class _Rebucketing:
         return took / expected if expected > 0 else np.ones(len(took))
 
     def _absent(self) -> Ints:
-        """How long the new parts wait for ranks without a trace: as those that had their last gradients, (P, B)."""
+        """How long the new parts wait for ranks without a trace, shape (P, B), ns.
+
+        As long as the recorded buckets do whose last gradients they have.
+        """
         absent = self._old.part_table.absent_ns[self._sent.parts]
         at = np.minimum(np.searchsorted(self._lasts, self._sent.boundaries), self._buckets - 1)
         waits = np.zeros((self._passes, self._buckets), np.int64)
@@ -239,10 +232,10 @@ class _Rebucketing:
         return waits
 
     def _readiness(self) -> tuple[Ints, Ints]:
-        """The piece whose device work each new part awaits, and how long after that it arrives; of shape (P, B)."""
+        """The piece whose device work each new part needs, and how long after that it arrives, ns; both (P, B)."""
         old, sent = self._old.part_table, self._sent
         ready = np.clip(old.ready_ns[sent.parts], 0, _MOST_READY_NS)
-        usual = np.broadcast_to(np.median(ready, axis=1).astype(np.int64)[:, None], (self._passes, self._buckets))
+        median = np.broadcast_to(np.median(ready, axis=1).astype(np.int64)[:, None], (self._passes, self._buckets))
         was = sent.parts[:, self._was]
         needed = np.where(old.needs[was] >= 0, self._pieces.last_of[old.needs[was]], -1)
-        return np.where(self._same, needed, self._launched_by), np.where(self._same, old.ready_ns[was], usual)
+        return np.where(self._same, needed, self._launched_by), np.where(self._same, old.ready_ns[was], median)

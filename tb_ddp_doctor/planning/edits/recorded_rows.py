@@ -1,7 +1,7 @@
-"""A schedule taken apart again: the rows and parts of some ranks, rank by rank, for other collectives to be put in.
+"""Turns a schedule back into tracks: the rows and parts of some ranks, rank by rank, so that plans can change them.
 
-Rows are in the order in which each rank's host comes to them; parts in that of their arrival, with one more at the end
-that was over long ago.
+Rows are in the order in which each rank's host comes to them. Parts are in the order of their arrival, with one more at
+the end, which stands for "none".
 """
 
 from __future__ import annotations
@@ -24,34 +24,39 @@ from tb_ddp_doctor.replay.replay import Replay
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 
-class Natural(msgspec.Struct, frozen=True, eq=False):
-    """The tracks of some ranks; implements `facts.tracks.Tracks`."""
+class RecordedRows(msgspec.Struct, frozen=True, eq=False):
+    """The tracks of some ranks, with the times of the record; implements `replay.tracks.Tracks`."""
 
-    #: Of each row, with indices into these rows and parts; `work_ns` is the sum of `spent`.
+    #: The rows, with indices into these rows and parts; `work_ns` is the sum of `spent`.
     table: TrackRows
+    #: Host time of each row by kind, ns.
     spent: Mapping[CpuTime, Ints]
+    #: The parts.
     part_table: Parts
     frame: StepFrame
-    #: As recorded: when the host begins each row and has issued it, and when the device is done with it, ns.
+    #: When the host begins each row in the record, shape (rows,), ns.
     begin_ns: Ints
+    #: When the host has issued each row in the record, shape (rows,), ns.
     issued_ns: Ints
+    #: When the device is done with each row in the record, shape (rows,), ns.
     done_ns: Ints
-    #: As recorded: when each part arrives and ends, ns.
+    #: When each part arrives in the record, shape (parts,), ns.
     arrival_ns: Ints
+    #: When each part ends in the record, shape (parts,), ns.
     end_ns: Ints
 
     @property
     def rank(self) -> Indices:
-        """The rank of each row, as an index among the chosen ones."""
+        """The index of each row's rank among the chosen ones."""
         return self.table.rank
 
     @property
     def first(self) -> Ints:
-        """Where each rank's rows begin, and where the last one's end."""
+        """The first row of each rank, and at the end the number of all rows, shape (R + 1,)."""
         return np.searchsorted(self.table.rank, np.arange(len(self.frame.step_index) + 1))
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column of `Track`."""
+        """A column of `Track` as it is, joined."""
         if name == "step":
             return self.table.own_step
         if name == "queue_row":
@@ -60,16 +65,16 @@ class Natural(msgspec.Struct, frozen=True, eq=False):
         return column
 
     def parts(self, name: str, missing: int) -> Indices:
-        """A column with collectives, as parts of all ranks; `missing` for none."""
+        """A column of `Track` that names collectives, as indices of parts; `missing` where a row names none."""
         column: Indices = getattr(self.table, name)
         return np.where((column >= 0) & (column < len(self.part_table.rank) - 1), column, missing).astype(np.int32)
 
     def rows(self, name: str) -> Indices:
-        """A column with rows, as rows of all ranks; what is negative stays so."""
+        """A column of `Track` that names rows, as indices of joined rows; negative values stay as they are."""
         return self.column(name).astype(np.int32)
 
     def job_step(self, step_index: Ints) -> Indices:  # noqa: ARG002
-        """The job's step of each row, -1 for none."""
+        """The index of each row's step in the job, -1 if the job leaves the step out."""
         return self.table.step
 
     def recorded(self) -> Indices:
@@ -77,13 +82,13 @@ class Natural(msgspec.Struct, frozen=True, eq=False):
         return np.empty(0, np.int32)
 
     def host_times(self, kind: CpuTime) -> tuple[Indices, Ints]:
-        """The rows in which the host's time goes to something, each once, and how much of it."""
+        """The rows whose host spends time on one kind of work, each row once, and how much time, ns."""
         row = np.flatnonzero(self.spent[kind]).astype(np.int32)
         return row, self.spent[kind][row]
 
 
-def natural(replay: Replay, ranks: Ints) -> Natural:
-    """The schedule of a replay, of some ranks in ascending order, with the times of the record."""
+def recorded_rows(replay: Replay, ranks: Ints) -> RecordedRows:
+    """The rows and parts of some ranks of a replay, with recorded times; `ranks` are their indices, ascending."""
     schedule = replay.schedule
     played = play(schedule, replay.lengths(Change()), kept=True)
     rows, parts = schedule.rows, schedule.parts
@@ -99,7 +104,7 @@ def natural(replay: Replay, ranks: Ints) -> Natural:
     first = np.flatnonzero(np.diff(number[table.rank], prepend=-1))
     begin = np.concatenate(([0], played.ended_ns[row][:-1]))
     begin[first] = schedule.frame.host_start_ns[ranks][number[table.rank[first]]]
-    return Natural(
+    return RecordedRows(
         table=replace(
             table,
             rank=number[table.rank],
@@ -126,29 +131,35 @@ def natural(replay: Replay, ranks: Ints) -> Natural:
 
 
 def _of_ranks(rank: Indices, number: Indices, at: Ints | None = None) -> Ints:
-    """Which things are of numbered ranks, rank by rank; in their order, or by time."""
+    """Indices of the items of some ranks, rank by rank, in their order or by the times `at`.
+
+    `rank` is the rank of each item, `number` the new number of each rank, -1 for ranks that are left out.
+    """
     chosen = np.flatnonzero(number[rank] >= 0)
     keys = (number[rank[chosen]],) if at is None else (at[chosen], number[rank[chosen]])
     return chosen[np.lexsort(keys)]
 
 
 def _places(chosen: Ints, size: int) -> Indices:
+    """For each of `size` items, its place among the chosen ones; -1 if it is not chosen."""
     place = np.full(size, -1, np.int32)
     place[chosen] = np.arange(len(chosen))
     return place
 
 
-def _moved(things: Indices, place: Indices) -> Indices:
-    moved: Indices = np.where(things >= 0, place[np.maximum(things, 0)], -1).astype(np.int32)
+def _moved(indices: Indices, place: Indices) -> Indices:
+    """Indices of items as their places; -1 stays."""
+    moved: Indices = np.where(indices >= 0, place[np.maximum(indices, 0)], -1).astype(np.int32)
     return moved
 
 
 def _taken(table: Any, chosen: Ints) -> Any:
-    """The chosen ones of a table's rows."""
+    """The chosen rows of a table."""
     return type(table)(**{name: getattr(table, name)[chosen] for name in table.__struct_fields__})
 
 
 def _spent(replay: Replay, row: Ints, place: Indices) -> dict[CpuTime, Ints]:
+    """Host time of each chosen row by kind, ns; `place` is the place of each row among them."""
     spent: dict[CpuTime, Ints] = {}
     for kind, one in replay.schedule.spent.items():
         spent[kind] = np.zeros(len(row), np.int64)
@@ -158,7 +169,7 @@ def _spent(replay: Replay, row: Ints, place: Indices) -> dict[CpuTime, Ints]:
 
 
 def _later(replay: Replay, played: Played, part: Ints) -> Ints:
-    """How much later than the chosen parts of a collective the last of all its parts arrives, ns."""
+    """For each chosen part, how much later the last part of its collective arrives than the last chosen one, ns."""
     collective = replay.schedule.parts.collective
     latest = np.full(int(collective.max()) + 1, np.iinfo(np.int64).min)
     chosen = latest.copy()
@@ -167,11 +178,12 @@ def _later(replay: Replay, played: Played, part: Ints) -> Ints:
     mine = part[:-1][played.arrival_ns[part[:-1]] > 0]
     np.maximum.at(chosen, collective[mine], played.arrival_ns[mine])
     here = collective[part]
-    found = (latest[here] > 0) & (chosen[here] > 0)
-    return np.where(found, latest[here] - np.where(found, chosen[here], latest[here]), 0)
+    known_both = (latest[here] > 0) & (chosen[here] > 0)
+    return np.where(known_both, latest[here] - np.where(known_both, chosen[here], latest[here]), 0)
 
 
 def _frame(frame: StepFrame, ranks: Ints) -> StepFrame:
+    """The frame of some ranks alone."""
     begins = frame.beginnings
     joined = tuple(
         JoinedLate(np.flatnonzero(np.isin(ranks, one.ranks)), *_others(one, ranks))
@@ -190,5 +202,6 @@ def _frame(frame: StepFrame, ranks: Ints) -> StepFrame:
 
 
 def _others(one: JoinedLate, ranks: Ints) -> tuple[Ints, Ints]:
+    """Those of the chosen ranks that late ranks join, as places among the chosen ones, and the steps of that."""
     kept = np.isin(one.others, ranks)
     return np.searchsorted(ranks, one.others[kept]), one.index[kept]

@@ -1,20 +1,32 @@
-"""The parts of a schedule with others in place of some of them."""
+"""Replaces collectives of recorded tracks: the last step of every plan that launches other collectives.
+
+    stream 20, recorded   [bucket 0][bucket 1]                        parts 3, 4
+    stream 20, replaced   [new 0][new 1][new 2]                       parts 5, 6, 7; 3 and 4 are in no step
+
+Old parts keep their numbers. The new ones come behind them, and the part that stands for "none" stays the last.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.replay.model import PartIndex, Parts, RankIndex, RowIndex, StepIndex
+from tb_ddp_doctor.planning.edits.cut_rows import RowPieces
+from tb_ddp_doctor.planning.edits.recorded_rows import RecordedRows
+from tb_ddp_doctor.planning.edits.streams import Streams
+from tb_ddp_doctor.replay.model import PartIndex, Parts, RankIndex, RowIndex, StepIndex, TrackRows
 from tb_ddp_doctor.trace.model import Flags, Ints
 
 
 class NewParts(msgspec.Struct, frozen=True, eq=False):
-    """Other parts, shape (parts,), as columns of `Parts`; collectives and what is alike are numbered from 0."""
+    """New parts, shape (parts,); the columns are those of `Parts`, but `collective` and `like` are numbered from 0."""
 
     rank: Ints
     row: Ints
@@ -29,12 +41,47 @@ class NewParts(msgspec.Struct, frozen=True, eq=False):
     like: Ints
     bytes: Ints
     family: Ints
+    #: An old part whose stream the new part runs on.
+    stream_of: Ints
 
 
-def with_new(old: Parts, gone: Flags, last_of: Ints, new: NewParts) -> Parts:
-    """The old parts, those that are gone in no step, then the new ones, then the one over long ago.
+def replaced(
+    tracks: RecordedRows,
+    pieces: RowPieces,
+    rows: TrackRows,
+    spent: Mapping[CpuTime, Ints],
+    removed: Ints,
+    new: NewParts,
+) -> RecordedRows:
+    """The tracks with cut rows, and new parts in place of the removed ones.
 
-    `last_of` is where each old row is now. On their streams the new ones follow nothing yet.
+    `pieces` are the pieces of the old rows, `rows` the same as rows that already launch and await the new parts, and
+    `spent` their host time by kind. `removed` are the old parts that are replaced, shape (P, removed), by pass. New
+    parts go onto the stream of the last removed part of their rank and step.
+    """
+    old, nothing = tracks.part_table, len(tracks.part_table.rank) - 1
+    gone = np.zeros(nothing + 1, np.bool_)
+    gone[removed] = True
+    launched = np.zeros(nothing, np.bool_)
+    launched[tracks.table.launches[tracks.table.launches >= 0]] = True
+    streams = Streams.of(old.after, launched)
+    parts = _joined(old, gone, pieces.last_of, new)
+    after = streams.chained(parts.after, streams.of_part[new.stream_of], rows, removed)
+    return replace(
+        tracks,
+        table=rows,
+        spent=spent,
+        part_table=replace(parts, after=after),
+        begin_ns=np.zeros_like(rows.work_ns),
+        issued_ns=np.zeros_like(rows.work_ns),
+        done_ns=pieces.done_ns,
+    )
+
+
+def _joined(old: Parts, gone: Flags, last_of: Ints, new: NewParts) -> Parts:
+    """The old parts, of which those that are gone are in no step, then the new parts, then the one for "none".
+
+    `last_of` is the row that each old row has become. New parts follow no part on their streams yet.
     """
     survives = np.append(~gone[:-1], True)
     nothing, added = len(old.rank) - 1, len(new.rank)

@@ -1,4 +1,4 @@
-"""Which collective follows which on its stream, once others are launched."""
+"""Finds which collective follows which on its stream, once other collectives are launched."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
 
 class Streams(msgspec.Struct, frozen=True, eq=False):
-    """The streams of a record's parts; each is named by its first part."""
+    """The streams of a record's parts. A stream is named by the number of its first part."""
 
-    #: Of each part, the last of which was over long ago.
+    #: The stream of each part, shape (parts,).
     of_part: Indices
-    #: What was before the first part that a row launches on each stream.
+    #: For each stream, by its name: the part before the first one that a row launches there, shape (parts,).
     before: Ints
 
     @classmethod
     def of(cls, after: Indices, launched: Flags) -> Streams:
-        """From the part before each one on its stream, and which of them, but for the last, rows launch."""
+        """The streams, given the part before each part, and flags of the parts (but the last) that rows launch."""
         nothing = len(after) - 1
         chain = np.where(after < nothing, after, np.arange(nothing + 1))
         while not np.array_equal(further := chain[chain], chain):
@@ -31,10 +31,11 @@ class Streams(msgspec.Struct, frozen=True, eq=False):
         return cls(chain, before)
 
     def chained(self, after: Indices, of_new: Indices, rows: TrackRows, changed: Ints) -> Indices:
-        """The part before each one, old ones but the last, new ones, and the last, in the order of their launches.
+        """The part before each part on its stream, once old parts are removed and new ones are launched.
 
-        `after` is what it is without the change, `of_new` the streams of the new parts, and `changed` are old parts on
-        whose streams something has changed.
+        Parts are the old ones without the last, then the new ones, then the part for "none". `after` is the part before
+        each one without this change, `of_new` is the stream of each new part, and `changed` are old parts on whose
+        streams parts were removed or added.
         """
         old, nothing = len(self.of_part) - 1, len(after) - 1
         of = np.concatenate((self.of_part[:-1], of_new, [-1]))

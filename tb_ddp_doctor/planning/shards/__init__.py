@@ -1,1 +1,1 @@
-"""Parameters, gradients and optimizer states shared out among ranks in another way."""
+"""Predictions for parameters, gradients and optimizer states that are sharded in another way."""

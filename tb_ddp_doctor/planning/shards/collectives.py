@@ -1,4 +1,4 @@
-"""Parameters, gradients and the optimizer's states sharded in another way: which collectives a pass then launches.
+"""Lists the collectives that a pass launches for each way to shard parameters, gradients and optimizer states.
 
 - ddp: AllReduces of buckets of gradients (DistributedDataParallel, NO_SHARD).
 - zero1: those, and each rank updates its part of the parameters, which are gathered after that
@@ -26,13 +26,14 @@ from tb_ddp_doctor.planning.costs.messages import Case
 from tb_ddp_doctor.planning.edits.moved_collectives import PassCollective
 from tb_ddp_doctor.planning.shards.units import Units
 
-#: For each collective the host of fully_shard is in hooks, in copies into and out of buffers, and in events, for so
-#: many times as long as DDP takes to launch an AllReduce: likely as one model in both has it in the project's traces.
+#: For each collective, the host of fully_shard runs hooks, copies into and out of buffers, and records events. The
+#: values are how many times as long this takes as a launch of an AllReduce by DDP; the likely one is that of one model
+#: in the project's traces, recorded with both.
 OVERHEAD: dict[Case, float] = {"likely": 5.0, "quickest": 1.5, "slowest": 8.0}
-#: What fully_shard gathers ahead in forward and in backward unless it is told.
+#: How many units ahead fully_shard gathers by default, in forward and in backward.
 AHEAD = (0, 1)
 
-#: What a collective of a kind among so many ranks takes for so many bytes, ns; whether each of them is on another node.
+#: Gives the time of a collective, ns, from its kind, number of ranks, bytes, and whether each rank is on another node.
 Time = Callable[[str, int, float, bool], float]
 
 
@@ -40,8 +41,9 @@ class Strategy(msgspec.Struct, frozen=True):
     """How states are sharded, and how far ahead units are gathered."""
 
     name: str
-    #: Ranks of the job, and those that hold the shards of one copy.
+    #: Number of ranks of the job.
     ranks: int
+    #: Number of ranks that together store one copy of the states.
     shards: int
     #: Units that are gathered ahead in forward and in backward.
     ahead: tuple[int, int]
@@ -52,7 +54,10 @@ class Strategy(msgspec.Struct, frozen=True):
 def launched(
     units: Units, strategy: Strategy, time: Time, host_ns: int, bucket_mib: float | None
 ) -> list[PassCollective]:
-    """The collectives of a pass, in the order in which they are launched; each takes `host_ns` of the host."""
+    """The collectives of a pass, in the order of their launches; launching one takes the host `host_ns`.
+
+    `time` gives each one's duration; `bucket_mib` is the size of DDP's buckets, None for DDP's default.
+    """
     if strategy.name in ("ddp", "zero1"):
         return list(_buckets(units, strategy, time, host_ns, bucket_mib))
     return [*_forward(units, strategy, time, host_ns), *_backward(units, strategy, time, host_ns)]
@@ -81,6 +86,7 @@ def _buckets(
 
 
 def _forward(units: Units, strategy: Strategy, time: Time, host_ns: int) -> Iterator[PassCollective]:
+    """The AllGathers of forward, one for each unit."""
     ahead, _ = strategy.ahead
     order = np.arange(len(units.elements))[::-1]
     for number, unit in enumerate(order.tolist()):
@@ -96,7 +102,7 @@ def _forward(units: Units, strategy: Strategy, time: Time, host_ns: int) -> Iter
 
 
 def _backward(units: Units, strategy: Strategy, time: Time, host_ns: int) -> Iterator[PassCollective]:
-    """What each unit's backward launches: AllGathers of those ahead, then what sends its gradients."""
+    """The collectives of each unit's backward: AllGathers of the units ahead, then those that send its gradients."""
     _, ahead = strategy.ahead
     count = len(units.elements)
     again = 0 if strategy.name == "zero2" else count - units.has_root
@@ -117,6 +123,7 @@ def _backward(units: Units, strategy: Strategy, time: Time, host_ns: int) -> Ite
 
 
 def _sending(units: Units, strategy: Strategy, time: Time, host_ns: int, unit: int) -> Iterator[PassCollective]:
+    """The collectives that send a unit's gradients: a ReduceScatter, and for hsdp an AllReduce between nodes."""
     size, copies = float(units.elements[unit] * strategy.gradient_bytes), strategy.ranks // strategy.shards
     kinds = [("reduce_scatter", strategy.shards, size)]
     if copies > 1:

@@ -1,4 +1,4 @@
-"""What each rank holds of a model's states, and sends a step, by how they are sharded.
+"""Computes how much of a model's states each rank stores and sends in a step, by how the states are sharded.
 
 Psi parameters, of which N ranks hold shards, take by stage of ZeRO (Rajbhandari et al., "ZeRO: Memory Optimizations
 Toward Training Trillion Parameter Models", 2020, sections 5 and 7): stage 1 shards the optimizer's states, 2 gradients
@@ -16,22 +16,24 @@ from tb_ddp_doctor.planning.costs.messages import Basis
 from tb_ddp_doctor.planning.model import RankBytes
 from tb_ddp_doctor.planning.shards.units import Units
 
-#: Bytes of an optimizer's states for each byte of parameters, where the record does not tell: Adam's two moments.
+#: Assumed bytes of optimizer states for each byte of parameters, if the record does not show them: Adam's two moments.
 _ADAM = 2.0
 
 
 class States(msgspec.Struct, frozen=True):
-    """Bytes of a model's states, not sharded, and how those of the optimizer are known."""
+    """Bytes of a model's states if they are not sharded."""
 
     parameters: float
     gradients: float
     optimizer: float
+    #: How the bytes of the optimizer's states are known.
     basis: Basis
+    #: The same in words, for users.
     rests_on: str
 
 
 def states(job: Job, units: Units) -> States:
-    """Of all parameters of a job."""
+    """The states of a job's whole model."""
     elements = float(units.elements.sum())
     parameters, gradients = elements * units.parameter_bytes, elements * units.gradient_bytes
     seen = [digest.memory.states for digest in job.digests]
@@ -45,9 +47,9 @@ def states(job: Job, units: Units) -> States:
 
 
 def of_rank(whole: States, strategy: str, ranks: int, shards: int, gathered: float) -> RankBytes:
-    """What each of so many ranks holds and sends, where so many hold the shards of one copy.
+    """What each of `ranks` ranks stores and sends if `shards` of them store one copy together.
 
-    `gathered` are the bytes of the units that are gathered at a time, where parameters are sharded.
+    `gathered` is how many bytes of units are gathered at a time, if parameters are sharded.
     """
     stage = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "hsdp": 3}[strategy]
     parameters, gradients, optimizer = (
@@ -64,13 +66,14 @@ def of_rank(whole: States, strategy: str, ranks: int, shards: int, gathered: flo
     )
 
 
-def offloaded(held: RankBytes) -> RankBytes:
-    """The same with the shards on the CPU."""
-    on_cpu = held.parameters + held.gradients + held.optimizer_states
-    return msgspec.structs.replace(held, parameters=0.0, gradients=0.0, optimizer_states=0.0, on_cpu=on_cpu)
+def offloaded(of_rank: RankBytes) -> RankBytes:
+    """What a rank stores and sends if its shards are on the CPU."""
+    on_cpu = of_rank.parameters + of_rank.gradients + of_rank.optimizer_states
+    return msgspec.structs.replace(of_rank, parameters=0.0, gradients=0.0, optimizer_states=0.0, on_cpu=on_cpu)
 
 
 def _sent(whole: States, stage: int, ranks: int, shards: int) -> float:
+    """Bytes that a rank sends in a step, for a stage of ZeRO."""
     among, copies = (count - 1 for count in (shards, ranks // shards))
     once, between = among / shards, 2 * copies / (copies + 1)
     if stage == 0:

@@ -1,4 +1,4 @@
-"""The steps of a job whose states are sharded in another way, and what each rank then holds and sends."""
+"""Predicts the steps of a job whose states are sharded in another way, and what each rank then stores and sends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tb_ddp_doctor.facts.memory_savings import copy_rate
 from tb_ddp_doctor.facts.peaks import limits
 from tb_ddp_doctor.planning.costs.links import links
 from tb_ddp_doctor.planning.costs.messages import Case
-from tb_ddp_doctor.planning.edits.moved_collectives import placed
+from tb_ddp_doctor.planning.edits.moved_collectives import with_pass_collectives
 from tb_ddp_doctor.planning.model import SHARDINGS, Question, RankBytes, Rests
 from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
@@ -21,11 +21,11 @@ from tb_ddp_doctor.planning.shards.states import of_rank, offloaded, states
 from tb_ddp_doctor.planning.shards.units import units
 from tb_ddp_doctor.planning.steps import PlayedSteps
 
-#: What launching an AllReduce takes of DDP's host where the record has none, ns; 140 to 240 µs were measured.
+#: How long DDP's host takes to launch an AllReduce, if the record has none, ns; 140 to 240 µs were measured.
 _LAUNCH_NS = 190_000
-#: Of the copies of shards to the CPU and back, what compute does not hide.
+#: The share of the copies of shards to the CPU and back that is exposed.
 _EXPOSED: dict[Case, float] = {"likely": 0.5, "quickest": 0.0, "slowest": 1.0}
-#: Adam reads and writes 28 bytes for each float32 parameter; bytes per ns that a process moves on its CPU.
+#: Bytes that Adam reads and writes for each float32 parameter. Below: bytes per ns that a process moves on its CPU.
 _UPDATE_BYTES = 28.0
 _CPU_RATE: dict[Case, float] = {"likely": 25.0, "quickest": 50.0, "slowest": 10.0}
 #: Strategies whose gradients are sent by AllReduces.
@@ -39,16 +39,17 @@ def asks_of_sharding(question: Question) -> bool:
 
 
 class Resharding:
-    """The states of one job's model, sharded otherwise."""
+    """A job with its states sharded in another way."""
 
     def __init__(self, record: PlanRecord, question: Question, calibration: Calibration | None = None) -> None:
-        """`calibration` has the links that are asked for. Raises CannotPlanError."""
+        """`calibration` has the links that the question asks for. Raises CannotPlanError."""
         self._record, self._question, self._calibration = record, question, calibration
         self.units = units(record, question.bucket_mb if question.sharding not in _REDUCED else None)
         self.now = self._recorded()
         self.then = self._asked()
 
     def _recorded(self) -> Strategy:
+        """How the states are sharded in the record."""
         found, ranks = self.units, self._record.job.world_size
         if not found.is_sharded:
             return Strategy("ddp", ranks, 1, AHEAD, found.gradient_bytes)
@@ -56,6 +57,7 @@ class Resharding:
         return Strategy(name, ranks, ranks, found.ahead, found.gradient_bytes)
 
     def _asked(self) -> Strategy:
+        """How the question shards the states."""
         question, ranks = self._question, self._question.ranks or self.now.ranks
         name = question.sharding or self.now.name
         if name not in SHARDINGS:
@@ -94,11 +96,11 @@ class Resharding:
 
     @property
     def changes_collectives(self) -> bool:
-        """Whether other collectives take the place of the recorded ones, not only DDP's buckets."""
+        """Whether the question replaces the recorded collectives, not only DDP's buckets."""
         return self.units.is_sharded or self.then.name not in _REDUCED
 
     def steps(self, case: Case) -> tuple[PlayedSteps, PlayedSteps]:
-        """The steps as asked, and those that they are compared with. Raises CannotPlanError."""
+        """The steps as the question shards them, and those to compare with. Raises CannotPlanError."""
         before = self._record.steps
         if self.units.is_sharded:
             before = self._placed(self.now, case, None, None)
@@ -113,7 +115,7 @@ class Resharding:
             for sharded in (strategy.name not in _REDUCED, self.units.is_sharded)
         )
         each = launched(self.units, strategy, time, takes, bucket_mib)
-        return PlayedSteps(placed(self._record.tracks, self.units, each, freed), self._record.steps)
+        return PlayedSteps(with_pass_collectives(self._record.tracks, self.units, each, freed), self._record.steps)
 
     def _time(self, case: Case, calibration: Calibration | None) -> Time:
         kinds = ("all_reduce", "all_gather", "reduce_scatter")
@@ -125,7 +127,7 @@ class Resharding:
         return time_ns
 
     def added_ns(self, case: Case) -> float:
-        """What comes on top of each step: the optimizer's update of other shards, its gather, and the CPU's."""
+        """Time that is added to each step, ns: updates of other shards, their gather, and updates on the CPU."""
         whole, update = states(self._record.job, self.units), self._update_ns()
         if self._question.offload:
             return self._offloaded_ns(case, whole.parameters + whole.gradients) - update / self.now.shards
@@ -135,18 +137,18 @@ class Resharding:
         return added
 
     def _update_ns(self) -> float:
-        """What updating all parameters takes of the GPU, by the bytes that Adam moves; 0 for an unknown one."""
+        """How long the GPU takes to update all parameters, by the bytes that Adam moves, ns; 0 for an unknown GPU."""
         device = limits(self._record.job.device)
         return float(self.units.elements.sum()) * _UPDATE_BYTES / (1e3 * device.bandwidth) if device else 0.0
 
     def _offloaded_ns(self, case: Case, moved: float) -> float:
-        """Gradients go to the CPU, which updates its shard, and parameters come back."""
+        """How long updates on the CPU add to a step, ns: copies of gradients and parameters, and the update."""
         rate, _ = copy_rate(self._record.job)
         elements = float(self.units.elements.sum()) / self.then.shards
         return _EXPOSED[case] * moved / self.then.shards / rate * 1e9 + elements * _UPDATE_BYTES / _CPU_RATE[case]
 
     def rank_bytes(self) -> tuple[RankBytes, RankBytes]:
-        """What each rank holds and sends, in the record and as asked."""
+        """What each rank stores and sends, in the record and as the question shards the states."""
         whole = states(self._record.job, self.units)
         size = np.sort(self.units.elements * self.units.parameter_bytes)[::-1]
         now, then = (
@@ -156,7 +158,7 @@ class Resharding:
         return now, offloaded(then) if self._question.offload else then
 
     def rests(self) -> Iterator[Rests]:
-        """What the prediction rests on."""
+        """The inputs of the prediction."""
         found, record = self.units, self._record
         count = f"{len(found.elements)} units of {np.median(found.elements) * found.parameter_bytes / 1e6:.1f} MB"
         if found.is_sharded:
@@ -186,7 +188,7 @@ class Resharding:
             )
 
 
-#: How the units of a record without FSDP are told, whether there is a root.
+#: How the units of a record without FSDP were found, by whether there is a root.
 _UNITS = {
     True: "layers whose gradients' sizes repeat, and the rest as the root",
     False: "no layers repeat, so gradients in the order of backward up to a size (--bucket-mb, 25 MiB)",

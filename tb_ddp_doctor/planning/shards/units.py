@@ -1,8 +1,9 @@
-"""Units of a model that are sharded together: when each is computed in the passes of a record.
+"""Finds the units of a model that are sharded together, and when each is computed in the passes of a record.
 
-Of a record of DistributedDataParallel the units are the layers whose gradients' sizes repeat, and the rest as a root,
-as `fully_shard` of each block and of the model has them. Backward shows when each is computed; forward is taken to
-compute them in the reverse order and in the same shares. Of a record of FSDP the units are those that it gathers.
+- In a record of DistributedDataParallel, the units are the layers whose gradients' sizes repeat, and the rest is a root
+  unit: as with `fully_shard` of each block and of the model. Backward shows when each unit is computed. Forward is
+  assumed to compute them in the reverse order, and in the same shares of its time.
+- In a record of FSDP, the units are those that it gathers.
 
 U = units in the order in which backward completes them, P = passes of the chosen ranks. Times are ns on the common
 clock.
@@ -20,55 +21,64 @@ from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.facts.sharding import of_shards
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.buckets import BucketLimits, last_of_buckets
-from tb_ddp_doctor.planning.edits.recorded_rows import Natural
+from tb_ddp_doctor.planning.edits.recorded_rows import RecordedRows
 from tb_ddp_doctor.planning.layers import repeated_layers
 from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 
-#: Units where neither layers repeat nor a size is asked for, MiB: as DDP's buckets.
+#: Size of units if layers do not repeat and the user names no size, MiB: that of DDP's buckets.
 _UNIT_MIB = 25.0
 
 
 class Units(msgspec.Struct, frozen=True, eq=False):
     """The units of a record, and when they are computed."""
 
-    #: Indices of the rank among the chosen ones, and of the step in its digest and in the job, shape (P,).
+    #: Index of each pass's rank among the chosen ones, shape (P,).
     rank: Ints
+    #: Index of its step in the rank's digest, shape (P,).
     own_step: Ints
+    #: Index of its step in the job, shape (P,).
     step: Ints
-    #: Which passes are the same one on all ranks, from 0; shape (P,).
+    #: Number of the pass, from 0: the same one on all ranks that take part in it; shape (P,).
     number: Ints
-    #: When the host begins the forward and the backward of each unit, and when it may launch a gather before each of
-    #: these; when it has its gradients, and when the device is done with what was launched before that; shape (P, U).
+    #: When the host begins each unit's forward, shape (P, U).
     forward_ns: Ints
+    #: When the host begins each unit's backward, shape (P, U).
     backward_ns: Ints
+    #: When the host may launch a gather of the unit before its forward, shape (P, U).
     before_forward_ns: Ints
+    #: When the host may launch a gather of the unit before its backward, shape (P, U).
     before_backward_ns: Ints
+    #: When the host has each unit's gradients, shape (P, U).
     ready_ns: Ints
+    #: When the device is done with all that was launched before that, shape (P, U).
     done_ns: Ints
     #: When the host begins what comes after backward, shape (P,).
     after_ns: Ints
-    #: Elements of each unit, shape (U,); whether the last one is the root, which stays gathered after forward.
+    #: Elements of each unit, shape (U,).
     elements: Ints
+    #: Whether the last unit is the root, which stays gathered after forward.
     has_root: bool
-    #: Bytes of an element as it is gathered, and as its gradient is sent.
+    #: Bytes of an element as it is gathered.
     parameter_bytes: int
+    #: Bytes of an element's gradient as it is sent.
     gradient_bytes: int
-    #: What launching an AllReduce takes of the host, 0 where the record has none.
+    #: How long the host takes to launch an AllReduce, 0 if the record has none.
     launching_ns: int
-    #: The parts that send them in the record, shape (P, recorded).
+    #: The recorded parts that gather and send the units, shape (P, recorded).
     parts: Ints
-    #: Whether the record is sharded already, whether it gathers again in backward, and how many units ahead it
-    #: gathers in forward and in backward.
+    #: Whether the states are sharded in the record.
     is_sharded: bool
+    #: Whether the record gathers units again in backward.
     regathers: bool
+    #: How many units ahead the record gathers, in forward and in backward.
     ahead: tuple[int, int]
 
 
 def units(record: PlanRecord, unit_mib: float | None = None) -> Units:
-    """The units of a record, of about one size where that is given. Raises CannotPlanError."""
+    """The units of a record; `unit_mib` is their size if the user names one. Raises CannotPlanError."""
     gather, _ = of_shards(record.job)
     if gather[record.job.call_step >= 0].any():
         return _of_fsdp(record)
@@ -76,6 +86,7 @@ def units(record: PlanRecord, unit_mib: float | None = None) -> Units:
 
 
 def _of_ddp(record: PlanRecord, unit_mib: float | None) -> Units:
+    """The units of a record of DistributedDataParallel. Raises CannotPlanError."""
     sent, gradients = record.sent, record.gradients
     elements = gradients.elements
     lasts = repeated_layers(elements) if unit_mib is None else np.empty(0, np.int64)
@@ -100,7 +111,7 @@ def _of_ddp(record: PlanRecord, unit_mib: float | None) -> Units:
     ready = sent.ready_ns
     starts = np.minimum(begins + forward, ready[:, 0])
     edges = np.column_stack([starts, ready])
-    #: Of backward, how much comes after each gradient: forward computes that before it.
+    #: The share of backward that comes after each unit: the share of forward that comes before it.
     remaining = (edges[:, -1:] - edges[:, lasts + 1]) / np.maximum(edges[:, -1:] - edges[:, :1], 1)
     at = begins[:, None] + np.rint(forward[:, None] * remaining).astype(np.int64)
     parts = record.tracks.part_table
@@ -136,7 +147,7 @@ def _accumulates(record: PlanRecord) -> bool:
 
 
 def _forward(record: PlanRecord, rank: int, own_step: int) -> tuple[int, int]:
-    """When the host of a rank begins forward in a step, on the common clock, and for how long it is in it."""
+    """When a rank's host begins forward in a step, on the common clock, and how long forward takes it, ns."""
     digest = record.job.digests[rank]
     host = digest.work.phases.host_ns[own_step]
     start = record.common(rank, digest.steps.host_start_ns[own_step : own_step + 1])[0]
@@ -147,8 +158,8 @@ def _forward(record: PlanRecord, rank: int, own_step: int) -> tuple[int, int]:
     return int(start + host[Phase.LOADING]), int(host[Phase.FORWARD])
 
 
-def _after(tracks: Natural, rank: Ints, ready_ns: Ints, parts: Ints) -> Ints:
-    """When each pass's rank comes to what awaits one of its collectives after the last gradient."""
+def _after(tracks: RecordedRows, rank: Ints, ready_ns: Ints, parts: Ints) -> Ints:
+    """When each pass's host comes to the first work after the last gradient that waits for a collective, ns."""
     found = ready_ns + 1
     order = np.append(tracks.first, 0)
     for i, (one, ready, mine) in enumerate(zip(rank.tolist(), ready_ns.tolist(), parts, strict=True)):
@@ -164,13 +175,16 @@ class _Pass(msgspec.Struct, frozen=True, eq=False):
 
     rank: int
     own_step: int
-    #: Gathers in forward and in backward, and scatters.
+    #: AllGathers in forward.
     forward: Ints
+    #: AllGathers in backward.
     backward: Ints
+    #: ReduceScatters.
     scatters: Ints
 
 
 def _of_fsdp(record: PlanRecord) -> Units:
+    """The units of a record of FSDP. Raises CannotPlanError."""
     job, tracks = record.job, record.tracks
     passes = [one for rank in record.ranks.tolist() for one in _passes(record, rank)]
     shapes = {(len(one.forward), len(one.backward), len(one.scatters)) for one in passes}
@@ -231,7 +245,7 @@ def _of_fsdp(record: PlanRecord) -> Units:
 def _passes(record: PlanRecord, rank: int) -> Iterator[_Pass]:
     """The passes of a rank, one in each of the job's steps that has collectives of shards.
 
-    Forward gathers each unit once, and backward scatters each once: what is gathered beyond that is gathered again.
+    Forward gathers each unit once, and backward scatters each once: further gathers are those of backward.
     """
     job, table = record.job, record.job.digests[rank].collectives
     here = job.calls.of(rank)
@@ -251,16 +265,16 @@ def _unpaired() -> CannotPlanError:
     )
 
 
-def _launched(tracks: Natural) -> Ints:
-    """The row that launches each part; the first where none does."""
+def _launched(tracks: RecordedRows) -> Ints:
+    """The row that launches each part; row 0 if none does."""
     row = np.zeros(len(tracks.part_table.rank), np.int64)
     launching = np.flatnonzero(tracks.table.launches >= 0)
     row[tracks.table.launches[launching]] = launching
     return row
 
 
-def _gates(tracks: Natural) -> Ints:
-    """When the host of each part's rank begins what awaits the part; where nothing does, when it has launched it."""
+def _gates(tracks: RecordedRows) -> Ints:
+    """When the host begins the work that waits for each part, or launches the part if no work waits for it; ns."""
     at = tracks.issued_ns[_launched(tracks)] + 1
     awaiting = np.flatnonzero(tracks.table.awaits < len(at) - 1)[::-1]
     at[tracks.table.awaits[awaiting]] = tracks.begin_ns[awaiting]
@@ -273,7 +287,10 @@ def _element(job: Job, rank: int, row: int) -> int:
 
 
 def _before(launched_ns: Ints, gate_ns: Ints, ahead: int) -> Ints:
-    """When the host may launch a gather before it computes each unit, in their order: as it does those so far ahead."""
+    """When the host may launch each unit's gather before it computes the unit, in their order, ns.
+
+    That is when it launches the gather of the unit that comes `ahead` units earlier.
+    """
     before = gate_ns.copy()
     count = max(launched_ns.shape[1] - ahead, 0)
     before[:, :count] = launched_ns[:, ahead:]
@@ -283,6 +300,6 @@ def _before(launched_ns: Ints, gate_ns: Ints, ahead: int) -> Ints:
 
 
 def _ahead(launched_ns: Ints, gate_ns: Ints) -> int:
-    """How many units ahead forward gathers: how many others are computed between a launch and its own unit, usually."""
+    """How many units ahead forward gathers: the median number of units computed between a gather and its own unit."""
     between = (gate_ns[:, None, :] > launched_ns[:, :, None]) & (gate_ns[:, None, :] < gate_ns[:, :, None])
     return int(np.median(between[:, 1:].sum(axis=2))) if launched_ns.shape[1] > 1 else 0
