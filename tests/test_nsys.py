@@ -210,10 +210,10 @@ def test_a_range_that_repeats_is_a_step(tmp_path: Path) -> None:
 def test_a_range_that_is_named_is_a_step(tmp_path: Path) -> None:
     (run,) = discover(write(tmp_path / "job.sqlite", drawn(ranks(JOB, JOB), metadata="nowhere")))
     path = run.files[0].path
-    named = read(replace(path, step_range="enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"))
+    named = read(replace(path, asked="enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"))
     # The last one launches nothing: what comes after its range is of no step.
     assert digest(named).steps.number.tolist() == [0, 1, 2, 3, 4]
-    without = read(replace(path, step_range="nowhere"))
+    without = read(replace(path, asked="nowhere"))
     assert "No NVTX range is called 'nowhere'" in without.warnings[0].message
 
 

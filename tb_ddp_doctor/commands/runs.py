@@ -14,10 +14,9 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import load
 from tb_ddp_doctor.commands.output import complain, looking, progress
-from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, with_step_range
+from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, has_step_range, no_traces, with_step_range
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.storage.cache_directory import default_directory
-from tb_ddp_doctor.storage.paths import ProcessPath
 from tb_ddp_doctor.storage.reach import Reach
 from tb_ddp_doctor.storage.whole_file import check_output
 from tb_ddp_doctor.workers.cluster import executor
@@ -42,7 +41,7 @@ def discovered(options: argparse.Namespace, errors: Console, *, needed: bool = T
             reach = partial(Reach, everywhere=options.everywhere, looked=looked)
             found = discover(options.logdir, peek=cache.peek, reach=reach)
         runs = [with_step_range(run, options.step_range) for run in found]
-        if options.step_range and not any(isinstance(file.path, ProcessPath) for run in runs for file in run.files):
+        if options.step_range and not any(has_step_range(file) for run in runs for file in run.files):
             complain(
                 errors,
                 f"--step-range {options.step_range} changes nothing: it is for recordings of Nsight Systems, and "

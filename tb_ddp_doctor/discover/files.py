@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
 
-from tb_ddp_doctor.discover import foreign, merged, recordings
+from tb_ddp_doctor.discover import foreign, merged
 from tb_ddp_doctor.discover.head import Head, source
 from tb_ddp_doctor.discover.names import (
     DIGEST_SUFFIX,
@@ -24,19 +24,16 @@ from tb_ddp_doctor.discover.names import (
     span_time_ns,
     trace_name,
 )
+from tb_ddp_doctor.discover.recorder import DamagedRecordingError, RecordingError
+from tb_ddp_doctor.discover.recorders import recorder_of
 from tb_ddp_doctor.discover.trace_file import Parts, Status, TraceFile
 from tb_ddp_doctor.findings import FileWarning
-from tb_ddp_doctor.nsys.database import DamagedError, NsysError
 from tb_ddp_doctor.storage import paths, time_limit
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, identity
 from tb_ddp_doctor.storage.reach import Reach
 from tb_ddp_doctor.storage.time_limit import within
 
 _PACKED = "This format is not supported: unpack it, or compress traces with gzip."
-_SQLITE = (
-    "An SQLite file cannot be read where it lies: if this is an export of Nsight Systems, copy it to a local folder "
-    "and diagnose that."
-)
 _STALE = "Left out: this digest was made of another trace than the one beside it, which is read."
 #: Reading heads waits for the disk, on network file systems for milliseconds each.
 _PEEKERS = 8
@@ -73,15 +70,15 @@ def scan(
     )
     known = {file.path for files in folders.values() for file in files}
     for parts, path, status in found:
-        if recordings.is_named_so(path.name):
+        if recorder := recorder_of(path.name):
             try:
-                folders.setdefault(parts, []).extend(recordings.files(path, status))
+                folders.setdefault(parts, []).extend(recorder.processes(path, status))
                 continue
-            except (NsysError, OSError) as error:
+            except (RecordingError, OSError) as error:
                 reason = error
             if not folders[parts]:
                 del folders[parts]
-            if isinstance(reason, DamagedError):
+            if isinstance(reason, DamagedRecordingError):
                 unreadable.append(FileWarning(str(path), f"Left out: {reason}"))
             else:
                 others.append(foreign.explained(path) or FileWarning(str(path), str(reason)))
@@ -107,7 +104,7 @@ def scan_remote(
             unreadable.append(FileWarning(str(file), _PACKED))
         elif TRACE_NAME.fullmatch(name):
             found.append((tuple(parts), file, file.stat()))
-        elif recordings.is_named_so(name) or foreign.may_be(name):
+        elif recorder_of(name) or foreign.may_be(name):
             strangers.append(file)
     root_name = root.rpartition("/")[2]
     folders = _by_folder(root_name, found, peek, unreadable)
@@ -115,8 +112,9 @@ def scan_remote(
     strangers += [file for _, file, _ in found if file not in known]
     with ThreadPoolExecutor(_PEEKERS) as pool:
         for explained in filter(None, pool.map(foreign.explained, strangers[:_MOST_STRANGERS])):
-            if explained.message == foreign.NO_RECORDING:
-                unreadable.append(FileWarning(explained.file, _SQLITE))
+            recorder = recorder_of(explained.file)
+            if recorder and explained.message == foreign.NO_RECORDING:
+                unreadable.append(FileWarning(explained.file, recorder.elsewhere))
             else:
                 others.append(explained)
     return root_name, folders
@@ -220,7 +218,7 @@ def _may_matter(entry: os.DirEntry[str]) -> bool:
 
 def _may_be(name: str) -> bool:
     """Whether a file may be a trace, a recording or another recorder's by its name."""
-    return bool(TRACE_NAME.fullmatch(trace_name(name))) or recordings.is_named_so(name) or foreign.may_be(name)
+    return bool(TRACE_NAME.fullmatch(trace_name(name))) or bool(recorder_of(name)) or foreign.may_be(name)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

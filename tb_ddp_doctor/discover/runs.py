@@ -48,6 +48,7 @@ from tb_ddp_doctor.discover.files import scan, scan_remote
 from tb_ddp_doctor.discover.folders import SAME_TIME_NS, FolderGroup, merge_folders, most_claimed
 from tb_ddp_doctor.discover.head import Head, peek
 from tb_ddp_doctor.discover.names import TRACE_NAME, is_remote, natural
+from tb_ddp_doctor.discover.recorders import recorder_of
 from tb_ddp_doctor.discover.trace_file import Parts, RankSource, TraceFile
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage import time_limit
@@ -61,6 +62,7 @@ __all__ = [
     "RankSource",
     "Run",
     "discover",
+    "has_step_range",
     "no_traces",
     "only_run",
     "parse_logdir_spec",
@@ -159,14 +161,22 @@ def only_run(location: str, *, peek: Callable[[FilePath], Head] = peek, reach: C
 
 
 def with_step_range(run: Run, name: str) -> Run:
-    """The run with the NVTX range of this name as step; of traces of other recorders, as it is."""
+    """The run with the range of this name as step; files whose recorder has no such ranges as they are."""
     if not name:
         return run
     files = [
-        replace(file, path=replace(file.path, step_range=name)) if isinstance(file.path, ProcessPath) else file
+        replace(file, path=replace(file.path, asked=name))
+        if isinstance(file.path, ProcessPath) and has_step_range(file)
+        else file
         for file in run.files
     ]
     return replace(run, files=tuple(files))
+
+
+def has_step_range(file: RankFile) -> bool:
+    """Whether a range can be named that is a step of this file."""
+    recorder = recorder_of(file.path.file.name) if isinstance(file.path, ProcessPath) else None
+    return recorder is not None and recorder.takes_step_range
 
 
 def no_traces(location: str) -> str:
@@ -384,17 +394,12 @@ def _warn_of_run(directory: str, files: list[TraceFile], world_size: int | None)
             message = f"{number} ranks were merged into this file: each is read by itself."
             order = " They are numbered in the order of their labels." if of_order[path] else ""
             yield FileWarning(str(path), f"{message}{order}")
-    assumed = sum(
-        isinstance(file.path, ProcessPath) and file.source == "order" and not TRACE_NAME.fullmatch(file.path.file.name)
-        for file in files
-    )
-    if assumed:
-        processes = "1 process" if assumed == 1 else f"{assumed} processes"
-        yield FileWarning(
-            directory,
-            f"The rank of {processes} is assumed from the order of GPUs: Nsight Systems records ranks only in NCCL's "
-            "payloads (nsys export --include-json true).",
-        )
+    numbered = (file.path.file.name for file in files if isinstance(file.path, ProcessPath) and file.source == "order")
+    for recorder, number in Counter(map(recorder_of, numbered)).items():
+        if recorder is None:
+            continue
+        processes = "1 process" if number == 1 else f"{number} processes"
+        yield FileWarning(directory, f"The rank of {processes} is assumed from {recorder.rank_order}")
 
     claims = Counter(file.world_size for file in files if file.world_size is not None)
     if len(claims) > 1:

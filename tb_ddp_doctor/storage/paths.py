@@ -97,8 +97,8 @@ class RemotePath(msgspec.Struct, frozen=True):
 
 
 class ProcessPath(msgspec.Struct, frozen=True):
-    """One process in a file of several, as those of Nsight Systems are, and traces that somebody merged: the part of
-    `Path` that reading takes.
+    """One process in a file of several, as recordings are and traces that somebody merged: the part of `Path` that
+    reading takes.
     """
 
     file: Path
@@ -106,8 +106,8 @@ class ProcessPath(msgspec.Struct, frozen=True):
     process: int
     #: What the file's name is followed by where it is shown: "pid 144"; of merged traces, as `discover.merged` has it.
     label: str
-    #: The NVTX range that is a step; "" where the reader is to choose.
-    step_range: str = ""
+    #: What its reader is asked for beside the process, as the file's recorder has it; "" for nothing.
+    asked: str = ""
 
     def __str__(self) -> str:
         return f"{self.file} ({self.label})"
@@ -142,7 +142,7 @@ def identity(path: FilePath) -> str:
     if isinstance(path, RemotePath):
         return f"{path}\n{path.size}\n{path.modified_ns}\n{path.tag}"
     if isinstance(path, ProcessPath):
-        return f"{identity(path.file)}\n{path.process}\n{path.step_range}"
+        return f"{identity(path.file)}\n{path.process}\n{path.asked}"
     status = path.stat()
     return f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
 

@@ -1,24 +1,27 @@
 """Reading a trace: one file, or one stream of bytes, to a `RankTrace`.
 
 Supported: Chrome-trace JSON as torch.profiler (Kineto) has written it since 2021, plain or gzipped, and the ranks of
-one into which several were merged; the same in Perfetto's format (`pftrace`); processes in the SQLite files of Nsight
-Systems (`nsys`).
+one into which several were merged; the same in Perfetto's format (`pftrace`); processes in the files of other
+recorders, by the readers that `discover.recorders` name.
 Whatever a file is like, reading it either gives a `RankTrace`, whose warnings say what it lacks, or `TraceError`.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 
-from tb_ddp_doctor.discover.names import PACKETS_NAME, TRACE_NAME
+from tb_ddp_doctor.discover.names import PACKETS_NAME
+from tb_ddp_doctor.discover.recorders import recorder_of
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath
 from tb_ddp_doctor.trace import native
 from tb_ddp_doctor.trace.args import MISSING
@@ -27,7 +30,6 @@ from tb_ddp_doctor.trace.document import Document
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.merged import only
 from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Header, MemoryEvents, RankTrace, TraceError
-from tb_ddp_doctor.trace.nsys.read import read as read_process
 from tb_ddp_doctor.trace.pftrace.read import Packets
 from tb_ddp_doctor.trace.stream import MAX_BYTES, chunks, open_trace
 from tb_ddp_doctor.trace.times import MAX_NS
@@ -45,13 +47,21 @@ def read(path: str | FilePath, *, name: str | None = None, max_bytes: int = MAX_
 
     TraceError, with a sentence, for a file that cannot be read or is no trace.
     """
-    if isinstance(path, ProcessPath) and not TRACE_NAME.fullmatch(path.file.name):
-        return read_process(path)
+    if isinstance(path, ProcessPath) and (recorder := recorder_of(path.file.name)):
+        return _reader(recorder.reader)(path)
     if PACKETS_NAME.fullmatch(os.path.basename(str(path))) and not isinstance(path, ProcessPath):
         return _read_packets(path, name or str(path), max_bytes)
     with open_trace(path.file if isinstance(path, ProcessPath) else path) as file:
         found = decode(chunks(file, max_bytes), name or str(path))
     return only(found, path.label) if isinstance(path, ProcessPath) else found
+
+
+@cache
+def _reader(name: str) -> Callable[[ProcessPath], RankTrace]:
+    """The function of "module:function"."""
+    module, _, function = name.partition(":")
+    found: Callable[[ProcessPath], RankTrace] = getattr(importlib.import_module(module), function)
+    return found
 
 
 def _read_packets(path: str | Path | RemotePath, name: str, max_bytes: int) -> RankTrace:

@@ -123,18 +123,18 @@ class _Reader:
             Ranges(**{name: events[name][ranges] for name in Ranges._fields}),
             tuple(self._strings),
             events["thread"][launches],
-            self._path.step_range,
+            self._path.asked,
         )
         if steps is None:
-            if self._path.step_range:
-                self._say(f"No NVTX range is called {self._path.step_range!r}: there are no steps.")
+            if self._path.asked:
+                self._say(f"No NVTX range is called {self._path.asked!r}: there are no steps.")
             return ""
         self._unmark_steps(events)
         for row, number in zip(ranges[steps.rows].tolist(), steps.numbers.tolist(), strict=True):
             events["name"][row] = self._strings[f"ProfilerStep#{number}"]
             events["category"][row] = Category.ANNOTATION
         if steps.name:
-            other = "" if self._path.step_range else "; --step-range NAME chooses another"
+            other = "" if self._path.asked else "; --step-range NAME chooses another"
             self._say(f"Steps are the NVTX range {steps.name!r}, which comes {len(steps.rows)} times{other}.")
         return steps.name
 
