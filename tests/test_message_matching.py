@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from traces import MS, digests, job
+from traces import MS, digests, job, ranks
 
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay import native_library
@@ -206,3 +206,21 @@ def test_an_all_reduce_follows_the_reduce_scatter_that_ended_right_before_it(lib
     # Without a millisecond of what rank 1 computes before its second reduce-scatter, that and its AllReduce are sooner.
     left = whatif.step_ns(Change(device_ns=np.array([[0], [MS]])))
     assert ((drawn.budget.window_ns - left) / MS).round(1).tolist() == [[1], [1]]
+
+
+def test_an_all_reduce_does_not_follow_an_all_gather_that_was_launched_later() -> None:
+    """The all-gather that prefetches the next layer's parameters ends with the reduce-scatter."""
+    drawing = """
+        rank# step |1
+              host  [b][rs][ar][b][ag]
+              gpu   [b..................][b........]
+              nccl                       [rs]
+              comm2                      [ag]
+              comm                           [ar]
+    """
+    drawn = job(ranks(drawing, drawing, steps=1))
+    table, track = drawn.digests[0].collectives, drawn.digests[0].track
+    kind = {row: drawn.digests[0].strings[table.kind[row]] for row in range(len(table))}
+    followed = np.flatnonzero(track.follows >= 0)
+    pairs = [(kind[track.launches[row]], kind[track.follows[row]]) for row in followed]
+    assert pairs == [("all_reduce", "reduce_scatter")]

@@ -391,6 +391,63 @@ def test_what_came_after_a_collective_for_want_of_its_launch_need_not_await_it()
     assert without[1, 1:] == pytest.approx([32 * MS] * 2, rel=0.01)
 
 
+def _at_median_ms(text: str, slow: int) -> list[float]:
+    """What each rank's only step takes once a slow rank's kernels take no longer than the median rank's."""
+    _, whatif = played(text)
+    chosen = np.zeros(whatif.shape, np.bool_)
+    chosen[slow] = True
+    return (whatif.step_ns(Change(device_at_median=chosen)) / MS).round(1).ravel().tolist()
+
+
+def _boxes(*drawn: tuple[str, int, int]) -> str:
+    """A lane with boxes, each from a millisecond to another."""
+    lane = " " * 120
+    for name, start, end in drawn:
+        lane = f"{lane[:start]}[{name:.<{end - start - 2}}]{lane[end:]}"
+    return lane.rstrip()
+
+
+def _hybrid(rank: int) -> str:
+    """Hybrid sharding: rank 2 is slow, rank 3 shares its layers, and ranks 0 and 1 sum gradients with these two."""
+    shards, replicas, long = f"rs/s{rank // 2}", f"ar/r{rank % 2}", 16 if rank == 2 else 8
+    kernels = [("b", start, start + long) for start in range(40, 40 + 3 * long, long)]
+    # Ranks arrive when they have computed, and when their stream is free; all end together.
+    scatters = {2: [(56, 64), (72, 80), (88, 96)], 3: [(48, 64), (64, 80), (80, 96)]}
+    sums = [(56, 72), (72, 88), (88, 104)] if rank < 2 else [(64, 72), (80, 88), (96, 104)]
+    return f"""
+    rank{rank} step |1
+          host [w][b][rs][ar][b][rs][ar][b][rs][ar][o]{_boxes(("sync", 39, 108))[39:]}
+          gpu  {_boxes(("w", 0, 40), *kernels, ("o", 104, 108))}
+          nccl {_boxes(*((shards, *at) for at in scatters.get(rank, [(48, 56), (56, 64), (64, 72)])))}
+          comm {_boxes(*((replicas, *at) for at in sums))}
+    """
+
+
+def test_kernels_are_compared_between_the_same_collectives_whatever_these_follow() -> None:
+    """AllReduces begin when a reduce-scatter ends on ranks 2 and 3, and when the one before does on the others."""
+    # Three kernels of rank 2 take 8 ms each instead of 16.
+    assert _at_median_ms("".join(map(_hybrid, range(4))), slow=2) == pytest.approx([108 - 24] * 4, abs=0.5)
+
+
+def test_a_collective_awaits_no_more_kernels_than_on_the_rank_that_shows_it() -> None:
+    """An all-gather that is launched after a kernel awaits the kernel before that one: the slow rank shows it."""
+    slow, fast = (
+        f"""
+    rank# step |1
+          host [w][ag][b][ag][b][ag][b][ag][o]
+          gpu  {_boxes(("w", 0, 40), *(("b", at, at + long) for at in (40, 40 + long, 40 + 2 * long)), ("o", *last))}
+          nccl {_boxes(("ag", 40, 44), ("ag", 44, 48), *(("ag", *at) for at in gathers))}
+        """
+        for long, gathers, last in ((20, [(60, 64), (80, 84)], (100, 104)), (8, [(48, 64), (64, 84)], (84, 88)))
+    )
+    found, _ = played(ranks(slow, fast, fast, steps=1))
+    tracks = RecordedTracks(found.digests)
+    parts = recorded_parts(found, tracks, families(found.calls)[0])
+    last = np.flatnonzero(parts.ordinal[:-1] == 3)
+    # The row of the second kernel, whose end launches the third all-gather.
+    assert parts.ordinal[tracks.parts("launches", -1)[parts.needs[last]]].tolist() == [2, 2, 2]
+
+
 def test_what_a_fix_saves_is_the_same_where_clocks_were_set_in_steps_that_are_left_out() -> None:
     usual = """
         rank# step |1

@@ -27,7 +27,7 @@ character. Lanes:
   both) of the communication stream. `ar/tp` is of
   the process group "tp": the ranks that draw one; other groups are all ranks. `ar@8` moves 8 million elements,
   `ar@0` one element.
-- comm: the same, on a second communication stream.
+- comm, comm2: the same, on a second and a third communication stream.
 - gloo: AllReduces of the CPU, on a thread of their own.
 - python: functions of the training thread, as `_FUNCTIONS` names them; inner: those that they call.
 - memory: `[30of40]` is an allocation or release after which 30 GB of the device's memory are allocated, and 40
@@ -67,7 +67,7 @@ from tb_ddp_doctor.trace.model import Events, RankTrace
 from tb_ddp_doctor.trace.reader import decode
 
 _LINE = re.compile(
-    r"^\s*(?:rank(?P<rank>\d+)\s+)?(?P<lane>step|host|within|thread\d+|autograd|again|gpu\d*|copy|nccl|comm|gloo|python|inner|memory)\s(?P<drawing>.*)$"
+    r"^\s*(?:rank(?P<rank>\d+)\s+)?(?P<lane>step|host|within|thread\d+|autograd|again|gpu\d*|copy|nccl|comm2?|gloo|python|inner|memory)\s(?P<drawing>.*)$"
 )
 _BLOCK = re.compile(
     r"\[(?P<unrecorded>\??)(?P<name>[a-z0-9_]+)(/(?P<group>\w+))?(\*(?P<times>\d+))?(@(?P<size>\d+))?[ .]*\]"
@@ -418,7 +418,7 @@ def _trace(
         for block in drawn:
             _add_compute(events, block, stream, *callers.of(block), options)
     calls = Counter[str]()
-    for stream, lane in ((_COMM_STREAM, "nccl"), (_COMM_STREAM + 1, "comm")):
+    for stream, lane in ((_COMM_STREAM, "nccl"), (_COMM_STREAM + 1, "comm"), (_COMM_STREAM + 2, "comm2")):
         for block in blocks[lane]:
             calls[block.group] += 1
             about = _about(block, groups[block.group], calls[block.group] if options.sequence else None)

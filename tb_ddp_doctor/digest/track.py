@@ -44,6 +44,8 @@ _BLOCKS_A_STEP = 32
 _SLACK_NS = 2_000
 #: The host goes on at most this long after a collective that it carries out itself, ns.
 _LEAVES_NS = 200_000
+#: So many collectives that ended right before another one arrives are looked at for the one that it follows.
+_ENDED_TOGETHER = 8
 #: The most launches in a row: few enough that the queue never blocks a row for what the row itself launched.
 _LAUNCHES_A_ROW = 128
 
@@ -696,17 +698,33 @@ def _followed(which: Indices, earliest: Ints, communication: Communication) -> I
     """For each of some collectives, the collective on another stream that ended right before it arrived, -1 if none.
 
     `which` are these collectives, `earliest` is when each could have begun otherwise, ns. The other collective was
-    launched earlier, and ended after `earliest`.
+    launched earlier, and ended after `earliest`. Of several it is the one launched last: an AllReduce follows the
+    reduce-scatter whose result it sums, and not the all-gather that ended with that.
+
+        stream 20  [all-gather........]                   launched third
+        stream 21  [reduce-scatter....]                   launched first
+        stream 24                      [all-reduce...]    launched second: follows the reduce-scatter
     """
+    found: Indices = np.full(len(which), -1, np.int32)
     known = np.flatnonzero(communication.launched_ns >= 0)
     order = known[np.argsort(communication.end_ns[known], kind="stable")]
     if not len(order) or not len(which):
-        return np.full(len(which), -1, np.int32)
-    arrival = communication.start_ns[which]
-    ended = order[np.maximum(searchsorted(communication.end_ns[order], arrival, side="right") - 1, 0)]
-    end = communication.end_ns[ended]
-    follows = (end <= arrival) & (arrival - end <= LATENCY_NS) & (end > earliest)
-    follows &= communication.stream[ended] != communication.stream[which]
-    follows &= communication.launched_ns[ended] <= communication.launched_ns[which]
-    followed: Indices = np.where(follows, ended, -1).astype(np.int32)
-    return followed
+        return found
+    arrival, launched = communication.start_ns[which], communication.launched_ns[which]
+    since = np.maximum(earliest, arrival - LATENCY_NS - 1)
+    latest = np.full(len(which), -1, np.int64)
+    at = searchsorted(communication.end_ns[order], arrival, side="right") - 1
+    some = np.flatnonzero(at >= 0)
+    for back in range(_ENDED_TOGETHER):
+        some = some[at[some] >= back]
+        ended = order[at[some] - back]
+        recent = communication.end_ns[ended] > since[some]
+        some, ended = some[recent], ended[recent]
+        if not len(some):
+            break
+        issued = communication.launched_ns[ended]
+        follows = (communication.stream[ended] != communication.stream[which[some]]) & (issued <= launched[some])
+        follows &= issued > latest[some]
+        found[some[follows]] = ended[follows]
+        latest[some[follows]] = issued[follows]
+    return found

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tb_ddp_doctor.replay.change import Change
-from tb_ddp_doctor.replay.guests import GUEST
+from tb_ddp_doctor.replay.model import GUEST
 from tb_ddp_doctor.replay.play import play
 from tb_ddp_doctor.replay.replay import Replay
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints

@@ -25,12 +25,10 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.replay.model import Parts
+from tb_ddp_doctor.replay.model import GUEST, Parts
 from tb_ddp_doctor.replay.tracks import Tracks
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
-#: `Parts.like` of a guest: it is no call of a collective.
-GUEST = -1
 _OF_GUESTS = {"own_step": -1, "step": -1, "like": GUEST, "absent_ns": 0, "transfer_ns": 0, "exposed_ns": 0}
 #: The columns in which a row that launches a guest differs from the row that launches its partner.
 _OWN: dict[str, int | bool] = {

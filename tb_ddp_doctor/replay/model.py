@@ -24,6 +24,8 @@ RowIndex = NewType("RowIndex", Indices)
 PartIndex = NewType("PartIndex", Indices)
 #: Indices, as a slice where they follow each other: it is copied from and to several times as fast.
 Some: TypeAlias = slice | NDArray[np.integer[Any]]
+#: `Parts.like` of a guest (see `guests.py`), which is no call.
+GUEST = -1
 
 
 class TrackRows(msgspec.Struct, frozen=True, eq=False):
@@ -125,7 +127,7 @@ class Parts(msgspec.Struct, frozen=True, eq=False):
     needs: RowIndex
     #: How long after its launch, and after what it needs, it arrives.
     ready_ns: Ints
-    #: Its kind and size, as a number; -1 for guests (see `guests.py`).
+    #: Its kind and size, as a number; `GUEST` for guests.
     like: Indices
     #: How many parts of that kind and size the rank has launched earlier in the step.
     ordinal: Indices

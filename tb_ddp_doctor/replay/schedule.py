@@ -26,6 +26,7 @@ from tb_ddp_doctor.replay.comparable import comparable
 from tb_ddp_doctor.replay.guests import with_guests
 from tb_ddp_doctor.replay.host_meetings import with_host_meetings
 from tb_ddp_doctor.replay.model import (
+    GUEST,
     PartIndex,
     Parts,
     RankIndex,
@@ -123,7 +124,9 @@ def _rows(tracks: Tracks, awaits: Indices, frame: StepFrame, parts: Parts, order
 
     two = np.array([family.between_two for family in frame.families], np.bool_)
     counted = launches >= 0
-    counted[counted] = ~two[parts.family[place_of_part[launches[counted]]]]
+    launched = place_of_part[launches[counted]]
+    # Guests are calls of other rows. Ranks differ in how many they have.
+    counted[counted] = ~two[parts.family[launched]] & (parts.like[launched] != GUEST)
     step, in_record = tracks.job_step(frame.step_index), moved(own_step)
     return TrackRows(
         rank=RankIndex(moved(tracks.rank)),

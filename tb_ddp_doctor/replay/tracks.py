@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +23,7 @@ from tb_ddp_doctor.job.calls import Calls, job_steps
 from tb_ddp_doctor.job.collectives import UNEVEN
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.numbering import numbered
-from tb_ddp_doctor.replay.model import Family, PartIndex, Parts, RankIndex, RowIndex, StepIndex
+from tb_ddp_doctor.replay.model import GUEST, Family, PartIndex, Parts, RankIndex, RowIndex, StepIndex
 from tb_ddp_doctor.storage.constant import is_constant, joined
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
@@ -159,9 +160,15 @@ def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
         return of_part
 
     follows = tracks.parts("follows", nothing)
-    after = np.where(follows < nothing, follows, tracks.parts("after", nothing))
+    after = of_launch(np.where(follows < nothing, follows, tracks.parts("after", nothing)), nothing)
+    ready = of_launch(tracks.column("ready_ns"), 0)
     like = numbered(calls.text("kind").code, calls.column("elements"), calls.column("group_size"))
     exposed = waiting.exposed.measure(job.axis.place(rank, arrived), job.axis.place(rank, end))
+    needs = of_launch(tracks.rows("needs"), -1)
+    # A part that began `ready_ns` after the end of the one that it came after did not begin when device work was done.
+    free = np.append(calls.column("arrival_ns"), 0) - ready == np.append(end, 0)[after]
+    launched = _Launched(launching, launches[launching], tracks.rank[launching])
+    needs = _as_other_ranks_need(needs, free & (after < nothing), launched, collective, like)
     return Parts(
         rank=RankIndex(_and(rank, 0)),
         row=_and(np.arange(nothing) - calls.first[rank], -1),
@@ -172,14 +179,60 @@ def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
         transfer_ns=np.append(end - arrived, 0),
         exposed_ns=np.append(exposed, 0),
         end_ns=np.append(end - job.clock.correction(rank, end), LONG_AGO),
-        after=PartIndex(of_launch(after, nothing)),
-        needs=RowIndex(of_launch(tracks.rows("needs"), -1)),
-        ready_ns=of_launch(tracks.column("ready_ns"), 0),
+        after=PartIndex(after),
+        needs=RowIndex(needs),
+        ready_ns=ready,
         like=_and(like, 0),
         ordinal=_and(_ordinals(numbered(rank, own_step, like)), 0),
         bytes=np.append(calls.column("bytes"), 0),
         family=_and(family, 0),
     )
+
+
+class _Launched(msgspec.Struct, frozen=True, eq=False):
+    """The rows that launch a part, in order; shape (launches,)."""
+
+    row: Ints
+    part: Indices
+    rank: Indices
+
+
+def _as_other_ranks_need(needs: Indices, free: Flags, launched: _Launched, collective: Indices, like: Ints) -> Indices:
+    """The row whose device work each part awaits (-1 for none), as the ranks tell that wait for nothing else.
+
+    A part that had to come after another collective seems to await all device work that its rank launched before, if
+    that was done by then. On a rank where it comes before some of that work is done, it shows what it does await: the
+    work up to the launch of an earlier collective. Then it awaits no more on the other ranks.
+
+        rank 0  [gemm 1][gemm 2....][gemm 3]      an all-gather launched after gemm 3
+        stream 20       [all-gather]              begins after gemm 1: that is what it awaits
+        rank 1  [gemm 1][gemm 2][gemm 3]
+        stream 20  [all-gather before..][all-g.]  comes after the one before it: no more is known
+
+    `needs` and `free` (whether the end of another collective, and no device work, let the part begin) have shape
+    (parts + 1,), as `collective`; `like`, the kind and size of each part, has shape (parts,).
+    """
+    part = launched.part
+    place = np.arange(len(part))
+    needed = needs[part]
+    some = np.flatnonzero((needed >= 0) & (needed < launched.row))
+    # The first launch after the awaited work, as so many launches before the part's own.
+    back = place[some] - np.searchsorted(launched.row, needed[some])
+    least = np.full(int(collective.max(initial=0)) + 1, len(part))
+    np.minimum.at(least, collective[part[some]], back)
+    tells = np.flatnonzero(back == least[collective[part[some]]])
+    kind = np.full(len(least), -1)
+    kind[collective[part[some[tells]]]] = like[part[some[tells] - back[tells]]]
+
+    mine = np.flatnonzero((needed == launched.row) & free[part])
+    of = collective[part[mine]]
+    earlier = mine - least[of]
+    known = (least[of] > 0) & (earlier >= 0)
+    mine, of, earlier = mine[known], of[known], earlier[known]
+    same = (launched.rank[earlier] == launched.rank[mine]) & (like[part[earlier]] == kind[of])
+    found: Indices = needs.copy()
+    found[part[mine[same]]] = launched.row[earlier[same]]
+    return found
 
 
 def families(calls: Calls) -> tuple[Ints, tuple[Family, ...]]:
@@ -295,7 +348,8 @@ def orders(tracks: Tracks, parts: Parts, families: Sequence[Family], step_index:
     step = tracks.job_step(step_index)
     total = np.zeros(ranks * steps, np.uint64)
     messages = np.flatnonzero(sends & (step >= 0))
-    before = np.cumsum((launches >= 0) & ~two[parts.family[launches]])[messages]
+    # Without guests, of which ranks have other numbers.
+    before = np.cumsum((launches >= 0) & ~two[parts.family[launches]] & (parts.like[launches] != GUEST))[messages]
     cell = tracks.rank[messages].astype(np.int64) * steps + step[messages]
     # How many collectives come before each message, counted from the rank's first message of the step.
     begins = np.flatnonzero(np.diff(cell, prepend=-1))
