@@ -408,3 +408,14 @@ def test_jobs_without_communication_have_no_matches() -> None:
 def test_calls_that_are_far_too_many_to_realign_are_not_looked_for() -> None:
     assert can_realign(1000, 1000 + (1 << 14)) and can_realign(500_000, 500_031)
     assert not can_realign(1, 1 << 20) and not can_realign(10_000, 20_000)
+
+
+def test_an_all_gather_that_opens_a_backward_pass_belongs_to_it() -> None:
+    drawing = """
+        rank0 step     |1                      |2
+              host     [fwd]                   [fwd]
+              autograd      [ag][bwd][rs]           [ag][bwd][rs]
+              gpu      [fwd]    [bwd...]       [fwd]    [bwd...]
+              nccl          [ag]        [rs]        [ag]        [rs]
+    """
+    assert digests(drawing)[0].collectives.backward.tolist() == [0, 0, 1, 1]

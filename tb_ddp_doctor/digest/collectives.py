@@ -76,11 +76,19 @@ def _launched_by(host: HostCalls, device: DeviceEvents, by_backward: Mask) -> Co
 
 
 def backward_passes(device: DeviceEvents, by_backward: Mask) -> Ints:
-    """When each backward pass begins: a run of kernels in the order of their launches that backward launched."""
-    known = np.flatnonzero(device.computes & device.is_launched)
+    """When each backward pass begins: a run of kernels in the order of their launches that backward launched.
+
+    A pass begins with its first launch, which may be that of an all-gather of parameters.
+    """
+    known = np.flatnonzero(device.is_launched & (device.computes | (device.communicates & by_backward)))
     known = known[np.argsort(device.launch_ns[known], kind="stable")]
     inside = by_backward[known]
-    begins: Ints = device.launch_ns[known][inside & ~np.concatenate(([False], inside[:-1]))]
+    first = np.flatnonzero(inside & ~np.concatenate(([False], inside[:-1])))
+    if not len(first):
+        return np.empty(0, np.int64)
+    # A run of communication alone belongs to the pass before, as an AllReduce that ends with it.
+    computes = np.add.reduceat(device.computes[known] & inside, first) > 0
+    begins: Ints = device.launch_ns[known[first[computes]]]
     return begins
 
 
