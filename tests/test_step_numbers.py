@@ -61,15 +61,19 @@ def test_a_clock_that_is_off_by_steps_moves_no_number_that_all_ranks_have(clock_
     assert not any("counts its steps" in warning.message for warning in job.warnings)
 
 
-def test_a_clock_that_is_set_within_the_record_moves_no_number() -> None:
+#: By whole steps of 30 ms, so that other steps would end together.
+@pytest.mark.parametrize("set_ms", [-60, -30, 30, 60, 90])
+def test_a_clock_that_is_set_within_the_record_moves_no_number(set_ms: int) -> None:
     read = traces.read(traces.repeat(STEP.format(number=2), 6))
     events = read[1].events
     late = events.start_ns > np.quantile(events.start_ns, 0.25)
-    set_back = replace(events, start_ns=events.start_ns + np.where(late, 100 * traces.MS, 0))
-    ranks = {rank: digest(trace) for rank, trace in (read | {1: replace(read[1], events=set_back)}).items()}
+    reset = replace(events, start_ns=events.start_ns + np.where(late, set_ms * traces.MS, 0))
+    ranks = {rank: digest(trace) for rank, trace in (read | {1: replace(read[1], events=reset)}).items()}
     numbers, said = same_numbers(ranks)
     assert not said
-    assert {tuple(one.steps.number.tolist()) for one in numbers.values()} == {(2, 3, 4, 5, 6, 7)}
+    assert {rank: one.steps.number.tolist() for rank, one in numbers.items()} == {
+        rank: one.steps.number.tolist() for rank, one in ranks.items()
+    }
 
 
 def test_steps_without_collectives_tell_nothing_of_numbers() -> None:
