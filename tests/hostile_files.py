@@ -273,7 +273,7 @@ def trace_of_many_processes(folder: Path) -> Path:
 
 
 def trace_of_250_ranks(folder: Path) -> Path:
-    """As of 250 ranks that somebody merged, 90 MB of them: each is found by reading all of it."""
+    """As of 250 ranks that somebody merged, 90 MB of them."""
     event = '{"ph":"X","cat":"cpu_op","name":"a","pid":%d,"tid":1,"ts":1,"dur":1,"args":{"rank": 1}},'
     text = "".join(event % (i * 100_000_000 + 7) for i in range(250)).encode() * 40
     return trace(folder, packed(b'{"traceEvents": [', text, 100, b"{}]}"))

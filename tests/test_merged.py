@@ -15,6 +15,7 @@ from traces import draw, ranks, write
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.discover.merged import parts
 from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.trace import reader
 
 JOB = ranks(
     """
@@ -87,6 +88,26 @@ def test_labels_number_no_ranks(tmp_path: Path) -> None:
         (1, "order", "merged.json.gz (TP01-EP00)"),
     ]
     assert any("in the order of their labels" in warning.message for warning in run.warnings)
+
+
+def test_a_merged_file_is_read_once_for_all_its_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    decode = reader.decode
+    monkeypatch.setattr(reader, "decode", lambda blocks, file: (read.append(file), decode(blocks, file))[1])
+    (run,) = discover(merge(tmp_path / "merged", as_sglang))
+    path = tmp_path / "merged" / "merged.json.gz"
+    traces = [reader.read(file.path) for file in run.files]
+    assert read == [str(path)]
+    assert [trace.file for trace in traces] == [f"{path} (TP00-EP00)", f"{path} (TP01-EP00)"]
+    # A file that was changed is read anew, as is one after another file.
+    path.write_bytes(path.read_bytes()[:-12])
+    cut = [reader.read(file.path) for file in run.files]
+    assert read == [str(path)] * 2
+    assert [warning.file for trace in cut for warning in trace.warnings] == [trace.file for trace in cut]
+    (alone, *_) = write(tmp_path / "own", JOB).iterdir()
+    reader.read(alone)
+    reader.read(run.files[0].path)
+    assert read == [str(path), str(path), str(alone), str(path)]
 
 
 def test_a_trace_of_one_rank_is_none_that_was_merged(tmp_path: Path) -> None:

@@ -15,20 +15,25 @@ from tb_ddp_doctor.trace.model import RankTrace
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def only(trace: RankTrace, part: str) -> RankTrace:
-    """The events of one part, with its own numbers of processes. The file's header is of no rank."""
+def only(trace: RankTrace, part: str, name: str) -> RankTrace:
+    """The events of one part, with its own numbers of processes. The file's header is of no rank.
+
+    `name` is what warnings call the part.
+    """
     mine = np.array([merged.part(pid) == part for pid, _ in trace.threads] + [False], np.bool_)
     chosen = mine[trace.events.thread]
     row = np.cumsum(chosen) - 1
     comms = _rows(trace.comms, chosen[trace.comms.event])
     return replace(
         trace,
+        file=name,
         header=replace(trace.header, rank=merged.rank(part), world_size=None),
         threads=tuple((merged.own_pid(pid), tid) for pid, tid in trace.threads),
         events=_rows(trace.events, chosen),
         comms=replace(comms, event=row[comms.event]),
         memory=_rows(trace.memory, mine[trace.memory.thread]),
         frames=_rows(trace.frames, mine[trace.frames.thread]),
+        warnings=tuple(replace(warning, file=name) for warning in trace.warnings),
     )
 
 

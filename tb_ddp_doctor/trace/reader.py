@@ -12,6 +12,7 @@ import importlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.discover.names import PACKETS_NAME
 from tb_ddp_doctor.discover.recorders import recorder_of
-from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath
+from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath, identity
 from tb_ddp_doctor.trace import native
 from tb_ddp_doctor.trace.args import MISSING
 from tb_ddp_doctor.trace.columns import Columns
@@ -49,11 +50,47 @@ def read(path: str | FilePath, *, name: str | None = None, max_bytes: int = MAX_
     """
     if isinstance(path, ProcessPath) and (recorder := recorder_of(path.file.name)):
         return _reader(recorder.reader)(path)
-    if PACKETS_NAME.fullmatch(os.path.basename(str(path))) and not isinstance(path, ProcessPath):
+    if isinstance(path, ProcessPath):
+        return only(_MERGED.read(path.file, max_bytes), path.label, name or str(path))
+    _MERGED.forget()
+    if PACKETS_NAME.fullmatch(os.path.basename(str(path))):
         return _read_packets(path, name or str(path), max_bytes)
-    with open_trace(path.file if isinstance(path, ProcessPath) else path) as file:
-        found = decode(chunks(file, max_bytes), name or str(path))
-    return only(found, path.label) if isinstance(path, ProcessPath) else found
+    return _read(path, name or str(path), max_bytes)
+
+
+def _read(path: str | Path | RemotePath, name: str, max_bytes: int) -> RankTrace:
+    with open_trace(path) as file:
+        return decode(chunks(file, max_bytes), name)
+
+
+class _MergedTrace:
+    """The merged file that was read last: its ranks are asked for one after the other, and one reading serves all.
+
+    It stays in memory until another file is read, or its process, which reads nothing else, ends.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: tuple[tuple[str, int], RankTrace] | None = None
+
+    def read(self, path: Path, max_bytes: int) -> RankTrace:
+        """All ranks of the file, anew where it has changed. Raises TraceError."""
+        try:
+            asked = (identity(path), max_bytes)
+        except OSError:
+            return _read(path, str(path), max_bytes)  # which says what is wrong with it
+        with self._lock:
+            if self._found is None or self._found[0] != asked:
+                self._found = None
+                self._found = (asked, _read(path, str(path), max_bytes))
+            return self._found[1]
+
+    def forget(self) -> None:
+        with self._lock:
+            self._found = None
+
+
+_MERGED = _MergedTrace()
 
 
 @cache

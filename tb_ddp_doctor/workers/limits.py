@@ -56,9 +56,10 @@ def limits_for(size: int, unpacked: int) -> Limits:
 
 
 def shared_cpu_s(size: int, unpacked: int, parts: int) -> float:
-    """CPU time that the parts of a file may take together, s: each is found by reading all of the file.
+    """CPU time that the parts of a file may take together, s.
 
-    Of a small file as much as of a file of one part.
+    The parts of a small file may take as much as a file of one part. Of a large file each process that reads parts of
+    it reads all of it, and there may be a process for each part.
     """
     return _SURE_CPU_S + (0.0 if size <= _SMALL_BYTES else parts * unpacked / _BYTES_PER_CPU_S)
 

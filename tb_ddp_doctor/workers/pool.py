@@ -5,8 +5,8 @@ can be ended, never TensorBoard or the command. Each file has limits by its size
 take is not given, and its process is ended. What comes back is read by its type (`storage.message`): nothing that a
 file makes of a parser can run here.
 
-Ranks that were merged into one file share its limits: each is found by reading all of it, so that a small file that
-names hundreds of ranks would take as many times what a file may take.
+Ranks that were merged into one file share its limits: a small file that names hundreds of ranks would otherwise take
+hundreds of times what a file may take.
 
 Each process has a pipe to the parent that is its alone: whenever it dies, be it in the middle of an answer, its pipe
 ends and the other processes go on. Its file is tried again by itself, with all of the memory, and named if its process
