@@ -230,13 +230,17 @@ def write_digest(value: RankDigest, path: Path, trace: FilePath | None = None) -
 
 
 def read_digest(path: Path) -> RankDigest:
-    """Read a digest file, which anybody may have written. Raises StoreError."""
+    """Read a digest file, which anybody may have written. Raises StoreError.
+
+    Its warnings are about this file, whatever path it says that it was made at.
+    """
     found = load(RankDigest, digest_version(), path, mapped=False)
     try:
         check(found)
     except InvalidError as error:
         raise StoreError(f"It is damaged: {error}.") from None
-    return found
+    warnings = tuple(replace(warning, file=str(path)) for warning in found.warnings)
+    return replace(found, file=str(path), warnings=warnings)
 
 
 def _write(value: Head | RankTrace | RankDigest, version: str, path: Path) -> None:

@@ -17,6 +17,8 @@ WIDE_MS = 3.0
 WHOLE_SHARE, LEAST_SHARE = 0.1, 0.001
 _TEMPLATE = re.compile(r"[<(]")
 _KERNEL_LETTERS = 60
+#: And of what: a name of megabytes, which a file may have, is as short after its first letters.
+_LOOKED_AT = 4096
 #: Lists longer than this are cut.
 _LISTED = 6
 #: Runs of more numbers than this are a range.
@@ -121,6 +123,7 @@ def capital(text: str) -> str:
 
 def kernel(name: str) -> str:
     """A kernel's name without its template's and call's arguments, and not longer than a line takes."""
+    name = name[:_LOOKED_AT]
     plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
     short = _TEMPLATE.split(plain, maxsplit=1)[0].strip() or name
     return short if len(short) <= _KERNEL_LETTERS else f"{short[:_KERNEL_LETTERS]}..."

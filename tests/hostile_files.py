@@ -206,6 +206,21 @@ def digest_of_many_collectives(folder: Path) -> Path:
     return path
 
 
+def digest_of_one_long_name(folder: Path) -> Path:
+    """All of 60,000 kinds of kernels, and what is launched after each gap, have one name of a megabyte."""
+    path, made = _digest(folder), digests(JOB)[RANK]
+    strings = (*made.strings, "n" * 1_000_000)
+    tables = {}
+    for name in ("kernels", "gap_ops"):
+        table = getattr(made, name)
+        columns = {each: np.zeros(60_000, getattr(table, each).dtype) for each in table.__struct_fields__}
+        columns |= {each: np.full(60_000, len(strings) - 1, np.int32) for each in ("name", "kernel") if each in columns}
+        tables[name] = replace(table, **columns)
+    with path.open("wb") as file:
+        column_file.dump(replace(made, strings=strings, file=str(path), **tables), digest_version(), file)
+    return path
+
+
 def digest_with_a_large_index(folder: Path) -> Path:
     path, index, columns = _digested(folder)
     index["values"]["strings"] = [[] for _ in range(550_000)]
@@ -364,14 +379,22 @@ def record(folder: Path) -> Path:
 
 
 #: Those of which nothing has to be said: of texts that are none, pipes, and what is only told where it is of use.
-SILENT = (pipes, digest_that_is_overwritten, record, trace_of_many_steps, snapshot_of_unclosed_annotations)
+SILENT = (
+    pipes,
+    digest_that_is_overwritten,
+    digest_of_one_long_name,
+    record,
+    trace_of_many_steps,
+    snapshot_of_unclosed_annotations,
+)
 CASES: dict[str, Callable[[Path], Path]] = {
     case.__name__: case
     for case in (
         dump_of_shared_lists, dump_of_ranks, dump_of_a_large_group, dump_of_one_hash, answer_of_ras,
         stacks_that_are_read_over_and_over, snapshot_of_shared_blocks, snapshot_of_unclosed_annotations,
         sqlite_whose_pages_share_a_child, sqlite_with_a_computed_column, digest_with_wrong_columns,
-        digest_of_one_column, digest_of_many_collectives, digest_with_a_large_index, digest_that_is_overwritten,
+        digest_of_one_column, digest_of_many_collectives, digest_of_one_long_name,
+        digest_with_a_large_index, digest_that_is_overwritten,
         trace_of_many_processes, trace_of_250_ranks, trace_of_a_million_kernels, trace_of_empty_blocks,
         trace_of_many_steps, trace_that_never_answers, log_that_never_answers, snapshot_that_never_answers,
         pipes, link_to_proc, calibration, record,

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -22,8 +23,10 @@ from tb_ddp_doctor.digest import valid
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage.column_file import StoreError, dump
 from tb_ddp_doctor.storage.whole_file import written_whole
+from tb_ddp_doctor.view.details import DETAILS
 
 
 def made(rank: int = 0) -> RankDigest:
@@ -99,6 +102,18 @@ def test_tables_made_of_a_trace_that_do_not_fit_cost_its_rank(tmp_path: Path, mo
     assert diagnosis.ranks == (1,)
     (warning,) = [one for one in diagnosis.warnings if one.message.startswith("Rank 0 is left out")]
     assert "the tables made of it do not fit each other: it points to entry 1,000,000 of" in warning.message
+
+
+def test_a_digest_tells_of_no_file_but_itself(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.pt.trace.json.digest"
+    told = FileWarning("/etc/passwd", "Rank 1 is left out.", "lost-end")
+    written(path, replace(made(0), file="/etc/passwd", warnings=(told,)))
+    written(tmp_path / "rank1.pt.trace.json.digest", made(1))
+    read = read_digest(path)
+    assert (read.file, [warning.file for warning in read.warnings]) == (str(path), [str(path)])
+    result = engine.diagnose(discover(tmp_path)[0], reading=engine.Reading(Cache()))
+    assert "passwd" not in str(msgspec.json.encode(result.diagnosis))
+    assert "passwd" not in str([make(result) for make in DETAILS.values()])
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [("|O", [1]), ("<i8", [-1]), ("<i8", [1 << 60]), ("|V8", [1]), ("x", [1])])

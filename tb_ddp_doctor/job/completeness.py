@@ -222,8 +222,11 @@ def _other_names(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """
     counts: dict[int, dict[str, int]] = {}
     for rank, digest in digests.items():
-        table, own = digest.kernels, Counter[str]()
+        table, counted, own = digest.kernels, Counter[int](), Counter[str]()
         for name, count in zip(table.name.tolist(), table.count.tolist(), strict=True):
+            counted[name] += count
+        # Each name once: one of a megabyte may be that of 60,000 rows.
+        for name, count in counted.items():
             if name >= 0 and not is_communication_kernel(digest.strings[name]):
                 own[digest.strings[name]] += count
         if own and digest.has_device:

@@ -353,7 +353,7 @@ def is_loader(name: str) -> bool:
 
 def is_communication_kernel(name: str) -> bool:
     """Whether a device kernel moves data between ranks."""
-    return bool(_COMMUNICATION_KERNEL.search(name) or exchanges_tokens(name))
+    return bool(_COMMUNICATION_KERNEL.search(name[:_LETTERS]) or exchanges_tokens(name))
 
 
 def exchanges_tokens(kernel: str) -> str:
