@@ -128,6 +128,14 @@ def test_sums_of_categories_are_those_of_an_independent_count() -> None:
     assert (got.reserved_but_unallocated, got.reserved) == (expected["free"], expected.total())
 
 
+def test_a_snapshot_in_which_nothing_is_allocated_gets_a_sentence() -> None:
+    (said,) = memory_text.snapshot_sentences(of("....", ".."))
+    assert said.startswith("Rank 0 has nothing allocated, and 6.0 MB reserved in 2 blocks: ")
+    (said,) = memory_text.snapshot_sentences(of())
+    assert said.startswith("Rank 0 has nothing allocated or reserved: ")
+    assert len(memory_text.snapshot_sentences(of("....", oom=(9, 1)))) > 1
+
+
 def test_a_block_without_a_stack_is_of_what_was_annotated_when_it_was_allocated() -> None:
     allocation = {"action": "alloc", "addr": 1 << 30, "size": MB, "time_us": 50}
     notes = [
@@ -250,11 +258,6 @@ def test_a_snapshot_whose_lists_are_shared_costs_itself(folder: Path, content: d
     assert warning.message == (
         "As a snapshot of memory: Written out, its shared lists are over 4,000,000 values: it is not read."
     )
-
-
-def test_a_snapshot_in_which_nothing_is_active_is_read() -> None:
-    (first, *_) = memory_text.snapshot_sentences(of("..."))
-    assert first == "Rank 0 has 0 bytes allocated of 3.0 MB reserved."
 
 
 def test_a_request_of_no_bytes_is_none_that_failed() -> None:

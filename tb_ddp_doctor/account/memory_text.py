@@ -68,6 +68,8 @@ def sentences(memory: Memory) -> list[str]:
 def snapshot_sentences(one: MemorySnapshot) -> list[str]:
     """The sentences on a snapshot of torch.cuda.memory."""
     whose = f"Rank {one.rank}" if one.rank is not None else "A rank"
+    if not one.allocated and not one.failure:
+        return [_nothing_allocated(whose, one)]
     parts = sorted(((size, name) for name, size in one.categories.items() if size), reverse=True)
     listed = wording.listing([f"{step_parts.MEMORY[name].title} {wording.size(size)}" for size, name in parts])
     lines = [
@@ -96,6 +98,20 @@ def snapshot_sentences(one: MemorySnapshot) -> list[str]:
             + (f": {_places(failure.holders)}." if failure.holders else ".")
         )
     return lines
+
+
+def _nothing_allocated(whose: str, one: MemorySnapshot) -> str:
+    """What is said of a snapshot in which no tensor has memory."""
+    if not one.reserved:
+        return (
+            f"{whose} has nothing allocated or reserved: the snapshot was taken before the first tensor, or after the "
+            "last one and torch.cuda.empty_cache()."
+        )
+    return (
+        f"{whose} has nothing allocated, and {wording.size(one.reserved)} reserved in {one.free_blocks} "
+        f"block{'s' if one.free_blocks > 1 else ''}: the snapshot was taken after all tensors were released. To see "
+        "what needs the memory, take one while a step runs, or when memory runs out."
+    )
 
 
 def _places(holders: Sequence[MemoryHolder]) -> str:
