@@ -242,20 +242,11 @@ def theme(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-VIEWS = (
-    "verdict",
-    "findings",
-    "budget",
-    "steps",
-    "timeline",
-    "communication",
-    "memory",
-    "operators",
-    "ranks",
-    "plan",
-    "quality",
-    "compare",
+_LISTED = (
+    (Path(__file__).parents[1] / "frontend" / "src" / "views.js").read_text().partition("export const VIEWS = [")[2]
 )
+#: The views of the tab, in order, as `frontend/src/views.js` lists them.
+VIEWS = tuple(re.findall(r"^  (\w+),$", _LISTED, re.MULTILINE))
 
 
 def opened(page: Page, base: str, view: str = "verdict", dark: bool = False, **place: str) -> FrameLocator:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -26,6 +28,8 @@ from tab import (
     unfold,
     violations_of_axe,
 )
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"], indirect=True)
@@ -176,6 +180,39 @@ def test_the_views_tabs_take_one_line(page: Page, server: str) -> None:
         page.set_viewport_size({"width": width, "height": 900})
         tops = tab.locator(".tabs a").evaluate_all("tabs => tabs.map((tab) => tab.getBoundingClientRect().top)")
         assert len(set(tops)) == 1, width
+
+
+def test_a_further_view_fits(page: Page, server: str) -> None:
+    """docs/adding-a-view.md: its view, by its two files, is a tab like the others."""
+    text = (ROOT / "docs" / "adding-a-view.md").read_text()
+    (module,) = re.findall(r"```js\n(.*?)```", text, re.DOTALL)
+    ((name, pieces),) = re.findall(r"```diff\n--- (\S+)\n(.*?)```", text, re.DOTALL)
+    listed = (ROOT / name).read_text()
+    for piece in pieces.split("@@\n"):
+        lines = piece.splitlines(keepends=True)
+        before, after = ("".join(line[1:] for line in lines if line[0] in f" {sign}") for sign in "-+")
+        assert listed.count(before) == 1
+        listed = listed.replace(before, after)
+    javascript = "text/javascript"
+    page.route("**/views.js", lambda route: route.fulfill(body=listed, content_type=javascript))
+    page.route("**/views/waits.js", lambda route: route.fulfill(body=module, content_type=javascript))
+    tab = opened(page, server, "waits")
+    chosen(tab, "straggler_cpu")
+    for width in (1000, 1341, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        drawn(tab, "waits")
+        assert tab.locator(".waits tbody tr").count() == 4
+        tops = tab.locator(".tabs a").evaluate_all("tabs => tabs.map((tab) => tab.getBoundingClientRect().top)")
+        assert len(tops) in (0, len(VIEWS) + 1) and len(set(tops)) <= 1, width
+        unfold(tab)
+        assert too_wide(tab, "html", "main", ".runs") == [], width
+    assert violations_of_axe(page) == []
+
+
+def test_the_page_on_views_says_all_of_a_view() -> None:
+    said = re.findall(r"^\| `(\w+)", (ROOT / "docs" / "adding-a-view.md").read_text(), re.MULTILINE)
+    typed = (ROOT / "frontend" / "src" / "views.js").read_text().partition("@typedef {object} View\n")[2]
+    assert said == re.findall(r"@property {.*} \[?(\w+)", typed.partition("*/")[0])
 
 
 def test_text_from_a_trace_stays_text(page: Page, server: str) -> None:
