@@ -204,6 +204,8 @@ export interface Diagnosis {
   /** The parts that the headline begins with, and what it says after them; null and "" where it tells no cost. */
   headline_parts: Headline | null;
   headline_rest: string;
+  /** null where the user says neither what a step does nor what a GPU costs. */
+  rates: Rates | null;
   findings: Finding[];
   /** What is no fault and could be faster still, the largest saving first: findings of severity "opportunity". Their costs are what their fixes save in turn once all `findings` are fixed; they lie within the account's floor. */
   opportunities: Finding[];
@@ -734,6 +736,34 @@ export interface RankBytes {
   sent: number;
 }
 
+/** What the fix of a finding or an opportunity alone would bring; None where the workload does not say. */
+export interface RateGain {
+  /** Its id. */
+  finding: string;
+  /** More tokens and samples a second and GPU. */
+  tokens_per_second: number | null;
+  samples_per_second: number | null;
+  /** What the same steps would cost less in a day, of all GPUs. */
+  money_per_day: number | null;
+}
+
+/** The step in the user's units; None where the workload does not say. */
+export interface Rates {
+  workload: Workload;
+  /** Per GPU. */
+  tokens_per_second: number | null;
+  samples_per_second: number | null;
+  /** Of all GPUs of the job. */
+  money_per_day: number | null;
+  /** Share of the peak FLOPS that the user's model FLOPs take, and with what is computed again; and the same of the FLOPs that the doctor counts, 0 to 1. null where the peak is not known, too. */
+  mfu: number | null;
+  hfu: number | null;
+  counted_mfu: number | null;
+  counted_hfu: number | null;
+  /** Of each finding and opportunity that costs something, in their order. */
+  gains: RateGain[];
+}
+
 /** What to record once more, to learn more of a finding. */
 export interface RecordingToMake {
   /** What the traces at hand do not tell. */
@@ -910,4 +940,14 @@ export interface Window {
   end: string;
   /** Start and end of the evidence itself. */
   seen: [string, string];
+}
+
+/** What a step of the whole job does and what a GPU costs, as the user says; None where the user does not. */
+export interface Workload {
+  tokens_per_step: number | null;
+  samples_per_step: number | null;
+  /** Floating-point operations of the model, forward and backward, without what is computed again. */
+  model_flops_per_step: number | null;
+  /** The price of a GPU for an hour, in any currency. */
+  gpu_hour: number | null;
 }

@@ -6,9 +6,10 @@ from tb_ddp_doctor.version import __version__
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.api import compare, diagnose, examine_dumps, plan
+    from tb_ddp_doctor.findings import Workload
     from tb_ddp_doctor.planning.model import Question
 
-__all__ = ["Question", "__version__", "compare", "diagnose", "examine_dumps", "plan"]
+__all__ = ["Question", "Workload", "__version__", "compare", "diagnose", "examine_dumps", "plan"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from tb_ddp_doctor.comparison import build
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
 from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.findings import Diagnosis
+from tb_ddp_doctor.findings import Diagnosis, Workload
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.answer import OVERVIEW, answer
 from tb_ddp_doctor.planning.model import PlanResult, Question
@@ -44,12 +44,14 @@ def diagnose(
     cache: Logdir | bool | None = True,
     scheduler: str = "",
     step_range: str = "",
+    workload: Workload | None = None,
 ) -> list[Diagnosis]:
     """Diagnose every run below a log directory, in the order of their names.
 
     `settings` sets thresholds by rule and name, `{"straggler": {"min_excess": 0.05}}`. What was read is kept in the
     user's cache directory; `cache` names another one, and False or None keeps nothing. `scheduler` is the address of a
     Dask cluster to read on. `step_range` is the NVTX range that is a step in recordings of Nsight Systems.
+    `workload` says what a step does and what a GPU costs; its rates are then in `Diagnosis.rates`.
 
     Raises DiscoverError where there is no run, engine.RunError where none can be diagnosed, and ValueError for
     settings that name nothing. A run that cannot be diagnosed beside others is left out with a DoctorWarning.
@@ -63,7 +65,11 @@ def diagnose(
     with executor(scheduler) as workers:
         for run in runs:
             try:
-                diagnoses.append(_result(run, engine.Reading(kept, workers), settings or {}).diagnosis)
+                diagnoses.append(
+                    _result(
+                        run, engine.Reading(kept, workers, workload=workload or Workload()), settings or {}
+                    ).diagnosis
+                )
             except engine.RunError as error:
                 failed.append(error)
     if not diagnoses:

@@ -39,6 +39,7 @@ from tb_ddp_doctor.findings import (
     FileWarning,
     Network,
     WarningKind,
+    Workload,
 )
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
@@ -77,6 +78,8 @@ class Reading(msgspec.Struct, frozen=True):
     expected: Collection[str] = ()
     #: What the ranks and links can do, in place of what lies beside the traces.
     calibration: Calibration | None = None
+    #: What a step does and what a GPU costs, in place of what the traces say.
+    workload: Workload = Workload()
 
 
 #: No job has more; larger numbers in a file are nonsense, and each rank that is missing is listed.
@@ -152,6 +155,7 @@ def diagnose(
         network=network,
         rank_evidence=rank_evidence,
         calibration=calibration,
+        workload=_workload(reading.workload, job),
         warnings=(*job.warnings, *unusable, *unread),
     )
     lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}
@@ -292,6 +296,17 @@ def _calibration(run: Run, reading: Reading) -> tuple[Calibration | None, list[F
     except Exception as error:
         _log.debug("reading %s failed", path, exc_info=True)
         return None, [FileWarning(str(path or directory), f"Left out: reading it failed ({type(error).__name__}).")]
+
+
+def _workload(given: Workload, job: Job) -> Workload:
+    """What the user says of a step: now, else when it was captured."""
+    told = [digest.header.workload for digest in job.digests]
+    return Workload(
+        **{
+            name: next((value for one in (given, *told) if (value := getattr(one, name)) is not None), None)
+            for name in Workload.__struct_fields__
+        }
+    )
 
 
 def _with_snapshots(run: Run, diagnosis: Diagnosis) -> Diagnosis:

@@ -635,6 +635,48 @@ class Setting(msgspec.Struct, frozen=True):
         return "clock skew" if self.may_use_network else "spread of the ends of collectives"
 
 
+class Workload(msgspec.Struct, frozen=True):
+    """What a step of the whole job does and what a GPU costs, as the user says; None where the user does not."""
+
+    tokens_per_step: float | None = None
+    samples_per_step: float | None = None
+    #: Floating-point operations of the model, forward and backward, without what is computed again.
+    model_flops_per_step: float | None = None
+    #: The price of a GPU for an hour, in any currency.
+    gpu_hour: float | None = None
+
+
+class RateGain(msgspec.Struct, frozen=True):
+    """What the fix of a finding or an opportunity alone would bring; None where the workload does not say."""
+
+    #: Its id.
+    finding: str
+    #: More tokens and samples a second and GPU.
+    tokens_per_second: float | None
+    samples_per_second: float | None
+    #: What the same steps would cost less in a day, of all GPUs.
+    money_per_day: float | None
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """The step in the user's units; None where the workload does not say."""
+
+    workload: Workload
+    #: Per GPU.
+    tokens_per_second: float | None
+    samples_per_second: float | None
+    #: Of all GPUs of the job.
+    money_per_day: float | None
+    #: Share of the peak FLOPS that the user's model FLOPs take, and with what is computed again; and the same of the
+    #: FLOPs that the doctor counts, 0 to 1. None where the peak is not known, too.
+    mfu: float | None
+    hfu: float | None
+    counted_mfu: float | None
+    counted_hfu: float | None
+    #: Of each finding and opportunity that costs something, in their order.
+    gains: tuple[RateGain, ...]
+
+
 class Diagnosis(msgspec.Struct, frozen=True):
     """All that the doctor says of one run."""
 
@@ -682,6 +724,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     #: What is no fault and could be faster still, the largest saving first: findings of severity "opportunity". Their
     #: costs are what their fixes save in turn once all `findings` are fixed; they lie within the account's floor.
     opportunities: tuple[Finding, ...] = ()
+    #: None where the user says neither what a step does nor what a GPU costs.
+    rates: Rates | None = None
 
     @property
     def level(self) -> Level:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tb_ddp_doctor.findings import Network
+from tb_ddp_doctor.findings import Network, RateGain, Rates
 
 #: How times are rounded: from so many ms on, the unit in ms, its name, and digits. The frontend has these tables too,
 #: in `rounding.js`.
@@ -15,6 +15,8 @@ TIMES = ((10_000.0, 1000.0, "s", 2), (0.995, 1.0, "ms", 1), (0.01, 1.0, "ms", 2)
 WIDE_MS = 3.0
 #: Shares from here on are whole percents; those below this one are not told apart.
 WHOLE_SHARE, LEAST_SHARE = 0.1, 0.001
+#: Rates below this have digits.
+FEW = 100
 _TEMPLATE = re.compile(r"[<(]")
 _KERNEL_LETTERS = 60
 #: And of what: a name of megabytes, which a file may have, is as short after its first letters.
@@ -69,6 +71,19 @@ def size(count: float) -> str:
 def gigabytes_per_second(rate: float) -> str:
     """A rate in bytes per second, GB = 1e9 bytes."""
     return f"{rate / 1e9:.1f} GB/s"
+
+
+def rates(told: Rates | RateGain | None, sign: str = "") -> str:
+    """Tokens and samples a second and GPU, and money a day: "41,920 tokens/s per GPU, 384.00 a day"; "" for none."""
+    if told is None:
+        return ""
+    parts = [
+        f"{sign}{value:,.{0 if value >= FEW else 2}f} {name}/s per GPU"
+        for name, value in (("tokens", told.tokens_per_second), ("samples", told.samples_per_second))
+        if value is not None
+    ]
+    parts += [f"{told.money_per_day:,.2f} a day"] if told.money_per_day is not None else []
+    return ", ".join(parts)
 
 
 def listing(items: Sequence[object]) -> str:

@@ -11,12 +11,14 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.account import memory_text
 from tb_ddp_doctor.account.floor import floor_lines
+from tb_ddp_doctor.account.rates import rates
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.account.verdict import verdict
 from tb_ddp_doctor.account.witnesses import Contradiction, Witnesses, contradictions, doubted
 from tb_ddp_doctor.facts import traffic as measured
 from tb_ddp_doctor.facts import unrecognised
 from tb_ddp_doctor.facts.arrivals import arrivals, traffic
+from tb_ddp_doctor.facts.compute import Utilization, utilization
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.memory import memory
 from tb_ddp_doctor.facts.replayed import whatif
@@ -35,6 +37,7 @@ from tb_ddp_doctor.findings import (
     PathStep,
     RuleOutcome,
     Traffic,
+    Workload,
 )
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.critical_path import PathOfStep, critical_path
@@ -106,6 +109,7 @@ def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, la
         headline_parts=said.parts,
         headline_rest=said.rest,
         opportunities=savings.opportunities,
+        rates=rates(job, (*savings.findings, *savings.opportunities), _utilization(facts)),
     )
 
 
@@ -143,6 +147,19 @@ def _communication(facts: Facts) -> tuple[Traffic, ...]:
         return ()
     ranks = facts.job.ranks
     return tuple(_traffic(one, ranks) for one in table)
+
+
+def _utilization(facts: Facts) -> Utilization | None:
+    """What of the device's peak the model uses; None where the traces do not show it, and where it fails."""
+    if facts.job.workload == Workload():
+        return None
+    try:
+        return facts.get(utilization)
+    except MissingFactError:
+        return None
+    except Exception:
+        _log.debug("counting the model's operations failed", exc_info=True)
+        return None
 
 
 def _critical_path(facts: Facts) -> tuple[PathStep, ...]:

@@ -59,6 +59,9 @@ class Doctor:
         margin_s: float | None = None,
         patience_s: float = 300.0,
         on_hang_s: float | None = None,
+        tokens_per_step: float | None = None,
+        samples_per_step: float | None = None,
+        model_flops_per_step: float | None = None,
     ) -> None:
         """Make one on every rank, with the same arguments.
 
@@ -77,6 +80,9 @@ class Doctor:
         Recorder's entries into `hang/` in the log directory; `ddp-doctor dump LOGDIR` asks for that at any time. It is
         longer than the longest pause of a healthy job: a checkpoint, an evaluation, the first batch.
 
+        `tokens_per_step`, `samples_per_step` and `model_flops_per_step` are of a step of the whole job: diagnoses then
+        also have tokens/s and samples/s per GPU, and the MFU by these FLOPs.
+
         Raises ValueError for arguments that make no sense, and nothing afterwards.
         """
         if keep not in get_args(Keep):
@@ -87,6 +93,12 @@ class Doctor:
         max_gb = _number("max_gb", max_gb) if max_gb is not None else None
         margin_s = _number("margin_s", margin_s) if margin_s is not None else None
         poll_s, patience_s = _number("poll_s", poll_s, above=True), _number("patience_s", patience_s)
+        told = {
+            "tokens_per_step": tokens_per_step,
+            "samples_per_step": samples_per_step,
+            "model_flops_per_step": model_flops_per_step,
+        }
+        self._told = {name: _number(name, value, above=True) for name, value in told.items() if value is not None}
         every = _whole("every", every) if every is not None else None
         self._schedule = CaptureSchedule(every, _whole("steps", steps), stacks, memory)
         self._logdir = Path(logdir).absolute()
@@ -337,7 +349,7 @@ class Doctor:
         if not agent.has_room():
             self._say_missing(window, "traces of earlier captures still wait to be digested")
             return
-        recorder = Recorder(window, self._who, self._watched)
+        recorder = Recorder(window, self._who, self._watched, self._told)
         try:
             recorder.prepare()
         except BusyError as error:

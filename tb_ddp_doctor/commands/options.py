@@ -86,6 +86,18 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="also show what allocated memory is made of at the peak, and what would save some of it",
     )
+    for name, what, meaning in (
+        ("tokens", "TOKENS", "tokens of a step of the whole job"),
+        ("samples", "SAMPLES", "samples of a step of the whole job"),
+        ("model-flops", "FLOPS", "the model's FLOPs in a step of the whole job"),
+    ):
+        shown = "its MFU beside the one that is counted" if name == "model-flops" else f"{name}/s per GPU"
+        diagnose.add_argument(
+            f"--{name}-per-step", type=number("a number"), metavar=what, help=f"{meaning}: also show {shown}"
+        )
+    diagnose.add_argument(
+        "--gpu-hour", type=number("a price"), metavar="PRICE", help="what a GPU costs an hour: also show money a day"
+    )
     diagnose.add_argument(
         "--fail-on",
         choices=[severity.label for severity in Severity],

@@ -15,6 +15,7 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import load
 from tb_ddp_doctor.commands.output import complain, looking, progress
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, has_step_range, no_traces, with_step_range
+from tb_ddp_doctor.findings import Workload
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.storage.cache_directory import default_directory
 from tb_ddp_doctor.storage.reach import Reach
@@ -24,7 +25,9 @@ from tb_ddp_doctor.workers.cluster import executor
 
 def reading_of(options: argparse.Namespace, cache: Cache, workers: Executor | None) -> engine.Reading:
     """How files are read. Raises CalibrationError for a calibration that is none."""
-    return engine.Reading(cache, workers, calibration=load(options.calibration) if options.calibration else None)
+    calibration = load(options.calibration) if options.calibration else None
+    told = {name: getattr(options, name, None) for name in Workload.__struct_fields__}
+    return engine.Reading(cache, workers, calibration=calibration, workload=Workload(**told))
 
 
 def cache_of(options: argparse.Namespace) -> Cache:

@@ -221,7 +221,8 @@ def _kernels(facts: Facts) -> KernelTable:
 
 
 @fact
-def _utilization(facts: Facts) -> Utilization:
+def utilization(facts: Facts) -> Utilization:
+    """What of the device's peak the job's model uses."""
     job = facts.job
     needs_device(job)
     if not any(digest.header.has_shapes for digest in job.digests):

@@ -31,6 +31,8 @@ def print_brief(console: Console, result: Result, *, is_all: bool) -> None:
     """Print the lines; `is_all` if the rest follows."""
     diagnosis = result.diagnosis
     print_code(console, _cropped(f"{printable(diagnosis.name)}: {size(result)}", console.width), "bold")
+    if rates := wording.rates(diagnosis.rates):
+        print_wrapped(console, f"{rates}.", "bold")
     level = diagnosis.level
     print_wrapped(console, printable(_verdict(diagnosis)), "bold" if level == "info" else STYLES[level])
     for mark, finding in marked(diagnosis)[:_SHOWN]:

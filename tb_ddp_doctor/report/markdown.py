@@ -42,7 +42,10 @@ def _run(result: Result) -> Iterator[str]:
     yield f"**{escaped(diagnosis.headline)}**"
     steps = f"{len(diagnosis.steps)} step{'' if len(diagnosis.steps) == 1 else 's'}"
     length = wording.duration(diagnosis.step_ms)
-    yield f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks, {steps}, {length} a step"
+    rates = wording.rates(diagnosis.rates)
+    yield f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks, {steps}, {length} a step{rates and ', '}{rates}"
+    if diagnosis.rates and (used := shown.utilization(diagnosis.rates)):
+        yield used
     if diagnosis.findings:
         yield _findings(diagnosis.findings, diagnosis, "finding", "costs a step")
         yield from (_finding(finding, result) for finding in diagnosis.findings)
@@ -75,8 +78,10 @@ def _findings(findings: Sequence[Finding], diagnosis: Diagnosis, kind: str, cost
 
 def _finding(finding: Finding, result: Result) -> str:
     advice, _, code = finding.fix.partition("\n\n")
+    gain = shown.gain(finding, result.diagnosis)
     parts = [
         escaped(finding.why),
+        f"Its fix brings: {gain}." if gain else "",
         "\n".join(f"- See {escaped(where(evidence, result.job))}" for evidence in finding.evidence[:_MOST_EVIDENCE]),
         f"**Fix:** {escaped(advice)}",
         code_block(code) if code else "",

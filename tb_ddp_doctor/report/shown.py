@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.account import verdict
-from tb_ddp_doctor.findings import Account, AccountLine, Diagnosis, Evidence, Finding
+from tb_ddp_doctor.findings import Account, AccountLine, Diagnosis, Evidence, Finding, Rates
 from tb_ddp_doctor.job.model import Job
 
 #: What the floor is not.
@@ -69,6 +69,25 @@ def left_out(account: Account) -> Iterator[str]:
     """A sentence for each step that is in the traces and not in the account."""
     for step in account.left_out:
         yield f"Not counted: step {step.step} ({step.ms:.1f} ms): {step.reason.rstrip('.')}."
+
+
+def gain(finding: Finding, diagnosis: Diagnosis) -> str:
+    """What the fix of a finding brings in the user's units; "" where these are not given."""
+    gains = diagnosis.rates.gains if diagnosis.rates else ()
+    return wording.rates(next((one for one in gains if one.finding == finding.id), None), "+")
+
+
+def utilization(rates: Rates) -> str:
+    """MFU and HFU of the user's FLOPs beside those that are counted, a sentence; "" where neither is known."""
+    known = [
+        f"MFU {wording.percent(mfu)}{f', HFU {wording.percent(hfu)}' if hfu is not None else ''} {of}"
+        for mfu, hfu, of in (
+            (rates.mfu, rates.hfu, "by your FLOPs"),
+            (rates.counted_mfu, rates.counted_hfu, "by the FLOPs of the trace's ops"),
+        )
+        if mfu is not None
+    ]
+    return f"{'; '.join(known)}." if known else ""
 
 
 def cost(finding: Finding, step_ms: float) -> str:

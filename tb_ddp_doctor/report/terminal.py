@@ -83,6 +83,9 @@ def _print_all(console: Console, result: Result) -> None:
     diagnosis = result.diagnosis
     for mark, finding in marked(diagnosis):
         _print_finding(console, mark, finding, result)
+    if diagnosis.rates and (used := shown.utilization(diagnosis.rates)):
+        print_wrapped(console, used)
+        console.print()
     _print_account(console, diagnosis)
     console.print(_fitting(console, diagnosis))
     if diagnosis.phases_ms:
@@ -168,6 +171,8 @@ def _print_finding(console: Console, mark: str, finding: Finding, result: Result
     console.print(line, soft_wrap=True)
     advice, _, code = finding.fix.partition("\n\n")
     print_wrapped(console, printable(finding.title), indent=_INDENT)
+    if gain := shown.gain(finding, result.diagnosis):
+        print_wrapped(console, f"Its fix brings: {gain}.", indent=_INDENT)
     print_wrapped(console, printable(finding.why), indent=_INDENT)
     for evidence in finding.evidence:
         print_wrapped(console, f"See {printable(where(evidence, result.job))}", "dim", _INDENT)

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.findings import FileWarning, Workload
 
 Ints: TypeAlias = NDArray[np.int64]
 Indices: TypeAlias = NDArray[np.int32]
@@ -188,6 +188,8 @@ class Header(msgspec.Struct, frozen=True):
     step_range: str = ""
     #: "nsys" for what Nsight Systems recorded; "" for Kineto.
     recorder: str = ""
+    #: What a step does, as the user told the `Doctor` that captured it ("ddp_doctor").
+    workload: Workload = Workload()
 
 
 class RankTrace(msgspec.Struct, frozen=True, eq=False):

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from tb_ddp_doctor.discover.names import PACKETS_NAME
 from tb_ddp_doctor.discover.recorders import recorder_of
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath, identity
+from tb_ddp_doctor.findings import Workload
 from tb_ddp_doctor.trace import native
 from tb_ddp_doctor.trace.args import MISSING
 from tb_ddp_doctor.trace.columns import Columns
@@ -40,6 +41,10 @@ _log = logging.getLogger(__name__)
 Blocks: TypeAlias = Iterable[memoryview | bytes]
 #: Beyond, a sum of two numbers would not fit 64 bits.
 _MOST = 1 << 62
+#: No step has more tokens, samples or operations.
+_MOST_AMOUNT = 1e30
+#: What the user may tell the `Doctor` of a step.
+_TOLD = ("tokens_per_step", "samples_per_step", "model_flops_per_step")
 Table = TypeVar("Table", Events, CommArgs, MemoryEvents)
 
 
@@ -227,7 +232,20 @@ def _header(members: Mapping[str, Any], losses: Losses) -> Header:
         base_ns=base_ns,
         has_shapes=_is_set(members.get("record_shapes")),
         has_stacks=_is_set(members.get("with_stack")),
+        workload=_workload(_dict(members.get("ddp_doctor"))),
     )
+
+
+def _workload(told: Mapping[str, Any]) -> Workload:
+    """What the user told of a step; what is no number above 0 is missing."""
+    return Workload(
+        *(_amount(told.get(name)) for name in ("tokens_per_step", "samples_per_step", "model_flops_per_step"))
+    )
+
+
+def _amount(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 < value <= _MOST_AMOUNT else None
 
 
 def _claimed(distributed: Mapping[str, Any], key: str, losses: Losses) -> int | None:

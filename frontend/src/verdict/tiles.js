@@ -9,6 +9,9 @@ import { tip } from "../tips.js";
 /** @typedef {import("../views.js").Shown} Shown */
 /** @typedef {{name: string, term: string, value: string, basis: string}} Fact */
 
+/** Rates below this have digits. */
+const FEW = 100;
+
 /**
  * @param {Shown} shown
  * @returns {Fact[]}
@@ -26,7 +29,27 @@ export function facts({ diagnosis, views }) {
   const fixed = { name: "Step with the fixes", term: "step with the fixes", value: ms(left), basis: lost ? `predicted, ${percent(lost / step)} less${faster}` : "nothing to fix" };
   const { ms: length, share } = line(diagnosis, "unexplained");
   const unexplained = { name: "Unexplained", term: "unexplained", value: ms(length), basis: `${percent(share)} of the step` };
-  return [now, fixed, hours(diagnosis, lost, lostOnceMs(diagnosis), views?.device ? "GPU" : "rank"), unexplained];
+  return [now, fixed, hours(diagnosis, lost, lostOnceMs(diagnosis), views?.device ? "GPU" : "rank"), unexplained, ...ofUser(diagnosis)];
+}
+
+/**
+ * The step in the user's units, where the user says what a step does.
+ * @param {Diagnosis} diagnosis
+ * @returns {Fact[]}
+ */
+function ofUser({ rates, world_size, step_ms: step, findings, opportunities }) {
+  if (!rates) return [];
+  const saved = [...findings, ...opportunities].reduce((sum, { cost_ms }) => sum + cost_ms, 0);
+  const faster = step > saved ? step / (step - saved) : 1;
+  const some = (/** @type {number} */ value, digits = 0) => value.toLocaleString("en", { maximumFractionDigits: value < FEW ? 2 : digits });
+  const facts = [];
+  for (const [what, rate] of /** @type {[string, number | null][]} */ ([["Tokens", rates.tokens_per_second], ["Samples", rates.samples_per_second]])) {
+    if (rate !== null) facts.push({ name: `${what}/s per GPU`, term: `${what.toLowerCase()}/s per GPU`, value: some(rate), basis: saved > 0 ? `${some(rate * faster)} with all findings and opportunities` : `with ${count(world_size, "rank")}` });
+  }
+  const { money_per_day: money, workload } = rates;
+  if (money !== null) facts.push({ name: "Money a day", term: "money a day", value: some(money), basis: `${count(world_size, "GPU")} at ${workload.gpu_hour} an hour${saved > 0 ? `; ${some((money * saved) / step)} of it by findings and opportunities` : ""}` });
+  if (rates.mfu !== null) facts.push({ name: "MFU", term: "MFU", value: percent(rates.mfu), basis: `by your FLOPs${rates.counted_mfu === null ? "" : `; ${percent(rates.counted_mfu)} by those of the trace`}` });
+  return facts;
 }
 
 /**
