@@ -43,11 +43,13 @@ import test_profiler_overhead as profiler_overhead
 import test_redundant_allreduce as redundant_allreduce
 import test_repeated_casts as repeated_casts
 import test_sharding_wait as sharding_wait
+import test_slow_kernels as slow_kernels
 import test_slow_step as slow_step
 import test_small_collectives as small_collectives
 import test_straggler as straggler
 import test_trace_quality as trace_quality
 import test_unfused_attention as unfused_attention
+import test_unfused_elementwise as unfused_elementwise
 import test_unfused_optimizer as unfused_optimizer
 import test_variable_transfers as variable_transfers
 
@@ -204,10 +206,16 @@ _LISTED: Mapping[str, Example] = {
     "sharding-wait": two(sharding_wait.PREFETCHED, sharding_wait.LATE_BACKWARD),
     "slow-link": Example(Drawn([pairs(FAST_LINK, FAST_LINK)]), Drawn([pairs(WAITING, SLOW_LINK)])),
     "slow-step": once(slow_step.USUAL, slow_step.SLOW_KERNELS),
+    "slow-kernels": with_options(two(slow_kernels.HEALTHY, slow_kernels.FAULTY), slow_kernels.FAST, slow_kernels.SLOW),
     "small-collectives": two(small_collectives.FEW, small_collectives.EXPOSED),
     "straggler": Example(Drawn([[HEALTHY] * 3]), Drawn([[HEALTHY, SLOW, HEALTHY]])),
     "trace-quality": with_options(two(trace_quality.GOOD, trace_quality.GOOD), {}, {"world_size": 4}),
     "unfused-attention": two(unfused_attention.FUSED, unfused_attention.UNFUSED),
+    "unfused-elementwise": with_options(
+        two(unfused_elementwise.HEALTHY, unfused_elementwise.FAULTY),
+        unfused_elementwise.OPTIONS,
+        unfused_elementwise.OPTIONS,
+    ),
     "unfused-optimizer": two(unfused_optimizer.FOREACH, unfused_optimizer.LOOP),
     "variable-transfers": once(variable_transfers.USUAL, variable_transfers.CONGESTED),
 }

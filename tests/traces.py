@@ -171,8 +171,15 @@ class Options:
     occupancy: Mapping[str, int] = field(default_factory=dict)
     #: Shapes of the inputs of operators by the name that is drawn, which then are `aten::` ones of that name.
     dims: Mapping[str, list[list[int]]] = field(default_factory=dict)
+    #: Types of the same inputs.
+    types: Mapping[str, list[str]] = field(default_factory=dict)
     #: What the trace says of its device.
     device: Mapping[str, Any] = field(default_factory=lambda: {"name": "Drawn GPU", "computeMajor": 9})
+
+    @property
+    def inputs(self) -> dict[str, Mapping[str, Any]]:
+        """What operators are given, by the trace's keys and the name that is drawn."""
+        return {"Input Dims": self.dims, "Input type": self.types}
 
 
 def repeat(text: str, times: int) -> str:
@@ -482,7 +489,7 @@ def _add_host(events: _Events, blocks: list[Block], options: Options) -> None:
             case name:
                 if name in ("optim", "multi_tensor_apply"):
                     events.add("user_annotation", "Optimizer.step#AdamW.step", start, end, _MAIN)
-                shapes = {"Input Dims": options.dims[name]} if name in options.dims else {}
+                shapes = {key: given[name] for key, given in options.inputs.items() if name in given}
                 events.add("cpu_op", f"aten::{name}", start, end, _MAIN, **shapes)
 
 

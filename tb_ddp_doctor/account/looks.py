@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor.facts import unrecognised
+from tb_ddp_doctor.facts.charged import Charged, charged
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.facts.replayed import whatif
 from tb_ddp_doctor.findings import MOST_UNEXPLAINED, RuleOutcome, Severity
@@ -65,6 +66,7 @@ def look_for_opportunities(
     """How each rule on opportunities ends, and what was found, in the job with all faults fixed."""
     if not rules:
         return [], []
+    facts = facts.replaced(charged, Charged(frozenset(each.rule.id for each in faults)))
     try:
         played = facts.get(whatif)
     except Exception:

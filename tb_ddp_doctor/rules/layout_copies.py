@@ -36,6 +36,7 @@ class LayoutCopies(Rule):
 
     id: ClassVar[str] = "layout-copies"
     subject: ClassVar[str] = "Copies into another memory layout"
+    refines: ClassVar[str] = "slow-kernels"
     is_opportunity: ClassVar[bool] = True
 
     removed: float = threshold(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.digest.model import GpuTime, RankOwner
 from tb_ddp_doctor.facts.compute import LongKernels
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.roofline import JobRoofline
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules.support import part
@@ -45,13 +47,18 @@ class LowOccupancy(Rule):
     min_length: float = threshold(20.0, "µs", "Shorter kernels take as long to launch and to drain as to run.")
     min_share: float = threshold(0.05, "of the step", "Less is not worth the work on a kernel.")
 
-    def check(self, *, frame: Frame, long_kernels: LongKernels, places: Places) -> Result:
+    at_roof: float = threshold(
+        0.75, "of the attainable speed", "A kernel that moves its bytes as fast as memory allows needs no more warps."
+    )
+
+    def check(self, *, frame: Frame, long_kernels: LongKernels, roofline: JobRoofline, places: Places) -> Result:
         if not long_kernels.estimated:
             return NotApplicable("The traces have no occupancy estimates (CPUs, ROCm and old releases).")
+        fast = {name for name, share in _of_attainable(roofline).items() if share >= self.at_roof}
         low = [
             kind
             for kind in long_kernels.kinds
-            if kind.occupancy < self.max_occupancy and kind.mean_ns >= self.min_length * 1e3
+            if kind.occupancy < self.max_occupancy and kind.mean_ns >= self.min_length * 1e3 and kind.name not in fast
         ]
         by_rank = np.bincount(
             [kind.rank for kind in low], weights=[kind.step_ns for kind in low], minlength=len(frame.ranks)
@@ -81,6 +88,17 @@ class LowOccupancy(Rule):
             fix=_FIX,
             evidence=tuple(_longest(kind.rank, kind.start_ns, kind.end_ns, places) for kind in most),
         )
+
+
+def _of_attainable(roofline: JobRoofline) -> dict[str, float]:
+    """The share of their attainable speed that kernels reach, by name; of those that are modelled."""
+    taken: defaultdict[str, float] = defaultdict(float)
+    least: defaultdict[str, float] = defaultdict(float)
+    for one in roofline.kernels:
+        if one.kind is not GpuTime.NOT_MODELLED and one.limit:
+            taken[one.name] += one.step_ns
+            least[one.name] += one.attainable_ns
+    return {name: least[name] / ns for name, ns in taken.items() if ns}
 
 
 def _longest(rank: int, start_ns: int, end_ns: int, places: Places) -> Evidence:

@@ -36,6 +36,7 @@ class Recomputation(Rule):
 
     id: ClassVar[str] = "recomputation"
     subject: ClassVar[str] = "Activation checkpointing"
+    refines: ClassVar[str] = "slow-kernels"
     is_opportunity: ClassVar[bool] = True
 
     kept_least: float = threshold(

@@ -35,6 +35,7 @@ class RepeatedCasts(Rule):
 
     id: ClassVar[str] = "repeated-casts"
     subject: ClassVar[str] = "Casting weights again"
+    refines: ClassVar[str] = "slow-kernels"
     is_opportunity: ClassVar[bool] = True
 
     min_cost: float = threshold(

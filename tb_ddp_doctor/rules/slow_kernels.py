@@ -1,0 +1,234 @@
+"""See `SlowKernels`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.digest.model import GpuTime
+from tb_ddp_doctor.facts.charged import Charged
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.redundant import of_step
+from tb_ddp_doctor.rules.support.roofline import at_share, longest, plain, why_not
+from tb_ddp_doctor.trace import names
+
+
+@dataclass(frozen=True)
+class SlowKernels(Rule):
+    """Kernels run far below the speed that the GPU's memory and peak FLOPS allow.
+
+    What:
+        Kernels that take more than twice their attainable time: the longer of FLOPs at the peak and of bytes, each
+        read and written once, at the memory's bandwidth. A finding per kind of kernel.
+    Why:
+        A kernel may read its tensor several times, use few multiprocessors, or have sizes that its tiles do not fit.
+        Another kernel for the same op is often much faster.
+    Evidence:
+        The longest calls. The saving is the step if these kernels reached a usual share of their attainable speed.
+    Fix:
+        By kind: fused attention, fused norms, channels_last, sizes that are multiples of 64, fewer and larger tensors.
+    Limits:
+        It needs shapes, and the peaks of the GPU: from its data sheet, or as tb_ddp_doctor.check measured them. Of
+        unfused attention and unfused optimizers that are findings already nothing is counted again.
+    """
+
+    id: ClassVar[str] = "slow-kernels"
+    subject: ClassVar[str] = "Kernels below their attainable speed"
+    is_opportunity: ClassVar[bool] = True
+    of_every_program: ClassVar[bool] = True
+
+    slow: float = threshold(0.5, "of the attainable speed", "Kernels above half of it are seldom worth the work.")
+    reached: float = threshold(
+        0.75, "of the attainable speed", "Well-tuned GEMMs and copies reach 70 to 90 % of the data sheet's rates."
+    )
+    reached_least: float = threshold(0.5, "of the attainable speed", "The lower end of the interval.")
+    min_cost: float = threshold(0.01, "of the step", "Below this a kind of kernel is not worth a line.")
+
+    def check(self, *, frame: Frame, whatif: WhatIf, roofline: JobRoofline, charged: Charged, places: Places) -> Result:
+        if why := why_not(roofline):
+            return NotApplicable(why)
+        slow = [
+            one
+            for one in roofline.kernels
+            if one.limit in ("memory", "compute") and 0 < one.of_attainable < self.slow and not _charged(one, charged)
+        ]
+        groups: dict[str, list[KernelRoof]] = {}
+        has_softmax = any(names.is_softmax(one.operator) for one in slow)
+        for one in slow:
+            groups.setdefault(_group(one, has_softmax), []).append(one)
+        faults = [self._fault(cause, some, frame, whatif, roofline, places) for cause, some in groups.items()]
+        found = tuple(one for one in faults if one)
+        if not found:
+            total = of_step(sum(one.above_ns for one in slow), frame.step_ns)
+            return Clear(f"Kernels below half of their attainable speed are {total} above it, in all.")
+        return found
+
+    def _fault(
+        self,
+        cause: str,
+        kernels: Sequence[KernelRoof],
+        frame: Frame,
+        whatif: WhatIf,
+        roofline: JobRoofline,
+        places: Places,
+    ) -> Fault | None:
+        """The opportunity in one kind of kernels; None where it saves too little."""
+        change = at_share(kernels, self.reached, roofline)
+        if change.is_nothing or (cost := whatif.cost_ns(change)) < self.min_cost * frame.step_ns:
+            return None
+        level, basis = certainty.confidence(frame, cost, len(frame.steps))
+        taken = of_step(sum(one.step_ns for one in kernels), frame.step_ns)
+        reached = sum(one.attainable_ns for one in kernels) / max(sum(one.step_ns for one in kernels), 1.0)
+        title, remedy, fix = _GROUPS[cause]
+        return Fault(
+            change=change,
+            ranks=frame.all_ranks,
+            steps=frame.all_steps,
+            cause=cause,
+            confidence=level,
+            title=f"{taken} are {title} at {wording.percent(reached)} of the attainable speed; faster kernels would "
+            "shorten the step.",
+            why=f"{_listed(kernels)}. {basis}",
+            fix=fix,
+            evidence=longest(kernels[:2], places),
+            remedy=remedy,
+            between=(at_share(kernels, self.reached_least, roofline), at_share(kernels, 1.0, roofline)),
+        )
+
+
+def _charged(one: KernelRoof, charged: Charged) -> bool:
+    """Whether a fault has the time of a kernel already."""
+    if one.kind is GpuTime.OPTIMIZER:
+        return "unfused-optimizer" in charged.rules
+    if names.is_softmax(one.operator) or names.is_batched_product(one.operator):
+        return "unfused-attention" in charged.rules
+    return one.kind in (GpuTime.GEMM, GpuTime.CONVOLUTION) and "no-tensor-cores" in charged.rules
+
+
+def _group(one: KernelRoof, has_softmax: bool) -> str:
+    """What kind of kernel it is, by what is known to be better."""
+    if names.is_softmax(one.operator) or (has_softmax and names.is_batched_product(one.operator)):
+        return "attention"
+    return _OF_CLASS.get(one.kind, "other")
+
+
+def _listed(kernels: Sequence[KernelRoof]) -> str:
+    """The longest few, as "softmax of 16x5185x5185, 120 calls, 787 GB/s (23 % of attainable)"."""
+    said = []
+    for one in kernels[:3]:
+        by_bytes = one.limit == "memory"
+        rate = f"{one.achieved_bandwidth / 1e9:,.0f} GB/s" if by_bytes else f"{one.achieved_flops / 1e12:,.1f} TFLOPS"
+        of = f" of {one.inputs}" if one.inputs else ""
+        said.append(
+            f"{plain(one).strip('_')}{of}, {one.count:.0f} calls, {rate} ({wording.percent(one.of_attainable)})"
+        )
+    more = f"; and {len(kernels) - 3} more" if len(kernels) > 3 else ""
+    return f"Of their attainable speed: {'; '.join(said)}{more}"
+
+
+_OF_CLASS: Mapping[GpuTime, str] = {
+    GpuTime.GEMM: "gemm",
+    GpuTime.CONVOLUTION: "convolution",
+    GpuTime.ATTENTION: "fused_attention",
+    GpuTime.NORM: "norm",
+    GpuTime.ELEMENTWISE: "elementwise",
+    GpuTime.COPY: "copy",
+    GpuTime.OPTIMIZER: "optimizer",
+    GpuTime.EMBEDDING: "embedding",
+}
+
+#: What they are, the fix in a few words, and the fix.
+_GROUPS: Mapping[str, tuple[str, str, str]] = {
+    "attention": (
+        "softmax and the GEMMs of attention around it",
+        "scaled_dot_product_attention",
+        """\
+Compute attention in one kernel, which never writes the scores to memory.
+
+out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)""",
+    ),
+    "fused_attention": (
+        "attention kernels",
+        "another attention backend",
+        """\
+Try the other backends of fused attention: which one is fastest depends on head size, sequence length and GPU.
+
+from torch.nn.attention import SDPBackend, sdpa_kernel
+with sdpa_kernel([SDPBackend.FLASH_ATTENTION]):  # or CUDNN_ATTENTION, EFFICIENT_ATTENTION
+    loss = criterion(model(batch), target)""",
+    ),
+    "gemm": (
+        "GEMMs",
+        "sizes that are multiples of 64, larger GEMMs",
+        """\
+Give GEMMs sizes that fit the tiles of tensor cores: multiples of 64, a vocabulary of 50,304 instead of 50,257; join \
+GEMMs with one input (q, k and v), and batch small ones.
+
+vocabulary = (vocabulary + 63) // 64 * 64
+qkv = torch.nn.Linear(width, 3 * width)""",
+    ),
+    "convolution": (
+        "convolutions",
+        "channels_last, cuDNN benchmark",
+        """\
+Use NHWC, and let cuDNN measure which of its kernels is fastest for these sizes.
+
+model, images = model.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
+torch.backends.cudnn.benchmark = True""",
+    ),
+    "norm": (
+        "norms and reductions",
+        "fused norms, torch.compile",
+        """\
+Compile the model, or use fused norms; in bfloat16 a norm moves half of the bytes.
+
+model = torch.compile(model)""",
+    ),
+    "elementwise": (
+        "elementwise kernels",
+        "torch.compile",
+        """\
+Compile the model: its kernels read contiguous tensors in wide loads.
+
+model = torch.compile(model)""",
+    ),
+    "copy": (
+        "copies and casts",
+        "contiguous tensors, no cat",
+        """\
+Avoid copies of strided tensors: write parts into one tensor instead of `cat`, keep one layout, and compile the model.
+
+model = torch.compile(model)""",
+    ),
+    "optimizer": (
+        "the optimizer's kernels",
+        "fused=True",
+        """\
+Update all tensors in one kernel.
+
+optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)""",
+    ),
+    "embedding": (
+        "embeddings, gathers and scatters",
+        "sorted indices, larger rows",
+        """\
+Look up rows once: join tables with one index, sort indices, and keep rows a multiple of 128 bytes.
+
+table = torch.nn.EmbeddingBag(rows, width, mode="sum")""",
+    ),
+    "other": (
+        "other kernels",
+        "torch.compile",
+        """\
+Compile the model, or look at one kernel by itself.
+
+# ncu --set full --kernel-name <name> python train.py""",
+    ),
+}

@@ -1,0 +1,67 @@
+"""What rules on the roofline share: which kernels, where they are, and what they would save."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.digest.model import GpuTime, RankOwner
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof
+from tb_ddp_doctor.findings import Evidence
+from tb_ddp_doctor.replay.change import Change
+
+#: Operators that are named.
+_NAMED = 3
+
+
+def why_not(roofline: JobRoofline) -> str:
+    """Why no kernel can be judged, a sentence; "" where some can."""
+    if roofline.roofs is not None and any(one.kind is not GpuTime.NOT_MODELLED for one in roofline.kernels):
+        return ""
+    return " ".join(roofline.notes) or "No kernel's FLOPs and bytes are known: record shapes."
+
+
+def operators(kernels: Sequence[KernelRoof]) -> str:
+    """The operators with most of the kernels' time, as "gelu (2.8 ms), add (2.3 ms) and cat (1.2 ms)"."""
+    taken: defaultdict[str, float] = defaultdict(float)
+    for one in kernels:
+        taken[plain(one)] += one.step_ns
+    most = sorted(taken, key=lambda name: -taken[name])[:_NAMED]
+    return wording.listing([f"{name} ({wording.ms(taken[name])})" for name in most])
+
+
+def plain(one: KernelRoof) -> str:
+    """The operator's name without its namespace, else the kernel's."""
+    return one.operator.rpartition("::")[2] or wording.kernel(one.name)
+
+
+def longest(kernels: Sequence[KernelRoof], places: Places) -> tuple[Evidence, ...]:
+    """The longest call of each of some kernels."""
+    found = [
+        places.between(one.rank, one.start_ns, one.end_ns, RankOwner.COMPUTE, f"The longest call of {plain(one)}.")
+        for one in kernels
+    ]
+    return tuple(one for one in found if one)
+
+
+def at_share(kernels: Sequence[KernelRoof], reached: float, roofline: JobRoofline) -> Change:
+    """What goes if each of some kernels reached a share of its attainable speed, 0 to 1.
+
+    Of the time above attainable of a class each rank saves the same part.
+    """
+    saved: defaultdict[GpuTime, float] = defaultdict(float)
+    above: defaultdict[GpuTime, float] = defaultdict(float)
+    for one in roofline.kernels:
+        above[one.kind] += one.above_ns
+    for one in kernels:
+        saved[one.kind] += max(one.step_ns - one.attainable_ns / reached, 0.0)
+    shares = {kind: min(ns / above[kind], 1.0) for kind, ns in saved.items() if above[kind]}
+    rows = [np.zeros(len(rank), np.int64) for rank in roofline.times.not_modelled]
+    for kind, share in shares.items():
+        for rank, times in enumerate(roofline.times.above[kind]):
+            rows[rank] += np.rint(times * share).astype(np.int64)
+    return Change(row_ns=tuple(rows))

@@ -1,0 +1,83 @@
+"""See `UnfusedElementwise`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.digest.model import GpuTime
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.roofline import JobRoofline
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty, limits
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.redundant import of_step
+from tb_ddp_doctor.rules.support.roofline import longest, operators, why_not
+
+#: Classes of kernels that are loops over elements.
+_LOOPS = (GpuTime.ELEMENTWISE, GpuTime.COPY, GpuTime.NORM)
+
+
+@dataclass(frozen=True)
+class UnfusedElementwise(Rule):
+    """Elementwise kernels read what the kernel before them wrote, which one fused kernel would keep on the chip.
+
+    What:
+        Consecutive memory-bound kernels of one stream, each of which reads what the one before wrote.
+    Why:
+        Each of these kernels reads its tensor from memory and writes it back. One fused kernel reads and writes it
+        once. torch.compile fuses them; fused ops do so for norms, activations and losses.
+    Evidence:
+        The longest of these kernels. The saving is the step without the reads of what was just written; the upper end
+        of its interval is without these writes too, which remain where backward needs the results.
+    Fix:
+        `torch.compile`, or fused ops.
+    Limits:
+        A kernel is taken to read what the one before wrote if that has as many bytes, so it needs shapes. What fusion
+        saves in launches is not counted.
+    """
+
+    id: ClassVar[str] = "unfused-elementwise"
+    subject: ClassVar[str] = "Unfused elementwise kernels"
+    refines: ClassVar[str] = "slow-kernels"
+    is_opportunity: ClassVar[bool] = True
+    of_every_program: ClassVar[bool] = True
+
+    min_cost: float = threshold(*limits.WORTH_A_LINE)
+
+    def check(self, *, frame: Frame, whatif: WhatIf, roofline: JobRoofline, places: Places) -> Result:
+        if why := why_not(roofline):
+            return NotApplicable(why)
+        loops = [one for one in roofline.kernels if one.kind in _LOOPS]
+        taken = of_step(sum(one.step_ns for one in loops), frame.step_ns)
+        change = Change(row_ns=roofline.times.avoidable)
+        cost = 0.0 if change.is_nothing else whatif.cost_ns(change)
+        most = change | Change(row_ns=roofline.times.possible)
+        if cost < self.min_cost * frame.step_ns:
+            return Clear(f"Elementwise kernels take {taken}; fusion would avoid {wording.ms(cost)} of it.")
+        level, basis = certainty.confidence(frame, cost, len(frame.steps))
+        count = sum(one.count for one in loops)
+        return Fault(
+            change=change,
+            ranks=frame.all_ranks,
+            steps=frame.all_steps,
+            cause=None,
+            confidence=level,
+            title=f"{taken} are elementwise kernels that fusion would shorten.",
+            why=f"{count:.0f} kernels of a step are loops over elements: most time is in {operators(loops)}. Reads of "
+            f"what the kernel before wrote take {wording.ms(cost)} at the memory's bandwidth; with these writes, which "
+            f"remain where backward needs them, {wording.ms(whatif.cost_ns(most))}. {basis}",
+            fix=_FIX,
+            evidence=longest(sorted(loops, key=lambda one: -one.step_ns)[:2], places),
+            remedy="torch.compile",
+            between=(change, most),
+        )
+
+
+_FIX = """\
+Compile the model: torch.compile fuses elementwise kernels, norms and casts. Where it cannot, use fused ops.
+
+model = torch.compile(model)"""
