@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.discover.names import PACKETS_NAME
 from tb_ddp_doctor.discover.recorders import recorder_of
-from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath, identity
 from tb_ddp_doctor.findings import Workload
+from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath, identity
 from tb_ddp_doctor.trace import native
 from tb_ddp_doctor.trace.args import MISSING
 from tb_ddp_doctor.trace.columns import Columns
