@@ -97,10 +97,20 @@ def test_a_number_is_told_its_limits(text: str) -> None:
 def test_a_plan_of_what_there_is_not_is_refused(
     logdir: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str | None
 ) -> None:
-    if said is None:
-        assert main(["plan", str(logdir), *options]) == 0
+    if said is None:  # it is taken, and this job's own GPU is not known
+        assert main(["plan", str(logdir), *options]) == 2
+        assert "Not predicted (--device): What Drawn GPU can do" in capsys.readouterr().out
     else:
         assert said in refused(capsys, "plan", logdir, *options)
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_plan_of_which_nothing_can_be_predicted_fails_and_says_why(
+    logdir: Path, capsys: pytest.CaptureFixture[str], form: list[str]
+) -> None:
+    assert main(["plan", str(logdir), "--prefetch", "2", *form]) == 2
+    assert "are gathered ahead or offloaded: ask with --sharding zero3." in " ".join(capsys.readouterr().out.split())
+    assert main(["plan", str(logdir), "--bucket-mb", "10", *form]) == 0
 
 
 @pytest.mark.parametrize(

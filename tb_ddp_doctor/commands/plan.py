@@ -22,7 +22,7 @@ from tb_ddp_doctor.workers.cluster import executor
 
 
 def run(options: argparse.Namespace, errors: Console) -> int:
-    """Predict and print; 2 where no run can be diagnosed."""
+    """Predict and print; 2 where no run can be diagnosed, or nothing that was asked can be predicted of any run."""
     calibrations = {}
     if options.links and Path(options.links).is_file():
         calibrations[options.links] = load(Path(options.links))
@@ -36,14 +36,15 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     if results:
         check_findings("--fixed", question.fixed, results)
     found = [planned(result, question, curves, calibrations, results) for result in results]
+    status = 0 if any(one.prediction or one.curves for one in found) else 2
     if options.json:
         print_json(PlanReport(runs=tuple(found)))
-        return 0 if results else 2
+        return status
 
     console = Console(highlight=False)
     for one in found:
         print_plan(console, one)
-    return 0 if results else 2
+    return status
 
 
 def _question(
