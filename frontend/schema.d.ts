@@ -206,6 +206,8 @@ export interface Diagnosis {
   headline_rest: string;
   /** null where the user says neither what a step does nor what a GPU costs. */
   rates: Rates | null;
+  /** The dimensions of parallelism; null where no process group and no message shows one. */
+  mesh: Mesh | null;
   findings: Finding[];
   /** What is no fault and could be faster still, the largest saving first: findings of severity "opportunity". Their costs are what their fixes save in turn once all `findings` are fixed; they lie within the account's floor. */
   opportunities: Finding[];
@@ -532,6 +534,36 @@ export interface MemorySnapshot {
   /** The segments with most that is reserved but unallocated. */
   segments: MemorySegment[];
   failure: MemoryFailure | null;
+}
+
+/** The dimensions of a job and each rank's place in them. */
+export interface Mesh {
+  dimensions: MeshDimension[];
+  /** Of each rank its place in its group of each dimension; dimensions in which it has no group are left out. */
+  coordinates: Record<string, Record<string, number>>;
+}
+
+/** One way in which parallelism divides the ranks, and what its collectives do in a step; GB = 1e9 bytes. Times are of one of its groups, mean over groups and steps. */
+export interface MeshDimension {
+  /** "dp", "dp_replicate", "dp_shard", "tp", "pp", "ep", "cp", "sp", or several joined by "+". */
+  name: string;
+  /** Ranks of one group; from one of them to the next, 0 where that differs. */
+  size: number;
+  stride: number;
+  /** Why it is taken for that dimension, where no description of its process groups names it; "" where one does. */
+  inferred: string;
+  /** Whether it divides the ranks in another way than the axes before it: groups of experts often do not. */
+  is_axis: boolean;
+  /** Whether all its groups lie within a node; null where nodes are not known. */
+  within_node: boolean | null;
+  /** Collectives of a group, and 1e6 bytes of them; null where the traces do not tell the sizes. */
+  calls: number;
+  megabytes: number | null;
+  /** Straggler wait, mean over ranks; communication without wait; the part of it with no compute beside it, and that part's share of the step. */
+  wait_ms: number;
+  transfer_ms: number;
+  exposed_ms: number;
+  share: number;
 }
 
 /** What the model's states take on a rank, by its gradients; bytes, None where that is not known. */

@@ -356,6 +356,42 @@ class Traffic(msgspec.Struct, frozen=True):
     fit: AlphaBeta | None
 
 
+class MeshDimension(msgspec.Struct, frozen=True):
+    """One way in which parallelism divides the ranks, and what its collectives do in a step; GB = 1e9 bytes.
+
+    Times are of one of its groups, mean over groups and steps.
+    """
+
+    #: "dp", "dp_replicate", "dp_shard", "tp", "pp", "ep", "cp", "sp", or several joined by "+".
+    name: str
+    #: Ranks of one group; from one of them to the next, 0 where that differs.
+    size: int
+    stride: int
+    #: Why it is taken for that dimension, where no description of its process groups names it; "" where one does.
+    inferred: str
+    #: Whether it divides the ranks in another way than the axes before it: groups of experts often do not.
+    is_axis: bool
+    #: Whether all its groups lie within a node; None where nodes are not known.
+    within_node: bool | None
+    #: Collectives of a group, and 1e6 bytes of them; None where the traces do not tell the sizes.
+    calls: float
+    megabytes: float | None
+    #: Straggler wait, mean over ranks; communication without wait; the part of it with no compute beside it, and that
+    #: part's share of the step.
+    wait_ms: float
+    transfer_ms: float
+    exposed_ms: float
+    share: float
+
+
+class Mesh(msgspec.Struct, frozen=True):
+    """The dimensions of a job and each rank's place in them."""
+
+    dimensions: tuple[MeshDimension, ...]
+    #: Of each rank its place in its group of each dimension; dimensions in which it has no group are left out.
+    coordinates: dict[str, dict[str, int]]
+
+
 class NcclCalls(msgspec.Struct, frozen=True):
     """Calls of one kind and size, as NCCL logged them (NCCL_DEBUG_SUBSYS=COLL)."""
 
@@ -726,6 +762,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     opportunities: tuple[Finding, ...] = ()
     #: None where the user says neither what a step does nor what a GPU costs.
     rates: Rates | None = None
+    #: The dimensions of parallelism; None where no process group and no message shows one.
+    mesh: Mesh | None = None
 
     @property
     def level(self) -> Level:

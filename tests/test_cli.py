@@ -330,6 +330,7 @@ RUN = {
     "findings": [FINDING],
     "opportunities": [FINDING],
     "rates": (dict, type(None)),
+    "mesh": (dict, type(None)),
     "outcomes": [{"rule": str, "status": str, "reason": str}],
     "warnings": [{"file": str, "message": str, "kind": str}],
     "critical_path": [{"step": int, "start_ns": int, "end_ns": int, "pieces": [PIECE]}],

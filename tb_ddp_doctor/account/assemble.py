@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor.account import memory_text
+from tb_ddp_doctor.account.dimensions import summary
 from tb_ddp_doctor.account.floor import floor_lines
 from tb_ddp_doctor.account.rates import rates
 from tb_ddp_doctor.account.savings import Savings
@@ -20,6 +21,7 @@ from tb_ddp_doctor.facts import unrecognised
 from tb_ddp_doctor.facts.arrivals import arrivals, traffic
 from tb_ddp_doctor.facts.compute import Utilization, utilization
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
+from tb_ddp_doctor.facts.frame import frame
 from tb_ddp_doctor.facts.memory import memory
 from tb_ddp_doctor.facts.replayed import whatif
 from tb_ddp_doctor.facts.roofline import link_excess, roofline
@@ -33,6 +35,7 @@ from tb_ddp_doctor.findings import (
     FileWarning,
     FloorLine,
     Memory,
+    Mesh,
     PathPiece,
     PathStep,
     RuleOutcome,
@@ -95,6 +98,7 @@ def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, la
             },
         ),
         communication=_communication(facts),
+        mesh=_mesh(facts),
         network=job.network,
         findings=tuple(doubted(finding, disagreeing) for finding in savings.findings),
         outcomes=tuple(outcomes),
@@ -159,6 +163,17 @@ def _utilization(facts: Facts) -> Utilization | None:
         return None
     except Exception:
         _log.debug("counting the model's operations failed", exc_info=True)
+        return None
+
+
+def _mesh(facts: Facts) -> Mesh | None:
+    """The dimensions of the job; None where nothing shows them, and where that fails."""
+    try:
+        found = facts.get(frame).mesh
+        table = facts.get(traffic) if len(facts.job.matched) else ()
+        return summary(facts.job, found, table)
+    except Exception:
+        _log.debug("finding the dimensions of the job failed", exc_info=True)
         return None
 
 

@@ -11,6 +11,7 @@ from tb_ddp_doctor.facts.facts import Facts, fact
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.findings import Setting
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.mesh.mesh import Mesh, mesh
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -47,6 +48,8 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     is_sampled: bool
     #: Whether captured graphs are launched.
     launches_graphs: bool
+    #: The dimensions of the job, and the ranks' places in them.
+    mesh: Mesh
 
     def rank_numbers(self, indices: Ints) -> tuple[int, ...]:
         return tuple(int(rank) for rank in self.ranks[indices])
@@ -75,7 +78,8 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 @fact
-def _frame(facts: Facts) -> Frame:
+def frame(facts: Facts) -> Frame:
+    """Who took part, when, and how far the numbers can be trusted."""
     job = facts.job
     of_ranks = [job.rank_evidence.get(rank, RankEvidence()) for rank in job.ranks.tolist()]
     return Frame(
@@ -95,6 +99,7 @@ def _frame(facts: Facts) -> Frame:
         trains=unrecognised.trains(job),
         program=unrecognised.program(job),
         launches_graphs=any(digest.contents.graph_launches > 0 for digest in job.digests),
+        mesh=mesh(job),
         is_sampled=any(digest.contents.calls_left_out > 0 for digest in job.digests),
     )
 

@@ -13,7 +13,17 @@ from rich.text import Text
 from tb_ddp_doctor import record_again, step_parts, wording
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.findings import MOST_UNEXPLAINED, OWNERS, PHASES, Diagnosis, Finding, PathPiece, Prospect, Severity
+from tb_ddp_doctor.findings import (
+    MOST_UNEXPLAINED,
+    OWNERS,
+    PHASES,
+    Diagnosis,
+    Finding,
+    Mesh,
+    PathPiece,
+    Prospect,
+    Severity,
+)
 from tb_ddp_doctor.report import shown
 from tb_ddp_doctor.report.brief import STYLES, label, marked, print_brief
 from tb_ddp_doctor.report.compared import parts
@@ -100,6 +110,9 @@ def _print_tables(console: Console, diagnosis: Diagnosis, *, communication: bool
     if communication and diagnosis.communication:
         console.print()
         console.print(_communication_table(diagnosis))
+        if diagnosis.mesh and len(diagnosis.mesh.dimensions) > 1:
+            console.print()
+            console.print(_dimensions_table(diagnosis.mesh))
         if told := wording.network(diagnosis.network):
             print_wrapped(console, printable(told), "dim")
     if path:
@@ -301,6 +314,29 @@ def _communication_table(diagnosis: Diagnosis) -> Table:
         )
     if len(diagnosis.communication) > _SHOWN_GROUPS:
         table.caption = f"The {_SHOWN_GROUPS} with the longest communication, of {len(diagnosis.communication)}."
+    return table
+
+
+def _dimensions_table(mesh: Mesh) -> Table:
+    title = "Dimensions of parallelism in a step: MB, ms, of one group"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
+    table.add_column("dimension")
+    for column in ("ranks", "stride", "calls", "MB", "wait", "transfer", "exposed", "of the step"):
+        table.add_column(column, justify="right")
+    inferred = [f"{one.name}: {one.inferred}" for one in mesh.dimensions if one.inferred]
+    for one in mesh.dimensions:
+        table.add_row(
+            f"{one.name}{' (inferred)' if one.inferred else ''}",
+            str(one.size),
+            str(one.stride or "-"),
+            f"{one.calls:.0f}",
+            _number(one.megabytes, 2),
+            f"{one.wait_ms:.2f}",
+            f"{one.transfer_ms:.2f}",
+            f"{one.exposed_ms:.2f}",
+            wording.percent(one.share),
+        )
+    table.caption = f"Inferred: {'; '.join(inferred)}." if inferred else None
     return table
 
 

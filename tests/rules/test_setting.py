@@ -25,7 +25,7 @@ from tb_ddp_doctor.discover.runs import only_run
 from tb_ddp_doctor.engine import diagnose
 from tb_ddp_doctor.evidence.model import CaptureRecord, RankEvidence
 from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.frame import _frame
+from tb_ddp_doctor.facts.frame import frame as _frame
 from tb_ddp_doctor.facts.replayed import whatif
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.findings import Finding, Setting, Unexplained

@@ -21,11 +21,17 @@ _RACK = re.compile(r"(.*[0-9])[^0-9.]+[0-9]+(?:\..*)?")
 
 def who(affected: Sequence[int], frame: Frame) -> str:
     """Ranks (indices), and the nodes, the rack or the rail that they are: "rank 1", "ranks 616-623 (all of node77)",
-    "ranks 0-31 (all 4 nodes of rack2)", "ranks 3, 11 and 19 (local rank 3 of all 3 nodes)".
+    "ranks 0-31 (all 4 nodes of rack2)", "ranks 3, 11 and 19 (local rank 3 of all 3 nodes)". In a job of several
+    dimensions, the coordinates that they share: "rank 37 (dp 2, pp 1, tp 5)", "ranks 6, 7, 14 and 15 (all of pp 3)".
 
-    A node is named only if all its traced ranks are affected: one that is well rules out what they share.
+    A node or a coordinate is named only if all its traced ranks are affected: one that is well rules out what they
+    share.
     """
     numbers = frame.rank_numbers(np.sort(np.asarray(affected, np.int64)))
+    if len(affected) == 1 and (place := frame.mesh.place(affected[0])):
+        return f"{ranks(numbers)} ({place})"
+    if place := frame.mesh.shared(affected):
+        return f"{ranks(numbers)} (all of {place})"
     if (rail := _rail(affected, frame)) is not None:
         return f"{ranks(numbers)} (local rank {rail} of all {len(set(frame.nodes))} nodes)"
     whole = list(whole_nodes(affected, frame))

@@ -1,0 +1,100 @@
+"""Which dimension of the job a process group is of: by its description, else by what runs in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from tb_ddp_doctor.mesh.groups import Group
+
+#: Words of the descriptions of process groups: dimensions of a DeviceMesh ("mesh_dp_shard"), groups of Megatron-LM
+#: ("TENSOR_MODEL_PARALLEL_GROUP") and of vLLM ("tp:0").
+_WORDS = {
+    "tp": {"tp", "tensor"},
+    "dp": {"dp", "data", "ddp", "fsdp", "hsdp"},
+    "pp": {"pp", "pipeline", "pipe"},
+    "ep": {"ep", "expert", "moe"},
+    "cp": {"cp", "context"},
+    "sp": {"sp", "sequence", "ulysses"},
+}
+_WORD = re.compile(r"[a-z]+")
+#: Parts of data parallelism: HSDP shards within a group of ranks and replicates the groups.
+_OF_DATA = {"replicate": "dp_replicate", "shard": "dp_shard"}
+#: Of a group's calls of one kind this share comes from the backward pass where they carry gradients.
+_GRADIENTS = 0.7
+#: Kinds of calls that exchange tokens between experts, as `trace.names` has them.
+_EXCHANGES = ("all_to_all", "dispatch", "combine")
+
+
+def named(description: str) -> frozenset[str]:
+    """Dimensions that a description names: {"tp"}, {"dp", "cp"} of a group that spans two, {} where it names none.
+
+    Megatron-LM's expert groups ("EXPERT_DATA_PARALLEL_GROUP") have {"ep"} beside what they span.
+    """
+    words = set(_WORD.findall(description.lower()))
+    found = {dimension for dimension, known in _WORDS.items() if known & words}
+    part = [name for word, name in _OF_DATA.items() if word in words]
+    if "dp" in found and len(part) == 1:
+        found = found - {"dp"} | {part[0]}
+    return frozenset(found)
+
+
+def by_description(groups: Iterable[Group]) -> dict[tuple[int, ...], str]:
+    """The one dimension of each group (its ranks) whose descriptions name it, as "tp", or several joined ("dp+cp").
+
+    A group may span several dimensions of which all but one have one rank: its dimension is that one. Of Megatron-LM's
+    16 ranks with TP 2, CP 1, DP 2 and PP 4:
+
+        TENSOR_MODEL_PARALLEL_GROUP          [0, 1]    tp has 2 ranks
+        TENSOR_AND_CONTEXT_PARALLEL_GROUP    [0, 1]    tp x cp has 2, so cp has 1
+        DATA_PARALLEL_GROUP_WITH_CP          [0, 2]    dp x cp has 2, so this is dp
+    """
+    spans = {group.ranks: [found for said in group.descriptions if (found := named(said))] for group in groups}
+    size = _sizes(spans)
+    chosen = {}
+    for ranks, several in spans.items():
+        left = sorted({"+".join(sorted(each for each in found if size.get(each, 2) > 1)) for found in several} - {""})
+        if left:
+            chosen[ranks] = min(left, key=lambda name: (name.count("+"), "ep" in name, name))
+    return chosen
+
+
+def _sizes(spans: Mapping[tuple[int, ...], Iterable[frozenset[str]]]) -> dict[str, int]:
+    """Ranks along each dimension, as far as the groups tell: of a group of one, and of one that has one unknown."""
+    known: dict[str, int] = {}
+    todo = [(len(ranks), found) for ranks, several in spans.items() for found in several]
+    for _ in range(len(todo) + 1):
+        before = len(known)
+        for ranks, found in todo:
+            unknown = [each for each in found if each not in known]
+            product = 1
+            for each in found:
+                product *= known.get(each, 1)
+            # Experts are spread over ranks of other dimensions: their groups' sizes are no products.
+            if len(unknown) == 1 and ranks % product == 0 and ("ep" not in found or len(found) == 1):
+                known[unknown[0]] = ranks // product
+        if len(known) == before:
+            break
+    return known
+
+
+def by_pattern(group: Group, *, trains: bool) -> tuple[str, str]:
+    """The dimension that the collectives of a group show, and why; ("", "") where they show none.
+
+    `trains` says that the job has backward passes. Activations are reduced in both directions, gradients by the
+    backward pass, or after it by the optimizer.
+    """
+    if any(kind in group.uses for kind in _EXCHANGES):
+        return "ep", "its ranks exchange tokens (AllToAll)"
+    gathers = group.uses.get("all_gather")
+    reduces = group.uses.get("reduce_scatter") if gathers else group.uses.get("all_reduce")
+    if not reduces:
+        return "", ""
+    if not trains:
+        return "tp", "its ranks reduce activations, and there is no backward pass"
+    of_gradients = reduces.from_backward == 0 or reduces.from_backward >= _GRADIENTS * reduces.calls
+    if of_gradients and gathers:
+        return "dp", "its ranks gather parameters and scatter gradients"
+    if of_gradients:
+        return "dp", "its ranks reduce gradients"
+    return "tp", "its ranks reduce activations, in forward and in backward"

@@ -1,0 +1,108 @@
+"""The process groups of a job: their ranks, what describes them, and what runs in them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace.model import Indices
+
+#: A rank's list of groups and a group's list of ranks may be any length; longer ones than these name no dimension.
+_MOST_GROUPS = 4096
+_MOST_RANKS = 1 << 20
+
+
+class Uses(msgspec.Struct, frozen=True):
+    """How many collectives of one kind run in a group, summed over its traced ranks, and who launches them."""
+
+    calls: int
+    #: How many of them the backward pass launches; the others come from forward, the optimizer or elsewhere.
+    from_backward: int
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Ranks that communicate with each other, whatever the names of the process groups that they have in common."""
+
+    #: Rank numbers, ascending; two or more.
+    ranks: tuple[int, ...]
+    #: Descriptions that its process groups have, as "TENSOR_MODEL_PARALLEL_GROUP", without those that say nothing.
+    descriptions: tuple[str, ...] = ()
+    #: By kind of collective, as "all_reduce".
+    uses: dict[str, Uses] = msgspec.field(default_factory=dict)
+
+
+def stride(ranks: Sequence[int]) -> int:
+    """What each of some ranks is above the one before it; 0 where that differs."""
+    steps = set(np.diff(ranks).tolist())
+    return int(steps.pop()) if len(steps) == 1 else 0
+
+
+def groups(job: Job) -> tuple[Group, ...]:
+    """The groups of two ranks or more that the traces name, by their ranks."""
+    descriptions: dict[tuple[int, ...], Counter[str]] = {}
+    uses: dict[tuple[int, ...], dict[str, Uses]] = {}
+    for digest in job.digests:
+        ranks_of = _ranks_of_groups(digest)
+        for name, ranks in ranks_of.items():
+            said = digest.header.group_descriptions.get(name, "")
+            descriptions.setdefault(ranks, Counter()).update([said] if said else [])
+        for name, (kind, its) in _uses(digest):
+            if ranks := ranks_of.get(name, ()):
+                known = uses.setdefault(ranks, {})
+                before = known.get(kind, Uses(0, 0))
+                known[kind] = Uses(before.calls + its.calls, before.from_backward + its.from_backward)
+    return tuple(
+        Group(ranks, tuple(sorted(descriptions[ranks])), uses.get(ranks, {})) for ranks in sorted(descriptions)
+    )
+
+
+def _ranks_of_groups(digest: RankDigest) -> dict[str, tuple[int, ...]]:
+    """The ranks of each process group of two ranks or more, by its name: of the header, else of its calls."""
+    table, text = digest.collectives, digest.strings
+    named = {(text[group], text[ranks]) for group, ranks in _different(table.group, table.group_ranks)}
+    found = {group: _listed(ranks) for group, ranks in sorted(named)[:_MOST_GROUPS]}
+    found |= dict(list(digest.header.groups.items())[:_MOST_GROUPS])
+    return {name: ranks for name, listed in found.items() if len(ranks := _ascending(listed)) > 1}
+
+
+def _uses(digest: RankDigest) -> list[tuple[str, tuple[str, Uses]]]:
+    """The kinds of collectives of each process group, by its name."""
+    table, text = digest.collectives, digest.strings
+    key = table.group.astype(np.int64) * len(text) + table.kind
+    keys, which, calls = np.unique(key, return_inverse=True, return_counts=True)
+    backward = np.bincount(which.reshape(-1), table.backward >= 0, minlength=len(keys)).astype(np.int64)
+    return [
+        (text[pair // len(text)], (text[pair % len(text)], Uses(number, gradients)))
+        for pair, number, gradients in zip(keys.tolist(), calls.tolist(), backward.tolist(), strict=True)
+    ]
+
+
+def _different(one: Indices, other: Indices) -> list[tuple[int, int]]:
+    """The different pairs of two columns."""
+    most = int(other.max(initial=0)) + 1
+    keys = np.unique(one.astype(np.int64) * most + other)
+    return [divmod(key, most) for key in keys.tolist()]
+
+
+@lru_cache(maxsize=_MOST_GROUPS)
+def _ascending(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """The different ones of some ranks, ascending; () where some cannot be."""
+    return tuple(sorted(set(ranks))) if ranks and max(ranks) < _MOST_RANKS else ()
+
+
+@lru_cache(maxsize=_MOST_GROUPS)
+def _listed(text: str) -> tuple[int, ...]:
+    """Ranks of a text such as "[0, 1, 2]"; () where it makes no sense (torch cuts long lists short)."""
+    try:
+        ranks = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    is_list = isinstance(ranks, list) and all(type(rank) is int and rank >= 0 for rank in ranks)
+    return tuple(ranks) if is_list else ()

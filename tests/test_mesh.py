@@ -1,0 +1,168 @@
+"""The dimensions of a job and each rank's place in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from msgspec.structs import replace
+from traces import digests
+
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.frame import frame as frame_of
+from tb_ddp_doctor.job.build import build
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.mesh.dimensions import by_description, by_pattern, named
+from tb_ddp_doctor.mesh.groups import Group, Uses
+from tb_ddp_doctor.mesh.mesh import Mesh, mesh
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.support import naming
+
+#: Eight ranks: tp is (0, 1), (2, 3) ..., pp is (0, 2), (1, 3), (4, 6), (5, 7), dp is (0, 4), (1, 5) ... Activations are
+#: reduced within tp in forward and in backward, gradients within dp by backward alone.
+_FIRST = """
+    rank#  step     |1
+           host     [fwd][ar_f/TP]                                   [sync......]
+           autograd                            [bwd][ar_b/TP][ar_g/DP]
+           gpu           [fwd..]                    [bwd..]
+           nccl             [ar_f/TP.][sNEXT...]          [rNEXT][ar_b/TP]  [ar_g/DP]
+"""
+_LAST = """
+    rank#  step     |1
+           host                [fwd][ar_f/TP]                        [sync......]
+           autograd                            [bwd][ar_b/TP][ar_g/DP]
+           gpu                      [fwd..]         [bwd..]
+           nccl      [rNEXT]           [ar_f/TP.]         [sNEXT][ar_b/TP]  [ar_g/DP]
+"""
+
+
+def of_eight(descriptions: Mapping[str, str]) -> Mesh:
+    return mesh(eight(descriptions))
+
+
+def eight(descriptions: Mapping[str, str]) -> Job:
+    """A job of eight ranks whose process groups "tp0", "dp3" ... have a description by the first two letters."""
+    drawing = ""
+    for rank in range(8):
+        tp, dp = f"tp{rank // 2}", f"dp{rank % 4}"
+        stage = _LAST if rank & 2 else _FIRST
+        drawing += stage.replace("#", str(rank)).replace("TP", tp).replace("DP", dp).replace("NEXT", str(rank ^ 2))
+    found = {}
+    for rank, digest in digests(drawing).items():
+        groups = {f"tp{rank // 2}": (rank & ~1, rank | 1), f"dp{rank % 4}": (rank % 4, rank % 4 + 4)}
+        told = {name: descriptions[name[:2]] for name in groups if name[:2] in descriptions}
+        found[rank] = replace(digest, header=replace(digest.header, groups=groups, group_descriptions=told))
+    return build("job", found, dict.fromkeys(found, ""), 8)
+
+
+@pytest.mark.parametrize(
+    ("description", "dimensions"),
+    [
+        ("TENSOR_MODEL_PARALLEL_GROUP", {"tp"}),
+        ("DATA_PARALLEL_GROUP_WITH_CP", {"dp", "cp"}),
+        ("PIPELINE_MODEL_PARALLEL_GROUP", {"pp"}),
+        ("EXPERT_MODEL_PARALLEL_GROUP", {"ep"}),
+        ("mesh_dp_shard", {"dp_shard"}),
+        ("mesh_dp_replicate", {"dp_replicate"}),
+        ("mesh_dp_shard_cp", {"dp_shard", "cp"}),
+        ("tp:0", {"tp"}),
+        ("default_pg", set()),
+        ("EMBEDDING_GROUP", set()),
+        ("undefined", set()),
+    ],
+)
+def test_descriptions_name_dimensions(description: str, dimensions: set[str]) -> None:
+    assert named(description) == dimensions
+
+
+def test_the_groups_of_megatron_are_of_one_dimension_each() -> None:
+    """As Megatron-LM describes those of rank 0 of 16, with TP 2, CP 1, DP 2, PP 4 and experts over 4 ranks."""
+    described = {
+        (0, 2): "dp",
+        (0, 1): "tp",
+        (0, 4, 8, 12): "pp",
+        (0, 1, 2, 3): "ep",
+    }
+    descriptions = {
+        tuple(range(16)): ("INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP", "default_pg"),
+        (0, 2): ("DATA_PARALLEL_GROUP_WITH_CP",),
+        (0, 1, 4, 5, 8, 9, 12, 13): ("MODEL_PARALLEL_GROUP",),
+        (0, 1): ("TENSOR_AND_CONTEXT_PARALLEL_GROUP", "TENSOR_MODEL_PARALLEL_GROUP"),
+        (0, 4, 8, 12): ("PIPELINE_MODEL_PARALLEL_GROUP",),
+        (0, 12): ("EMBEDDING_GROUP",),
+        (0, 1, 2, 3): ("EXPERT_MODEL_PARALLEL_GROUP", "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP"),
+    }
+    found = by_description([Group(ranks, said) for ranks, said in descriptions.items()])
+    assert found == described
+
+
+def test_named_groups_make_a_mesh() -> None:
+    found = of_eight({"tp": "mesh_tp", "dp": "mesh_dp"})
+    assert [(one.name, one.size, one.stride) for one in found.dimensions] == [("dp", 2, 4), ("pp", 2, 2), ("tp", 2, 1)]
+    assert [bool(one.inferred) for one in found.dimensions] == [False, True, False]
+    assert found.coordinates.tolist() == [[rank >> 2, rank >> 1 & 1, rank & 1] for rank in range(8)]
+    assert found.place(5) == "dp 1, pp 0, tp 1"
+
+
+def test_groups_without_names_show_their_dimension_and_it_is_said() -> None:
+    found = of_eight({})
+    assert [one.name for one in found.dimensions] == ["dp", "pp", "tp"]
+    assert all(one.inferred for one in found.dimensions)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shared"),
+    [
+        ({2, 3, 6, 7}, "pp 1"),
+        ({4, 5, 6, 7}, "dp 1"),
+        ({1, 5}, "pp 0, tp 1"),
+        ({0, 3}, ""),
+        ({0, 1, 2}, ""),
+        (set(range(8)), ""),
+        ({6}, ""),
+    ],
+)
+def test_what_ranks_alone_share(ranks: set[int], shared: str) -> None:
+    assert of_eight({"tp": "mesh_tp", "dp": "mesh_dp"}).shared(ranks) == shared
+
+
+def test_experts_over_ranks_that_others_divide_are_no_axis() -> None:
+    found = of_eight({"tp": "mesh_tp", "dp": "EXPERT_MODEL_PARALLEL_GROUP"})
+    assert {one.name: one.is_axis for one in found.dimensions} == {"pp": True, "tp": True, "ep": True}
+
+
+def test_the_json_has_what_each_dimension_communicates() -> None:
+    job = eight({"tp": "mesh_tp", "dp": "mesh_dp"})
+    found = engine._examine(job, CATALOGUE.values(), {})[0].mesh
+    assert found is not None and found.coordinates["5"] == {"dp": 1, "pp": 0, "tp": 1}
+    calls = {one.name: one.calls for one in found.dimensions}
+    # One AllReduce of gradients, and one of activations in each direction.
+    assert calls["dp"] == 1 and calls["tp"] == 2
+    assert all(0 <= one.exposed_ms <= one.transfer_ms for one in found.dimensions)
+
+
+def test_a_rank_is_named_with_its_coordinates() -> None:
+    frame = Facts(eight({"tp": "mesh_tp", "dp": "mesh_dp"})).get(frame_of)
+    assert naming.who([5], frame) == "rank 5 (dp 1, pp 0, tp 1)"
+    assert naming.who([2, 3, 6, 7], frame) == "ranks 2, 3, 6 and 7 (all of pp 1)"
+
+
+@pytest.mark.parametrize(
+    ("uses", "trains", "dimension"),
+    [
+        ({"all_reduce": Uses(6, 6)}, True, "dp"),
+        # Once backward is over, by hand.
+        ({"all_reduce": Uses(6, 0)}, True, "dp"),
+        ({"all_reduce": Uses(8, 4)}, True, "tp"),
+        ({"all_reduce": Uses(8, 0)}, False, "tp"),
+        # FSDP; an optimizer that shards its states; sequence parallelism.
+        ({"all_gather": Uses(8, 4), "reduce_scatter": Uses(4, 4)}, True, "dp"),
+        ({"all_gather": Uses(8, 0), "reduce_scatter": Uses(8, 0)}, True, "dp"),
+        ({"all_gather": Uses(8, 4), "reduce_scatter": Uses(8, 4)}, True, "tp"),
+        ({"all_to_all": Uses(4, 2), "all_reduce": Uses(1, 1)}, True, "ep"),
+        ({"broadcast": Uses(4, 0)}, True, ""),
+    ],
+)
+def test_what_runs_in_a_group_shows_its_dimension(uses: dict[str, Uses], trains: bool, dimension: str) -> None:
+    assert by_pattern(Group((0, 1), uses=uses), trains=trains)[0] == dimension
