@@ -120,7 +120,7 @@ def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, la
 def _floor_lines(facts: Facts, savings: Savings) -> tuple[FloorLine, ...]:
     """The floor, opened; none where that fails."""
     try:
-        return floor_lines(savings, facts.get(roofline), facts.get(link_excess))
+        return floor_lines(savings, facts.get(roofline), link_excess(facts))
     except Exception:
         _log.debug("opening the floor failed", exc_info=True)
         return ()

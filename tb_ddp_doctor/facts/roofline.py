@@ -286,7 +286,6 @@ def _notes(job: Job, known: Roofs | None) -> list[str]:
     return notes
 
 
-@fact
 def link_excess(facts: Facts) -> Ints | None:
     """Exposed communication beyond what the links would need, shape (R, S), ns; None where their speed is not known.
 
