@@ -1,11 +1,38 @@
-"""How modules import each other; the layers are a contract in pyproject.toml."""
+"""How modules import each other, and how large functions are; the layers are a contract in pyproject.toml."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import grimp
 import pytest
+
+PACKAGE = Path(__file__).parents[1] / "tb_ddp_doctor"
+#: A longer function, without its docstring, or one with more names of its own, is to be taken apart.
+MOST_LINES, MOST_LOCALS = 60, 25
+#: Functions that are larger still: none is to come in, and each that is taken apart goes from here.
+LARGER = {
+    "capture/doctor.py __init__",
+    "commands/options.py parser",
+    "digest/build.py _digest_device",
+    "digest/build.py _digest_host",
+    "digest/memory.py memory",
+    "engine.py diagnose",
+    "rules/communication_bound.py check",
+    "rules/dataloader_stall.py check",
+    "rules/host_stall.py check",
+    "rules/launch_bound.py check",
+    "rules/load_imbalance.py check",
+    "rules/pageable_memcpy.py check",
+    "rules/sharding_wait.py check",
+    "rules/slow_step.py check",
+    "rules/straggler.py check",
+}
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def imports_in_order(graph: grimp.ImportGraph) -> list[str]:
@@ -29,3 +56,51 @@ def test_a_circle_is_found() -> None:
     graph.add_import(importer="b", imported="a")
     with pytest.raises(CycleError):
         imports_in_order(graph)
+
+
+def lines_of(function: _Function) -> int:
+    """Lines of a function without its docstring."""
+    first = function.body[0]
+    is_documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    docstring = first.end_lineno - first.lineno + 1 if is_documented and first.end_lineno else 0
+    return (function.end_lineno or function.lineno) - function.lineno + 1 - docstring
+
+
+def locals_of(function: _Function) -> set[str]:
+    """The arguments of a function and the names that it assigns, without those of functions within it."""
+    args = function.args
+    names = {one.arg for one in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
+    inner = (ast.FunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.ClassDef)
+
+    def assigned(node: ast.AST) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+                yield child.id
+            if not isinstance(child, inner):
+                yield from assigned(child)
+
+    return names | set(assigned(function))
+
+
+def larger(source: str) -> list[str]:
+    """The names of the functions that are too large."""
+    return [
+        node.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, _Function) and (lines_of(node) > MOST_LINES or len(locals_of(node)) > MOST_LOCALS)
+    ]
+
+
+def test_functions_are_small() -> None:
+    here = {
+        f"{path.relative_to(PACKAGE)} {name}"
+        for path in PACKAGE.rglob("*.py")
+        for name in larger(path.read_text(encoding="utf-8"))
+    }
+    assert here == LARGER
+
+
+def test_a_large_function_is_seen() -> None:
+    assert larger("def f():\n" + "    x = 1\n" * 61) == ["f"]
+    assert larger("def f():\n    " + " = ".join(f"x{i}" for i in range(26)) + " = 0\n") == ["f"]
+    assert larger('def f():\n    """' + "\n" * 80 + '"""\n') == []

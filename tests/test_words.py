@@ -53,6 +53,11 @@ WORDS = {
     r"\bmessages (travel|between)\b|\bonly messages\b": "point-to-point transfers",
     r"(?<=\d )us\b|\bin us\b|, us\b": "µs",
 }
+#: The parts of the code in which the banned words are gone from names too.
+WITHOUT_BANNED_NAMES = ("replay", "account", "planning", "digest/track.py")
+#: Words that STYLE.md bans, as parts of names.
+BANNED = {"held", "hold", "holds", "holding", "told", "tells", "settle", "settled", "starved", "starves"}
+BANNED |= {"mended", "alike", "beyond", "usual", "things", "found"}
 #: Pages that may name old words: what the words stand for, and what has changed.
 NAMING = {"glossary.md", "CHANGELOG.md"}
 #: Names in the JSON, in code, in commands and in comments, which no reader sees, stay what they are.
@@ -133,3 +138,37 @@ def _helps(parser: argparse.ArgumentParser) -> Iterator[str]:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
                 yield from _helps(command)
+
+
+def files(*below: str) -> list[Path]:
+    """The modules of some packages, or single ones."""
+    chosen = [(REPOSITORY / "tb_ddp_doctor") / one for one in below]
+    return [path for one in chosen for path in ([one] if one.is_file() else sorted(one.rglob("*.py")))]
+
+
+def names_of(source: str) -> Iterator[str]:
+    """The names that a module gives."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def banned(source: str) -> set[str]:
+    """The names that have a banned word."""
+    return {name for name in names_of(source) if BANNED & set(re.sub("(?=[A-Z])", "_", name).lower().split("_"))}
+
+
+@pytest.mark.parametrize("path", files(*WITHOUT_BANNED_NAMES), ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_names_have_the_fields_words(path: Path) -> None:
+    # In `account`, `found` is a rule's `Found`.
+    allowed = {"found", "Found"} if path.parent.name == "account" else set[str]()
+    assert banned(path.read_text(encoding="utf-8")) <= allowed
+
+
+def test_a_banned_name_is_seen() -> None:
+    assert banned("held_ns = 1\nclass IsAlike: ...\ndef holds(told): ...\n") == {"held_ns", "IsAlike", "holds", "told"}
+    assert banned("household = 1\n") == set()

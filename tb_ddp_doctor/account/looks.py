@@ -56,7 +56,7 @@ def look(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[F
     looks.until_silent(common)
     looks.until_silent(rules)
     looks.of_either_side(rules)
-    looks.at_what_is_left(rules)
+    looks.at_the_unexplained(rules)
     return looks.within_what_is_removed()
 
 
@@ -150,7 +150,7 @@ class _Looks:
         new = self._which_hide_each_other(new, fixes)
         self._add(again, [replace(each, hides_with=tuple(o.rule.id for o in new if o is not each)) for each in new])
 
-    def at_what_is_left(self, rules: Sequence[Rule]) -> None:
+    def at_the_unexplained(self, rules: Sequence[Rule]) -> None:
         """Apply the rules that found nothing to the job with all findings fixed, if much of it is still unexplained.
 
         Rules may then name what takes most of that time, although no gap of the record shows it.

@@ -148,7 +148,7 @@ def track(
     count = searchsorted(host.recorded_ns, rows.issued_ns) - searchsorted(host.recorded_ns, rows.begin_ns)
     recording = np.minimum(count * host.recording_ns, work)
     ready = _readiness(rows, needs, communication)
-    found = Track(
+    rank_track = Track(
         step=StepRow((searchsorted(steps.host_start_ns, rows.begin_ns, side="right") - 1).astype(np.int32)),
         host=_host_times(np.column_stack((spent, recording, work - recording))),
         phase=_phase(rows, phases),
@@ -172,7 +172,7 @@ def track(
         needs=ready.needs,
         ready_ns=ready.ns,
     )
-    return found, rows.end_ns
+    return rank_track, rows.end_ns
 
 
 def no_track() -> Track:
@@ -705,11 +705,11 @@ def _followed(which: Indices, earliest: Ints, communication: Communication) -> I
         stream 21  [reduce-scatter....]                   launched first
         stream 24                      [all-reduce...]    launched second: follows the reduce-scatter
     """
-    found: Indices = np.full(len(which), -1, np.int32)
+    followed: Indices = np.full(len(which), -1, np.int32)
     known = np.flatnonzero(communication.launched_ns >= 0)
     order = known[np.argsort(communication.end_ns[known], kind="stable")]
     if not len(order) or not len(which):
-        return found
+        return followed
     arrival, launched = communication.start_ns[which], communication.launched_ns[which]
     since = np.maximum(earliest, arrival - LATENCY_NS - 1)
     latest = np.full(len(which), -1, np.int64)
@@ -725,6 +725,6 @@ def _followed(which: Indices, earliest: Ints, communication: Communication) -> I
         issued = communication.launched_ns[ended]
         follows = (communication.stream[ended] != communication.stream[which[some]]) & (issued <= launched[some])
         follows &= issued > latest[some]
-        found[some[follows]] = ended[follows]
+        followed[some[follows]] = ended[follows]
         latest[some[follows]] = issued[follows]
-    return found
+    return followed

@@ -23,7 +23,7 @@ from tb_ddp_doctor.trace.model import Ints
 _PLAIN = {owner: step_owner(owner) for owner in RankOwner if owner is not RankOwner.COMMUNICATION}
 
 
-def settle(
+def budget_and_waiting(
     digests: Sequence[RankDigest], step_index: Ints, axis: Axis, calls: Calls, matched: Matched, clock: ClockFit
 ) -> tuple[Budget, Waiting]:
     """The budget of R ranks over the steps that `step_index`, shape (R, S), names, and the waiting in collectives.
@@ -54,15 +54,8 @@ def settle(
         owner_ns[:, :, OWNERS.index(name)] = work[:, :, owner]
     owner_ns[:, :, OWNERS.index("wait")] = wait
     owner_ns[:, :, OWNERS.index("transfer")] = work[:, :, RankOwner.COMMUNICATION] - wait
-    here = np.nonzero(matched.present)
-    waits = np.zeros(matched.row.shape, np.int64)
-    # Of two that meet and end apart each waits for the other one until that arrives: then it may wait for a third.
-    until = np.where(
-        matched.together[here[0]], matched.end_ns[here], matched.arrival_ns[here] + last_ns[here[0]] - arrival[here]
-    )
-    waits[here] = waiting.measure(axis.place(here[1], matched.arrival_ns[here]), axis.place(here[1], until))
     return Budget(owner_ns, start_ns, end_ns - start_ns), Waiting(
-        exposed_ns=waits,
+        exposed_ns=_exposed_waits(matched, waiting, axis, last_ns[:, None] - arrival),
         last=arrival.argmax(axis=1),
         arrival_ns=arrival,
         last_ns=last_ns,
@@ -71,6 +64,19 @@ def settle(
         all_arrived_ns=all_ns,
         exposed=exposed,
     )
+
+
+def _exposed_waits(matched: Matched, waiting: Intervals, axis: Axis, later_ns: Ints) -> Ints:
+    """How much of each rank's part of a collective is exposed waiting, of the shape of `matched.row`, ns.
+
+    `waiting` is all exposed waiting, `later_ns` how much later than each rank the last one arrives.
+    """
+    here = np.nonzero(matched.present)
+    waits = np.zeros(matched.row.shape, np.int64)
+    # Of two that meet and end apart each waits for the other one until that arrives: then it may wait for a third.
+    until = np.where(matched.together[here[0]], matched.end_ns[here], matched.arrival_ns[here] + later_ns[here])
+    waits[here] = waiting.measure(axis.place(here[1], matched.arrival_ns[here]), axis.place(here[1], until))
+    return waits
 
 
 def _exposed_communication(digests: Sequence[RankDigest], axis: Axis) -> Intervals:

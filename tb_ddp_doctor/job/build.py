@@ -12,7 +12,7 @@ from tb_ddp_doctor.findings import FileWarning, LeftOutStep
 from tb_ddp_doctor.job.align import align
 from tb_ddp_doctor.job.axis import Axis
 from tb_ddp_doctor.job.beginnings import beginnings
-from tb_ddp_doctor.job.budget import settle
+from tb_ddp_doctor.job.budget import budget_and_waiting
 from tb_ddp_doctor.job.calls import job_steps
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.completeness import Damages, same_times, whole_steps
@@ -54,14 +54,8 @@ def build(
         if rank not in usable
     )
     if not usable:
-        raise JobError(
-            " ".join(
-                [
-                    "Nothing can be diagnosed: no trace of this run has a complete step.",
-                    *(f"{n.file}: {n.message}" for n in notes),
-                ]
-            )
-        )
+        nothing = "Nothing can be diagnosed: no trace of this run has a complete step."
+        raise JobError(" ".join([nothing, *(f"{note.file}: {note.message}" for note in notes)]))
     usable, moved = same_numbers(usable)
     notes.extend(moved)
     aligned, found = align(usable, nodes, world_size)
@@ -79,7 +73,9 @@ def build(
         left_out_steps = (LeftOutStep(first, _first_ms(aligned.digests, step_index), reason),)
         aligned, step_index = aligned.without_first_step(), step_index[:, 1:]
     axis = Axis.of(aligned.digests)
-    budget, waiting = settle(aligned.digests, step_index, axis, aligned.calls, aligned.matched, aligned.clock)
+    budget, waiting = budget_and_waiting(
+        aligned.digests, step_index, axis, aligned.calls, aligned.matched, aligned.clock
+    )
     sizes = np.array([len(digest.steps) for digest in aligned.digests])
     return Job(
         name=name,

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
+from statistics import median_low
 
 import msgspec
 import numpy as np
@@ -239,7 +240,7 @@ def _other_names(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         rank: sum(count for name, count in own.items() if ranks_of[name] > 1) / max(sum(own.values()), 1)
         for rank, own in counts.items()
     }
-    usual = lower_median([*like.values()])
+    usual = median_low([*like.values()])
     odd = [rank for rank, share in like.items() if share < LEAST_NAMED and usual >= MOST_LIKE]
     found = {}
     for rank in odd:
@@ -263,7 +264,7 @@ def _lost_kernels(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         if not joined([missing for _, missing in counts.values()]).any():
             continue
         shares = [int(missing.sum()) / max(int(calls.sum()), 1) for calls, missing in counts.values()]
-        usual = lower_median(shares or [0.0])
+        usual = median_low(shares or [0.0])
         for rank, (calls, missing) in counts.items():
             lossy = missing > (usual + MOST_LOST) * calls
             if rank not in found and lossy.any():
@@ -279,7 +280,7 @@ def _lost_launches(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     if not joined([table.unlaunched for table in tables.values()]).any():
         return {}
     kernels = {rank: table.unlaunched + table.launches - table.lost for rank, table in tables.items()}
-    usual = lower_median([table.unlaunched.sum() / max(kernels[rank].sum(), 1) for rank, table in tables.items()])
+    usual = median_low([table.unlaunched.sum() / max(kernels[rank].sum(), 1) for rank, table in tables.items()])
     for rank, table in tables.items():
         lossy = table.unlaunched > np.maximum((usual + MOST_UNLAUNCHED) * kernels[rank], LEAST_UNLAUNCHED - 1)
         if lossy.any():
@@ -329,7 +330,7 @@ def _out_of_order(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
             continue
         number = np.concatenate([digest.lost_kernels.number for digest in digests.values()])
         of_step = np.split(_usual(number, np.concatenate([*counts.values()])), np.cumsum([*map(len, counts.values())]))
-        usual = lower_median([float(odd.mean()) if len(odd) else 0.0 for odd in counts.values()])
+        usual = median_low([float(odd.mean()) if len(odd) else 0.0 for odd in counts.values()])
         for (rank, odd), beside in zip(counts.items(), of_step, strict=False):
             lossy = odd > MOST_TIMES_OUT_OF_ORDER * np.maximum(usual, beside)
             if rank not in found and lossy.any():
@@ -350,7 +351,7 @@ def _ended_early(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
             continue
         last = int(some[-1])
         by_step = by_step or _launches(digests)
-        later = [n for n in number[last + 1 :].tolist() if lower_median(by_step[n]) > 0]
+        later = [n for n in number[last + 1 :].tolist() if median_low(by_step[n]) > 0]
         if not later and not any(warning.kind == "lost-end" for warning in digest.warnings):
             continue
         like = [*launches[:last].tolist(), *(n for n in by_step[int(number[last])] if n != launches[last])]
@@ -478,7 +479,7 @@ def _other_collectives(digests: Mapping[int, RankDigest], calls: Calls, of_all: 
         rank: Damage(None, f"of its collectives over all ranks, {_few(share)} is in kind and size as on other ranks")
         for rank, share in like.items()
         if share < LEAST_LIKE
-        and lower_median([other for each, other in like.items() if each != rank] or [0.0]) >= MOST_LIKE
+        and median_low([other for each, other in like.items() if each != rank] or [0.0]) >= MOST_LIKE
     }
 
 
@@ -501,11 +502,6 @@ def _collectives_of_all(digests: Mapping[int, RankDigest], calls: Calls, of_all:
     chosen = chosen_of(of_all)
     place = first[calls.rank[chosen]] + calls.column("step")[chosen]
     return np.bincount(place, minlength=int(sizes.sum()))
-
-
-def lower_median(values: Sequence[float]) -> float:
-    """Of two ranks, that of the one that has less."""
-    return sorted(values)[(len(values) - 1) // 2]
 
 
 def _and_after(digest: RankDigest, lossy: Mask, reason: str) -> Damage:

@@ -28,6 +28,18 @@ def numbered(*columns: Whole) -> Ints:
     return np.zeros(len(columns[0]), np.int64) if which is None else which
 
 
+def ordinals(numbers: Ints, by: NDArray[np.integer[Any]] | None = None) -> Ints:
+    """For each of some numbers, at least 0, how many equal ones come before it: 0, 0, 1, 1 for 7, 3, 7, 3.
+
+    They are counted in their order, or in ascending order of `by`.
+    """
+    order = np.argsort(numbers, kind="stable") if by is None else np.lexsort((by, numbers))
+    first = np.flatnonzero(np.diff(numbers[order], prepend=-1))
+    ordinal = np.empty(len(numbers), np.int64)
+    ordinal[order] = np.arange(len(numbers)) - np.repeat(first, np.diff(first, append=len(numbers)))
+    return ordinal
+
+
 def in_order(numbers: NDArray[np.integer[Any]]) -> Ints:
     """Indices of numbers, which are at least 0, in ascending order; equal ones stay in theirs."""
     # Numbers of 16 bits are sorted digit by digit, five times as fast.

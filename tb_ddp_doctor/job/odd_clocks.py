@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from statistics import median_low
 
 import msgspec
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import ABSENT, ENDS_APART, Matched
-from tb_ddp_doctor.job.completeness import LEAST_PEERS, Damage, Damages, Mask, after, lower_median
+from tb_ddp_doctor.job.completeness import LEAST_PEERS, Damage, Damages, Mask, after
 from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: Ends of one collective that are further apart are on clocks that jump, ns, as NTP makes them from 128 ms on; and as
@@ -103,7 +104,7 @@ def other_paces(ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsA
         scatter = np.nan_to_num(_nanmedian(np.abs(by_step - _nanmedian(by_step, axis=0)), axis=0))
     found: Damages = {}
     for index in np.flatnonzero(scatter > PACE_NS).tolist():
-        if scatter[index] > PACE_TIMES * lower_median(np.delete(scatter, index).tolist()):
+        if scatter[index] > PACE_TIMES * median_low(np.delete(scatter, index).tolist()):
             found[ranks[index]] = [Damage(None, _pace(ends.matched, index))]
     return found
 

@@ -77,7 +77,7 @@ def answer(
     same one with other buckets.
     """
     refusals: dict[str, Refusal] = {}
-    found: list[Curve] = []
+    drawn: list[Curve] = []
     prediction: Prediction | None = None
     buckets: Buckets | None = None
     now_bytes: RankBytes | None = None
@@ -98,14 +98,14 @@ def answer(
             for reason, those in refused.items():
                 refusals[f"{name}: {reason}"] = Refusal(name, reason, tuple(those) if points else ())
             if points:
-                found.append(_curve(planner, question, name, points))
+                drawn.append(_curve(planner, question, name, points))
         try:
             buckets = recorded_buckets(planner.record.gradients)
         except CannotPlanError as error:
             if not any(one.question == "bucket_mb" for one in refusals.values()):
                 refusals["bucket_mb"] = Refusal("bucket_mb", str(error))
-        told = [*([prediction] if prediction else []), *(point for curve in found for point in curve.points)]
-        sharded = next((one.question for one in told if one.rank_bytes), None)
+        predictions = [*([prediction] if prediction else []), *(point for curve in drawn for point in curve.points)]
+        sharded = next((one.question for one in predictions if one.rank_bytes), None)
         now_bytes = planner.resharding(sharded).rank_bytes()[0] if sharded else None
     return PlanResult(
         run=job.name,
@@ -117,21 +117,21 @@ def answer(
         buckets=buckets,
         rank_bytes=now_bytes,
         prediction=prediction,
-        curves=tuple(found),
-        measured=measured(job, others or {}) if any(curve.field == "bucket_mb" for curve in found) else (),
+        curves=tuple(drawn),
+        measured=measured(job, others or {}) if any(curve.field == "bucket_mb" for curve in drawn) else (),
         refusals=tuple(refusals.values()),
     )
 
 
 def unanswerable(made: Callable[[], Planner]) -> tuple[Refusal, ...]:
     """The fields of questions that a record cannot answer; `made` is the same as for `answer`."""
-    found: list[Refusal] = []
+    refusals: list[Refusal] = []
     for name, value in _TRIED.items():
         try:
             made().likely_ns(msgspec.structs.replace(Question(), **{name: value}))
         except CannotPlanError as error:
-            found.append(Refusal(name, str(error)))
-    return tuple(found)
+            refusals.append(Refusal(name, str(error)))
+    return tuple(refusals)
 
 
 def recorded_buckets(gradients: SentGradients) -> Buckets | None:
@@ -199,7 +199,7 @@ def _points(
 
 
 def _curve(planner: Planner, question: Question, name: str, points: Mapping[float | str, Prediction]) -> Curve:
-    told, steps = tuple(points), [point.step_ms for point in points.values()]
+    values, steps = tuple(points), [point.step_ms for point in points.values()]
     best = int(np.argmin(steps))
     low = high = best
     while low > 0 and steps[low - 1] <= (1 + _AS_GOOD) * steps[best]:
@@ -208,10 +208,10 @@ def _curve(planner: Planner, question: Question, name: str, points: Mapping[floa
         high += 1
     return Curve(
         field=name,
-        values=told,
+        values=values,
         points=tuple(points.values()),
-        best=told[best],
-        flat=(told[low], told[high]),
+        best=values[best],
+        flat=(values[low], values[high]),
         breaks=planner.breaks(question) if name == "ranks" else None,
     )
 

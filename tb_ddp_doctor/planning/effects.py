@@ -41,8 +41,8 @@ def messages(record: PlanRecord, case: Case) -> Messages:
 
 def slowdown(record: PlanRecord, case: Case) -> float:
     """The share by which kernels take longer beside communication than alone."""
-    found = record.slowdown
-    return {"likely": found.share, "quickest": found.least, "slowest": found.most}[case]
+    measured = record.slowdown
+    return {"likely": measured.share, "quickest": measured.least, "slowest": measured.most}[case]
 
 
 def of(
@@ -142,8 +142,8 @@ def _dtype(record: PlanRecord, dtype: str, case: Case) -> Effect:
 
 
 def _of_family(record: PlanRecord, family: Family, case: Case) -> Messages | None:
-    found = record.messages_of(family)
-    return found and found.of(case)
+    of_family = record.messages_of(family)
+    return of_family and of_family.of(case)
 
 
 def _element_bytes(record: PlanRecord) -> float:

@@ -46,24 +46,24 @@ class Plans:
         except CannotPlanError:
             return None
         good = [size for size, step in zip(sizes, steps, strict=True) if step <= (1 + _AS_GOOD) * min(steps)]
-        found = self.predict(Question(bucket_mb=max(good)))
-        return found if found and found.change_ms < 0 else None
+        best = self.predict(Question(bucket_mb=max(good)))
+        return best if best and best.change_ms < 0 else None
 
     def fewest_workers(self) -> Prediction | None:
         """The predicted step with the fewest DataLoader workers that are as good as many; None if it is not known."""
-        found = [self.predict(Question(workers=number)) for number in _WORKERS]
-        known = [one for one in found if one is not None]
+        predictions = [self.predict(Question(workers=number)) for number in _WORKERS]
+        known = [one for one in predictions if one is not None]
         least = min((one.step_ms for one in known), default=0.0)
         return next((one for one in known if one.step_ms <= (1 + _AS_GOOD) * least), None)
 
     def said(self, *predictions: Prediction | None) -> str:
         """A sentence on some predictions, after a space; "" if there are none."""
-        told = [
+        parts = [
             f"{shown(one.question)}: {one.step_ms:.1f} ms a step ({one.low_ms:.1f} to {one.high_ms:.1f})"
             for one in predictions
             if one is not None and one.change_ms < 0
         ]
-        return f" Predicted: {'; '.join(told)}; now {self._facts.job.step_ns / 1e6:.1f}." if told else ""
+        return f" Predicted: {'; '.join(parts)}; now {self._facts.job.step_ns / 1e6:.1f}." if parts else ""
 
     @cached_property
     def _planner(self) -> Planner | None:

@@ -16,14 +16,14 @@ def repeated_layers(elements: Ints) -> Ints:
     `elements` are the gradients' elements in their order. Of all stretches that repeat themselves, the one with most
     elements is taken, with its shortest period: 9, [4, 2], [4, 2], [4, 2] gives 0, 2, 4, 6.
     """
-    best, found = 0, np.empty(0, np.int64)
+    best, lasts = 0, np.empty(0, np.int64)
     for period in range(1, len(elements) // 2 + 1):
         first, same = _longest(elements[:-period] == elements[period:])
         layers = (same + period) // period
         covered = int(elements[first : first + layers * period].sum()) if same >= period else 0
         if covered > best:
-            best, found = covered, first - 1 + period * np.arange(layers + 1)
-    return found
+            best, lasts = covered, first - 1 + period * np.arange(layers + 1)
+    return lasts
 
 
 def _longest(same: np.ndarray) -> tuple[int, int]:

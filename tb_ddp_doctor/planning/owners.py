@@ -30,15 +30,15 @@ def predicted_ms(
     `recorded` is the recorded step by owner; `now` and `then` are what the replay splits the recorded step and the
     predicted one into.
     """
-    found = dict(recorded)
-    _add(found, _BUSY, (then.compute_ns - now.compute_ns) / 1e6)
-    _add(found, ("wait",), (then.wait_ns - now.wait_ns) / 1e6)
-    _add(found, ("transfer",), (then.transfer_ns - now.transfer_ns) / 1e6)
-    _add(found, _IDLE, (then.idle_ns - now.idle_ns) / 1e6)
+    owners_ms = dict(recorded)
+    _add(owners_ms, _BUSY, (then.compute_ns - now.compute_ns) / 1e6)
+    _add(owners_ms, ("wait",), (then.wait_ns - now.wait_ns) / 1e6)
+    _add(owners_ms, ("transfer",), (then.transfer_ns - now.transfer_ns) / 1e6)
+    _add(owners_ms, _IDLE, (then.idle_ns - now.idle_ns) / 1e6)
     # Time that is added to the played steps, or saved on top of them.
-    _add(found, _on_top(question), step_ms - sum(found.values()))
-    _add(found, tuple(OWNERS), step_ms - sum(found.values()))
-    return found
+    _add(owners_ms, _on_top(question), step_ms - sum(owners_ms.values()))
+    _add(owners_ms, tuple(OWNERS), step_ms - sum(owners_ms.values()))
+    return owners_ms
 
 
 def _on_top(question: Question) -> tuple[str, ...]:
@@ -48,12 +48,12 @@ def _on_top(question: Question) -> tuple[str, ...]:
     return ("wait",) if question.ranks is not None else ("transfer",)
 
 
-def _add(found: dict[str, float], owners: tuple[str, ...], change: float) -> None:
+def _add(owners_ms: dict[str, float], owners: tuple[str, ...], change: float) -> None:
     """Divide a change among owners in proportion to their times, all to the first if these are 0; none gets below 0."""
-    total = sum(found[name] for name in owners)
+    total = sum(owners_ms[name] for name in owners)
     if total <= 0:
-        found[owners[0]] = max(change, 0.0)
+        owners_ms[owners[0]] = max(change, 0.0)
         return
     times = max(1 + change / total, 0.0)
     for name in owners:
-        found[name] *= times
+        owners_ms[name] *= times

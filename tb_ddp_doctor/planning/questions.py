@@ -146,10 +146,10 @@ FIELDS: Mapping[str, Field] = {
 def values(name: str, text: str) -> list[object]:
     """The values of a field, from text with commas. Raises ValueError with a sentence."""
     field = FIELDS[name]
-    found = [_value(field, field.option, part) for part in filter(None, (one.strip() for one in text.split(",")))]
-    if not found:
+    parsed = [_value(field, field.option, part) for part in filter(None, (one.strip() for one in text.split(",")))]
+    if not parsed:
         raise ValueError(f"{field.option} takes {field.takes}.")
-    return found
+    return parsed
 
 
 def _value(field: Field, called: str, given: object) -> object:

@@ -21,10 +21,10 @@ Step = Callable[[Question], float]
 
 def scaling(record: PlanRecord, step: Step, question: Question, ranks: int, step_ns: float) -> Scaling:
     """The scaling to `ranks` ranks, whose predicted step is `step_ns`. Raises CannotPlanError."""
-    found = links_of_ranks(record, "likely", None).algorithms(ranks) if question.links_of is None else ()
+    quickest = links_of_ranks(record, "likely", None).algorithms(ranks) if question.links_of is None else ()
     return Scaling(
         efficiency=_efficiency(_of_one(step, question), question, ranks, step_ns),
-        algorithms=tuple(Algorithm(name=name, from_bytes=size) for name, size in found),
+        algorithms=tuple(Algorithm(name=name, from_bytes=size) for name, size in quickest),
     )
 
 

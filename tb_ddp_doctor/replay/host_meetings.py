@@ -11,7 +11,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.job.numbering import numbered, ordinals
 from tb_ddp_doctor.replay.model import Parts
 from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Ints
@@ -62,12 +62,7 @@ def _meetings(digests: Sequence[RankDigest], rank: Ints, start_ns: Ints, end_ns:
         steps.append(digest.steps.number[digest.host_meetings.step])
     of = numbered(np.concatenate(kinds), np.concatenate(steps))
     # Count within each rank, kind and step; the shares are in the order of ranks, and of time within a rank.
-    run = numbered(rank, of)
-    order = np.argsort(run, kind="stable")
-    begins = np.flatnonzero(np.diff(run[order], prepend=-1))
-    ordinal = np.empty(len(run), np.int64)
-    ordinal[order] = np.arange(len(run)) - np.repeat(begins, np.diff(begins, append=len(run)))
-    meeting = numbered(of, ordinal)
+    meeting = numbered(of, ordinals(numbered(rank, of)))
     size = int(meeting.max()) + 1
     arrived, ended = np.full(size, start_ns.min()), np.full(size, end_ns.max())
     np.maximum.at(arrived, meeting, start_ns)

@@ -395,8 +395,8 @@ class Replay:
             need = need.copy()
             rows = self.schedule.recorded
             # A row that takes less already gives back less, in proportion: kernels are shorter by the same factor.
-            left = need[rows] / np.maximum(self.schedule.rows.device_ns[rows], 1)
-            gone = np.rint(np.concatenate(change.row_ns) * np.minimum(left, 1)).astype(np.int64)
+            remaining = need[rows] / np.maximum(self.schedule.rows.device_ns[rows], 1)
+            gone = np.rint(np.concatenate(change.row_ns) * np.minimum(remaining, 1)).astype(np.int64)
             need[rows] -= np.clip(gone, 0, np.maximum(need[rows], 0))
         return need
 

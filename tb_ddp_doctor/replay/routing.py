@@ -15,9 +15,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.job.numbering import numbered, ordinals
 from tb_ddp_doctor.replay.model import Schedule
-from tb_ddp_doctor.trace.model import Flags, Floats, Indices, Ints
+from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 from tb_ddp_doctor.trace.names import COMBINE, DISPATCH
 
 #: Kinds of collectives that exchange tokens between experts.
@@ -105,17 +105,8 @@ def routing(schedule: Schedule) -> Routing:
     return Routing(
         rank=rank,
         step=step,
-        ordinal=_before(numbered(rank, step), rows.between[ends]),
+        ordinal=ordinals(numbered(rank, step), rows.between[ends]),
         exchange=numbered(parts.collective[rows.launches[ends]]),
         work_ns=work,
         piece=piece,
     )
-
-
-def _before(cell: Ints, between: Indices) -> Ints:
-    """For each piece, how many pieces of the same rank and step come before it, in the order of `between`."""
-    order = np.lexsort((between, cell))
-    first = np.flatnonzero(np.diff(cell[order], prepend=-1))
-    ordinal = np.empty(len(cell), np.int64)
-    ordinal[order] = np.arange(len(cell)) - np.repeat(first, np.diff(first, append=len(cell)))
-    return ordinal

@@ -100,9 +100,9 @@ def _scheduled(tracks: Tracks, parts: Parts, awaits: Indices, order: Order, fram
         rows=rows,
         parts=parts,
         rounds=tuple(_rounds(order.plan, rows, parts)),
-        spent=_spent(tracks, _places(order.rows), rows),
+        spent=_spent(tracks, places(order.rows), rows),
         frame=frame,
-        recorded=_places(order.rows)[tracks.recorded()],
+        recorded=places(order.rows)[tracks.recorded()],
     )
 
 
@@ -115,7 +115,7 @@ def _starts(job: Job) -> tuple[Ints, Ints]:
 
 def _rows(tracks: Tracks, awaits: Indices, frame: StepFrame, parts: Parts, order: Order) -> TrackRows:
     """The rows in an order; `parts` are in that order already."""
-    place, place_of_part = _places(order.rows), _places(order.parts)
+    place, place_of_part = places(order.rows), places(order.parts)
     nothing = len(order.parts) - 1
     own_step, launches = tracks.column("step"), tracks.parts("launches", -1)
 
@@ -136,7 +136,7 @@ def _rows(tracks: Tracks, awaits: Indices, frame: StepFrame, parts: Parts, order
         blocked_by=moved(tracks.column("blocked_by")),
         blocked_ns=moved(tracks.column("blocked_ns")),
         waits=moved(tracks.column("waits")),
-        queue_row=RowIndex(moved(_moved(tracks.rows("queue_row"), place))),
+        queue_row=RowIndex(moved(renumbered(tracks.rows("queue_row"), place))),
         queue_before=moved(tracks.column("queue_row") == BEFORE),
         queue_tail_ns=moved(tracks.column("queue_tail_ns")),
         queue_part=PartIndex(moved(place_of_part[tracks.parts("queue_part", nothing)])),
@@ -147,7 +147,7 @@ def _rows(tracks: Tracks, awaits: Indices, frame: StepFrame, parts: Parts, order
         fed_ns=moved(tracks.column("fed_ns")),
         awaits=PartIndex(moved(place_of_part[awaits])),
         delay_ns=moved(tracks.column("delay_ns")),
-        launches=PartIndex(moved(_moved(launches, place_of_part))),
+        launches=PartIndex(moved(renumbered(launches, place_of_part))),
         between=moved(_since_step(counted, tracks.rank, own_step)),
     )
 
@@ -155,8 +155,8 @@ def _rows(tracks: Tracks, awaits: Indices, frame: StepFrame, parts: Parts, order
 def _completing(parts: Parts, order: Order) -> Parts:
     """The parts in the order in which they complete, with their references to parts and rows renumbered."""
     columns: dict[str, Any] = {name: _in_order(getattr(parts, name), order.parts) for name in Parts.__struct_fields__}
-    columns["after"] = _places(order.parts)[columns["after"]]
-    columns["needs"] = _moved(columns["needs"], _places(order.rows))
+    columns["after"] = places(order.parts)[columns["after"]]
+    columns["needs"] = renumbered(columns["needs"], places(order.rows))
     return Parts(**columns)
 
 
@@ -200,17 +200,19 @@ def _spent(tracks: Tracks, place: Indices, rows: TrackRows) -> dict[CpuTime, Spe
     return spent
 
 
-def _places(order: Ints) -> Indices:
-    """The inverse of an order: for each item, its place in the order. [2, 0, 1] gives [1, 2, 0]."""
-    place = np.empty(len(order), np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
+def places(chosen: Ints, size: int | None = None) -> Indices:
+    """For each of `size` items, its place among the chosen ones, -1 if it is not chosen; [2, 0, 1] gives [1, 2, 0].
+
+    Without `size`, all items are chosen: this is the inverse of an order.
+    """
+    place = np.full(len(chosen) if size is None else size, -1, np.int32)
+    place[chosen] = np.arange(len(chosen), dtype=np.int32)
     return place
 
 
-def _moved(things: Indices, place: Indices) -> Indices:
-    """Indices renumbered: -1 stays, any other index becomes the place of its item."""
-    moved: Indices = np.where(things >= 0, place[things], -1) if len(place) else things
-    return moved
+def renumbered(indices: Indices, place: Indices) -> Indices:
+    """Indices of items as their places; -1 stays."""
+    return np.where(indices >= 0, place[indices], -1).astype(np.int32, copy=False) if len(place) else indices
 
 
 def _rounds(plan: Sequence[PlayedTogether], rows: TrackRows, parts: Parts) -> Iterator[Round]:

@@ -22,7 +22,7 @@ from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.job.calls import Calls, job_steps
 from tb_ddp_doctor.job.collectives import UNEVEN
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.job.numbering import numbered, ordinals
 from tb_ddp_doctor.replay.model import GUEST, Family, PartIndex, Parts, RankIndex, RowIndex, StepIndex
 from tb_ddp_doctor.storage.constant import is_constant, joined
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
@@ -183,7 +183,7 @@ def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
         needs=RowIndex(needs),
         ready_ns=ready,
         like=_and(like, 0),
-        ordinal=_and(_ordinals(numbered(rank, own_step, like)), 0),
+        ordinal=_and(ordinals(numbered(rank, own_step, like)), 0),
         bytes=np.append(calls.column("bytes"), 0),
         family=_and(family, 0),
     )
@@ -220,9 +220,9 @@ def _as_other_ranks_need(needs: Indices, free: Flags, launched: _Launched, colle
     back = place[some] - np.searchsorted(launched.row, needed[some])
     least = np.full(int(collective.max(initial=0)) + 1, len(part))
     np.minimum.at(least, collective[part[some]], back)
-    tells = np.flatnonzero(back == least[collective[part[some]]])
+    shows = np.flatnonzero(back == least[collective[part[some]]])
     kind = np.full(len(least), -1)
-    kind[collective[part[some[tells]]]] = like[part[some[tells] - back[tells]]]
+    kind[collective[part[some[shows]]]] = like[part[some[shows] - back[shows]]]
 
     mine = np.flatnonzero((needed == launched.row) & free[part])
     of = collective[part[mine]]
@@ -230,9 +230,9 @@ def _as_other_ranks_need(needs: Indices, free: Flags, launched: _Launched, colle
     known = (least[of] > 0) & (earlier >= 0)
     mine, of, earlier = mine[known], of[known], earlier[known]
     same = (launched.rank[earlier] == launched.rank[mine]) & (like[part[earlier]] == kind[of])
-    found: Indices = needs.copy()
-    found[part[mine[same]]] = launched.row[earlier[same]]
-    return found
+    fewer: Indices = needs.copy()
+    fewer[part[mine[same]]] = launched.row[earlier[same]]
+    return fewer
 
 
 def families(calls: Calls) -> tuple[Ints, tuple[Family, ...]]:
@@ -251,15 +251,6 @@ def families(calls: Calls) -> tuple[Ints, tuple[Family, ...]]:
 def _and(indices: NDArray[Any], of_nothing: int) -> Indices:
     """The indices of all calls, and `of_nothing` for the part that stands for "none"."""
     return np.append(indices, of_nothing).astype(np.int32)
-
-
-def _ordinals(of: Ints) -> Ints:
-    """For each value, how many equal values come before it: 0, 0, 1, 1 for the values 7, 3, 7, 3."""
-    order = np.argsort(of, kind="stable")
-    first = np.flatnonzero(np.diff(of[order], prepend=-1))
-    ordinal = np.empty(len(of), np.int64)
-    ordinal[order] = np.arange(len(of)) - np.repeat(first, np.diff(first, append=len(of)))
-    return ordinal
 
 
 def awaited(tracks: Tracks, parts: Parts, calls: Calls) -> Indices:
@@ -324,7 +315,7 @@ def sequences(parts: Parts, families: Sequence[Family], step_index: Ints) -> Int
     # A sum of hashes, one hash for each kind and count: it ignores the order, which differs between streams.
     uneven = np.array([family.kind in UNEVEN for family in families], np.bool_)[parts.family[known]]
     like = numbered(parts.family[known], np.where(uneven, -1, parts.like[known]))
-    place = _ordinals(numbered(cell, like))
+    place = ordinals(numbered(cell, like))
     hashed = (like.astype(np.uint64) + 1) * np.uint64(0x9E3779B97F4A7C15) ^ (
         (place.astype(np.uint64) + 1) * np.uint64(0xC2B2AE3D27D4EB4F)
     )

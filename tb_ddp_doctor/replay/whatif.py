@@ -248,7 +248,7 @@ class WhatIf:
         long_as_others = np.median(needed[chosen]) >= (1 - device_work.AS_MUCH) * np.median(needed)
         return bool(needed.any() and (long_as_others or device_work.as_much(self._digests, chosen)))
 
-    def beyond_their_length_ns(self) -> Ints:
+    def excess_over_length_ns(self) -> Ints:
         """How much longer the median rank alone needs for each step than its sequences' length explains, (S,), ns.
 
         0 in steps that can be compared with others of the same length.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import cycle
 
 from rich.console import Console
@@ -227,15 +227,9 @@ def _log_log(curves: Sequence[Curve]) -> str:
         share = (math.log(max(us, 1e-3)) - low_y) / (high_y - low_y)
         return _HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP)
 
-    drawn = []
-    for exponent in range(round(low_y / math.log(10)), round(high_y / math.log(10)) + 1):
-        at = y(10**exponent)
-        drawn.append(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - 170}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        drawn.append(f'<text x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{_time(10**exponent)}</text>')
-    for size in sorted(set(sizes))[:: max(len(set(sizes)) // 8, 1)]:
-        at = x(size)
-        drawn.append(f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>')
-        drawn.append(f'<text x="{at:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{_size(size)}</text>')
+    exponents = range(round(low_y / math.log(10)), round(high_y / math.log(10)) + 1)
+    shown_sizes = sorted(set(sizes))[:: max(len(set(sizes)) // 8, 1)]
+    drawn = [*_axes({y(10**one): 10**one for one in exponents}, {x(size): size for size in shown_sizes})]
     for i, (one, colour) in enumerate(zip(curves, cycle(_COLOURS), strict=False)):
         points = [(x(point.bytes), y(point.time_us), point) for point in one.points]
         if one.fit:
@@ -258,6 +252,16 @@ def _log_log(curves: Sequence[Curve]) -> str:
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img" aria-label="{label}">{"".join(drawn)}</svg>'
     )
+
+
+def _axes(times: Mapping[float, float], sizes: Mapping[float, int]) -> Iterator[str]:
+    """Lines of the axes at some times (µs) and sizes (bytes), by their places in the drawing."""
+    for at, time in times.items():
+        yield f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - 170}" y1="{at:.1f}" y2="{at:.1f}"/>'
+        yield f'<text x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{_time(time)}</text>'
+    for at, size in sizes.items():
+        yield f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
+        yield f'<text x="{at:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{_size(size)}</text>'
 
 
 def _matrix(found: Calibration) -> str:

@@ -73,11 +73,16 @@ def _events(part: Slice, rank: RankSlice, pid: int, base: int) -> Iterator[dict[
             turn = {matched.shown_first: "s", matched.shown_last: "f"}.get(rank.rank, "t")
             flow = {"cat": "collective", "name": "arrivals", "id": _COLLECTIVES | collective, **place}
             yield {"ph": turn, "bp": "e", **flow}
+    yield from _memory_counters(rank, pid, base)
+
+
+def _memory_counters(rank: RankSlice, pid: int, base: int) -> Iterator[dict[str, Any]]:
+    """A counter of the rank's memory: allocated and reserved bytes at each instant."""
     memory = rank.memory
-    for time, used, held in zip(
+    for time, allocated, reserved in zip(
         memory.time_ns.tolist(), memory.allocated.tolist(), memory.reserved.tolist(), strict=True
     ):
-        sizes = {"in use": used, "reserved": held}
+        sizes = {"in use": allocated, "reserved": reserved}
         yield {"ph": "C", "name": "memory", "pid": pid, "tid": 0, "ts": max(time - base, 0) / 1e3, "args": sizes}
 
 

@@ -31,7 +31,7 @@ def factor(job: Job, device: str, case: Literal["likely", "quickest", "slowest"]
 
 
 def _known(device: str) -> Peaks:
-    found = limits(device)
-    if found is None:
+    peaks = limits(device)
+    if peaks is None:
         raise CannotPlanError(f"What {device or 'the device of this record'} can do at most is not known.")
-    return found
+    return peaks

@@ -39,9 +39,9 @@ def slowdown(digests: Sequence[RankDigest]) -> Slowdown:
         table, text = digest.kernels, digest.strings
         columns = (table.name, table.shape, table.beside, table.beside_ns, table.alone, table.alone_ns)
         for name, grid, *amounts in zip(*(column.tolist() for column in columns), strict=True):
-            found = beside[text[name], text[grid]]
+            totals = beside[text[name], text[grid]]
             for i, amount in enumerate(amounts):
-                found[i] += amount
+                totals[i] += amount
     usable = [
         (took, count * alone_ns / alone)
         for count, took, alone, alone_ns in beside.values()

@@ -77,12 +77,12 @@ class Links(msgspec.Struct, frozen=True):
 
     def algorithms(self, ranks: int) -> tuple[tuple[str, int], ...]:
         """The quickest AllReduce algorithms, each from its least size on, bytes. Raises CannotPlanError."""
-        found: list[tuple[str, int]] = []
+        quickest: list[tuple[str, int]] = []
         for size in _SIZES if ranks > 1 else ():
             name, _ = self.time_ns("all_reduce", ranks, float(size))
-            if not found or found[-1][0] != name:
-                found.append((name, size if found else 0))
-        return tuple(found)
+            if not quickest or quickest[-1][0] != name:
+                quickest.append((name, size if quickest else 0))
+        return tuple(quickest)
 
     def rests(self, ranks: int) -> Iterator[Rests]:
         """The inputs of the time of a collective among `ranks` ranks."""
@@ -117,18 +117,18 @@ def _is_inside(job: Job, group: Traffic) -> bool:
 
 
 def _recorded(job: Job, groups: Sequence[Traffic], kind: str, case: Case) -> Scope | None:
-    alike = [one for one in groups if one.kind == kind] or list(groups)
-    if not alike:
+    of_kind = [one for one in groups if one.kind == kind] or list(groups)
+    if not of_kind:
         return None
-    most = max(alike, key=lambda one: one.transfer_per_step_ns)
-    same = [one for one in alike if (one.kind, one.size) == (most.kind, most.size)]
+    most = max(of_kind, key=lambda one: one.transfer_per_step_ns)
+    same = [one for one in of_kind if (one.kind, one.size) == (most.kind, most.size)]
     size, time = (np.concatenate([getattr(one, name) for one in same]) for name in ("bytes", "transfer_ns"))
-    found = messages(most.kind, most.size, size, np.maximum(time, 1), job.calibration)
-    return Scope(_link(most.kind, most.size, found, case), found.basis, f"{most.kind}: {found.rests_on}")
+    times = messages(most.kind, most.size, size, np.maximum(time, 1), job.calibration)
+    return Scope(_link(most.kind, most.size, times, case), times.basis, f"{most.kind}: {times.rests_on}")
 
 
-def _link(kind: str, ranks: int, found: Messages, case: Case) -> MessageLink:
-    taken = found.of(case)
+def _link(kind: str, ranks: int, times: Messages, case: Case) -> MessageLink:
+    taken = times.of(case)
     return collectives.link_of(kind, ranks, taken.alpha_ns, taken.beta_ns)
 
 
@@ -137,13 +137,13 @@ def _measured(calibration: Calibration, kind: str, inside: bool) -> Scope | None
     curves = [(one, one.fit) for one in calibration.curves if one.fit and one.fit.algbw_gbs > 0]
     curves = [(one, fit) for one, fit in curves if one.kind in collectives.KINDS and one.size > 1]
     curves = [(one, fit) for one, fit in curves if _is_of_node(calibration, one) is inside]
-    alike = [(one, fit) for one, fit in curves if one.kind == kind] or curves
-    if not alike:
+    of_kind = [(one, fit) for one, fit in curves if one.kind == kind] or curves
+    if not of_kind:
         return None
-    one, fit = max(alike, key=lambda curve: curve[0].size)
+    one, fit = max(of_kind, key=lambda curve: curve[0].size)
     link = collectives.link_of(one.kind, one.size, fit.alpha_us * 1e3, 1 / fit.algbw_gbs)
-    told = f"{one.kind} of {one.size} ranks in {calibration.source}: alpha {fit.alpha_us:.0f} µs, "
-    return Scope(link, "measured", f"{told}busbw {fit.busbw_gbs:.1f} GB/s")
+    source = f"{one.kind} of {one.size} ranks in {calibration.source}: alpha {fit.alpha_us:.0f} µs, "
+    return Scope(link, "measured", f"{source}busbw {fit.busbw_gbs:.1f} GB/s")
 
 
 def _is_of_node(calibration: Calibration, curve: Curve) -> bool:

@@ -21,6 +21,7 @@ from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.model import Parts, Played, StepFrame, TrackRows
 from tb_ddp_doctor.replay.play import play
 from tb_ddp_doctor.replay.replay import Replay
+from tb_ddp_doctor.replay.schedule import places, renumbered
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 
@@ -96,7 +97,7 @@ def recorded_rows(replay: Replay, ranks: Ints) -> RecordedRows:
     number[ranks] = np.arange(len(ranks))
     row, part = _of_ranks(rows.rank, number), _of_ranks(parts.rank[:-1], number, played.arrival_ns[:-1])
     part = np.append(part, len(parts.rank) - 1)
-    new_row, new_part = _places(row, len(rows.rank)), _places(part, len(parts.rank))
+    new_row, new_part = places(row, len(rows.rank)), places(part, len(parts.rank))
     nothing = len(part) - 1
     table = _taken(rows, row)
     part_table = _taken(parts, part)
@@ -108,8 +109,8 @@ def recorded_rows(replay: Replay, ranks: Ints) -> RecordedRows:
         table=replace(
             table,
             rank=number[table.rank],
-            queue_row=_moved(table.queue_row, new_row),
-            launches=_moved(table.launches, new_part),
+            queue_row=renumbered(table.queue_row, new_row),
+            launches=renumbered(table.launches, new_part),
             awaits=np.where(awaits >= 0, awaits, nothing).astype(np.int32),
             queue_part=np.where(queue_part >= 0, queue_part, nothing).astype(np.int32),
         ),
@@ -117,8 +118,8 @@ def recorded_rows(replay: Replay, ranks: Ints) -> RecordedRows:
         part_table=replace(
             part_table,
             rank=np.append(number[part_table.rank[:-1]], 0).astype(np.int32),
-            after=_moved(part_table.after, new_part),
-            needs=_moved(part_table.needs, new_row),
+            after=renumbered(part_table.after, new_part),
+            needs=renumbered(part_table.needs, new_row),
             absent_ns=part_table.absent_ns + _later(replay, played, part),
         ),
         frame=_frame(schedule.frame, ranks),
@@ -138,19 +139,6 @@ def _of_ranks(rank: Indices, number: Indices, at: Ints | None = None) -> Ints:
     chosen = np.flatnonzero(number[rank] >= 0)
     keys = (number[rank[chosen]],) if at is None else (at[chosen], number[rank[chosen]])
     return chosen[np.lexsort(keys)]
-
-
-def _places(chosen: Ints, size: int) -> Indices:
-    """For each of `size` items, its place among the chosen ones; -1 if it is not chosen."""
-    place = np.full(size, -1, np.int32)
-    place[chosen] = np.arange(len(chosen))
-    return place
-
-
-def _moved(indices: Indices, place: Indices) -> Indices:
-    """Indices of items as their places; -1 stays."""
-    moved: Indices = np.where(indices >= 0, place[np.maximum(indices, 0)], -1).astype(np.int32)
-    return moved
 
 
 def _taken(table: Any, chosen: Ints) -> Any:

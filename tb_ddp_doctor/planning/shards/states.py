@@ -37,9 +37,11 @@ def states(job: Job, units: Units) -> States:
     elements = float(units.elements.sum())
     parameters, gradients = elements * units.parameter_bytes, elements * units.gradient_bytes
     seen = [digest.memory.states for digest in job.digests]
-    told = [(one.optimizer / one.parameters, one.optimizer_name) for one in seen if one.optimizer >= 0 < one.parameters]
-    if told:
-        times, name = max(told)
+    known = [
+        (one.optimizer / one.parameters, one.optimizer_name) for one in seen if one.optimizer >= 0 < one.parameters
+    ]
+    if known:
+        times, name = max(known)
         said = f"{name or 'the optimizer'} keeps {times:.1f} bytes for each byte of parameters (profile_memory=True)"
         return States(parameters, gradients, times * parameters, "measured", said)
     said = f"two moments for each parameter, as Adam's; {record_again.to_measure_memory(setting(job))}"

@@ -50,11 +50,11 @@ class Resharding:
 
     def _recorded(self) -> Strategy:
         """How the states are sharded in the record."""
-        found, ranks = self.units, self._record.job.world_size
-        if not found.is_sharded:
-            return Strategy("ddp", ranks, 1, AHEAD, found.gradient_bytes)
-        name = "zero3" if found.regathers else "zero2"
-        return Strategy(name, ranks, ranks, found.ahead, found.gradient_bytes)
+        recorded, ranks = self.units, self._record.job.world_size
+        if not recorded.is_sharded:
+            return Strategy("ddp", ranks, 1, AHEAD, recorded.gradient_bytes)
+        name = "zero3" if recorded.regathers else "zero2"
+        return Strategy(name, ranks, ranks, recorded.ahead, recorded.gradient_bytes)
 
     def _asked(self) -> Strategy:
         """How the question shards the states."""
@@ -68,8 +68,8 @@ class Resharding:
             raise CannotPlanError("Only sharded parameters are gathered ahead or offloaded: ask with --sharding zero3.")
         if question.prefetch is not None and not 0 <= question.prefetch < len(self.units.elements):
             raise CannotPlanError(f"This model has {len(self.units.elements)} units to gather ahead.")
-        told = question.prefetch
-        ahead = (told, told) if told is not None else self.units.ahead if self.units.regathers else AHEAD
+        prefetch = question.prefetch
+        ahead = (prefetch, prefetch) if prefetch is not None else self.units.ahead if self.units.regathers else AHEAD
         if question.dtype is not None and question.dtype not in DTYPE_BYTES:
             raise CannotPlanError(f"There is no dtype {question.dtype!r} for gradients.")
         if question.bucket_mb is not None and self.units.is_sharded and name not in _REDUCED:
@@ -79,15 +79,15 @@ class Resharding:
         return Strategy(name, ranks, shards, ahead, element)
 
     def _of_a_node(self, ranks: int) -> int:
-        found = links(self._record, "all_gather", "likely", self._calibration)
-        shards = found.ranks_a_node
+        of_job = links(self._record, "all_gather", "likely", self._calibration)
+        shards = of_job.ranks_a_node
         if shards < 2:
             raise CannotPlanError("Each node has one rank, as far as the record tells: hsdp shards nothing there.")
         if ranks <= shards:
             raise CannotPlanError("All ranks are on one node, as far as the record tells: hsdp is zero3 there.")
         if ranks % shards:
             raise CannotPlanError(f"{ranks} ranks are not whole nodes of {shards}.")
-        if found.within is None:
+        if of_job.within is None:
             raise CannotPlanError(
                 "What links within a node take is not known: run torchrun ... -m tb_ddp_doctor.check on two nodes and "
                 "put its calibration.json beside the traces."
@@ -159,23 +159,25 @@ class Resharding:
 
     def rests(self) -> Iterator[Rests]:
         """The inputs of the prediction."""
-        found, record = self.units, self._record
-        count = f"{len(found.elements)} units of {np.median(found.elements) * found.parameter_bytes / 1e6:.1f} MB"
-        if found.is_sharded:
-            ahead = "{} ahead in forward and {} in backward".format(*found.ahead)
+        sharded, record = self.units, self._record
+        count = f"{len(sharded.elements)} units of {np.median(sharded.elements) * sharded.parameter_bytes / 1e6:.1f} MB"
+        if sharded.is_sharded:
+            ahead = "{} ahead in forward and {} in backward".format(*sharded.ahead)
             yield Rests("measured", "Units", f"{count}, as the record gathers them ({self.now.name}, {ahead})")
         else:
-            yield Rests("assumed", "Units", f"{count}: {_UNITS[found.has_root]}")
+            yield Rests("assumed", "Units", f"{count}: {_UNITS[sharded.has_root]}")
             yield Rests("assumed", "Forward of each unit", "its share of backward, in the reverse order")
         net = links(record, "all_gather", "likely", self._calibration)
         yield from net.rests(self.then.ranks)
-        if found.is_sharded != (self.then.name not in _REDUCED):
-            likely, least, most = (OVERHEAD[case] * (found.launching_ns or _LAUNCH_NS) / 1e6 for case in get_args(Case))
-            told = f"{likely:.2f} ms ({least:.2f} to {most:.2f}) for each collective"
-            yield Rests(
-                "assumed", "CPU time of fully_shard", f"{told}, 5 (1.5 to 8) times an AllReduce's launch by DDP"
+        if sharded.is_sharded != (self.then.name not in _REDUCED):
+            likely, least, most = (
+                OVERHEAD[case] * (sharded.launching_ns or _LAUNCH_NS) / 1e6 for case in get_args(Case)
             )
-        whole = states(record.job, found)
+            extra = f"{likely:.2f} ms ({least:.2f} to {most:.2f}) for each collective"
+            yield Rests(
+                "assumed", "CPU time of fully_shard", f"{extra}, 5 (1.5 to 8) times an AllReduce's launch by DDP"
+            )
+        whole = states(record.job, sharded)
         yield Rests(whole.basis, "Optimizer's states", whole.rests_on)
         if self._question.offload:
             rate, is_measured = copy_rate(record.job)

@@ -160,14 +160,14 @@ def _forward(record: PlanRecord, rank: int, own_step: int) -> tuple[int, int]:
 
 def _after(tracks: RecordedRows, rank: Ints, ready_ns: Ints, parts: Ints) -> Ints:
     """When each pass's host comes to the first work after the last gradient that waits for a collective, ns."""
-    found = ready_ns + 1
+    begins = ready_ns + 1
     order = np.append(tracks.first, 0)
     for i, (one, ready, mine) in enumerate(zip(rank.tolist(), ready_ns.tolist(), parts, strict=True)):
         rows = slice(order[one], order[one + 1])
         awaits = np.flatnonzero(np.isin(tracks.table.awaits[rows], mine) & (tracks.begin_ns[rows] >= ready))
         if len(awaits):
-            found[i] = max(int(tracks.begin_ns[rows][awaits[0]]), ready + 1)
-    return found
+            begins[i] = max(int(tracks.begin_ns[rows][awaits[0]]), ready + 1)
+    return begins
 
 
 class _Pass(msgspec.Struct, frozen=True, eq=False):
@@ -186,27 +186,14 @@ class _Pass(msgspec.Struct, frozen=True, eq=False):
 def _of_fsdp(record: PlanRecord) -> Units:
     """The units of a record of FSDP. Raises CannotPlanError."""
     job, tracks = record.job, record.tracks
-    passes = [one for rank in record.ranks.tolist() for one in _passes(record, rank)]
-    shapes = {(len(one.forward), len(one.backward), len(one.scatters)) for one in passes}
-    if len(passes) != len(record.ranks) * len(job.steps) or len(shapes) != 1:
-        raise _unpaired()
-    count, again, scatters = shapes.pop()
-    if count != scatters or again > count:
-        raise _unpaired()
+    passes, elements = _paired_passes(record)
+    count, again = len(passes[0].forward), len(passes[0].backward)
     place = {rank: i for i, rank in enumerate(record.ranks.tolist())}
     rank = np.array([place[one.rank] for one in passes])
     forward, backward, scatter = (
         np.array([[record.part_of[place[one.rank], row] for row in getattr(one, name)] for one in passes], np.int64)
         for name in ("forward", "backward", "scatters")
     )
-    table = job.digests[passes[0].rank].collectives
-    elements = table.elements[passes[0].scatters]
-    if (
-        not np.array_equal(table.elements[passes[0].forward][::-1], elements)
-        or not np.array_equal(table.elements[passes[0].backward], elements[:again])
-        or (elements <= 0).any()
-    ):
-        raise _unpaired()
     launched, gate = _launched(tracks), _gates(tracks)
     backward = backward.reshape(len(passes), again)
     ready, at = tracks.issued_ns[launched[scatter]], tracks.issued_ns[launched]
@@ -240,6 +227,29 @@ def _of_fsdp(record: PlanRecord) -> Units:
         regathers=again > 0,
         ahead=ahead,
     )
+
+
+def _paired_passes(record: PlanRecord) -> tuple[list[_Pass], Ints]:
+    """The passes of all played ranks, and the elements of their units in the order of backward.
+
+    Raises CannotPlanError unless each pass gathers and scatters the same units, each once.
+    """
+    passes = [one for rank in record.ranks.tolist() for one in _passes(record, rank)]
+    shapes = {(len(one.forward), len(one.backward), len(one.scatters)) for one in passes}
+    if len(passes) != len(record.ranks) * len(record.job.steps) or len(shapes) != 1:
+        raise _unpaired()
+    count, again, scatters = shapes.pop()
+    table = record.job.digests[passes[0].rank].collectives
+    elements = table.elements[passes[0].scatters]
+    if (
+        count != scatters
+        or again > count
+        or not np.array_equal(table.elements[passes[0].forward][::-1], elements)
+        or not np.array_equal(table.elements[passes[0].backward], elements[:again])
+        or (elements <= 0).any()
+    ):
+        raise _unpaired()
+    return passes, elements
 
 
 def _passes(record: PlanRecord, rank: int) -> Iterator[_Pass]:

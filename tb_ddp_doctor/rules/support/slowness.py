@@ -100,7 +100,7 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
         of_step = median_rank(own)
         excess = own - np.maximum(whatif.typical(own), whatif.typical_of_step(own))
         step_excess = np.minimum(of_step - median_rank(whatif.typical(own)), of_step)
-        step_excess = np.maximum(step_excess, whatif.beyond_their_length_ns())
+        step_excess = np.maximum(step_excess, whatif.excess_over_length_ns())
     else:
         excess, step_excess = own - whatif.typical(own, among), np.zeros(own.shape[1], np.int64)
     slow = excess > limit
