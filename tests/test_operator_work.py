@@ -161,7 +161,10 @@ def test_optimizers() -> None:
     assert flops_and_bytes(fused) == (0, 4 * size, 3 * size)
     foreach = of("aten::_foreach_lerp_", several, several, "0.1", kernel=kernel)
     assert flops_and_bytes(foreach) == (0, 2 * size, size)
-    # torch records no sizes of long lists.
+    # torch records no sizes of long lists: they are those of all parameters, where these are known.
+    unsized = json.dumps([[], []]), json.dumps(["TensorList", "TensorList"]), json.dumps(["", ""])
+    found = work("aten::_foreach_lerp_", inputs(*unsized, kernel, listed=1000), kernel)
+    assert flops_and_bytes(found) == (0, 8000, 4000)
     assert of("aten::_foreach_lerp_", ([], "TensorList"), ([], "TensorList"), "0.1", kernel=kernel) is None
 
 
@@ -180,6 +183,10 @@ def test_triton_kernels_have_all_of_their_tensors_as_inputs() -> None:
     hidden = ([1024, 256], BF16)
     assert flops_and_bytes(of(name, hidden, hidden, hidden, "262144", kernel=name)) == (0, 3 * 2 * 1024 * 256, 0)
     assert of(name, hidden, kernel="something_else") is None
+    # A slice of a table: no more than the loop's elements.
+    table = ([50304, 768], BF16)
+    found = of(name, table, hidden, "262144", kernel=name)
+    assert flops_and_bytes(found) == (0, 2 * 2 * 262144, 0)
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
     played, row_end_ns = rank_track(
         host, device, steps, layers, blocked, calls, updates, stuck.intervals, phases, meetings
     )
+    parameters = gradients(host, device, steps, phase, words)
     return RankDigest(
         file=trace.file,
         header=trace.header,
@@ -168,8 +169,8 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         op_stalls=op_stalls(host, device, steps, layers, stuck, words),
         memory=memory(host, number, steps, phases, found, words),
         track=played,
-        roofline=roofline(host, device, row_end_ns, words),
-        gradients=gradients(host, device, steps, phase, words),
+        roofline=roofline(host, device, row_end_ns, parameters, words),
+        gradients=parameters,
         contents=contents,
         warnings=(*trace.warnings, *_joining_warnings(device, number, rows)),
         strings=words.strings(),

@@ -77,19 +77,24 @@ class Inputs(msgspec.Struct, frozen=True):
         return _integers(self.value(index))
 
 
-def inputs(sizes: str, types: str, values: str, kernel: str) -> Inputs:
+def inputs(sizes: str, types: str, values: str, kernel: str, listed: int = 0) -> Inputs:
     """What a call is given, from its raw JSON, "" for what is not recorded.
 
-    Where types are missing, as those of tensors in a list, the name of a kernel that the call launched may tell.
+    Where types are missing, as those of tensors in a list, the name of a kernel that the call launched may tell. Lists
+    whose sizes are not recorded have `listed` elements, 0 for unknown.
     """
     spelled = _texts(types)
     of_kernel = names.element_type(kernel)
-    tensors = []
+    tensors: list[tuple[Tensor, ...]] = []
     for index, raw in enumerate(_raw_list(sizes)):
         kind = spelled[index] if index < len(spelled) else "" if spelled else of_kernel
         is_list = kind == _LIST
-        # Of a long list torch records no sizes, and writes [].
-        tensors.append(() if is_list and bytes(raw) == b"[]" else _tensors(raw, of_kernel if is_list else kind))
+        if is_list and bytes(raw) == b"[]":
+            # Of a long list torch records no sizes.
+            element = names.OPERATOR_ELEMENT_BYTES.get(of_kernel, 0)
+            tensors.append((Tensor((listed,), element),) if listed and element else ())
+        else:
+            tensors.append(_tensors(raw, of_kernel if is_list else kind))
     return Inputs(tuple(tensors), spelled, _texts(values))
 
 

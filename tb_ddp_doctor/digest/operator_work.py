@@ -322,10 +322,17 @@ def _halves(inputs: Inputs) -> Work:
 
 
 def _triton(inputs: Inputs) -> Work:
-    """Each tensor of a Triton kernel is read or written at least once. Which is not told: all count as read."""
+    """Each tensor of a Triton kernel is read or written, once for each element of its loop or of the tensor itself.
+
+    Which of them are written is not told: all count as read.
+    """
     tensors = inputs.every()
-    largest = max(one.elements for one in tensors)
-    return Work(GpuTime.OTHER, 0, count_of(tensors), 0, largest)
+    # Its last arguments say over how many elements it loops: of a slice of a tensor it reads no more.
+    counts = [
+        int(text) for text, some in zip(inputs.values, inputs.tensors, strict=False) if not some and text.isdigit()
+    ]
+    loop = math.prod(counts) if counts else max(one.elements for one in tensors)
+    return Work(GpuTime.OTHER, 0, sum(min(one.elements, loop) * one.element for one in tensors), 0)
 
 
 # -- copies
@@ -382,6 +389,11 @@ def _foreach(inputs: Inputs) -> Work:
     if not size:
         raise LookupError
     return Work(GpuTime.OPTIMIZER, 0, count_of(inputs.every()), size)
+
+
+def _copy_lists(inputs: Inputs) -> Work:
+    """From the second list to the first."""
+    return Work(GpuTime.COPY, 0, count_of(inputs.tensors[1]), count_of(inputs.tensors[0]))
 
 
 def _foreach_norm(inputs: Inputs) -> Work:
@@ -507,7 +519,7 @@ _REDUCTIONS = """
     var_mean std_mean
 """
 _FOREACH = """
-    add addcdiv addcmul clamp_max clamp_min copy div exp lerp log max maximum mul neg pow reciprocal round rsqrt sigmoid
+    add addcdiv addcmul clamp_max clamp_min div exp lerp log max maximum mul neg pow reciprocal round rsqrt sigmoid
     sign sqrt sub tanh zero abs
 """
 
@@ -591,6 +603,7 @@ _WORK: Mapping[str, _Function] = {
     **_aten(_fused(4, 3), "_fused_adam_ _fused_adamw_"),
     **_aten(_fused(3, 2), "_fused_sgd_ _fused_adagrad_"),
     **_aten(_foreach, " ".join(f"_foreach_{word} _foreach_{word}_" for word in _FOREACH.split())),
+    "aten::_foreach_copy_": _copy_lists,
     "aten::_foreach_norm": _foreach_norm,
     "aten::_amp_foreach_non_finite_check_and_unscale_": _foreach,
     # Embeddings and indices.

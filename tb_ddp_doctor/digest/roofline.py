@@ -20,7 +20,7 @@ from tb_ddp_doctor.digest import operator_work
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
-from tb_ddp_doctor.digest.model import Avoidable, GpuTime, Roofline, RooflineCalls, RooflineRows
+from tb_ddp_doctor.digest.model import Avoidable, GpuTime, Gradients, Roofline, RooflineCalls, RooflineRows
 from tb_ddp_doctor.digest.operator_inputs import Dims, inputs
 from tb_ddp_doctor.digest.operator_work import Work, element_text
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
@@ -54,13 +54,15 @@ def no_roofline() -> Roofline:
     return Roofline(calls, RooflineRows(index, index, nothing, nothing), Avoidable(index, nothing, nothing))
 
 
-def roofline(host: HostCalls, device: DeviceEvents, row_end_ns: Ints, words: Vocabulary) -> Roofline:
+def roofline(
+    host: HostCalls, device: DeviceEvents, row_end_ns: Ints, parameters: Gradients, words: Vocabulary
+) -> Roofline:
     """The work of the steps' kernels; `row_end_ns` is when each row of the track ends on the host, shape (rows,)."""
     events = np.flatnonzero((device.step >= 0) & ~device.communicates)
     if not len(events):
         return no_roofline()
     calls = _Calls.of(host, device, events)
-    signature, table = calls.signatures()
+    signature, table = calls.signatures(_elements(parameters))
     size = len(table)
     known = [one.work for one in table]
     column = {
@@ -141,8 +143,8 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             total_ns=np.add.reduceat(length, first),
         )
 
-    def signatures(self) -> tuple[Ints, list[_Signature]]:
-        """The signature of each call, and what the signatures are."""
+    def signatures(self, parameters: int) -> tuple[Ints, list[_Signature]]:
+        """The signature of each call, and what the signatures are; `parameters` are the model's, in elements."""
         host, device, operator = self.host, self.device, self.operator
         strings, events = host.trace.strings, host.trace.events
         known = operator >= 0
@@ -163,6 +165,7 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             if len(different) > 1:
                 signature = np.unique(signature * len(different) + number, return_inverse=True)[1]
         one = _first_of(signature)
+        groups = self._groups()
         found = []
         for at in one.tolist():
             kernel = strings[device.name[self.longest[at]]]
@@ -172,8 +175,18 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
                 continue
             here = events.shape[row[at]], events.types[row[at]], events.values[row[at]]
             told = [strings[index] if index >= 0 else "" for index in here]
-            found.append(_signature(strings[events.name[row[at]]], *told, kernel))
+            name = strings[events.name[row[at]]]
+            listed = parameters // groups if names.updates_lists(name) else 0
+            found.append(_signature(name, *told, kernel, listed))
         return signature, found
+
+    def _groups(self) -> int:
+        """Groups of parameters that the optimizer updates by themselves: calls a step of its rarest operator."""
+        mine = self.operator[self.operator >= 0]
+        mine = mine[self.host.named(names.updates_lists)[mine]]
+        counts = np.unique(self.host.name[mine], return_counts=True)[1]
+        steps = len(np.unique(self.device.step[self.longest]))
+        return max(round(int(counts.min(initial=len(mine))) / max(steps, 1)), 1)
 
     def texts(self, signature: Ints) -> dict[str, list[str]]:
         """Of each signature the names of the longest kernel and of the operator, "" where that is none of the table."""
@@ -183,6 +196,15 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             "name": self.device.texts(self.longest[one]),
             "operator": self.host.texts(operator),
         }
+
+
+def _elements(parameters: Gradients) -> int:
+    """Elements of all parameters that a backward pass has gradients of, at most 2 ** 48; 0 where that is not known."""
+    known = (parameters.elements >= 0) & (parameters.backward >= 0)
+    if not known.any():
+        return 0
+    _, which = np.unique(parameters.backward[known], return_inverse=True)
+    return int(min(np.bincount(which, parameters.elements[known]).max(), 2.0**48))
 
 
 def _first_of(signature: Ints) -> Ints:
@@ -205,9 +227,9 @@ def _has_work(host: HostCalls, device: DeviceEvents) -> Mask:
 
 
 @lru_cache(1 << 14)
-def _signature(operator: str, sizes: str, types: str, values: str, kernel: str) -> _Signature:
+def _signature(operator: str, sizes: str, types: str, values: str, kernel: str, listed: int) -> _Signature:
     """What a call's raw inputs say. Remembered: all ranks have the same."""
-    given = inputs(sizes, types, values, kernel)
+    given = inputs(sizes, types, values, kernel, listed)
     work = operator_work.work(operator, given, kernel)
     dtype = element_text(given)
     shown = [one.sizes for one in given.every() if one.sizes][:_INPUTS]
@@ -290,6 +312,7 @@ def _avoidable(
     behind = chosen[place[chosen] > 0]
     before = every[place[behind] - 1]
     likely = fused[signature[before]] & (device.stream[calls.first[before]] == device.stream[calls.first[behind]])
+    likely &= device.step[calls.first[before]] == device.step[calls.first[behind]]
     likely &= ~(reduces[signature[before]] & reduces[signature[behind]]) & in_track[behind]
     behind, before = behind[likely], before[likely]
     pairs, which = np.unique(signature[before] * len(table) + signature[behind], return_inverse=True)

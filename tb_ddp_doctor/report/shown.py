@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.account import verdict
-from tb_ddp_doctor.findings import Account, AccountLine, Diagnosis, Evidence, Finding, Rates
+from tb_ddp_doctor.findings import Account, AccountLine, Diagnosis, Evidence, Finding, FloorKind, FloorLine, Rates
 from tb_ddp_doctor.job.model import Job
 
 #: What the floor is not.
@@ -15,6 +15,15 @@ FLOOR = "What is equally slow on all ranks and in all steps stays in the floor (
 TERMS = "Terms and formulas: ddp-doctor explain TERM."
 #: Of a smaller share of the step it is not said where it lies.
 _LEAST_PLACED = 0.01
+#: Less of a floor is not said, ms; and of so many classes of kernels it is said what they have.
+_LEAST_MS = 0.05
+_MOST_CLASSES = 3
+_FLOOR_WORDS: Mapping[FloorKind, str] = {
+    "below-attainable": "is spent above what kernels could reach",
+    "avoidable-traffic": "is traffic that fusion avoids",
+    "below-link-speed": "is communication below the link's speed",
+    "not-modelled": "is in kernels that are not modelled",
+}
 BUSY_TIME = "Costs come from busy times, since the traces allow no replay."
 
 
@@ -63,6 +72,28 @@ def account_parts(diagnosis: Diagnosis) -> Iterator[tuple[str, AccountLine, str]
                 yield "tracing", line, "what recording the traces adds"
             case "floor":
                 yield "floor", line, "the rest of the step"
+
+
+def floor(account: Account) -> Iterator[str]:
+    """The floor against what the GPU could do, in a sentence; nothing where no kernel is modelled, or no floor is."""
+    known = {line.kind: line for line in account.floor_lines}
+    parts = [
+        f"{wording.duration(line.ms)} {_FLOOR_WORDS[kind]}{_classes(line)}"
+        for kind, line in known.items()
+        if kind in _FLOOR_WORDS and line.ms >= _LEAST_MS
+    ]
+    if not parts or known["below-attainable"].ms < _LEAST_MS:
+        return
+    limit = wording.duration(known["limit"].ms)
+    yield f"Of the floor, {wording.listing(parts)}; {limit} is the limit of this GPU for this model (docs/roofline.md)."
+
+
+def _classes(line: FloorLine) -> str:
+    """The classes of kernels that have most of a line, with their times."""
+    most = [
+        f"{kind} {wording.duration(ms)}" for kind, ms in [*line.by_class.items()][:_MOST_CLASSES] if ms >= _LEAST_MS
+    ]
+    return f" ({', '.join(most)})" if most else ""
 
 
 def left_out(account: Account) -> Iterator[str]:

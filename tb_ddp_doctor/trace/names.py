@@ -632,6 +632,11 @@ def updates_many_tensors(kernel: str) -> bool:
     return bool(_MANY_TENSORS.search(kernel))
 
 
+def updates_lists(operator: str) -> bool:
+    """Whether an operator works on lists of tensors, as optimizers do on all parameters at once."""
+    return operator.startswith(("aten::_foreach_", "aten::_fused_adam", "aten::_fused_sgd", "aten::_fused_adagrad"))
+
+
 def is_softmax(operator: str) -> bool:
     """Whether an operator is a softmax, forward; Megatron and Apex have their own."""
     return bool(_SOFTMAX.search(operator))

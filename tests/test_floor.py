@@ -1,0 +1,120 @@
+"""The floor, opened: each of its lines from a drawn job that has only that; lines sum to the floor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tb_ddp_doctor import api
+from tb_ddp_doctor.findings import Account, FloorKind
+
+DEMO = Path(__file__).parents[1] / "demo_logs"
+#: Rows of bfloat16: 134.2 MB. Read and written once, that takes 80.1 us at the 3.35 TB/s of an H100.
+SIZES, LEAST_US = [16384, 4096], 2 * 2 * 16384 * 4096 / 3.35e6
+H100 = "NVIDIA H100 80GB HBM3"
+#: Operator, and how long its kernel takes, us.
+Op = tuple[str, float]
+
+
+def account(folder: Path, *ops: Op, device: str = H100, shapes: bool = True) -> Account:
+    """The account of a rank that runs these operators on rows of `SIZES`, in each of three steps."""
+    events: list[dict[str, Any]] = []
+
+    def add(category: str, name: str, at: float, length: float, tid: int, **args: Any) -> None:
+        place = {"ph": "X", "cat": category, "name": name, "ts": at, "dur": length, "pid": 1, "tid": tid}
+        events.append({**place, "args": args})
+
+    done, number = 0.0, 0
+    step_us = sum(length for _, length in ops) + 200
+    for step in range(4):
+        begin = step * step_us
+        add("user_annotation", f"ProfilerStep#{step}", begin, step_us - 1, 1)
+        done = max(done, begin)
+        for index, (name, length) in enumerate(ops):
+            at = begin + 10 * index
+            given = {
+                "Input Dims": [SIZES, []],
+                "Input type": ["c10::BFloat16", "Scalar"],
+                "Concrete Inputs": ["", "-1"],
+            }
+            add("cpu_op", name, at, 8, 1, **(given if shapes else {}))
+            number += 1
+            add("cuda_runtime", "cudaLaunchKernel", at + 2, 4, 1, correlation=number)
+            done = max(done, at + 8)
+            add(
+                "kernel",
+                f"void {name}_kernel<c10::BFloat16>()",
+                done,
+                length,
+                7,
+                device=0,
+                stream=7,
+                correlation=number,
+            )
+            done += length
+    head = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": device, "numSms": 132, "computeMajor": 9}]}
+    text = json.dumps({**head, "distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": events})
+    (folder / "rank0.pt.trace.json").write_text(text)
+    return api.diagnose(folder, cache=None)[0].account
+
+
+def us(account: Account, kind: FloorKind) -> float:
+    """A line of the floor, us a step."""
+    return 1e3 * next(line.ms for line in account.floor_lines if line.kind == kind)
+
+
+def sums(account: Account) -> bool:
+    return sum(line.total_ns for line in account.floor_lines) == account.line("floor").total_ns
+
+
+def test_a_kernel_far_above_its_roofline_is_below_attainable(tmp_path: Path) -> None:
+    found = account(tmp_path, ("aten::_softmax", 320), ("aten::_softmax", 320))
+    assert us(found, "below-attainable") == pytest.approx(2 * (320 - LEAST_US), abs=1)
+    assert us(found, "avoidable-traffic") == us(found, "not-modelled") == 0
+    line = next(line for line in found.floor_lines if line.kind == "below-attainable")
+    assert [*line.by_class] == ["normalisation and reduction"]
+    assert line.by_class["normalisation and reduction"] == pytest.approx(line.ms)
+    assert sums(found)
+
+
+def test_what_the_kernel_before_wrote_need_not_be_read(tmp_path: Path) -> None:
+    # Both run as fast as memory lets; fused they would neither write nor read what lies between them.
+    found = account(tmp_path, ("aten::gelu", LEAST_US), ("aten::relu", LEAST_US))
+    assert us(found, "below-attainable") == pytest.approx(0, abs=0.2)
+    assert us(found, "avoidable-traffic") == pytest.approx(LEAST_US / 2, abs=1)
+    line = next(line for line in found.floor_lines if line.kind == "avoidable-traffic")
+    assert 1e3 * line.range_ms[1] == pytest.approx(LEAST_US, abs=1)
+    assert sums(found)
+
+
+def test_kernels_without_shapes_are_not_modelled(tmp_path: Path) -> None:
+    found = account(tmp_path, ("aten::gelu", 400), shapes=False)
+    assert us(found, "not-modelled") == pytest.approx(400, abs=1)
+    assert us(found, "below-attainable") == us(found, "avoidable-traffic") == 0
+    line = next(line for line in found.floor_lines if line.kind == "not-modelled")
+    assert "record_shapes=True" in line.note
+    assert sums(found)
+
+
+def test_an_operator_that_no_table_has_is_not_modelled(tmp_path: Path) -> None:
+    found = account(tmp_path, ("mine::secret", 400), ("aten::gelu", LEAST_US))
+    assert us(found, "not-modelled") == pytest.approx(400, abs=1)
+
+
+def test_of_an_unknown_device_nothing_is_modelled(tmp_path: Path) -> None:
+    found = account(tmp_path, ("aten::gelu", 400), device="Some GPU")
+    assert us(found, "not-modelled") == pytest.approx(400, abs=1)
+    assert any("Some GPU" in line.note for line in found.floor_lines)
+    assert sums(found)
+
+
+@pytest.mark.parametrize("name", ["four_workers", "no_overlap"])
+def test_lines_of_real_jobs_sum_to_their_floor(name: str) -> None:
+    found = api.diagnose(DEMO / name)[0].account
+    assert sums(found)
+    assert us(found, "below-attainable") > 10_000
+    # All but copies from the host.
+    assert us(found, "not-modelled") < 0.02 * sum(1e3 * line.ms for line in found.floor_lines)
