@@ -136,6 +136,7 @@ def test_quality_says_what_each_file_holds(get: Get) -> None:
 @pytest.mark.parametrize(
     ("of", "key", "file", "typedef"),
     [
+        ("compute", None, "compute/kernels.js", "Roofline"),
         ("communication", "families", "communication/family.js", "Family"),
         ("communication", "nodes", "communication/family.js", "Node"),
         ("memory", "curves", "views/memory.js", "Curve"),

@@ -106,7 +106,7 @@ def test_a_report_prints_as_a_document_whatever_view_is_open(page: Page, tmp_pat
     assert cli.main(["diagnose", str(DEMO_LOGS / "straggler_cpu"), "--html", str(report)]) == 0
     page.emulate_media(color_scheme="dark")
     page.goto(report.as_uri())
-    page.get_by_role("link", name="Operators", exact=True).click()
+    page.get_by_role("link", name="Compute", exact=True).click()
     page.set_viewport_size({"width": 720, "height": 1000})
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
@@ -131,7 +131,7 @@ def test_a_report_prints_as_a_document_whatever_view_is_open(page: Page, tmp_pat
     page.emulate_media(media="screen")
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     expect(paper).to_have_count(0)
-    expect(page.locator(".tabs [aria-current]")).to_have_text(re.compile("Operators"))
+    expect(page.locator(".tabs [aria-current]")).to_have_text(re.compile("Compute"))
     assert page.locator("html.dark").count() == 1
 
 

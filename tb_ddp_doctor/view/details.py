@@ -13,13 +13,15 @@ import numpy as np
 from tb_ddp_doctor.calibration.model import bus_factor
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.facts.links import SLOW_TIMES, Link, links
 from tb_ddp_doctor.facts.operators import operators
+from tb_ddp_doctor.facts.roofline import KernelRoof, roofline
 from tb_ddp_doctor.facts.traffic import Traffic, communication
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices.cut import on_common_clock
 from tb_ddp_doctor.slices.words import label
-from tb_ddp_doctor.step_parts import IDLE
+from tb_ddp_doctor.step_parts import IDLE, KERNEL_CLASSES
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.view.messages import sent
 from tb_ddp_doctor.view.nodes import nodes
@@ -30,6 +32,8 @@ _POINTS, _LEAST_POINTS = 20_000, 100
 _OUTLIER_MISSES, _OUTLIER_SHARE = 4.0, 0.5
 #: Memory curves sent: the ranks with the highest peaks.
 _CURVES = 64
+#: Rows of the roofline that are sent.
+_KERNELS = 400
 #: Those of them that are drawn, by what is allocated.
 _PICTURES = 8
 
@@ -262,9 +266,53 @@ def _rounded(values: Any) -> list[float]:
     return rounded
 
 
+def _compute(result: Result) -> dict[str, Any]:
+    """The roofline: kernels with most time above attainable first, per step, mean over ranks and steps."""
+    job = result.job
+    told = Facts(job).get(roofline)
+    kernels, roofs = told.kernels[:_KERNELS], told.roofs
+    return {
+        "device": label(told.device),
+        "bandwidth": roofs.bandwidth if roofs else 0.0,
+        "peaks": {name: rate for name, rate in roofs.flops.items() if rate} if roofs else {},
+        "notes": list(told.notes),
+        "left_out": len(told.kernels) - len(kernels),
+        "kernels": [
+            {
+                "name": label(one.name),
+                "operator": label(one.operator),
+                "inputs": label(one.inputs),
+                "dtype": label(one.dtype),
+                "kind": KERNEL_CLASSES.get(one.kind.name.lower(), "not modelled"),
+                "calls": round(one.count, 2),
+                "ms": round(one.step_ns / 1e6, 4),
+                "attainable_ms": round(one.attainable_ns / 1e6, 4) if one.limit else None,
+                "flops": one.flops,
+                "bytes": one.bytes,
+                "limit": one.limit,
+                "flops_per_s": one.achieved_flops,
+                "bytes_per_s": one.achieved_bandwidth,
+                "peak_flops": one.peak_flops,
+                "fits_cache": one.fits_cache,
+                "rank": int(job.ranks[one.rank]),
+                "from_us": _since_us(job, one, one.start_ns),
+                "to_us": _since_us(job, one, one.end_ns),
+            }
+            for one in kernels
+        ],
+    }
+
+
+def _since_us(job: Job, one: KernelRoof, at_ns: int) -> float:
+    """When something is on the common clock, us after the first step's start."""
+    at = on_common_clock(job, int(job.ranks[one.rank]), np.array([at_ns]))
+    return round((int(at[0]) - _origin(job)) / 1e3, 3)
+
+
 #: What the route `detail` has, by name.
 DETAILS: dict[str, Callable[[Result], dict[str, Any]]] = {
     "operators": _operations,
+    "compute": _compute,
     "communication": _communication,
     "memory": _memory,
     "ranks": _ranks,

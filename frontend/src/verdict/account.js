@@ -7,6 +7,7 @@ import { PHASES } from "../step_parts.js";
 import { ticks } from "../timeline/scale.js";
 import { tip } from "../tips.js";
 import { badge } from "./badge.js";
+import { openedFloor } from "./floor.js";
 import { byOwner, byRank, lengthOf, phases, stepToShow, stretches } from "./path.js";
 
 /** @typedef {import("../model.js").AccountLine} AccountLine */
@@ -36,6 +37,7 @@ export function account(shown) {
     h("div", { class: "head" }, h("h2", {}, "Account of the step ", tip("account")), h("p", { class: "sum" }, sum(diagnosis))),
     bar(shown, lines, full),
     h("ul", { class: "account" }, lines.map((one) => item(shown, one))),
+    openedFloor(shown, full),
     notes(diagnosis).map((note) => h("p", { class: "note" }, prose(note))),
     path.length ? criticalPath(shown, path, full) : null,
   );

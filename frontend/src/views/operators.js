@@ -1,5 +1,6 @@
-// What operators, calls and kernels take, by name, over all ranks.
+// What kernels take and could take at least, and what operators, calls and kernels take, by name, over all ranks.
 
+import { cards } from "../compute/cards.js";
 import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
 import { count, perStep, percent } from "../format.js";
@@ -25,9 +26,15 @@ import { plainName } from "../timeline/rows.js";
 
 /** @type {import("../views.js").View} */
 export const operators = {
-  title: "Operators",
+  title: "Compute",
   fragment: "operators",
-  render: (element, shown) => detail(element, shown.diagnosis.name, "operators", (told) => tables(told, shown)),
+  render(element, shown) {
+    const { name } = shown.diagnosis;
+    const parts = [h("div", { class: "cards" }), h("div", { class: "cards" })];
+    element.append(...parts);
+    const leave = [detail(parts[0], name, "compute", (told) => cards(told, shown)), detail(parts[1], name, "operators", (told) => tables(told, shown))];
+    return () => leave.forEach((left) => left());
+  },
   table: () => null, // it is tables
 };
 

@@ -1,0 +1,51 @@
+// The floor opened: what the device could do at these shapes, and what is above it. Its lines sum to the floor.
+
+import { h } from "../dom.js";
+import { ms, percent, range } from "../format.js";
+import { line } from "../model.js";
+import { tip } from "../tips.js";
+
+/** @typedef {import("../model.js").Diagnosis} Diagnosis */
+/** @typedef {Diagnosis["account"]["floor_lines"][number]} FloorLine */
+
+/** Smaller parts of the step are in the list only. */
+const LEAST_DRAWN = 0.001;
+/** Classes that are named beside a line. */
+const NAMED = 4;
+
+/** @param {FloorLine} line */
+const nameOf = ({ kind }) => kind.replace(/-/g, " ");
+
+/**
+ * @param {import("../views.js").Shown} shown
+ * @param {number} full ms of the whole width
+ */
+export function openedFloor({ diagnosis, link }, full) {
+  const lines = diagnosis.account.floor_lines ?? [];
+  const floor = line(diagnosis, "floor");
+  const judged = lines.some(({ kind, total_ns }) => kind !== "not-modelled" && kind !== "limit" && total_ns > 0);
+  if (!judged || !(floor.ms > 0)) return null;
+  const drawn = lines.filter(({ share }) => share >= LEAST_DRAWN);
+  const more = link("operators");
+  more.textContent = "Kernel by kernel in Compute";
+  return h(
+    "div",
+    { class: "opened-floor" },
+    h("div", { class: "head" }, h("h3", {}, "The floor opened ", tip("limit")), h("p", { class: "sum" }, `${floor.ms.toFixed(1)} = ${lines.filter(({ total_ns }) => total_ns > 0).map((one) => `${one.ms.toFixed(1)}\u00a0${nameOf(one)}`).join(" + ")} (ms)`)),
+    h(
+      "div",
+      { class: "account-bar", role: "img", "aria-label": drawn.map((one) => `${nameOf(one)} ${ms(one.ms)}`).join(", "), style: `width: ${(100 * floor.ms) / full}%` },
+      drawn.map((one) => h("div", { class: `part floor-${one.kind}`, style: `flex: ${one.ms} 1 0`, title: `${nameOf(one)}: ${ms(one.ms)}, ${percent(one.share)}` })),
+    ),
+    h("ul", { class: "account" }, drawn.map(item)),
+    h("p", { class: "more" }, more),
+  );
+}
+
+/** @param {FloorLine} one */
+function item(one) {
+  const [least, most] = one.range_ms;
+  const classes = Object.entries(one.by_class).slice(0, NAMED).map(([name, value]) => `${name} ${value.toFixed(1)}`);
+  const beside = [percent(one.share), classes.join(", "), most > least && `${range(least, most)} with writes`].filter(Boolean).join(" · ");
+  return h("li", { title: one.note || null }, h("i", { class: `floor-${one.kind}` }), h("b", { class: "cost" }, ms(one.ms)), h("span", { class: "title" }, nameOf(one)), h("small", {}, beside));
+}
