@@ -123,6 +123,7 @@ def _show(
                 phases=options.phases,
                 critical_path=options.critical_path,
                 memory=options.memory,
+                roofline=options.roofline,
             )
         if jobs:
             from tb_ddp_doctor.report import stuck as report_of_stuck

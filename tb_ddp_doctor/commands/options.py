@@ -99,6 +99,11 @@ def parser() -> argparse.ArgumentParser:
         "--gpu-hour", type=number("a price"), metavar="PRICE", help="what a GPU costs an hour: also show money a day"
     )
     diagnose.add_argument(
+        "--roofline",
+        action="store_true",
+        help="also show the kernels with most time above what the GPU's memory and peak FLOPS allow",
+    )
+    diagnose.add_argument(
         "--fail-on",
         choices=[severity.label for severity in Severity],
         metavar="SEVERITY",

@@ -40,6 +40,8 @@ GLOSSARY = {
     "80 % interval": "a range that holds the true value in 8 of 10 predictions",
     "what-if": "the steps replayed with a change. Replayed without one, they are as recorded, to the nanosecond",
     "opportunity": "nothing is wrong, but the step could be shorter still. Its saving is on top of the fixes of all findings and of the opportunities charged before it; it lies within the floor, and is never the verdict",
+    "limit": "what is left of the floor at the GPU's peak FLOPS, memory bandwidth and link speed: the shortest step of this model, at these shapes and dtypes, on this GPU",
+    "attainable": "of a kernel, the longer of its FLOP at the peak and of its bytes, each tensor read or written once, at the memory's bandwidth",
     "tokens/s per GPU": "tokens of a step / GPUs / step time, with the tokens of a step that the user gives",
     "samples/s per GPU": "the same of samples",
     "money a day": "GPUs x 24 hours x the price of an hour that the user gives",

@@ -29,6 +29,7 @@ from tb_ddp_doctor.report.brief import STYLES, label, marked, print_brief
 from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import printable, printable_lines
 from tb_ddp_doctor.report.memory import print_memory
+from tb_ddp_doctor.report.roofline import print_roofline
 from tb_ddp_doctor.report.shown import longest_busy_time, where
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_trailing_spaces, wrapped
 from tb_ddp_doctor.view import stacks
@@ -71,10 +72,11 @@ def diagnosed(
     phases: bool = False,
     critical_path: bool = False,
     memory: bool = False,
+    roofline: bool = False,
 ) -> None:
     """Print a run's diagnosis in six lines, and all of it where that is asked for.
 
-    Communication, each rank's phases, the critical path and memory are printed where they are asked for.
+    Communication, each rank's phases, the critical path, memory and the roofline are printed where they are asked for.
     """
     with without_trailing_spaces(console):
         print_brief(console, result, is_all=verbose)
@@ -84,6 +86,8 @@ def diagnosed(
         _print_tables(console, result.diagnosis, communication=communication, phases=phases, path=critical_path)
         if memory:
             print_memory(console, result.diagnosis)
+        if roofline:
+            print_roofline(console, result)
         if verbose:
             _print_unseen(console, result)
         console.print()

@@ -39,7 +39,7 @@ function sum({ kernels, left_out }) {
  */
 function table({ kernels }, shown) {
   const byName = new Map(kernels.map((one, i) => [`${nameOf(one)} #${i}`, one]));
-  const plainName = (/** @type {string} */ key) => key.replace(/ #\d+$/, "");
+  const plainName = (/** @type {string} */ key) => key.replace(/\s#\d+$/, "");
   return grid({
     title: "roofline",
     shown,

@@ -1,0 +1,54 @@
+"""The roofline in a terminal: the floor's lines, and the kernels with most time above attainable."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.roofline import KernelRoof, roofline
+from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.report.wrapping import print_wrapped
+
+#: Kernels that are listed.
+_SHOWN = 16
+
+
+def print_roofline(console: Console, result: Result) -> None:
+    """Print what the step could take at these shapes, and which kernels are above it."""
+    told = Facts(result.job).get(roofline)
+    console.print()
+    for line in result.diagnosis.account.floor_lines:
+        if line.total_ns:
+            name = line.kind.replace("-", " ")
+            print_wrapped(console, f"{name}: {wording.duration(line.ms)} of the floor ({wording.percent(line.share)})")
+    for note in told.notes:
+        print_wrapped(console, printable(note), "dim")
+    table = Table(title="Kernels by time above attainable, a step", title_justify="left", title_style="bold", box=None)
+    for column in ("operator", "inputs"):
+        table.add_column(column)
+    for column in ("calls", "ms", "above", "reached", "rate"):
+        table.add_column(column, justify="right", no_wrap=True)
+    known = [one for one in told.kernels if one.limit]
+    for one in known[:_SHOWN]:
+        table.add_row(
+            Text(printable(one.operator.rpartition("::")[2] or wording.kernel(one.name))),
+            Text(printable(one.inputs)),
+            f"{one.count:.0f}",
+            f"{one.step_ns / 1e6:.2f}",
+            f"{one.above_ns / 1e6:.2f}",
+            wording.percent(one.of_attainable),
+            _rate(one),
+        )
+    if known:
+        console.print(table)
+
+
+def _rate(one: KernelRoof) -> str:
+    """What it reaches of what limits it."""
+    if one.limit == "compute":
+        return f"{one.achieved_flops / 1e12:,.1f} TFLOPS"
+    return f"{one.achieved_bandwidth / 1e9:,.0f} GB/s"
