@@ -385,7 +385,7 @@ def test_what_is_clicked_opens_in_the_timeline(page: Page, server: str) -> None:
     expect(tab.locator(".bars .part.faded")).to_have_count(0)
     # A kernel: its instances, its op and the call that launched it.
     tab.get_by_role("link", name="Compute", exact=True).click()
-    kernel = tab.locator(".grid").first.locator("tbody th a").nth(1)
+    kernel = tab.get_by_role("region", name="kernels", exact=True).locator("tbody th a").nth(1)
     name = kernel.text_content() or ""
     kernel.click()
     expect(tab.locator(".hits")).to_contain_text("hit")

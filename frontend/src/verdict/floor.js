@@ -34,10 +34,10 @@ export function openedFloor({ diagnosis, link }, full) {
     h("div", { class: "head" }, h("h3", {}, "The floor opened ", tip("limit")), h("p", { class: "sum" }, `${floor.ms.toFixed(1)} = ${lines.filter(({ total_ns }) => total_ns > 0).map((one) => `${one.ms.toFixed(1)}\u00a0${nameOf(one)}`).join(" + ")} (ms)`)),
     h(
       "div",
-      { class: "account-bar", role: "img", "aria-label": drawn.map((one) => `${nameOf(one)} ${ms(one.ms)}`).join(", "), style: `width: ${(100 * floor.ms) / full}%` },
+      { class: "account-bar of-floor", role: "img", "aria-label": drawn.map((one) => `${nameOf(one)} ${ms(one.ms)}`).join(", "), style: `width: ${(100 * floor.ms) / full}%` },
       drawn.map((one) => h("div", { class: `part floor-${one.kind}`, style: `flex: ${one.ms} 1 0`, title: `${nameOf(one)}: ${ms(one.ms)}, ${percent(one.share)}` })),
     ),
-    h("ul", { class: "account" }, drawn.map(item)),
+    h("ul", { class: "account of-floor" }, drawn.map(item)),
     h("p", { class: "more" }, more),
   );
 }
