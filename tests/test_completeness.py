@@ -17,6 +17,7 @@ from tb_ddp_doctor.engine import examine
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.odd_clocks import ClockSet, EndsApart
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.model import Category, CommArgs, Events, RankTrace
 
@@ -165,6 +166,52 @@ def test_a_rank_serves_for_the_steps_that_it_has_whole(step: int) -> None:
         assert f"its GPU events end within step {step}" in said_of(job, 3)
     else:
         assert job.ranks.tolist() == [0, 1, 2] and job.steps.tolist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("set_ms", [25, 800])
+@pytest.mark.parametrize(("at", "steps"), [(0.35, [4, 5, 6]), (0.6, [1, 2, 3])])
+def test_a_rank_whose_clock_is_set_serves_for_the_steps_before_or_after(
+    set_ms: int, at: float, steps: list[int]
+) -> None:
+    """Rank 1 is slow: without it, its peers would seem to wait for a rank that has no trace."""
+    usual = USUAL.replace("[ar@1][ar@2............]", "[ar@1........][ar@2....]")
+
+    def with_clock_set(trace: RankTrace) -> RankTrace:
+        start, end = trace.events.start_ns, trace.events.start_ns + trace.events.duration_ns
+        when = start.min() + at * (end.max() - start.min())
+        start, end = (time + np.where(time >= when, set_ms * MS, 0) for time in (start, end))
+        return replace(trace, events=replace(trace.events, start_ns=start, duration_ns=end - start))
+
+    job = joined(ranks(usual, SLOW, usual, usual, steps=6), with_clock_set, 1)
+    diagnosis = examine(job)
+    assert job.ranks.tolist() == [0, 1, 2, 3] and job.steps.tolist() == steps
+    assert "its clock jumps relative to those of other ranks" in said_of(job, 1)
+    assert (diagnosis.verdict, diagnosis.findings[0].ranks) == ("straggler", (1,))
+
+
+#: How late a rank's collectives are, and their steps; by what the clock is set, or None.
+LATE: list[tuple[list[float], list[int], float | None]] = [
+    ([33, 33, 33, 33, 0, 0], [2, 2, 3, 3, 4, 4], -33),
+    # Two collectives of step 3 are cut where times overlap.
+    ([33, 33, 20, 33, 13, 0, 0, 0], [2, 2, 3, 3, 3, 3, 4, 4], -33),
+    ([0, 0, 30, 30, 60, 60, 90, 90], [2, 2, 3, 3, 4, 4, 5, 5], None),
+    ([0, 0, 40, 40, 0, 0], [2, 2, 3, 3, 4, 4], None),
+    ([0, 0, 0, 5, 5, 5], [2, 2, 3, 3, 4, 4], None),
+    ([0, 0, 0, 0, 0, 40], [2, 2, 3, 3, 4, 4], None),
+]
+
+
+@pytest.mark.parametrize(("late_ms", "step", "by_ms"), LATE)
+def test_a_clock_is_set_once_where_lateness_has_two_levels(
+    late_ms: list[float], step: list[int], by_ms: float | None
+) -> None:
+    drawn = joined(ranks(USUAL, USUAL), lambda trace: trace)
+    late = np.array([late_ms]).T * MS
+    ends = replace(
+        EndsApart.of(drawn.matched, drawn.clock), late_ns=late, own_ns=late.astype(np.int64), step=np.array(step)
+    )
+    found = ClockSet.of(ends, 0, 20 * MS)
+    assert (found and found.by_ns / MS) == by_ms
 
 
 def test_a_step_after_one_without_kernels_begins_nobody_knows_when() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -60,7 +61,13 @@ def align(
         # All ranks arrive before the last one ends, so none ends before another one arrives.
         return aligned, found
     ends = EndsApart.of(aligned.matched, aligned.clock)
-    for check in (clock_jumps, other_paces):
+
+    def every() -> tuple[tuple[int, ...], EndsApart]:
+        """The ranks, and how far apart they end the collectives of all steps, also of damaged ones."""
+        joined = _joined(usable, nodes, {}, calls)
+        return tuple(joined.ranks), EndsApart.of(joined.matched, joined.clock)
+
+    for check in (partial(clock_jumps, found=found, every=every), other_paces):
         if odd := check(tuple(aligned.ranks), aligned.digests, ends):
             for rank, damage in odd.items():
                 found.setdefault(rank, []).extend(damage)

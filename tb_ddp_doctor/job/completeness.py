@@ -62,6 +62,8 @@ LEAST_PEERS = 3
 #: A rank of which less is whole is left out rather than all other steps of the job.
 LEAST_STEPS = 2
 LEAST_SHARE = 0.5
+#: The same of a rank whose clock was set once: at best half of its steps are before that, or after it.
+LEAST_SIDE = 0.25
 #: A time that is measured to the nanosecond is not the same on two ranks; of drawn and rounded ones it may be.
 _MICROSECOND_NS = 1000
 
@@ -75,6 +77,8 @@ class Damage(msgspec.Struct, frozen=True):
     steps: frozenset[int] | None
     #: The end of a sentence.
     reason: str
+    #: Whether the rank's clock was set once, and these steps are not on the side of that instant that is used.
+    is_other_side: bool = False
 
 
 Damages = dict[int, list[Damage]]
@@ -118,13 +122,18 @@ def serving(digests: Mapping[int, RankDigest], found: Damages) -> dict[int, froz
     enough = {
         rank: steps
         for rank, steps in whole.items()
-        if steps and (rank not in found or len(steps) >= max(LEAST_STEPS, LEAST_SHARE * usual))
+        if steps and (rank not in found or len(steps) >= max(LEAST_STEPS, _least_share(found[rank]) * usual))
     }
     if enough:
         return enough
     # Where nobody's record is whole, the job is what is there.
     partly = {rank: steps for rank, steps in whole.items() if steps}
     return partly or {rank: whole_steps(digest, ()) for rank, digest in digests.items() if _is_known(rank, found)}
+
+
+def _least_share(found: Iterable[Damage]) -> float:
+    """The share of the steps of most ranks that a rank must have whole to take part."""
+    return LEAST_SIDE if any(damage.is_other_side for damage in found) else LEAST_SHARE
 
 
 def _is_known(rank: int, found: Damages) -> bool:

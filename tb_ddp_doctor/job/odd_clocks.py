@@ -6,22 +6,28 @@ All ranks end a collective at once, but for some nanoseconds of transfer, so its
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median_low
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.digest.model import RankDigest, Steps
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import ABSENT, ENDS_APART, Matched
-from tb_ddp_doctor.job.completeness import LEAST_PEERS, Damage, Damages, Mask, after
+from tb_ddp_doctor.job.completeness import LEAST_PEERS, Damage, Damages, Mask, after, whole_steps
 from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: Ends of one collective that are further apart are on clocks that jump, ns, as NTP makes them from 128 ms on; and as
 #: many times the usual spread.
 JUMP_NS = 20_000_000
 JUMP_RESIDUALS = 20
+#: On either side of a jump, collectives are late by the same time, to within this share of the jump. A clock that runs
+#: at another pace gets later from step to step.
+STEADY = 0.1
+#: Fewer collectives before or after a jump do not tell it from another pace.
+LEAST_ON_A_SIDE = 2
 #: A rank's collectives end at another pace than on other ranks from this median deviation on, ns, and from as many
 #: times that of the median of the other ranks: transfers end up to 0.5 ms apart, clocks drift by 100 ppm.
 PACE_NS = 2_000_000
@@ -34,14 +40,17 @@ LEAST_ODD_NS = min(JUMP_NS, PACE_NS) / 2
 
 
 class EndsApart(msgspec.Struct, frozen=True, eq=False):
-    """How much later collectives end on a rank than on most ranks, without those that a rank may end before the others
-    have arrived.
+    """How much later collectives end on a rank than on most ranks, in the order in which they end.
+
+    Without collectives that a rank may end before the others have arrived.
     """
 
     #: All collectives of the job.
     matched: Matched
     #: Shape (M, R), ns; nan where absent.
     late_ns: Floats
+    #: The ends by each rank's own clock, shape (M, R), ns; any number where absent.
+    own_ns: Ints
     #: Of each collective, shape (M,).
     step: Ints
 
@@ -54,22 +63,83 @@ class EndsApart(msgspec.Struct, frozen=True, eq=False):
             matched.together & np.array([kind not in ENDS_APART for kind in matched.kind], np.bool_)
         )
         end = end[judged]
-        return cls(matched, end - _nanmedian(end, axis=1)[:, None], matched.step[judged])
+        usual = _nanmedian(end, axis=1)
+        order = np.argsort(usual, kind="stable")
+        judged, end, usual = judged[order], end[order], usual[order]
+        return cls(matched, end - usual[:, None], own[judged], matched.step[judged])
 
 
-def clock_jumps(ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsApart) -> Damages:
-    """Ranks whose clocks jump: from some step on, all collectives end as far from where those of other ranks do."""
-    found: Damages = {}
+#: The ranks, in order, and how far apart they end their collectives.
+EndsOfAll: TypeAlias = Callable[[], tuple[tuple[int, ...], EndsApart]]
+
+
+class ClockSet(msgspec.Struct, frozen=True):
+    """A rank's clock that is set once within the record.
+
+    Collectives before that instant are all late by one time, and those after it by another:
+
+        others  |ar |ar |ar |ar |ar |ar
+        rank    |ar |ar |   set by 800 ms    |ar |ar |ar |ar
+    """
+
+    #: The step of the last collective before, and that of the first one after.
+    before: int
+    after: int
+    #: When these two collectives end by the rank's own clock, ns.
+    last_ns: int
+    first_ns: int
+    #: By how much the clock is set, ns; negative where it is set back.
+    by_ns: float
+
+    @classmethod
+    def of(cls, ends: EndsApart, rank: int, limit_ns: float) -> ClockSet | None:
+        """The clock of a rank (index), set by `limit_ns` or more; None where the ends show no such clock."""
+        known = np.flatnonzero(np.isfinite(ends.late_ns[:, rank]))
+        if len(known) < 2:
+            return None
+        late, own, step = ends.late_ns[known, rank], ends.own_ns[known, rank], ends.step[known]
+        by_ns = float(late[-1] - late[0])
+        steady_ns = min(limit_ns / 2, STEADY * abs(by_ns))
+        before, after = (np.abs(late - level) <= steady_ns for level in (late[0], late[-1]))
+        last, first = int(np.flatnonzero(before)[-1]), int(after.argmax())
+        # A collective that runs while the clock is set, or is cut where times overlap, seems to end in between.
+        between = np.isin(step, (step[last], step[first]))
+        are_sides = first > last and (before | after | between).all()
+        fewest = min(np.count_nonzero(before), np.count_nonzero(after))
+        if abs(by_ns) < limit_ns or not are_sides or fewest < LEAST_ON_A_SIDE:
+            return None
+        return cls(int(step[last]), int(step[first]), int(own[last]), int(own[first]), by_ns)
+
+    def sides(self, steps: Steps) -> tuple[Mask, Mask]:
+        """Which steps end before the clock is set, and which begin after that on the CPU and on the GPU.
+
+        A clock that is set back reads some times twice. Steps that begin at such times are in neither.
+        """
+        over = (steps.number == self.before) & (self.by_ns > 0) & (steps.end_ns <= self.last_ns)
+        begins = np.minimum(steps.start_ns, steps.host_start_ns)
+        later = (steps.number >= self.after) & (begins >= self.first_ns + max(-self.by_ns, 0))
+        return (steps.number < self.before) | over, later
+
+
+def clock_jumps(
+    ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsApart, found: Damages, every: EndsOfAll
+) -> Damages:
+    """Ranks whose clocks jump: from some step on, all collectives end as far from where those of other ranks do.
+
+    Where a clock is set once, the steps before or those after stay, whichever are more. `found` is what else is
+    damaged; `every` gives the ends of the collectives of all steps, also of damaged ones.
+    """
+    jumps: Damages = {}
     apart, step = ends.late_ns, ends.step
     if not len(step) or not all(digest.has_device for digest in digests):
-        return found
+        return jumps
     # Most collectives end apart on a clock that jumps: what is usual shows in most ranks, or where ends are closest.
     in_most_ranks = float(np.median(_nanmedian(np.abs(apart), axis=1)))
     where_closest = float(np.quantile(np.nanmax(np.abs(apart), axis=1), 0.1))
     limit = max(JUMP_NS, JUMP_RESIDUALS * min(in_most_ranks, where_closest))
     far = np.flatnonzero(np.nanmax(np.abs(apart), axis=0, initial=0) > limit)
     if not len(far):
-        return found
+        return jumps
     numbers = np.unique(step)
     latest = np.stack([np.nanmax(apart[step == number], axis=0, initial=-np.inf) for number in numbers])
     earliest = np.stack([np.nanmin(apart[step == number], axis=0, initial=np.inf) for number in numbers])
@@ -77,19 +147,27 @@ def clock_jumps(ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsA
     differs = latest - earliest >= limit / 2
     # Calls of different groups that are taken for one, for want of their names, differ on several ranks.
     within = differs & (differs.sum(axis=1, keepdims=True) == 1)
+    reason = "its clock jumps relative to those of other ranks"
+    all_ranks, all_ends = every()
     for index in far.tolist():
+        rank, number = ranks[index], digests[index].steps.number
+        clock = ClockSet.of(all_ends, all_ranks.index(rank), limit) if rank in all_ranks else None
+        if clock:
+            whole = np.isin(number, list(whole_steps(digests[index], found.get(rank, ()))))
+            kept = max(clock.sides(digests[index].steps), key=lambda side: int((side & whole).sum()))
+            if not kept.all():
+                jumps[rank] = [Damage(frozenset(number[~kept].tolist()), reason, is_other_side=True)]
+            continue
         clean = known[:, index] & ~differs[:, index]
         shift = (latest[clean, index] + earliest[clean, index]) / 2
         odd = within[:, index] & bool(len(shift))
         odd[clean] |= _shifted(shift, limit)
-        number = digests[index].steps.number
         steps = np.isin(number, numbers[odd])
         if steps.any():
             # It may jump after the last collective of the step before, or go on behind the first of the next.
             steps |= _before(steps) | after(steps)
-            reason = "its clock jumps relative to those of other ranks"
-            found[ranks[index]] = [Damage(frozenset(number[steps].tolist()), reason)]
-    return found
+            jumps[rank] = [Damage(frozenset(number[steps].tolist()), reason)]
+    return jumps
 
 
 def other_paces(ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsApart) -> Damages:
