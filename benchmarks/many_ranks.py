@@ -173,7 +173,6 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         flops=zeros(FlopWork, steps),
         optimizer=zeros(OptimizerWork, steps),
         attention=zeros(AttentionWork, steps),
-        redundant=zeros(RedundantWork, steps),
         recording_ns=nothing,
         graph_walks=zeros(GraphWalkWork, steps),
         starved_ns=np.zeros((steps, len(Starved)), np.int64),

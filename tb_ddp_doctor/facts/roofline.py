@@ -26,8 +26,8 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Floats, Ints
 from tb_ddp_doctor.trace.names import Precision
 
-#: A kernel takes no less than this on an empty device, ns: the shortest of 400,000 kernels of H100, H200, A100 and
-#: V100 in the shared and public traces took 0.8 to 1.3 us.
+#: The least time that a kernel is taken to need, ns. Chosen, not measured: the shortest fills in the shared traces are
+#: below it.
 LEAST_NS = 1_000
 #: The classes whose kernels are modelled.
 CLASSES = tuple(kind for kind in GpuTime if kind < GpuTime.NOT_MODELLED)
