@@ -344,7 +344,7 @@ def _examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnos
     outcomes, found = look([rule for rule in rules if not rule.is_opportunity], facts)
     more, opportunities = look_for_opportunities([rule for rule in rules if rule.is_opportunity], facts, found)
     savings = Savings(found, facts.get(whatif), job, opportunities)
-    return assemble(facts, sorted([*outcomes, *more], key=lambda one: one.rule), savings, lacking), savings
+    return assemble(facts, outcomes, savings, lacking, more), savings
 
 
 def _rules(settings: Settings) -> list[Rule]:

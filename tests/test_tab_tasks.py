@@ -119,7 +119,8 @@ def test_a_report_prints_as_a_document_whatever_view_is_open(page: Page, tmp_pat
         "Time by size",
     ):
         expect(paper.get_by_text(part, exact=True).first).to_be_visible()
-    expect(paper.locator("details.finding[open]")).to_have_count(3)
+    expect(paper.locator(".finding-row:not(.opportunity) details.finding[open]")).to_have_count(3)
+    expect(paper.locator(".finding-row.opportunity details.finding[open]").first).to_be_visible()
     expect(
         paper.locator("th").filter(has_text="straggler wait").first
     ).to_be_visible()  # heads are buttons on the screen

@@ -44,7 +44,6 @@ from tb_ddp_doctor.findings import (
 )
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.critical_path import PathOfStep, critical_path
-from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.trace.model import Ints
 
 _log = logging.getLogger(__name__)
@@ -57,9 +56,19 @@ _SAID_APART = 0.1
 _NO_TEXT = re.compile("[\ud800-\udfff]")
 
 
-def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, lacking: Lacking) -> Diagnosis:
-    """The diagnosis of a job, given how its rules ended and what their fixes save."""
+def assemble(
+    facts: Facts,
+    outcomes: Sequence[RuleOutcome],
+    savings: Savings,
+    lacking: Lacking,
+    of_opportunities: Sequence[RuleOutcome] = (),
+) -> Diagnosis:
+    """The diagnosis of a job, given how its rules ended and what their fixes save.
+
+    `of_opportunities` is how the rules on opportunities ended, which does not count for the verdict.
+    """
     job, outcomes = facts.job, _without_costless(outcomes, savings)
+    every = sorted([*outcomes, *_without_costless(of_opportunities, savings)], key=lambda one: one.rule)
     but = [
         f"{len(files)} {'file is' if len(files) == 1 else 'files are'} {how}" for how, files in lacking.items() if files
     ]
@@ -67,7 +76,7 @@ def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, la
         job,
         savings.findings,
         savings.account,
-        [one for one in outcomes if not CATALOGUE[one.rule].is_opportunity],
+        outcomes,
         savings.opportunities,
         unrecognised=unrecognised.reason(job),
         notes=unrecognised.notes(job),
@@ -101,7 +110,7 @@ def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, la
         mesh=_mesh(facts),
         network=job.network,
         findings=tuple(doubted(finding, disagreeing) for finding in savings.findings),
-        outcomes=tuple(outcomes),
+        outcomes=tuple(every),
         warnings=tuple(
             FileWarning(encodable(warning.file), encodable(warning.message), warning.kind)
             for warning in (*job.warnings, *_unseen(job), *(FileWarning(job.name, one.sentence) for one in disagreeing))
