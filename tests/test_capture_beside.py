@@ -106,7 +106,7 @@ def test_a_trace_that_torch_did_not_write_is_a_full_disk(tmp_path: Path) -> None
 
     trace = tmp_path / "step_10" / "trace.json"
     for written in (None, '{"traceEvents": [', '{"traceEvents": []}'):
-        recorder = Recorder(CaptureWindow(10, 3), {}, None)
+        recorder = Recorder(CaptureWindow(10, 3), {}, None, {})
         recorder._profile = SimpleNamespace(  # type: ignore[assignment]
             export_chrome_trace=lambda path, text=written: None if text is None else Path(path).write_text(text)
         )

@@ -29,6 +29,7 @@ from tb_ddp_doctor.replay.model import Played
 from tb_ddp_doctor.replay.play import _Playing
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace import native as scanner
+from tb_ddp_doctor.trace.pftrace import native as packets
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="the native library was not built")
 
@@ -238,7 +239,8 @@ TESTED = {
     "nccl_lines": "test_nccl.py::test_the_native_reader_finds_what_python_finds_in_any_text",
     "replay_order": "test_replay.py::test_the_native_library_orders_any_job_as_numpy_does",
     "replay_play": "test_replay.py::test_the_native_library_plays_any_job_as_numpy_does",
-    # The scanner as a whole, whatever is fed to it, in blocks of any size.
+    # The readers of packets and of JSON as a whole, whatever is fed to it, in blocks of any size.
+    "perfetto_": "test_pftrace.py::test_both_readers_agree_on_any_packets",
     "scanner_": "test_native.py::test_both_readers_agree_on_what_is_json",
 }
 
@@ -250,7 +252,7 @@ def exported() -> set[str]:
 
 
 def test_every_function_of_the_library_has_a_test_against_its_twin() -> None:
-    assert {re.sub("scanner_.*", "scanner_", name) for name in exported()} == set(TESTED)
+    assert {re.sub("(scanner|perfetto)_.*", r"\1_", name) for name in exported()} == set(TESTED)
     for place in TESTED.values():
         module, _, test = place.partition("::")
         source = (ROOT / "tests" / module).read_text()
@@ -260,6 +262,7 @@ def test_every_function_of_the_library_has_a_test_against_its_twin() -> None:
 
 def test_every_function_of_the_library_is_in_a_header_and_declared() -> None:
     declared = {*native._PROTOTYPES, *(f"scanner_{name}" for name in scanner._PROTOTYPES)}
+    declared |= {f"perfetto_{name}" for name in packets._PROTOTYPES}
     assert declared | {"nccl_lines", "replay_order", "replay_play"} == exported()
     library = Path(scanner.__file__).with_name("_scanner.so")
     if library.exists() and shutil.which("nm"):

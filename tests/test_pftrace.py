@@ -17,6 +17,8 @@ import numpy as np
 import pftrace_files
 import pytest
 import traces
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import DebugAnnotation, Trace, TracePacket, TrackEvent
 from test_native import blocks, rows
@@ -317,6 +319,21 @@ def test_both_readers_write_the_same_json() -> None:
         expected = translated(Packets(is_native=False), data)
         assert translated(Packets(is_native=True), data) == expected
         assert translated(Packets(is_native=True), data, 1, 7, 300) == expected
+
+
+@pytest.mark.skipif(len(READERS) == 1, reason="there was no C compiler")
+@settings(max_examples=30)
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 19_999), st.integers(0, 30), st.binary(max_size=9)), max_size=8),
+    sizes=st.lists(st.integers(1, 5_000), min_size=1, max_size=3),
+)
+def test_both_readers_agree_on_any_packets(changes: list[tuple[int, int, bytes]], sizes: list[int]) -> None:
+    """A real file in which so many bytes at a place are replaced by others."""
+    data = bytearray(FILES[1].read_bytes()[:20_000])
+    for at, removed, added in changes:
+        data[at : at + removed] = added
+    expected = translated(Packets(is_native=False), bytes(data))
+    assert translated(Packets(is_native=True), bytes(data), *sizes) == expected
 
 
 def test_any_bytes_are_read_or_refused(tmp_path: Path, by: str) -> None:

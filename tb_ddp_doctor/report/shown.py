@@ -85,7 +85,10 @@ def floor(account: Account) -> Iterator[str]:
     if not parts or known["below-attainable"].ms < _LEAST_MS:
         return
     limit = wording.duration(known["limit"].ms)
-    yield f"Of the floor, {wording.listing(parts)}; {limit} is the limit of this GPU for this model (docs/roofline.md)."
+    yield (
+        f"Of the floor, {wording.listing(parts)}; {limit} is the limit of this GPU for this model "
+        "(ddp-doctor explain attainable)."
+    )
 
 
 def _classes(line: FloorLine) -> str:

@@ -149,7 +149,7 @@ def test_no_two_facts_have_one_type_and_each_has_one() -> None:
     def untold(facts: Facts):  # type: ignore[no-untyped-def]
         raise NotImplementedError
 
-    with pytest.raises(ContractError, match=r"^Both tb_ddp_doctor\.facts\.frame\._frame and .*again make Frame, and "):
+    with pytest.raises(ContractError, match=r"^Both tb_ddp_doctor\.facts\.frame\.frame and .*again make Frame, and "):
         by_type([again], FACTS)
     with pytest.raises(ContractError, match=r"untold does not say what it returns"):
         by_type([untold], FACTS)
