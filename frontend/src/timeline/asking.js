@@ -46,6 +46,15 @@ export class Asking {
     }
   }
 
+  /** Nobody waits for the window that was asked for last. */
+  stop() {
+    this.#window.abort();
+  }
+
+  get stopped() {
+    return this.#window.signal.aborted;
+  }
+
   /**
    * A window of opened and folded ranks; null where another was asked for since, or the timeline was left.
    * @param {number[]} opened

@@ -48,6 +48,8 @@ export class Panel {
 
   #failed = false;
   #timer = 0;
+  /** The window that was asked for last, µs after the origin. */
+  #asked = { from: -Infinity, to: Infinity };
 
   readout = h("p", { class: "readout", role: "status" }, "Reading the traces…");
   hidden = h("p", { class: "note" });
@@ -143,6 +145,9 @@ export class Panel {
   /** @param {Span} to */
   show(to) {
     this.span = within(to, this.whole);
+    const { from, to: end } = this.span;
+    // What arrives for another place would drop the choice that led here.
+    if (from < this.#asked.from || end > this.#asked.to) this.asking.stop();
     this.tooltip.hidden = true;
     this.redraw();
     clearTimeout(this.#timer);
@@ -196,7 +201,7 @@ export class Panel {
     const inside = laid && span.from >= laid.from && span.to <= laid.to;
     // Neither a slice nor lanes have their shortest events: zoomed in, they are asked for again.
     const coarse = laid && span.to - span.from < (laid.to - laid.from) / 5;
-    if (!inside || coarse) this.load();
+    if (!inside || coarse || this.asking.stopped) this.load();
     else this.#list();
   }
 
@@ -211,8 +216,9 @@ export class Panel {
   async load() {
     const { opened } = this;
     const { shown, all } = folded(this.views, opened, this.matter, this.page);
+    this.#asked = within(widened(this.span, 0.5), this.whole);
     try {
-      const told = await this.asking.window(opened, shown, within(widened(this.span, 0.5), this.whole));
+      const told = await this.asking.window(opened, shown, this.#asked);
       if (!told) return;
       this.lanes = told.lanes;
       this.#take(laidOut(told.slice, this.origin, told.lanes, opened));
