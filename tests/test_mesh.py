@@ -13,11 +13,12 @@ from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.facts.frame import frame as frame_of
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.mesh.dimensions import by_description, by_pattern, named
+from tb_ddp_doctor.mesh.dimensions import by_description, by_pattern
 from tb_ddp_doctor.mesh.groups import Group, Uses
 from tb_ddp_doctor.mesh.mesh import Mesh, mesh
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support import naming
+from tb_ddp_doctor.trace import names
 
 #: Eight ranks: tp is (0, 1), (2, 3) ..., pp is (0, 2), (1, 3), (4, 6), (5, 7), dp is (0, 4), (1, 5) ... Activations are
 #: reduced within tp in forward and in backward, gradients within dp by backward alone.
@@ -73,7 +74,7 @@ def eight(descriptions: Mapping[str, str]) -> Job:
     ],
 )
 def test_descriptions_name_dimensions(description: str, dimensions: set[str]) -> None:
-    assert named(description) == dimensions
+    assert names.dimensions(description) == dimensions
 
 
 def test_the_groups_of_megatron_are_of_one_dimension_each() -> None:

@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 from tb_ddp_doctor.mesh.groups import Group
+from tb_ddp_doctor.trace import names
 
-#: Words of the descriptions of process groups: dimensions of a DeviceMesh ("mesh_dp_shard"), groups of Megatron-LM
-#: ("TENSOR_MODEL_PARALLEL_GROUP") and of vLLM ("tp:0").
-_WORDS = {
-    "tp": {"tp", "tensor"},
-    "dp": {"dp", "data", "ddp", "fsdp", "hsdp"},
-    "pp": {"pp", "pipeline", "pipe"},
-    "ep": {"ep", "expert", "moe"},
-    "cp": {"cp", "context"},
-    "sp": {"sp", "sequence", "ulysses"},
-}
-_WORD = re.compile(r"[a-z]+")
-#: Parts of data parallelism: HSDP shards within a group of ranks and replicates the groups.
-_OF_DATA = {"replicate": "dp_replicate", "shard": "dp_shard"}
 #: Of a group's calls of one kind this share comes from the backward pass where they carry gradients.
 _GRADIENTS = 0.7
 #: Kinds of calls that exchange tokens between experts, as `trace.names` has them.
 _EXCHANGES = ("all_to_all", "dispatch", "combine")
-
-
-def named(description: str) -> frozenset[str]:
-    """Dimensions that a description names: {"tp"}, {"dp", "cp"} of a group that spans two, {} where it names none.
-
-    Megatron-LM's expert groups ("EXPERT_DATA_PARALLEL_GROUP") have {"ep"} beside what they span.
-    """
-    words = set(_WORD.findall(description.lower()))
-    found = {dimension for dimension, known in _WORDS.items() if known & words}
-    part = [name for word, name in _OF_DATA.items() if word in words]
-    if "dp" in found and len(part) == 1:
-        found = found - {"dp"} | {part[0]}
-    return frozenset(found)
 
 
 def by_description(groups: Iterable[Group]) -> dict[tuple[int, ...], str]:
@@ -49,7 +23,9 @@ def by_description(groups: Iterable[Group]) -> dict[tuple[int, ...], str]:
         TENSOR_AND_CONTEXT_PARALLEL_GROUP    [0, 1]    tp x cp has 2, so cp has 1
         DATA_PARALLEL_GROUP_WITH_CP          [0, 2]    dp x cp has 2, so this is dp
     """
-    spans = {group.ranks: [found for said in group.descriptions if (found := named(said))] for group in groups}
+    spans = {
+        group.ranks: [found for said in group.descriptions if (found := names.dimensions(said))] for group in groups
+    }
     size = _sizes(spans)
     chosen = {}
     for ranks, several in spans.items():

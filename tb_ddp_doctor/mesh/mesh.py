@@ -39,11 +39,13 @@ class Dimension(msgspec.Struct, frozen=True):
 class Mesh(msgspec.Struct, frozen=True, eq=False):
     """The dimensions of a job, in the order in which people name them, and the coordinates of its R traced ranks.
 
-    rank   dp  pp  tp            Dimension("dp", size=2, stride=4), Dimension("pp", size=2, stride=2),
-    0       0   0   0            Dimension("tp", size=2, stride=1)
-    1       0   0   1
-    2       0   1   0
-    5       1   0   1
+    Eight ranks with the dimensions dp (2 ranks, stride 4), pp (2, stride 2) and tp (2, stride 1):
+
+        rank   dp  pp  tp
+        0       0   0   0
+        1       0   0   1
+        2       0   1   0
+        5       1   0   1
     """
 
     dimensions: tuple[Dimension, ...]

@@ -11,7 +11,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import limits
-from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.base import Clear, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.redundant import Kernels, removable, share_of
 
 
@@ -54,18 +54,12 @@ class LayoutCopies(Rule):
             return Clear("No tensor is copied only for its layout.")
         if found.cost_ns < self.min_cost * frame.step_ns:
             return Clear(f"Copies into another layout take {found.of_step}; without, the step is hardly shorter.")
-        return Fault(
-            change=found.change,
-            ranks=found.ranks,
-            steps=frame.all_steps,
-            cause=None,
-            confidence=found.confidence,
+        return found.fault(
+            frame,
             title=f"{found.of_step} copy tensors into another layout; one layout would shorten the step.",
             why=f"{found.count:.0f} kernels of a step change only the layout of a tensor. Without "
-            f"{wording.percent(self.removed)} of their time the step is {wording.ms(found.cost_ns)} shorter. "
-            f"{found.basis}",
+            f"{wording.percent(self.removed)} of their time the step is {wording.ms(found.cost_ns)} shorter.",
             fix=_FIX,
-            evidence=found.evidence,
             remedy="channels_last, no reshape after transpose",
             between=(share_of(kernels, self.removed_least), share_of(kernels, 1.0)),
         )

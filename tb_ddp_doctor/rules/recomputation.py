@@ -11,7 +11,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import limits
-from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.base import Clear, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.redundant import Kernels, removable, share_of
 
 
@@ -58,17 +58,12 @@ class Recomputation(Rule):
             return Clear("Backward does not compute forward again, as far as ops show.")
         if found.cost_ns < self.min_cost * frame.step_ns:
             return Clear(f"Backward computes forward again for {found.of_step}; without, the step is no shorter.")
-        return Fault(
-            change=found.change,
-            ranks=found.ranks,
-            steps=frame.all_steps,
-            cause=None,
-            confidence=found.confidence,
+        return found.fault(
+            frame,
             title=f"{found.of_step} compute forward again; keeping activations would shorten the step.",
             why=f"{found.count:.0f} kernels of a step are launched within backward by ops of forward. Without them the "
-            f"step is {wording.ms(found.cost_ns)} shorter, and needs the memory of these activations. {found.basis}",
+            f"step is {wording.ms(found.cost_ns)} shorter, and needs the memory of these activations.",
             fix=_FIX,
-            evidence=found.evidence,
             remedy="fewer activation checkpoints",
             between=(share_of(kernels, self.kept_least), found.change),
         )

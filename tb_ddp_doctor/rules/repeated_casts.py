@@ -10,7 +10,7 @@ from tb_ddp_doctor.digest.model import RedundantWork
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.base import Clear, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.redundant import Kernels, removable
 
 
@@ -51,17 +51,12 @@ class RepeatedCasts(Rule):
             return Clear("No weight is cast twice between two updates.")
         if found.cost_ns < self.min_cost * frame.step_ns:
             return Clear(f"Casting weights again takes {found.of_step}; without, the step is no shorter.")
-        return Fault(
-            change=found.change,
-            ranks=found.ranks,
-            steps=frame.all_steps,
-            cause=None,
-            confidence=found.confidence,
+        return found.fault(
+            frame,
             title=f"{found.of_step} cast weights that were cast before; one cast each would shorten the step.",
             why=f"{found.count:.0f} casts of a step are of weights that have not changed since their last cast. "
-            f"Without them the step is {wording.ms(found.cost_ns)} shorter. {found.basis}",
+            f"Without them the step is {wording.ms(found.cost_ns)} shorter.",
             fix=_FIX,
-            evidence=found.evidence,
             remedy="bfloat16 weights",
         )
 

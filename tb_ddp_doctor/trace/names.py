@@ -315,22 +315,38 @@ def step_number(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-#: Words of the descriptions of process groups: dimensions of a DeviceMesh ("mesh_dp_shard"), groups of Megatron-LM.
-_PARALLELISM = {
-    "TP": {"tp", "tensor"},
-    "DP": {"dp", "data", "ddp", "fsdp", "hsdp"},
-    "PP": {"pp", "pipeline", "pipe"},
-    "EP": {"ep", "expert", "moe"},
-    "CP": {"cp", "context"},
-    "SP": {"sp", "sequence", "ulysses"},
+#: Words of the descriptions of process groups: dimensions of a DeviceMesh ("mesh_dp_shard"), groups of Megatron-LM
+#: ("TENSOR_MODEL_PARALLEL_GROUP") and of vLLM ("tp:0").
+_DIMENSIONS = {
+    "tp": {"tp", "tensor"},
+    "dp": {"dp", "data", "ddp", "fsdp", "hsdp"},
+    "pp": {"pp", "pipeline", "pipe"},
+    "ep": {"ep", "expert", "moe"},
+    "cp": {"cp", "context"},
+    "sp": {"sp", "sequence", "ulysses"},
 }
+#: Parts of data parallelism: HSDP shards within a group of ranks and replicates the groups.
+_PARTS_OF_DATA = {"replicate": "dp_replicate", "shard": "dp_shard"}
 _WORD = re.compile(r"[a-z]+")
 
 
 def parallelism(description: str) -> str:
     """What a process group is for by its description, as "TP" or "TP+DP"; "" where that does not say."""
     words = set(_WORD.findall(description.lower()))
-    return "+".join(kind for kind, known in _PARALLELISM.items() if known & words)
+    return "+".join(name.upper() for name, known in _DIMENSIONS.items() if known & words)
+
+
+def dimensions(description: str) -> frozenset[str]:
+    """The dimensions of parallelism that a process group's description names: {"tp"}, {"dp", "cp"} of a group that
+    spans two, {} where it names none.
+
+    HSDP's are "dp_replicate" and "dp_shard". Megatron-LM's groups of experts ("EXPERT_DATA_PARALLEL_GROUP") have "ep"
+    beside what they span.
+    """
+    words = set(_WORD.findall(description.lower()))
+    named = {name for name, known in _DIMENSIONS.items() if known & words}
+    part = [name for word, name in _PARTS_OF_DATA.items() if word in words]
+    return frozenset(named - {"dp"} | {part[0]} if "dp" in named and len(part) == 1 else named)
 
 
 def is_step(name: str) -> bool:

@@ -14,6 +14,7 @@ from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.rules.support.affected import most_affected
+from tb_ddp_doctor.rules.support.base import Fault
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -39,6 +40,24 @@ class Removable(msgspec.Struct, frozen=True, eq=False):
     of_step: str
     count: float
     evidence: tuple[Evidence, ...]
+
+    def fault(
+        self, frame: Frame, *, title: str, why: str, fix: str, remedy: str, between: tuple[Change, Change] | None = None
+    ) -> Fault:
+        """The opportunity, with the rule's texts; `between` are the least and the most that its fix removes."""
+        return Fault(
+            change=self.change,
+            ranks=self.ranks,
+            steps=frame.all_steps,
+            cause=None,
+            confidence=self.confidence,
+            title=title,
+            why=f"{why} {self.basis}",
+            fix=fix,
+            evidence=self.evidence,
+            remedy=remedy,
+            between=between,
+        )
 
 
 def removable(
