@@ -145,7 +145,7 @@ def test_a_damaged_rank_is_left_out_and_named(damage: Damage, metadata: str) -> 
 def test_a_healthy_job_with_a_damaged_rank_has_no_fault_but_is_not_called_healthy(damage: Damage) -> None:
     diagnosis = examine(joined(ranks(*[HEALTHY] * 4), damage, 0))
     assert diagnosis.verdict == "healthy"
-    assert diagnosis.headline.startswith("No fault found in these traces, but 1 of 4 ranks have no usable trace here")
+    assert diagnosis.headline.startswith("No fault found in these traces, but 1 of 4 ranks has no usable trace here")
 
 
 def test_most_ranks_may_lack_device_events() -> None:

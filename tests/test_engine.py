@@ -600,7 +600,7 @@ def test_a_rule_that_raised_is_not_called_healthy(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(engine, "CATALOGUE", {"raising": Raising()})
     diagnosis = diagnose(write(tmp_path, ranks(HEALTHY, HEALTHY)))
     assert diagnosis.verdict == "healthy"
-    assert "1 of 1 rules failed" in diagnosis.headline
+    assert "1 of 1 rules on faults failed" in diagnosis.headline
 
 
 def test_what_no_rule_explains_is_not_called_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

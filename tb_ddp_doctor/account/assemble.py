@@ -286,9 +286,10 @@ def _unseen(job: Job) -> Iterator[FileWarning]:
     yield from (FileWarning(job.name, sentence) for sentence in unrecognised.notes(job))
     if job.missing_ranks:
         shown = ", ".join(map(str, job.missing_ranks[:8])) + (" ..." if len(job.missing_ranks) > 8 else "")
+        lack = "has" if len(job.missing_ranks) == 1 else "have"
         yield FileWarning(
             job.name,
-            f"{len(job.missing_ranks)} of {job.world_size} ranks have no usable trace here ({shown}): straggler wait "
+            f"{len(job.missing_ranks)} of {job.world_size} ranks {lack} no usable trace here ({shown}): straggler wait "
             "for them is only estimated from transfers.",
         )
     if not all(rank.has_steps for rank in job.digests):

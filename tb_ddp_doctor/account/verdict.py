@@ -110,14 +110,15 @@ def _healthy(
     largest = f" The largest opportunity: {opportunities[0].headline}" if opportunities else ""
     blind = []
     if job.missing_ranks:
-        blind.append(f"{len(job.missing_ranks)} of {job.world_size} ranks have no usable trace here")
+        lack = "has" if len(job.missing_ranks) == 1 else "have"
+        blind.append(f"{len(job.missing_ranks)} of {job.world_size} ranks {lack} no usable trace here")
     elif len(job.ranks) > 1 and not len(job.matched):
         blind.append("no collective could be matched between the ranks")
     status = Counter(outcome.status for outcome in outcomes)
     if blind and status["not-applicable"]:
-        blind.append(f"{status['not-applicable']} of {len(outcomes)} rules are not checked (lack data)")
+        blind.append(f"{status['not-applicable']} of {len(outcomes)} rules on faults are not checked (lack data)")
     if status["error"]:
-        blind.append(f"{status['error']} of {len(outcomes)} rules failed")
+        blind.append(f"{status['error']} of {len(outcomes)} rules on faults failed")
     blind += lacking
     if blind:
         return f"No fault found in these traces, but {wording.listing(blind)}.{largest}"

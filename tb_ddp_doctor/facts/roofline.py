@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from tb_ddp_doctor import record_again
+from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.calibration.model import bus_factor
 from tb_ddp_doctor.digest.model import GpuTime, RankDigest
 from tb_ddp_doctor.facts.arrivals import matched_traffic
@@ -282,7 +282,9 @@ def _notes(job: Job, known: Roofs | None) -> list[str]:
     if not any(digest.header.has_shapes for digest in job.digests):
         notes.append(record_again.no_shapes(setting(job)))
     if known.part < 1:
-        notes.append(f"The job sees {known.part:.0%} of the multiprocessors of {device}: the GPU is shared.")
+        notes.append(
+            f"The job sees {wording.percent(known.part)} of the multiprocessors of {device}: the GPU is shared."
+        )
     return notes
 
 

@@ -100,10 +100,11 @@ def _rest(diagnosis: Diagnosis, width: int, hint: str) -> str:
 
 
 def _parts(diagnosis: Diagnosis, unseen: Sequence[str], shown: int) -> Iterator[str]:
-    if more := len(diagnosis.findings[_SHOWN:]):
-        yield f"{more} more finding{'s' if more > 1 else ''}"
-    if (more := len(diagnosis.opportunities) - max(_SHOWN - len(diagnosis.findings), 0)) > 0:
-        yield f"{more} more opportunit{'ies' if more > 1 else 'y'}"
+    if left := len(diagnosis.findings[_SHOWN:]):
+        yield f"{left} more finding{'s' if left > 1 else ''}"
+    listed = max(_SHOWN - len(diagnosis.findings), 0)
+    if left := len(diagnosis.opportunities[listed:]):
+        yield f"{left} {'more ' if listed else ''}opportunit{'ies' if left > 1 else 'y'}"
     if not unseen:
         yield f"all {len(diagnosis.outcomes)} checks made"
     elif not shown:

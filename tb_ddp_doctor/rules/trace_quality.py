@@ -66,11 +66,12 @@ class TraceQuality(Rule):
         """What is missing, gravest first: the cause, and the words for it."""
         steps, unmatched = len(frame.steps), quality.unmatched_share
         several = len(frame.ranks) > 1
+        lack = "has" if frame.missing_ranks == 1 else "have"
         found = [
             (
                 frame.missing_ranks > 0,
                 "missing_ranks",
-                f"{frame.missing_ranks} of {frame.missing_ranks + len(frame.ranks)} ranks have no usable trace",
+                f"{frame.missing_ranks} of {frame.missing_ranks + len(frame.ranks)} ranks {lack} no usable trace",
             ),
             (
                 quality.damaged > 0,

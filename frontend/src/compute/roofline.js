@@ -87,10 +87,10 @@ export function roofline(told, shown) {
       context.stroke();
       context.fillStyle = colour("ink");
       context.textAlign = "right";
-      context.fillText(`${name}, ${short(peak / 1e12)} TFLOPS`, width - 14, y(peak) + 11);
+      context.fillText(`${name}, ${short(peak / 1e12)} TFLOPS`, width - 14, y(peak) - 9);
     }
     context.textAlign = "left";
-    context.fillText(`memory, ${short(told.bandwidth / 1e9)} GB/s`, x(left) + 8, y(left * told.bandwidth * 1.2) - 14);
+    context.fillText(`memory, ${short(told.bandwidth / 1e9)} GB/s`, x(left) + 8, y(left * told.bandwidth) + 14);
     for (const point of largestFirst) {
       const { kernel, intensity, rate } = point;
       const roof = roofOf(point);
