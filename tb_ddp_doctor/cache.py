@@ -13,6 +13,7 @@ import functools
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TypeGuard, TypeVar
@@ -34,6 +35,8 @@ from tb_ddp_doctor.version import __version__
 
 #: Entries younger than this are not removed, whatever their size: another process may be about to use them.
 _KEPT_S = 60.0
+#: What entries are called, and what `storage.whole_file` has not finished.
+_OWN_NAME = re.compile(r"[0-9a-f]{64}\.(?:head|columns|digest|answer)|\.new-[0-9a-f]{16}")
 #: File beside the entries: the limit, bytes, that they were below when they were last looked at.
 _LIMIT = "limit"
 _log = logging.getLogger(__name__)
@@ -188,6 +191,21 @@ class Cache(msgspec.Struct, frozen=True):
             with contextlib.suppress(OSError), written_whole(self.directory / _LIMIT) as file:
                 file.write(str(self.max_bytes).encode())
 
+    def size(self) -> tuple[int, int]:
+        """How many entries there are, and their bytes."""
+        sizes = [size for _, size, _ in _entries(self.directory)] if self.directory else []
+        return len(sizes), sum(sizes)
+
+    def clear(self) -> int:
+        """Remove all entries, and give how many could not be removed."""
+        left = 0
+        for _, _, path in list(_entries(self.directory)) if self.directory else ():
+            try:
+                path.unlink(missing_ok=True)
+            except OSError:
+                left += 1
+        return left
+
     def _fits(self, directory: Path) -> bool:
         """Whether the entries were below this limit, or a lower one, when they were last looked at."""
         try:
@@ -262,8 +280,13 @@ def _key(path: FilePath) -> str:
 
 
 def _entries(directory: Path) -> Iterator[tuple[float, int, Path]]:
-    """(time of last use, size, path) of each entry, and of what a killed writer left."""
+    """(time of last use, size, path) of each entry, and of what a killed writer left.
+
+    Nothing else counts: a directory that was named by mistake loses no file.
+    """
     for path in directory.glob("??/*"):
+        if not _OWN_NAME.fullmatch(path.name):
+            continue
         with contextlib.suppress(OSError):
             status = path.stat()
             yield status.st_mtime, status.st_size, path

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from tb_ddp_doctor.commands.answers import answered
-from tb_ddp_doctor.commands.options import parser
+from tb_ddp_doctor.commands.options import DESCRIPTION, WHERE_TO_BEGIN, parser
 from tb_ddp_doctor.commands.output import Errors, complain, reason
 
 #: What a command makes it mostly keeps: to look for garbage among it every 700 objects takes a tenth of its time.
@@ -33,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.stdout is None:
         complain(errors, "standard output is closed: there is nowhere to print to.")
         return 2
+    if options.command is None:
+        sys.stdout.write(f"{DESCRIPTION}\n\n{WHERE_TO_BEGIN}\nddp-doctor --help lists all commands.\n")
+        return 0
     try:
         status = answered(options, errors, lambda: _run(options, errors))
         sys.stdout.flush()

@@ -232,7 +232,7 @@ def test_entries_are_looked_at_only_where_some_were_added_or_the_limit_fell(cach
     assert cache.directory is not None
     cache.digest(trace)
     cache.trim()
-    late = cache.directory / "00" / "late"
+    late = cache.directory / "00" / f"{0:064x}.digest"
     late.parent.mkdir(exist_ok=True)
     late.write_bytes(bytes(1000))
     os.utime(late, (1, 1))

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -63,7 +64,92 @@ def diagnosed(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[st
     return run
 
 
+# ------------------------------------------------------------------------------------------------- which run
+
+
+def names(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[str]:
+    """The runs in what `--json` prints."""
+    assert main(["diagnose", *map(str, arguments), "--json"]) == 0
+    return [run["name"] for run in json.loads(capsys.readouterr().out)["runs"]]
+
+
+@pytest.fixture
+def captures(tmp_path: Path) -> Path:
+    """Two jobs; one has two starts with captures, whose folders were copied in another order than they were made."""
+    logs = tmp_path / "logs"
+    folders = ["train/start_2/step_100", "train/step_2000", "train/step_900", "old"]
+    for age_s, folder in enumerate(folders):
+        write_at(write(logs / folder, HEALTHY.replace("#", "0")), 1_800_000_000 - age_s)
+    return logs
+
+
+def write_at(folder: Path, time_s: int) -> None:
+    """Give the traces of a folder another time, which torch writes into their names."""
+    for path in folder.iterdir():
+        path.rename(path.with_name(re.sub(r"\d{19}", f"{time_s}000000000", path.name)))
+
+
+def test_one_run_of_many_is_diagnosed_by_its_name(captures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(names(capsys, captures)) == 4
+    assert names(capsys, captures, "--run", "train/step_900") == ["train/step_900"]
+
+
+def test_the_last_run_is_the_newest_capture_of_the_last_start(
+    captures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert names(capsys, captures, "--last") == ["train/start_2/step_100"]
+    shutil.rmtree(captures / "train" / "start_2")
+    # The file of step 900 is newer than that of step 2000 once the directory was copied.
+    write_at(captures / "train" / "step_900", 1_900_000_000)
+    assert names(capsys, captures, "--last") == ["train/step_2000"]
+
+
+def test_the_last_run_is_of_the_job_that_wrote_last(captures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_at(captures / "old", 1_900_000_000)
+    assert names(capsys, captures, "--last") == ["old"]
+
+
+def test_the_last_run_of_one_is_that_one(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert names(capsys, slow, "--last") == ["job"]
+
+
+def test_a_run_that_is_not_there_exits_with_2(captures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(captures), "--run", "train/step_901"]) == 2
+    assert "There is no run 'train/step_901'. Did you mean 'train/step_900'?" in capsys.readouterr().err
+
+
+def test_a_job_of_dumps_is_chosen_by_its_name_too(captures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(Path(__file__).parent / "flight_recorder" / "gpu_error_1st", captures / "hung")
+    assert main(["diagnose", str(captures), "--run", "hung", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["runs"], [job["name"] for job in found["stuck"]]) == ([], ["hung"])
+
+
+# ------------------------------------------------------------------------------------------------- cache
+
+
+def test_the_cache_says_its_size_and_is_cleared(slow: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["diagnose", str(slow)])
+    cache = tmp_path / "cache"
+    other = next(cache.glob("??")) / "notes.txt"
+    other.write_text("of somebody else")
+    capsys.readouterr()
+    assert main(["cache"]) == 0
+    assert re.fullmatch(rf"{cache}: \d+ entries, [\d.]+ kB\n", capsys.readouterr().out)
+    assert main(["cache", "--clear"]) == 0
+    assert "removed" in capsys.readouterr().out
+    assert [path for path in cache.glob("??/*") if path != other] == []
+    assert other.exists()
+    assert main(["cache"]) == 0
+    assert capsys.readouterr().out == f"{cache}: 0 entries, 0 bytes\n"
+
+
 # ------------------------------------------------------------------------------------------------- exit status
+
+
+def test_alone_it_says_where_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "ddp-doctor diagnose LOGDIR" in capsys.readouterr().out
 
 
 def test_it_exits_with_0_whatever_it_finds(slow: Path) -> None:
@@ -207,7 +293,7 @@ def test_a_setting_that_makes_no_sense_exits_with_2(
     assert sentence in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("arguments", [[], ["diagnose"], ["nonsense"], ["diagnose", ".", "--fail-on", "never"]])
+@pytest.mark.parametrize("arguments", [["diagnose"], ["nonsense"], ["diagnose", ".", "--fail-on", "never"]])
 def test_wrong_arguments_exit_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
@@ -692,10 +778,11 @@ def test_merge_writes_all_ranks_whole(slow: Path, tmp_path: Path) -> None:
         (["slice", "{job}", "-o", "out.pftrace", "--finding", "99"], "--finding 99: "),
         (
             ["slice", "{job}", "-o", "out.pftrace", "--run", "nosuch"],
-            "--run: there is no run 'nosuch'. Name one of these with --run:",
+            "--run: There is no run 'nosuch'. There are: ",
         ),
         (["slice", "{job}", "-o", "out.pftrace", "--evidence", "999"], "--evidence 999: "),
-        (["merge", "{job}", "-o", "out.pftrace", "--run", "other"], "Name one of these with --run: job"),
+        (["merge", "{job}", "-o", "out.pftrace", "--run", "other"], "There is no run 'other'. There are: job"),
+        (["merge", "{job}", "-o", "out.pftrace", "--run", "jop"], "Did you mean 'job'?"),
         (["merge", "/nowhere", "-o", "out.pftrace"], "/nowhere"),
     ],
 )

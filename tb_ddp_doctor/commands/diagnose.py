@@ -32,7 +32,8 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     if options.html:
         check_output(options.html)
     with looking(errors) as looked:
-        dumps = find(options.logdir, Reach(everywhere=options.everywhere, looked=looked))
+        reach = Reach(everywhere=options.everywhere, looked=looked)
+        dumps = [job for job in find(options.logdir, reach) if options.run in (None, job.name)]
     cache, runs = discovered(options, errors, needed=not dumps)
     with executor(options.scheduler) as workers:
         results = diagnose_all(runs, reading_of(options, cache, workers), settings, errors)

@@ -16,6 +16,22 @@ from tb_ddp_doctor.storage.cache_directory import MAX_BYTES
 from tb_ddp_doctor.storage.reach import MOST_FOLDERS
 from tb_ddp_doctor.version import __version__
 
+DESCRIPTION = "Says why distributed PyTorch training is slow, from its profiler traces."
+#: What somebody is told who does not know where to begin.
+WHERE_TO_BEGIN = """\
+where to begin:
+  traces of torch.profiler are there     ddp-doctor diagnose LOGDIR
+  the same, in TensorBoard               tensorboard --logdir LOGDIR     (the tab Diagnosis)
+  no traces yet                          in the training loop, on every rank:
+                                             from tb_ddp_doctor.capture import Doctor
+                                             doctor = Doctor(LOGDIR, every=1000, steps=3)
+                                             ... and doctor.step() at the end of each step
+  a job with a Doctor trains now         ddp-doctor capture LOGDIR
+  a job hangs now                        ddp-doctor dump LOGDIR
+  before a job: what can the ranks and the links between them do?
+                                         torchrun ... -m tb_ddp_doctor.check -o LOGDIR
+"""
+
 
 class _Version(argparse.Action):
     """Says the version, which reader there is, and the versions of digest files and of the JSON."""
@@ -39,7 +55,10 @@ class _Parser(Parser):
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line; `command` of what it gives is the module in this package."""
     parser = _Parser(
-        prog="ddp-doctor", description="Says why distributed PyTorch training is slow, from its profiler traces."
+        prog="ddp-doctor",
+        description=DESCRIPTION,
+        epilog=WHERE_TO_BEGIN,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--version",
@@ -50,8 +69,11 @@ def parser() -> argparse.ArgumentParser:
     reading = _reading_options({"logdir": "the directory that torch.profiler wrote its traces to"})
     dumps = "or, of a job that is stuck, the Flight Recorder its dumps"
     either = _reading_options({"logdir": f"the directory that torch.profiler wrote its traces to, {dumps}"})
-    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
-    diagnose = commands.add_parser("diagnose", parents=[either], help="diagnose every run below a log directory")
+    choosing = _choosing_options()
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    diagnose = commands.add_parser(
+        "diagnose", parents=[either, choosing], help="diagnose every run below a log directory"
+    )
     printed = diagnose.add_mutually_exclusive_group()
     printed.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
     printed.add_argument(
@@ -119,7 +141,7 @@ def parser() -> argparse.ArgumentParser:
         help="set a rule's threshold, for example straggler.min_excess=0.05; may be given more than once",
     )
     whatif = commands.add_parser(
-        "whatif", parents=[reading], help="predict the step time of every run with some of its findings fixed"
+        "whatif", parents=[reading, choosing], help="predict the step time of every run with some of its findings fixed"
     )
     whatif.add_argument(
         "--without",
@@ -127,7 +149,7 @@ def parser() -> argparse.ArgumentParser:
         help="fix these findings, by rule or id, for example straggler:1,no-overlap (default: each alone, and all)",
     )
     whatif.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
-    _add_plan(commands, reading)
+    _add_plan(commands, [reading, choosing])
     both = _reading_options(
         {
             "before": "the directory of the earlier run; of several profiler cycles, one: DIRECTORY/span_1",
@@ -167,7 +189,9 @@ def parser() -> argparse.ArgumentParser:
         "term", nargs="?", help="a rule, such as host-sync, or a term, such as busbw (default: list all)"
     )
     slice_ = commands.add_parser(
-        "slice", parents=[reading], help="write the part of the traces that shows a finding, all ranks on one clock"
+        "slice",
+        parents=[reading, choosing],
+        help="write the part of the traces that shows a finding, all ranks on one clock",
     )
     slice_.add_argument(
         "--finding",
@@ -184,10 +208,11 @@ def parser() -> argparse.ArgumentParser:
         help='the N-th "See ..." of the finding in diagnose -v (default: 1)',
     )
     merge = commands.add_parser(
-        "merge", parents=[reading], help="write the traces of all ranks as one, on one clock, with the findings in it"
+        "merge",
+        parents=[reading, choosing],
+        help="write the traces of all ranks as one, on one clock, with the findings in it",
     )
     for command in (slice_, merge):
-        command.add_argument("--run", metavar="NAME", help="the run, where the log directory has several")
         command.add_argument(
             "-o",
             "--output",
@@ -198,17 +223,18 @@ def parser() -> argparse.ArgumentParser:
         )
     digest = commands.add_parser(
         "digest",
-        parents=[reading],
+        parents=[reading, choosing],
         help="reduce traces to digests of kilobytes, which are diagnosed like the traces themselves",
     )
     digest.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the digests")
     _add_capture(commands)
+    _add_cache(commands)
     return parser
 
 
-def _add_plan(commands: argparse._SubParsersAction[_Parser], reading: _Parser) -> None:
+def _add_plan(commands: argparse._SubParsersAction[_Parser], parents: list[_Parser]) -> None:
     plan = commands.add_parser(
-        "plan", parents=[reading], help="predict the step with other buckets, ranks, links, dtypes, loaders or devices"
+        "plan", parents=parents, help="predict the step with other buckets, ranks, links, dtypes, loaders or devices"
     )
     for name, field in FIELDS.items():
         plan.add_argument(field.option, dest=name, metavar="VALUE[,VALUE]", help=field.help)
@@ -266,6 +292,23 @@ def _add_capture(commands: argparse._SubParsersAction[_Parser]) -> None:
         action="store_true",
         help="print the commands that capture a job without a Doctor by Dynolog, and ask no job",
     )
+
+
+def _add_cache(commands: argparse._SubParsersAction[_Parser]) -> None:
+    cache = commands.add_parser("cache", help="say how much is kept of traces that were read, and where")
+    cache.add_argument("--cache", type=Path, metavar="DIR", help="the directory (default: the user's cache directory)")
+    cache.add_argument("--clear", action="store_true", help="remove all of it: traces are then read again")
+
+
+def _choosing_options() -> _Parser:
+    """Which of the runs below a log directory a command is about."""
+    options = _Parser(add_help=False)
+    one = options.add_mutually_exclusive_group()
+    one.add_argument("--run", metavar="NAME", help="the run of this name alone, where the log directory has several")
+    one.add_argument(
+        "--last", action="store_true", help="the last run alone: of a job with many captures, the newest of them"
+    )
+    return options
 
 
 def _reading_options(logdirs: Mapping[str, str]) -> _Parser:

@@ -14,6 +14,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import load
 from tb_ddp_doctor.commands.output import complain, looking, progress
+from tb_ddp_doctor.discover import choice
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, has_step_range, no_traces, with_step_range
 from tb_ddp_doctor.findings import Workload
 from tb_ddp_doctor.report.escape import printable
@@ -37,12 +38,15 @@ def cache_of(options: argparse.Namespace) -> Cache:
 
 
 def discovered(options: argparse.Namespace, errors: Console, *, needed: bool = True) -> tuple[Cache, list[Run]]:
-    """The cache that the options ask for, and the runs; DiscoverError if there are none and some are needed."""
+    """The cache and the runs that the options ask for.
+
+    Where some are needed: raises DiscoverError if there are none, ValueError if none has the name that is asked for.
+    """
     cache = cache_of(options)
     try:
         with looking(errors) as looked:
             reach = partial(Reach, everywhere=options.everywhere, looked=looked)
-            found = discover(options.logdir, peek=cache.peek, reach=reach)
+            found = _chosen(discover(options.logdir, peek=cache.peek, reach=reach), options, needed=needed)
         runs = [with_step_range(run, options.step_range) for run in found]
         if options.step_range and not any(has_step_range(file) for run in runs for file in run.files):
             complain(
@@ -57,6 +61,15 @@ def discovered(options: argparse.Namespace, errors: Console, *, needed: bool = T
     if not runs and needed:
         raise DiscoverError(no_traces(options.logdir))
     return cache, runs
+
+
+def _chosen(runs: Sequence[Run], options: argparse.Namespace, *, needed: bool) -> Sequence[Run]:
+    """The run of `--run` or `--last`, without these all; ValueError for a name that no run has, where one is needed."""
+    if options.last:
+        return choice.last(runs)
+    if options.run is None or not runs:
+        return runs
+    return choice.named(runs, options.run) if needed else [run for run in runs if run.name == options.run]
 
 
 def diagnose_all(
@@ -101,13 +114,14 @@ def one_result(options: argparse.Namespace, errors: Console) -> tuple[Cache, eng
             f"-o {options.output} is inside of the log directory, where nothing is written: name a place outside of it."
         )
     cache, runs = discovered(options, errors)
-    chosen = [run for run in runs if options.run in (None, run.name)]
-    if len(chosen) != 1:
+    if len(runs) > 1:
         names = ", ".join(run.name for run in runs)
-        said = f"--run: there is no run {options.run!r}" if options.run else f"{options.logdir} has {len(runs)} runs"
-        raise ValueError(f"{said}. Name one of these with --run: {names}.")
+        raise ValueError(
+            f"{options.logdir} has {len(runs)} runs. Take the last one with --last, or name one of these with --run: "
+            f"{names}."
+        )
     with executor(options.scheduler) as workers:
-        results = diagnose_all(chosen, reading_of(options, cache, workers), {}, errors)
+        results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)
     if not results:
         raise ValueError(f"{options.output} is not written: the run could not be diagnosed, as said above.")
     return cache, results[0]

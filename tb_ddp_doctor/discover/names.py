@@ -20,6 +20,8 @@ _RANK_IN_NAME = re.compile(
 CAPTURE_FOLDER = re.compile(r"step_(\d{1,18})", re.ASCII)
 #: Captures of the second, third ... start of a job in one log directory.
 START_FOLDER = re.compile(r"start_(\d{1,9})", re.ASCII)
+#: What a run is called for its profiler cycle, where a folder has several.
+CYCLE_FOLDER = re.compile(r"span_(\d{1,18})", re.ASCII)
 _KINETO_RANK = re.compile(r"kineto[_-](?P<rank>\d{1,7})$", re.IGNORECASE)
 RANK_FOLDER = re.compile(r"(?:global[_-]?)?rank[_-]?(?P<rank>\d{1,7})", re.IGNORECASE)
 #: Torch's own worker name, "<host>_<pid>"; Dynolog's is "libkineto_trace_<host>_<pid>".

@@ -95,6 +95,8 @@ class RankFile(msgspec.Struct, frozen=True):
     world_size: int | None
     #: Bytes on disk.
     size: int
+    #: When it was written: ns since 1970, by its name, else by the file system.
+    written_ns: int
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -367,6 +369,7 @@ def _rank_file(rank: int, file: TraceFile) -> RankFile:
         rank_source=file.source,
         world_size=file.world_size,
         size=file.size,
+        written_ns=file.time_ns or file.modified_ns,
     )
 
 
