@@ -72,7 +72,7 @@ def _entry(options: argparse.Namespace) -> Path | None:
     """Where the answer is kept; None where it depends on more than can be told, or is more than what is printed."""
     given = vars(options)
     read = [Path(given[name]) for name in (*given.get("reads", ()), "calibration") if given.get(name)]
-    writes = any(given.get(name) for name in ("html", "output"))
+    writes = any(given.get(name) for name in ("html", "junit", "output"))
     if not given.get("reads") or writes or options.no_cache or options.scheduler:
         return None
     if any("://" in str(location) or not location.exists() for location in read):

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from tb_ddp_doctor import engine
-from tb_ddp_doctor.commands.output import complain, looking, print_json, progress, say_written
+from tb_ddp_doctor.commands.output import Errors, complain, looking, print_json, progress, say_written
 from tb_ddp_doctor.commands.runs import diagnose_all, discovered, reading_of
 from tb_ddp_doctor.findings import SCHEMA_VERSION, Diagnosis, Severity
 from tb_ddp_doctor.flight.find import DumpRun, find
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.storage.reach import Reach
-from tb_ddp_doctor.storage.whole_file import check_output
+from tb_ddp_doctor.storage.whole_file import check_output, written_whole
 from tb_ddp_doctor.workers.cluster import executor
 
 # What one kind of answer alone needs is imported for it: a small job from the cache takes little else.
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def run(options: argparse.Namespace, errors: Console) -> int:
     """Diagnose, write and print; the status says what `--fail-on` asks for."""
     settings = _settings(options.set)
-    if options.html:
-        check_output(options.html)
+    for written in filter(None, (options.html, options.junit)):
+        check_output(written)
     with looking(errors) as looked:
         reach = Reach(everywhere=options.everywhere, looked=looked)
         dumps = [job for job in find(options.logdir, reach) if options.run in (None, job.name)]
@@ -38,6 +38,8 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     with executor(options.scheduler) as workers:
         results = diagnose_all(runs, reading_of(options, cache, workers), settings, errors)
     jobs = _examine_all(dumps, [run.name for run in runs], errors) if dumps else []
+    if options.junit:
+        _write_junit(results, jobs, [*(run.name for run in runs), *(dump.name for dump in dumps)], options, errors)
     if not results and not jobs:
         return 2
     _show(results, jobs, options, errors)
@@ -91,6 +93,30 @@ def _examine_all(dumps: Sequence[DumpRun], traces: Sequence[str], errors: Consol
     return found
 
 
+def _write_junit(
+    results: Sequence[engine.Result],
+    jobs: Sequence[StuckRun],
+    names: Sequence[str],
+    options: argparse.Namespace,
+    errors: Console,
+) -> None:
+    """Write JUnit XML of all runs, `names`: those that could not be diagnosed are in it, with what was said of them."""
+    from tb_ddp_doctor.report import ci
+
+    done = {*(result.diagnosis.name for result in results), *(job.name for job in jobs)}
+    said = errors.complaints if isinstance(errors, Errors) else []
+    undone = {
+        name: next((one for one in said if one.startswith(f"{name}: ")), f"{name} could not be diagnosed.")
+        for name in names
+        if name not in done
+    }
+    fails_from = Severity[options.fail_on.upper()] if options.fail_on else ci.FAILS_FROM
+    text = ci.junit([result.diagnosis for result in results], jobs, undone, fails_from)
+    with written_whole(options.junit) as file:
+        file.write(text)
+    say_written(errors, options.junit, f"{len(names)} run{'s' if len(names) > 1 else ''}, JUnit XML")
+
+
 def _show(
     results: Sequence[engine.Result], jobs: Sequence[StuckRun], options: argparse.Namespace, errors: Console
 ) -> None:
@@ -107,6 +133,11 @@ def _show(
 
         sections = [markdown.document(results) if results else "", report_of_stuck.markdown(jobs)]
         sys.stdout.buffer.write("\n".join(filter(None, sections)).encode("utf-8", errors="replace"))
+    elif options.github:
+        from tb_ddp_doctor.report import ci
+
+        text = ci.github([result.diagnosis for result in results], jobs)
+        sys.stdout.buffer.write(text.encode("utf-8", errors="replace"))
     elif options.json:
         from tb_ddp_doctor.stuck.model import Report
 

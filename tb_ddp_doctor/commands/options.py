@@ -81,6 +81,11 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print Markdown, for a pull request, and nothing else, on standard output",
     )
+    printed.add_argument(
+        "--github",
+        action="store_true",
+        help="print the findings as annotations of GitHub Actions, and nothing else, on standard output",
+    )
     diagnose.add_argument(
         "-v",
         "--verbose",
@@ -89,6 +94,13 @@ def parser() -> argparse.ArgumentParser:
     )
     diagnose.add_argument(
         "--html", type=Path, metavar="FILE", help="also write the report there, as one file that works without a server"
+    )
+    diagnose.add_argument(
+        "--junit",
+        type=Path,
+        metavar="FILE",
+        help="also write JUnit XML there, for CI servers: a test for each run and rule, which fails where --fail-on "
+        "would (default: from major on)",
     )
     diagnose.add_argument(
         "--communication",
