@@ -790,6 +790,32 @@ def test_what_a_child_says_after_the_training_is_said(tmp_path: Path, caplog: py
     assert "step 10: rank 0 is missing" in caplog.text
 
 
+def test_the_job_is_told_each_verdict(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[CaptureVerdict] = []
+
+    def hook(verdict: CaptureVerdict) -> None:
+        told.append(verdict)
+        raise RuntimeError("the chat is down")
+
+    one = replace(agent(tmp_path), on_verdict=hook, patience_s=0.0)
+    drawn = draw(ranks(_QUICK, _SLOW))[0]
+    for step in (10, 20):
+        trace = tmp_path / "scratch" / f"step_{step}" / "trace.json"
+        trace.parent.mkdir(parents=True)
+        trace.write_bytes(drawn)
+        one.take(Captured(CaptureWindow(step, 3), trace, time.time_ns(), 0, None, None))
+    one.close(wait_s=60)
+    assert [verdict.step for verdict in told] == [10, 20]
+    assert told[0].line.startswith("step 10: ") and told[0].missing_ranks == (1,)
+    assert caplog.text.count("on_verdict fails at step") == 1
+    assert "RuntimeError: the chat is down" in caplog.text
+
+
+def test_what_is_no_function_cannot_be_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="on_verdict is a function that takes a verdict, not 'print'"):
+        Doctor(tmp_path, on_verdict="print")  # type: ignore[arg-type]
+
+
 # ------------------------------------------------------------------------------------------------ GPUs
 
 

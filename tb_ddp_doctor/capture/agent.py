@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor.capture import scratch
-from tb_ddp_doctor.capture.directory import write_json
+from tb_ddp_doctor.capture.directory import TOLD_NAME, CaptureVerdict, read_json, write_json
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.capture.process import start
 from tb_ddp_doctor.capture.requests import MOST_WAITING, Mailbox, Request, margin_s
@@ -103,6 +103,8 @@ class Agent(msgspec.Struct, eq=False):
     #: Give up what this request asked for.
     withdraw: Callable[[str], None]
     switch_off: Callable[[str], None]
+    #: Told each verdict that a child of this rank makes.
+    on_verdict: Callable[[CaptureVerdict], object] | None = None
     _finished: deque[Captured] = msgspec.field(default_factory=deque)
     _children: list[tuple[subprocess.Popen[bytes], tuple[Captured, ...]]] = msgspec.field(default_factory=list)
     _woken: threading.Event = msgspec.field(default_factory=threading.Event)
@@ -322,6 +324,7 @@ class Agent(msgspec.Struct, eq=False):
             steps=window.steps,
             ranks=window.ranks,
             captured_ns=captured.captured_ns,
+            tells=self.on_verdict is not None,
             evidence=RankEvidence(gpu=captured.gpu, loading=captured.loading, core_wait_ms=captured.core_wait_ms),
         )
         write_json(folder / "task", task)
@@ -340,6 +343,7 @@ class Agent(msgspec.Struct, eq=False):
             for line in _lines(taken[0].trace.parent / "said"):
                 _log.info("ddp-doctor: %s", line)
             for captured in taken:
+                self._tell(captured)
                 if child.returncode and not complained:
                     self._say_once(
                         f"rank {self.rank} is missing from the capture of {captured.window}: the process that digests "
@@ -347,6 +351,17 @@ class Agent(msgspec.Struct, eq=False):
                     )
                 shutil.rmtree(captured.trace.parent, ignore_errors=True)
         self._children = running
+
+    def _tell(self, captured: Captured) -> None:
+        """Hand the job the verdict that the child of this capture made, if it made one."""
+        verdict = read_json(captured.trace.with_name(TOLD_NAME), CaptureVerdict) if self.on_verdict else None
+        if self.on_verdict is None or verdict is None:
+            return
+        try:
+            self.on_verdict(verdict)
+        except Exception as error:
+            why = f"{type(error).__name__}: {printable(str(error))}"
+            self._say_once(f"on_verdict fails at step {verdict.step} ({why}).")
 
     def _say_once(self, sentence: str) -> None:
         """Warn, unless only the steps differ from what was said before."""

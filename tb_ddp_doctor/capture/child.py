@@ -20,7 +20,15 @@ import msgspec
 
 from tb_ddp_doctor.cache import Cache, write_digest
 from tb_ddp_doctor.capture import retention, scalars, scratch
-from tb_ddp_doctor.capture.directory import CaptureFolder, CaptureVerdict, Claim, read_json, refuse_link, write_json
+from tb_ddp_doctor.capture.directory import (
+    TOLD_NAME,
+    CaptureFolder,
+    CaptureVerdict,
+    Claim,
+    read_json,
+    refuse_link,
+    write_json,
+)
 from tb_ddp_doctor.capture.task import Task
 from tb_ddp_doctor.evidence.model import CaptureRecord
 from tb_ddp_doctor.storage.whole_file import written_whole
@@ -171,6 +179,9 @@ def _diagnose(task: Task, folder: CaptureFolder) -> None:
         return
     # First to the log, which needs no room on a disk.
     _say(found.line)
+    if task.tells:
+        with contextlib.suppress(OSError):
+            write_json(Path(task.trace).with_name(TOLD_NAME), found)
     write_json(folder.verdict, found)
 
 

@@ -35,6 +35,8 @@ SCALARS_FOLDER = "ddp_doctor"
 CONTROL_FOLDER = ".capture"
 VERDICT_NAME = "verdict.json"
 CLAIM_NAME = "verdict.claim"
+#: In the scratch directory, beside the trace: the same for the job's `on_verdict`.
+TOLD_NAME = "verdict"
 #: Records and verdicts are small; anything larger is something else.
 _MOST_BYTES = 64 << 20
 #: Where the system has them.

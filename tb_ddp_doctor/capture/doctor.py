@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, get_args
@@ -29,6 +30,7 @@ from tb_ddp_doctor.capture.windows import CaptureSchedule, CaptureWindow
 from tb_ddp_doctor.choices import refusal
 
 if TYPE_CHECKING:
+    from tb_ddp_doctor.capture.directory import CaptureVerdict
     from tb_ddp_doctor.capture.recorder import Recorder
     from tb_ddp_doctor.capture.watch import Watched
 
@@ -62,6 +64,7 @@ class Doctor:
         tokens_per_step: float | None = None,
         samples_per_step: float | None = None,
         model_flops_per_step: float | None = None,
+        on_verdict: Callable[[CaptureVerdict], object] | None = None,
     ) -> None:
         """Make one on every rank, with the same arguments.
 
@@ -83,6 +86,9 @@ class Doctor:
         `tokens_per_step`, `samples_per_step` and `model_flops_per_step` are of a step of the whole job: diagnoses then
         also have tokens/s and samples/s per GPU, and the MFU by these FLOPs.
 
+        `on_verdict` is called with each verdict, on the rank that made it: rank 0, unless it is missing. That happens
+        on a thread of the doctor's, or in `close`; training does not wait for it. What it raises is logged.
+
         Raises ValueError for arguments that make no sense, and nothing afterwards.
         """
         if keep not in get_args(Keep):
@@ -99,6 +105,9 @@ class Doctor:
             "model_flops_per_step": model_flops_per_step,
         }
         self._told = {name: _number(name, value, above=True) for name, value in told.items() if value is not None}
+        if on_verdict is not None and not callable(on_verdict):
+            raise ValueError(f"on_verdict is a function that takes a verdict, not {on_verdict!r}.")
+        self._on_verdict = on_verdict
         every = _whole("every", every) if every is not None else None
         self._schedule = CaptureSchedule(every, _whole("steps", steps), stacks, memory)
         self._logdir = Path(logdir).absolute()
@@ -244,6 +253,7 @@ class Doctor:
             offer=self._offer,
             withdraw=self._withdraw,
             switch_off=self._switch_off,
+            on_verdict=self._on_verdict,
         )
         self._who = {"rank": self._rank, "world_size": world_size, "node": node}
         atexit.register(self.close)

@@ -38,6 +38,8 @@ class Task(msgspec.Struct, frozen=True):
     #: As in `Record`.
     job: str
     start: str
+    #: Whether the job is told the verdict, by a file beside the trace.
+    tells: bool = False
 
     @property
     def expected(self) -> tuple[int, ...]:
