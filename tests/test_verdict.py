@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from traces import finding, job, ranks
 
+from tb_ddp_doctor import engine
 from tb_ddp_doctor.account.headline import headline
 from tb_ddp_doctor.account.verdict import Verdict, verdict
 from tb_ddp_doctor.findings import Account, AccountLine, Finding, LineKind
@@ -87,3 +88,13 @@ def test_healthy_says_how_much_of_the_step_is_floor() -> None:
     assert judged(0.01, 0.01, "info").headline == f"Healthy: {0.98 * step_ms:.1f} of {step_ms:.1f} ms is floor."
     said = judged(0.01, 0.01, "info", tracing=0.25).headline
     assert said == f"Healthy: {0.73 * step_ms:.1f} of {step_ms:.1f} ms is floor, {0.25 * step_ms:.1f} ms are tracing."
+
+
+def test_a_job_is_not_healthy_where_all_wait_for_a_rank_that_no_finding_names() -> None:
+    # Each rank sums another number of elements, so no rank can be compared with its like, and none is a straggler.
+    given = job(ranks(*(drawn.replace("[ar..", f"[ar@{size}") for size, drawn in enumerate((FAST, FAST, SLOW), 1))))
+
+    diagnosis = engine.examine(given)
+
+    assert diagnosis.contradictions and diagnosis.contradictions[0] in diagnosis.headline
+    assert (diagnosis.verdict, diagnosis.headline[:8]) == ("unknown", "No fault")

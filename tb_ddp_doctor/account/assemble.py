@@ -72,6 +72,9 @@ def assemble(
     but = [
         f"{len(files)} {'file is' if len(files) == 1 else 'files are'} {how}" for how, files in lacking.items() if files
     ]
+    path = _critical_path(facts)
+    disagreeing = _contradictions(facts, savings, path)
+    sentences = tuple(one.sentence for one in disagreeing)
     said = verdict(
         job,
         savings.findings,
@@ -80,11 +83,10 @@ def assemble(
         savings.opportunities,
         unrecognised=unrecognised.reason(job),
         notes=unrecognised.notes(job),
+        contradictions=sentences,
         lacking=but,
     )
     phases = job.work(lambda work: work.phases)
-    path = _critical_path(facts)
-    disagreeing = _contradictions(facts, savings, path)
     return Diagnosis(
         name=encodable(job.name),
         world_size=job.world_size,
@@ -113,12 +115,12 @@ def assemble(
         outcomes=tuple(every),
         warnings=tuple(
             FileWarning(encodable(warning.file), encodable(warning.message), warning.kind)
-            for warning in (*job.warnings, *_unseen(job), *(FileWarning(job.name, one.sentence) for one in disagreeing))
+            for warning in (*job.warnings, *_unseen(job), *(FileWarning(job.name, one) for one in sentences))
         ),
         critical_path=path,
         memory=_memory(facts),
         setting=setting(job),
-        contradictions=tuple(one.sentence for one in disagreeing),
+        contradictions=sentences,
         headline_parts=said.parts,
         headline_rest=said.rest,
         opportunities=savings.opportunities,

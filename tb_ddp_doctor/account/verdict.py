@@ -35,6 +35,7 @@ def verdict(
     *,
     unrecognised: str | None,
     notes: Sequence[str] = (),
+    contradictions: Sequence[str] = (),
     lacking: Sequence[str],
 ) -> Verdict:
     """Judge a job, given its findings, costliest first.
@@ -42,8 +43,9 @@ def verdict(
     `opportunities`, largest first, are none of these: a healthy job's headline names the largest.
 
     `unrecognised` says why the traces cannot tell whether the job is healthy, if they cannot; `notes` are sentences
-    that must stand beside what was found; `lacking` says what of the job's files is not in the traces, such as "2 files
-    are unreadable".
+    that must stand beside what was found; `contradictions` say where the witnesses of slow ranks disagree, which keeps
+    a job from being healthy; `lacking` says what of the job's files is not in the traces, such as "2 files are
+    unreadable".
     """
     worst = next((finding for finding in findings if finding.severity != Severity.INFO.label), None)
     unexplained = account.line("unexplained")
@@ -71,6 +73,9 @@ def verdict(
         further = [*([worst.together.sentence] if worst.together else []), *notes]
         rest = but + "".join(f" {sentence}" for sentence in further)
         return Verdict(worst.rule, worst.headline + rest, worst.headline_parts, rest if worst.headline_parts else "")
+    if contradictions:
+        doubt = "No fault shows in these traces, but the job is not known to be healthy."
+        return Verdict("unknown", f"{doubt} {contradictions[0]}{but}")
     return Verdict("healthy", _healthy(job, account, outcomes, lacking, opportunities))
 
 

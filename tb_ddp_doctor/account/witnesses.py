@@ -7,8 +7,8 @@ without its CPU's time has to save their wait:
     rank 0  [fwd][AllReduce: wait.............]      waits 50 of 90 ms
     rank 1  [fwd][sleep 50 ms    ][AllReduce  ]      has all lateness and the critical path
 
-A contradiction is a sentence in Data quality, and lowers the confidence of the findings that it is about. No job of the
-tests and benchmarks may have one.
+A contradiction is a sentence in Data quality, lowers the confidence of the findings that it is about, and keeps a job
+from being healthy. No job of the tests and benchmarks may have one.
 """
 
 from __future__ import annotations
