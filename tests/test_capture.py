@@ -469,7 +469,9 @@ def test_another_rank_answers_where_rank_0_does_not(
 
 def test_the_command_says_where_nobody_listens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["capture", str(tmp_path)]) == 2
-    assert "No job can be asked at" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"No job listens at {tmp_path}." in said
+    assert "Give the folder that the job gave its Doctor, or wait until the first step has ended." in said
     assert main(["capture", str(tmp_path), "--ranks", "x"]) == 2
     assert "such as 0,5-7" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -130,7 +130,7 @@ def test_a_plan_of_which_nothing_can_be_predicted_fails_and_says_why(
         (["whatif", ".", "--without", "straggler:9"], "--without: there is no finding 'straggler:9'. The findings are"),
         (["digest", ".", "-o", __file__], "-o takes a folder, and"),
         (["explain", "stragler"], "Did you mean 'straggler' or"),
-        (["explain", "zzz"], "'zzz' is no rule and no term. ddp-doctor explain, without a term, lists all."),
+        (["explain", "zzz"], "'zzz' is no rule and no term. `ddp-doctor explain` lists all rules and terms."),
         (["capture", "/nowhere"], "There is no folder /nowhere: name the one that the job gave its Doctor."),
         (["dump", "/nowhere"], "There is no folder /nowhere: name the one that the job gave its Doctor."),
         (["compare", ".", ".", "--fail-on-regression", "much"], "takes percent, 0 or more, not 'much'"),

@@ -142,7 +142,7 @@ def test_sharding_combines_with_other_changes(reduced: Planner) -> None:
         (Question(sharding="hsdp"), "Each node has one rank"),
         (Question(prefetch=1), "ask with --sharding zero3"),
         (Question(sharding="zero3", prefetch=9), "units to gather ahead"),
-        (Question(sharding="zero3", accumulate=2), "one at a time"),
+        (Question(sharding="zero3", accumulate=2), "cannot be planned together: ask for one at a time"),
         (Question(sharding="zero3", dtype="int3"), "no dtype"),
     ],
 )

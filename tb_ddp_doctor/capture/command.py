@@ -73,8 +73,9 @@ def _listening(logdir: Path) -> Mailbox:
     mailbox = Mailbox(logdir)
     if not mailbox.is_open() or not list(starts(logdir)):
         raise CaptureError(
-            f"No job can be asked at {logdir}: a job can be once it has ended its first step with a "
-            f"tb_ddp_doctor.capture.Doctor({str(logdir)!r})."
+            f"No job listens at {logdir}. A job listens if it has a tb_ddp_doctor.capture.Doctor({str(logdir)!r}), "
+            "from the end of its first step on. Give the folder that the job gave its Doctor, or wait until the first "
+            "step has ended."
         )
     if why := _ended(logdir):
         raise CaptureError(f"{why} Nothing can be captured.")

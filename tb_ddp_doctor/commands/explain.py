@@ -32,7 +32,7 @@ def run(options: argparse.Namespace, _errors: Console) -> int:
         close = difflib.get_close_matches(wanted, known, n=3)
         meant = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise ValueError(
-            f"{options.term!r} is no rule and no term.{meant} ddp-doctor explain, without a term, lists all."
+            f"{options.term!r} is no rule and no term.{meant} `ddp-doctor explain` lists all rules and terms."
         )
     said = [wrapped(f"{name}: {meaning}", _WIDTH) for name, meaning in terms.items()]
     said += list(_of_rule(rule)) if rule else []

@@ -207,7 +207,9 @@ def accumulated_ns(record: PlanRecord, passes: int, step_ns: float, without_ns: 
     digest = record.job.digests[0]
     sending = np.unique(digest.gradients.backward[digest.gradients.backward >= 0])
     if len(sending) > len(digest.steps):
-        raise CannotPlanError("The record accumulates gradients already: ask with a record of one pass a step.")
+        raise CannotPlanError(
+            "The job accumulated gradients while it was recorded: record steps of one backward pass, and use those."
+        )
     phases = record.job.work(lambda work: work.phases)
     updates = float((phases.device_ns - phases.exposed_ns)[:, :, Phase.OPTIMIZER].mean())
     return (step_ns + (passes - 1) * max(without_ns - updates, 0.0)) / passes

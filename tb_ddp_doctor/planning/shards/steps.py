@@ -63,7 +63,9 @@ class Resharding:
         if name not in SHARDINGS:
             raise CannotPlanError(f"There is no sharding {name!r}; there are: {', '.join(SHARDINGS)}.")
         if question.accumulate is not None:
-            raise CannotPlanError("Sharding and accumulation are asked for one at a time.")
+            raise CannotPlanError(
+                "Another sharding and accumulation cannot be planned together: ask for one at a time."
+            )
         if (question.prefetch is not None or question.offload) and name in _REDUCED:
             raise CannotPlanError("Only sharded parameters are gathered ahead or offloaded: ask with --sharding zero3.")
         if question.prefetch is not None and not 0 <= question.prefetch < len(self.units.elements):
@@ -73,7 +75,9 @@ class Resharding:
         if question.dtype is not None and question.dtype not in DTYPE_BYTES:
             raise CannotPlanError(f"There is no dtype {question.dtype!r} for gradients.")
         if question.bucket_mb is not None and self.units.is_sharded and name not in _REDUCED:
-            raise CannotPlanError("The units of a sharded record are those that it gathers; bucket_cap_mb is DDP's.")
+            raise CannotPlanError(
+                "bucket_cap_mb sets the size of DDP's buckets, and this job shards its parameters: leave it out."
+            )
         element = DTYPE_BYTES.get(question.dtype or "", self.units.gradient_bytes)
         shards = 1 if name == "ddp" else self._of_a_node(ranks) if name == "hsdp" else ranks
         return Strategy(name, ranks, shards, ahead, element)

@@ -106,7 +106,9 @@ def _of_ddp(record: PlanRecord, unit_mib: float | None) -> Units:
     of_steps = {(one.rank, one.own_step) for one in passes}
     wanted = {(rank, int(step)) for rank in record.ranks.tolist() for step in record.job.step_index[rank]}
     if len(of_steps) < len(passes) or not wanted <= of_steps or _accumulates(record):
-        raise CannotPlanError("Steps of several backward passes, or of none: ask with a record of one pass a step.")
+        raise CannotPlanError(
+            "Some steps have several backward passes, or none: record steps of one backward pass, and use those."
+        )
     begins, forward = np.array([_forward(record, one.rank, one.own_step) for one in passes]).T
     ready = sent.ready_ns
     starts = np.minimum(begins + forward, ready[:, 0])
