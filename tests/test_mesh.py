@@ -149,6 +149,37 @@ def test_a_rank_is_named_with_its_coordinates() -> None:
     assert naming.who([2, 3, 6, 7], frame) == "ranks 2, 3, 6 and 7 (all of pp 1)"
 
 
+#: Keys and values go around a ring, in forward and in backward, as those of ring attention do.
+_RING = """
+    rank#  step     |1
+           host     [fwd]                      [sync......]
+           autograd               [bwd]
+           gpu      [fwd..]       [bwd..]
+           nccl     [sNEXT][rPREV][sNEXT][rPREV]
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "rings"),
+    [
+        ((1, 2, 3, 0), [(0, 1, 2, 3)]),
+        ((2, 0, 3, 1), [(0, 2, 3, 1)]),
+        ((1, 2, 0, 4, 5, 3), [(0, 1, 2), (3, 4, 5)]),
+        # Of different sizes.
+        ((1, 2, 0, 4, 5, 6, 3), []),
+    ],
+)
+def test_ranks_that_send_around_a_ring_are_context_parallel(after: tuple[int, ...], rings: list[object]) -> None:
+    drawing = "".join(
+        _RING.replace("#", str(rank)).replace("NEXT", str(its)).replace("PREV", str(after.index(rank)))
+        for rank, its in enumerate(after)
+    )
+    found = digests(drawing)
+    dimensions = mesh(build("job", found, dict.fromkeys(found, ""), len(found))).dimensions
+    assert [one.groups for one in dimensions if one.name == "cp"] == ([tuple(rings)] if rings else [])
+    assert all(one.inferred for one in dimensions)
+
+
 @pytest.mark.parametrize(
     ("uses", "trains", "dimension"),
     [

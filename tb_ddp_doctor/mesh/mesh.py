@@ -89,10 +89,14 @@ def mesh(job: Job) -> Mesh:
     described = by_description(every)
     for ranks, name in described.items():
         by_name[name].append(ranks)
-    if "pp" not in by_name and (stages := _stages(job)):
+    sends = _sends(job)
+    if "pp" not in by_name and (stages := _stages(sends)):
         by_name["pp"] = stages
         why["pp"] = "neighbours send to each other, both ways"
-    known = {*described, *by_name.get("pp", ())}
+    if trains and "cp" not in by_name and (rings := _rings(sends)):
+        by_name["cp"] = rings
+        why["cp"] = "its ranks send around a ring, one way"
+    known = {*described, *(tuple(sorted(ranks)) for name in why for ranks in by_name[name])}
     for group in every:
         name, reason = by_pattern(group, trains=trains) if group.ranks not in known else ("", "")
         if name and (name not in by_name or name in why):
@@ -163,8 +167,8 @@ def _coordinates(dimensions: Sequence[Dimension], ranks: Ints) -> Ints:
     return found
 
 
-def _stages(job: Job) -> list[tuple[int, ...]]:
-    """Chains of ranks that send to and receive from the next one, as the stages of a pipeline do."""
+def _sends(job: Job) -> set[tuple[int, int]]:
+    """Who sends to whom: pairs of rank numbers, sender and receiver, of which one or both are traced."""
     sends: set[tuple[int, int]] = set()
     for rank, digest in zip(job.ranks.tolist(), job.digests, strict=True):
         table = digest.messages
@@ -172,6 +176,11 @@ def _stages(job: Job) -> list[tuple[int, ...]]:
         for peer, sent in pairs.astype(np.int64).tolist():
             if peer >= 0 and peer != rank:
                 sends.add((rank, peer) if sent else (peer, rank))
+    return sends
+
+
+def _stages(sends: Collection[tuple[int, int]]) -> list[tuple[int, ...]]:
+    """Chains of ranks that send to and receive from the next one, as the stages of a pipeline do."""
     both = sorted({(min(pair), max(pair)) for pair in sends if pair[::-1] in sends})
     after: dict[int, int] = {}
     for low, high in both:
@@ -184,3 +193,25 @@ def _stages(job: Job) -> list[tuple[int, ...]]:
             chain.append(after[chain[-1]])
         chains.append(tuple(chain))
     return chains if len({len(chain) for chain in chains}) == 1 else []
+
+
+def _rings(sends: Collection[tuple[int, int]]) -> list[tuple[int, ...]]:
+    """Rings of three ranks or more, each from its lowest rank on, that send one way, as ring attention does.
+
+    In a pipeline that trains, gradients come back the other way. There are no rings at all if a rank sends one way to
+    several ranks, if a sender is in no ring, or if rings differ in size.
+    """
+    one_way = sorted(pair for pair in sends if pair[::-1] not in sends)
+    after = dict(one_way)
+    left = set(after)
+    rings = []
+    for start in after:
+        if start not in left:
+            continue
+        ring = [start]
+        while (following := after.get(ring[-1], start)) != start and following in left and len(ring) <= len(left):
+            ring.append(following)
+        left -= set(ring)
+        rings.append(tuple(ring))
+    closed = all(len(ring) > 2 and after.get(ring[-1]) == ring[0] for ring in rings)
+    return rings if closed and len(after) == len(one_way) and len(set(map(len, rings))) == 1 else []
