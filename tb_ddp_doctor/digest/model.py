@@ -698,46 +698,56 @@ class StateBytes(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True, eq=False):
-    """The device's memory as the rank's allocator has it, bytes; profile_memory=True tells it.
+    """How much of the device's memory the rank's allocator holds, and what for, bytes.
 
-    Those of steps have shape (S,), or (S, ...) where a comment says so; the series is over the trace, empty where it is
-    not told.
+    Only traces that were recorded with profile_memory=True tell it: of others, columns of steps are -1 or 0, and those
+    of A points in time are empty. A is at most `memory.POINTS`.
     """
 
-    #: Whether it is the CPU's, of a trace without a device: it counts from the beginning of the recording.
+    #: Whether it is the CPU's memory, of a trace without a device: it counts from the beginning of the recording.
     on_host: bool
-    #: Most bytes allocated, and what is reserved at that moment; -1 where the step does not show it.
+    #: Most bytes allocated in each step, shape (S,); -1 where the step has no event of the allocator.
     peak_allocated: Ints
+    #: Bytes reserved at that moment, shape (S,); -1 likewise.
     reserved_at_peak: Ints
-    #: When that is, and what the host is at: a `Phase`; -1 likewise.
+    #: That moment, shape (S,); -1 likewise.
     peak_ns: Ints
+    #: What the host is at then, shape (S,); -1 likewise.
     peak_phase: Annotated[Ints, Phase]
-    #: What it is made of, shape (S, len(MemoryCategory)): rows sum to `peak_allocated`, or are zero.
+    #: What `peak_allocated` is made of, shape (S, len(MemoryCategory)): rows sum to it, or are zero.
     categories: Annotated[Ints, MemoryCategory]
-    #: The most that each category has at any moment of the step, of the same shape.
+    #: Most bytes of each category by itself, at any moment of the step; shape (S, len(MemoryCategory)).
     category_peaks: Annotated[Ints, MemoryCategory]
-    #: By how much allocated memory changes in each phase, and its most there, shape (S, len(Phase)); -1: no event.
+    #: Bytes allocated at the end of each phase less those at its beginning, shape (S, len(Phase)).
     phase_change: Annotated[Ints, Phase]
+    #: Most bytes allocated within each phase, shape (S, len(Phase)); -1 where the phase has no event of the allocator.
     phase_peak: Annotated[Ints, Phase]
-    #: Allocated at the end of each step, in order; without marked steps, before each update but the first. Shape (N,).
+    #: Bytes allocated at the end of each step of the trace, in order of time; of a trace without steps, before each
+    #: update of the optimizer but the first. Shape (N,).
     end_allocated: Ints
-    #: Most bytes reserved; -1 likewise.
+    #: Most bytes reserved in each step, shape (S,); -1 where the step has no event of the allocator.
     peak_reserved: Ints
-    #: Bytes asked of the device although as many as were requested were free, in pieces; and the most that were free
-    #: then.
+    #: Bytes that the allocator asked the device for although as many were free, in pieces too small; shape (S,).
     scattered: Ints
+    #: Most bytes that were free in such pieces when it asked, shape (S,).
     unusable: Ints
-    #: Bytes given back to the device.
+    #: Bytes that it gave back to the device, shape (S,).
     released: Ints
-    #: At most `memory.POINTS` instants, ascending, with the bytes allocated and reserved then; the peaks are among
-    #: them. What is allocated is made of, shape (points, len(MemoryCategory)): rows sum to it.
+    #: Points in time over the trace, ascending, the peaks among them; shape (A,).
     time_ns: Ints
+    #: Bytes allocated at each point, shape (A,).
     allocated: Ints
+    #: Bytes reserved at each point, shape (A,).
     reserved: Ints
+    #: What `allocated` is made of, shape (A, len(MemoryCategory)): rows sum to it.
     series: Annotated[Ints, MemoryCategory]
+    #: Parameters, gradients and states of the optimizer.
     states: StateBytes
+    #: The largest blocks at the peak of the whole trace.
     largest: LargestBlocks
+    #: Blocks of the steps that are never released.
     kept: KeptBlocks
+    #: Activations at the peak, by class of module.
     modules: ModuleMemory
 
 
