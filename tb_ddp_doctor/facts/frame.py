@@ -41,6 +41,8 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     setting: Setting
     #: Ranks of the world without a trace: how long the others wait for them, transfers tell in part.
     missing_ranks: int
+    #: The share of calls of collectives that found no match on another rank: their waits count as transfer.
+    unmatched_share: float
     #: Whether there is a training loop, as far as the traces show; and what the job does, as `unrecognised.program`.
     trains: bool
     program: str
@@ -96,6 +98,7 @@ def frame(facts: Facts) -> Frame:
         has_device=job.has_device,
         setting=setting(job),
         missing_ranks=len(job.missing_ranks),
+        unmatched_share=unrecognised.unmatched_share(job),
         trains=unrecognised.trains(job),
         program=unrecognised.program(job),
         launches_graphs=any(digest.contents.graph_launches > 0 for digest in job.digests),

@@ -40,6 +40,16 @@ def test_transfers_longer_than_compute_are_found_with_what_half_the_bytes_would_
     assert found.confidence == "high"
 
 
+def test_waits_in_calls_without_a_match_may_be_no_transfers() -> None:
+    # The second call of each rank is of another kind, so nobody knows how much of it is waiting for the other rank.
+    first, second = (
+        BOUND.replace("[ar..........................]", f"[ar][{kind}..................]") for kind in ("ag", "rs")
+    )
+    found = finding(RULE, ranks(first, second))
+    assert found.confidence == "low"
+    assert "50 % of the calls of collectives have no match on another rank" in found.why
+
+
 def test_what_a_slow_link_costs_is_slow_links() -> None:
     assert finding("slow-link", linked(10, 10, 40)).ranks == (4, 5)
     assert outcome(RULE, linked(10, 10, 40), settings={"min_exposed": 0.4}).status == "clear"

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.unrecognised import MOST_UNMATCHED
 from tb_ddp_doctor.findings import Confidence
-from tb_ddp_doctor.wording import listing, ms, steps_seen
+from tb_ddp_doctor.wording import listing, ms, percent, steps_seen
 
 #: One level of confidence less.
 LOWER: Mapping[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
@@ -46,9 +47,10 @@ def confidence(
     `seen` is in how many steps the fault shows; `affected` are rank indices (all if empty). Each of these takes one
     level away: fewer than three steps; a clock skew of over a third of the cost (on one host, ends of collectives that
     are as far apart); for faults of the host, recording that may itself be a quarter of the cost; and for faults of
-    transfer, ranks without a trace. Where the CPU computes, and for faults of the host, ranks whose threads waited for
-    a core for a quarter of the cost longer than their peers (`unlucky_ns`) take one level away, and for half of it two:
-    then that alone may be the fault. No waiting makes a fault that `is_counted`, such as more operators.
+    transfer, ranks without a trace. Calls without a match on another rank take two away from faults of transfer, as
+    their straggler wait counts as transfer. Where the CPU computes, and for faults of the host, ranks whose threads
+    waited for a core for a quarter of the cost longer than their peers (`unlucky_ns`) take one level away, and for half
+    of it two: then that alone may be the fault. No waiting makes a fault that `is_counted`, such as more operators.
     """
     doubts = []
     if not frame.has_steps:
@@ -62,11 +64,17 @@ def confidence(
         doubts.append(f"recording alone slows the CPU by about {ms(recording)} a step")
     if of_transfer and frame.missing_ranks:
         doubts.append("straggler wait for ranks without a trace is only estimated from transfers")
+    unmatched = of_transfer and frame.unmatched_share > MOST_UNMATCHED
+    if unmatched:
+        share = percent(frame.unmatched_share)
+        doubts.append(
+            f"{share} of the calls of collectives have no match on another rank, so their waits count as transfer"
+        )
     waited = unlucky_ns(frame, affected) if (on_host or not frame.has_device) and not is_counted else 0.0
     if waited > cost_ns / 4:
         longer = " longer than those of other ranks" if 0 < len(affected) < len(frame.ranks) else ""
         doubts.append(f"threads of a rank waited {ms(waited)} a step{longer} for a CPU core that others had")
-    lost = len(doubts) + (waited > cost_ns / 2)
+    lost = len(doubts) + unmatched + (waited > cost_ns / 2)
     level: Confidence = ("high", "medium", "low")[min(lost, 2)]
     basis = f"Seen in {steps_seen(seen, len(frame.steps))}"
     doubt = f"; but {listing(doubts)}" if doubts else ""
