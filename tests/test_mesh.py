@@ -98,6 +98,17 @@ def test_the_groups_of_megatron_are_of_one_dimension_each() -> None:
     assert found == described
 
 
+@pytest.mark.parametrize(("uses", "dimension"), [({}, None), ({"all_reduce": Uses(1, 1)}, "ep+pp+tp")])
+def test_a_group_that_spans_other_dimensions_is_one_if_it_is_used(uses: dict[str, Uses], dimension: str | None) -> None:
+    parts = [
+        Group((0, 1), ("TENSOR_MODEL_PARALLEL_GROUP",)),
+        Group((0, 1, 2, 3), ("EXPERT_MODEL_PARALLEL_GROUP",)),
+        Group((0, 4), ("PIPELINE_MODEL_PARALLEL_GROUP",)),
+    ]
+    every = Group(tuple(range(8)), ("EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP",), uses)
+    assert by_description([*parts, every]).get(every.ranks) == dimension
+
+
 def test_named_groups_make_a_mesh() -> None:
     found = of_eight({"tp": "mesh_tp", "dp": "mesh_dp"})
     assert [(one.name, one.size, one.stride) for one in found.dimensions] == [("dp", 2, 4), ("pp", 2, 2), ("tp", 2, 1)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from tb_ddp_doctor.mesh.groups import Group
 from tb_ddp_doctor.trace import names
@@ -22,9 +22,12 @@ def by_description(groups: Iterable[Group]) -> dict[tuple[int, ...], str]:
         TENSOR_MODEL_PARALLEL_GROUP          [0, 1]    tp has 2 ranks
         TENSOR_AND_CONTEXT_PARALLEL_GROUP    [0, 1]    tp x cp has 2, so cp has 1
         DATA_PARALLEL_GROUP_WITH_CP          [0, 2]    dp x cp has 2, so this is dp
+
+    A group that spans several dimensions with groups of their own is left out if nothing runs in it.
     """
+    every = tuple(groups)
     spans = {
-        group.ranks: [found for said in group.descriptions if (found := names.dimensions(said))] for group in groups
+        group.ranks: [found for said in group.descriptions if (found := names.dimensions(said))] for group in every
     }
     size = _sizes(spans)
     chosen = {}
@@ -32,7 +35,14 @@ def by_description(groups: Iterable[Group]) -> dict[tuple[int, ...], str]:
         left = sorted({"+".join(sorted(each for each in found if size.get(each, 2) > 1)) for found in several} - {""})
         if left:
             chosen[ranks] = min(left, key=lambda name: (name.count("+"), "ep" in name, name))
-    return chosen
+    alone, used = set(chosen.values()), {group.ranks for group in every if group.uses}
+    return {ranks: name for ranks, name in chosen.items() if ranks in used or not _is_union(name, alone)}
+
+
+def _is_union(name: str, alone: Collection[str]) -> bool:
+    """Whether a name joins several dimensions ("ep+pp+tp") each of which has groups of its own."""
+    parts = name.split("+")
+    return len(parts) > 1 and all(part in alone for part in parts)
 
 
 def _sizes(spans: Mapping[tuple[int, ...], Iterable[frozenset[str]]]) -> dict[str, int]:
