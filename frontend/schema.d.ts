@@ -556,14 +556,14 @@ export interface MeshDimension {
   is_axis: boolean;
   /** Whether all its groups lie within a node; null where nodes are not known. */
   within_node: boolean | null;
-  /** Collectives of a group, and 1e6 bytes of them; null where the traces do not tell the sizes. */
-  calls: number;
+  /** Collectives of a group, and 1e6 bytes of them; null where the traces do not tell the sizes. The calls and all below are null where no group has the traces of two ranks with matched collectives. */
+  calls: number | null;
   megabytes: number | null;
   /** Straggler wait, mean over ranks; communication without wait; the part of it with no compute beside it, and that part's share of the step. */
-  wait_ms: number;
-  transfer_ms: number;
-  exposed_ms: number;
-  share: number;
+  wait_ms: number | null;
+  transfer_ms: number | null;
+  exposed_ms: number | null;
+  share: number | null;
 }
 
 /** What the model's states take on a rank, by its gradients; bytes, None where that is not known. */

@@ -373,15 +373,16 @@ class MeshDimension(msgspec.Struct, frozen=True):
     is_axis: bool
     #: Whether all its groups lie within a node; None where nodes are not known.
     within_node: bool | None
-    #: Collectives of a group, and 1e6 bytes of them; None where the traces do not tell the sizes.
-    calls: float
+    #: Collectives of a group, and 1e6 bytes of them; None where the traces do not tell the sizes. The calls and all
+    #: below are None where no group has the traces of two ranks with matched collectives.
+    calls: float | None
     megabytes: float | None
     #: Straggler wait, mean over ranks; communication without wait; the part of it with no compute beside it, and that
     #: part's share of the step.
-    wait_ms: float
-    transfer_ms: float
-    exposed_ms: float
-    share: float
+    wait_ms: float | None
+    transfer_ms: float | None
+    exposed_ms: float | None
+    share: float | None
 
 
 class Mesh(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 from msgspec.structs import replace
@@ -42,7 +42,7 @@ def of_eight(descriptions: Mapping[str, str]) -> Mesh:
     return mesh(eight(descriptions))
 
 
-def eight(descriptions: Mapping[str, str]) -> Job:
+def eight(descriptions: Mapping[str, str], traced: Collection[int] = range(8)) -> Job:
     """A job of eight ranks whose process groups "tp0", "dp3" ... have a description by the first two letters."""
     drawing = ""
     for rank in range(8):
@@ -51,6 +51,8 @@ def eight(descriptions: Mapping[str, str]) -> Job:
         drawing += stage.replace("#", str(rank)).replace("TP", tp).replace("DP", dp).replace("NEXT", str(rank ^ 2))
     found = {}
     for rank, digest in digests(drawing).items():
+        if rank not in traced:
+            continue
         groups = {f"tp{rank // 2}": (rank & ~1, rank | 1), f"dp{rank % 4}": (rank % 4, rank % 4 + 4)}
         told = {name: descriptions[name[:2]] for name in groups if name[:2] in descriptions}
         found[rank] = replace(digest, header=replace(digest.header, groups=groups, group_descriptions=told))
@@ -151,7 +153,17 @@ def test_the_json_has_what_each_dimension_communicates() -> None:
     calls = {one.name: one.calls for one in found.dimensions}
     # One AllReduce of gradients, and one of activations in each direction.
     assert calls["dp"] == 1 and calls["tp"] == 2
-    assert all(0 <= one.exposed_ms <= one.transfer_ms for one in found.dimensions)
+    assert all(0 <= (one.exposed_ms or 0) <= (one.transfer_ms or 0) for one in found.dimensions)
+
+
+def test_a_dimension_of_which_one_rank_alone_is_traced_has_no_times() -> None:
+    job = eight({"tp": "mesh_tp", "dp": "mesh_dp"}, traced=(0, 1))
+    found = engine._examine(job, CATALOGUE.values(), {})[0].mesh
+    assert found is not None
+    calls = {one.name: one.calls for one in found.dimensions}
+    assert calls["tp"] == 2 and calls["dp"] is None
+    alone = next(one for one in found.dimensions if one.name == "dp")
+    assert (alone.megabytes, alone.wait_ms, alone.transfer_ms, alone.exposed_ms, alone.share) == (None,) * 5
 
 
 def test_a_rank_is_named_with_its_coordinates() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tb_ddp_doctor import findings
 from tb_ddp_doctor.facts.traffic import Traffic
@@ -30,8 +30,13 @@ def _dimension(job: Job, dimension: Dimension, table: Sequence[Traffic]) -> find
     there = {frozenset(traced & set(ranks)) for ranks in dimension.groups} - {frozenset()}
     mine = [one for one in table if frozenset(job.ranks[one.ranks].tolist()) in there]
     groups = max(len({tuple(one.ranks.tolist()) for one in mine}), 1)
-    exposed_ns = sum(one.exposed_per_step_ns for one in mine) / groups
+    # Only collectives that are matched between ranks are measured.
+    measured = len(job.matched) > 0 and any(len(ranks) > 1 for ranks in there)
     has_bytes = bool(mine) and all(one.has_bytes for one in mine)
+
+    def of_a_group(amounts: Iterable[float]) -> float | None:
+        return sum(amounts) / groups if measured else None
+
     return findings.MeshDimension(
         name=dimension.name,
         size=dimension.size,
@@ -39,12 +44,12 @@ def _dimension(job: Job, dimension: Dimension, table: Sequence[Traffic]) -> find
         inferred=dimension.inferred,
         is_axis=dimension.is_axis,
         within_node=_within_node(job, dimension),
-        calls=sum(one.calls for one in mine) / groups,
-        megabytes=sum(one.bytes_per_step for one in mine) / groups / 1e6 if has_bytes else None,
-        wait_ms=sum(one.wait_per_step_ns for one in mine) / groups / 1e6,
-        transfer_ms=sum(one.transfer_per_step_ns for one in mine) / groups / 1e6,
-        exposed_ms=exposed_ns / 1e6,
-        share=exposed_ns / job.step_ns if job.step_ns else 0.0,
+        calls=of_a_group(one.calls for one in mine),
+        megabytes=of_a_group(one.bytes_per_step / 1e6 for one in mine) if has_bytes else None,
+        wait_ms=of_a_group(one.wait_per_step_ns / 1e6 for one in mine),
+        transfer_ms=of_a_group(one.transfer_per_step_ns / 1e6 for one in mine),
+        exposed_ms=of_a_group(one.exposed_per_step_ns / 1e6 for one in mine),
+        share=of_a_group(one.exposed_per_step_ns / job.step_ns for one in mine if job.step_ns),
     )
 
 

@@ -333,12 +333,12 @@ def _dimensions_table(mesh: Mesh) -> Table:
             f"{one.name}{' (inferred)' if one.inferred else ''}",
             str(one.size),
             str(one.stride or "-"),
-            f"{one.calls:.0f}",
+            _number(one.calls, 0),
             _number(one.megabytes, 2),
-            f"{one.wait_ms:.2f}",
-            f"{one.transfer_ms:.2f}",
-            f"{one.exposed_ms:.2f}",
-            wording.percent(one.share),
+            _number(one.wait_ms, 2),
+            _number(one.transfer_ms, 2),
+            _number(one.exposed_ms, 2),
+            "-" if one.share is None else wording.percent(one.share),
         )
     table.caption = f"Inferred: {'; '.join(inferred)}." if inferred else None
     return table
