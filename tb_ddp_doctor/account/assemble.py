@@ -18,11 +18,12 @@ from tb_ddp_doctor.account.verdict import verdict
 from tb_ddp_doctor.account.witnesses import Contradiction, Witnesses, contradictions, doubted
 from tb_ddp_doctor.facts import traffic as measured
 from tb_ddp_doctor.facts import unrecognised
-from tb_ddp_doctor.facts.arrivals import arrivals, traffic
+from tb_ddp_doctor.facts.arrivals import arrivals, stages, traffic
 from tb_ddp_doctor.facts.compute import Utilization, utilization
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.frame import frame
 from tb_ddp_doctor.facts.memory import memory
+from tb_ddp_doctor.facts.pipeline import Pipeline
 from tb_ddp_doctor.facts.replayed import whatif
 from tb_ddp_doctor.facts.roofline import link_excess, roofline
 from tb_ddp_doctor.facts.setting import setting
@@ -203,13 +204,21 @@ def _contradictions(facts: Facts, savings: Savings, path: Sequence[PathStep]) ->
     if len(facts.job.ranks) < 2 or not path:
         return ()
     try:
-        seen = Witnesses.of(facts.job, facts.get(arrivals), path)
+        seen = Witnesses.of(facts.job, facts.get(arrivals), path, _pipeline(facts))
         return contradictions(seen, savings.findings, savings.whatif, facts.job)
     except MissingFactError:
         return ()
     except Exception:
         _log.debug("comparing the witnesses of slow ranks failed", exc_info=True)
         return ()
+
+
+def _pipeline(facts: Facts) -> Pipeline | None:
+    """The job's pipeline; None if it has none, or if its traces do not show it."""
+    try:
+        return facts.get(stages)
+    except MissingFactError:
+        return None
 
 
 def _memory(facts: Facts) -> Memory | None:

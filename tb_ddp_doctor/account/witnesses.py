@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.arrivals import Arrivals
+from tb_ddp_doctor.facts.pipeline import Pipeline
 from tb_ddp_doctor.findings import Finding, PathStep, Severity
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.change import Change
@@ -59,12 +60,12 @@ class Witnesses(msgspec.Struct, frozen=True, eq=False):
     cpu_on_path_ns: NDArray[np.float64]
     #: How long the rank waits for others, mean over steps, ns.
     wait_ns: NDArray[np.float64]
-    #: The least that any other rank waits, mean over steps, ns.
+    #: The least that any other rank waits, beyond the bubble of a pipeline of equal stages, mean over steps, ns.
     others_wait_ns: NDArray[np.float64]
 
     @classmethod
-    def of(cls, job: Job, arrivals: Arrivals, path: Sequence[PathStep]) -> Witnesses:
-        """The witnesses of a job of at least two ranks, from its arrivals and its critical path."""
+    def of(cls, job: Job, arrivals: Arrivals, path: Sequence[PathStep], pipeline: Pipeline | None) -> Witnesses:
+        """The witnesses of a job of at least two ranks, from its arrivals, its critical path and its pipeline."""
         ranks = len(job.ranks)
         late = np.bincount(arrivals.last, np.maximum(arrivals.longest_wait_ns, 0), ranks)
         row = {int(number): i for i, number in enumerate(job.ranks)}
@@ -77,12 +78,14 @@ class Witnesses(msgspec.Struct, frozen=True, eq=False):
         two = np.sort(wait, axis=0)[:2]
         # The least wait of any other rank: the second least of all, if the rank itself has the least.
         others = np.where(wait <= two[0], two[1], two[0])
+        # Stages of a pipeline wait for each other although none is slow.
+        bubble_ns = pipeline.bubble_ns(float(job.budget.of("compute").mean())) if pipeline else 0.0
         return cls(
             of_lateness=late / max(late.sum(), 1.0),
             of_path=on_path / max(on_path.sum(), 1e-9),
             cpu_on_path_ns=of_cpu * 1e6 / max(len(path), 1),
             wait_ns=wait.mean(axis=1),
-            others_wait_ns=others.mean(axis=1),
+            others_wait_ns=np.maximum(others.mean(axis=1) - bubble_ns, 0),
         )
 
 

@@ -259,7 +259,8 @@ def _sharding(facts: Facts) -> Sharding | None:
 
 
 @fact
-def _pipeline(facts: Facts) -> Pipeline | None:
+def stages(facts: Facts) -> Pipeline | None:
+    """The pipeline that the messages of a job show; None without one. `MissingFactError` if messages lack peers."""
     job = facts.job
     found = pipeline(job)
     if not found and any({"send", "recv"} & {*digest.strings} or len(digest.messages) for digest in job.digests):

@@ -26,6 +26,12 @@ class Pipeline(msgspec.Struct, frozen=True, eq=False):
     #: Sends and receives with nothing beside them, waiting and transfer alike, shape (R, S), ns.
     exposed_ns: Ints
 
+    def bubble_ns(self, compute_ns: float) -> float:
+        """How long a stage waits for other stages in each step though all are equal, ns, if it computes for
+        `compute_ns`: of m micro-batches on p stages, (p - 1) / m of that.
+        """
+        return compute_ns * (self.stages - 1) / self.micro_batches
+
 
 def pipeline(job: Job) -> Pipeline | None:
     """The pipeline that the messages of a job show; None where they show none."""

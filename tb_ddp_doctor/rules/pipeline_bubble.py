@@ -62,7 +62,7 @@ class PipelineBubble(Rule):
         before, turns = pipeline.stages - 1, pipeline.micro_batches
         compute = budget.of("compute").mean(axis=1)
         waits = float(pipeline.exposed_ns.mean())
-        must = float(compute.mean()) * before / turns
+        must = pipeline.bubble_ns(float(compute.mean()))
         excess = max(waits - must - self._waits_for_slow_ranks(whatif), 0.0)
         uneven = min(float(compute.max() - compute.mean()) * (1 + before / turns), excess)
         share = before / (turns + before)

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from traces import finding, job, lies_in_its_step, outcome, repeat
 
+from tb_ddp_doctor.account.witnesses import Witnesses
+from tb_ddp_doctor.facts.arrivals import arrivals, stages
+from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.facts.pipeline import pipeline
 
 RULE = "pipeline-bubble"
@@ -53,6 +57,20 @@ def test_a_pipeline_that_waits_no_longer_than_it_must_is_clear(text: str, turns:
     ended = outcome(RULE, steps(text))
     assert ended.status == "clear"
     assert f"the bubble of 2 stages and {turns} micro-batches is" in ended.reason
+
+
+# Equal stages wait (p - 1) / m of their compute: of two with two micro-batches half of 28 ms, with six a sixth of 84.
+@pytest.mark.parametrize(
+    ("text", "wait_ms", "beyond_ms"), [(GPIPE, [1, 12], [0, 0]), (MANY, [5, 10], [0, 0]), (UNEVEN, [5, 46], [0, 31])]
+)
+def test_stages_that_wait_for_the_bubble_wait_for_no_slow_stage(
+    text: str, wait_ms: list[int], beyond_ms: list[int]
+) -> None:
+    """What others wait for a rank, without a pipeline and with it."""
+    facts = Facts(job(steps(text)))
+    without, within = (Witnesses.of(facts.job, facts.get(arrivals), [], one) for one in (None, facts.get(stages)))
+    assert np.allclose(without.others_wait_ns, np.array(wait_ms) * 1e6)
+    assert np.allclose(within.others_wait_ns, np.array(beyond_ms) * 1e6)
 
 
 @pytest.mark.parametrize(("text", "turns"), [(GPIPE, 2), (ONE_FORWARD_ONE_BACKWARD, 4), (UNEVEN, 4)])
