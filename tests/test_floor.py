@@ -17,9 +17,11 @@ SIZES, LEAST_US = [16384, 4096], 2 * 2 * 16384 * 4096 / 3.35e6
 H100 = "NVIDIA H100 80GB HBM3"
 #: Operator, and how long its kernel takes, us.
 Op = tuple[str, float]
+#: Sizes and types of its inputs in place of `SIZES`, by operator.
+Given = dict[str, tuple[list[list[int]], list[str]]]
 
 
-def account(folder: Path, *ops: Op, device: str = H100, shapes: bool = True) -> Account:
+def account(folder: Path, *ops: Op, device: str = H100, shapes: bool = True, inputs: Given | None = None) -> Account:
     """The account of a rank that runs these operators on rows of `SIZES`, in each of three steps."""
     events: list[dict[str, Any]] = []
 
@@ -35,11 +37,8 @@ def account(folder: Path, *ops: Op, device: str = H100, shapes: bool = True) -> 
         done = max(done, begin)
         for index, (name, length) in enumerate(ops):
             at = begin + 10 * index
-            given = {
-                "Input Dims": [SIZES, []],
-                "Input type": ["c10::BFloat16", "Scalar"],
-                "Concrete Inputs": ["", "-1"],
-            }
+            dims, types = (inputs or {}).get(name, ([SIZES, []], ["c10::BFloat16", "Scalar"]))
+            given = {"Input Dims": dims, "Input type": types, "Concrete Inputs": [""] * (len(dims) - 1) + ["-1"]}
             add("cpu_op", name, at, 8, 1, **(given if shapes else {}))
             number += 1
             add("cuda_runtime", "cudaLaunchKernel", at + 2, 4, 1, correlation=number)
@@ -108,6 +107,22 @@ def test_of_an_unknown_device_nothing_is_modelled(tmp_path: Path) -> None:
     found = account(tmp_path, ("aten::gelu", 400), device="Some GPU")
     assert us(found, "not-modelled") == pytest.approx(400, abs=1)
     assert any("Some GPU" in line.note for line in found.floor_lines)
+    assert sums(found)
+
+
+def test_what_a_fault_removes_is_not_charged_again(tmp_path: Path) -> None:
+    # 64 heads of 1,024 queries: the softmax's scores are what fused attention never writes; gelu has its own 100 us.
+    inputs: Given = {
+        "aten::bmm": ([[64, 1024, 64], [64, 64, 1024]], ["c10::BFloat16"] * 2),
+        "aten::baddbmm": ([[64, 1024, 64], [64, 1024, 1024], [64, 1024, 64]], ["c10::BFloat16"] * 3),
+        "aten::_softmax": ([[64, 1024, 1024], []], ["c10::BFloat16", "Scalar"]),
+    }
+    ops = [("aten::bmm", 50), ("aten::_softmax", 900), ("aten::baddbmm", 50), ("aten::gelu", LEAST_US + 100)]
+    found = account(tmp_path, *ops, inputs=inputs)
+    assert next(line for line in found.lines if "unfused-attention" in (line.finding or "")).ms > 0.8
+    line = next(line for line in found.floor_lines if line.kind == "below-attainable")
+    # The products take 46 us each at the least.
+    assert line.by_class == pytest.approx({"elementwise": 0.100, "GEMM": 0.007}, abs=0.001)
     assert sums(found)
 
 

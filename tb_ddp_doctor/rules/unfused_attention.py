@@ -9,6 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import AttentionWork, CpuTime, KernelWork, RankOwner
+from tb_ddp_doctor.facts.calls import Calls
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.findings import Evidence
@@ -57,6 +58,7 @@ class UnfusedAttention(Rule):
         whatif: WhatIf,
         computed: KernelWork,
         attentions: AttentionWork,
+        calls: Calls,
         places: Places,
     ) -> Result:
         passes, passes_ns = attentions.score_passes, attentions.score_passes_ns
@@ -66,6 +68,7 @@ class UnfusedAttention(Rule):
         change = Change(
             host={CpuTime.WORK: np.minimum(passes / np.maximum(computed.kernels, 1), 1)},
             device_ns=np.maximum(faster, 0).astype(np.int64),
+            of_calls=calls.on_scores(np.maximum(faster, 0), passes_ns),
         )
         cost = whatif.cost_ns(change)
         mean = passes_ns.mean(axis=1)
