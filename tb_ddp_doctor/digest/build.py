@@ -170,7 +170,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         op_stalls=op_stalls(host, device, steps, layers, stuck, words),
         memory=memory(host, number, steps, phases, found, words),
         track=played,
-        roofline=roofline(host, device, row_end_ns, parameters, scores.passes, alone, words),
+        roofline=roofline(host, device, row_end_ns, parameters, scores, alone, words),
         gradients=parameters,
         contents=contents,
         warnings=(*trace.warnings, *_joining_warnings(device, number, rows)),

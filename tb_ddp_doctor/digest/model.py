@@ -454,8 +454,9 @@ class RooflineCalls(msgspec.Struct, frozen=True, eq=False):
     count: Ints
     kernels: Ints
     total_ns: Ints
-    #: Of that, what a fix may remove: ops on attention scores (see `digest.attention`), and an optimizer's updates of
-    #: single tensors (see `digest.optimizer`).
+    #: Of that, products of attention scores and other ops on them (see `digest.attention`), and an optimizer's updates
+    #: of single tensors (see `digest.optimizer`).
+    score_products_ns: Ints
     score_passes_ns: Ints
     updates_ns: Ints
     #: The least work of one call: floating-point operations, bytes read and written; 0 if it is not known.

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest import operator_work
+from tb_ddp_doctor.digest.attention import OnScores
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
@@ -50,7 +51,7 @@ class _Signature(msgspec.Struct, frozen=True):
 def no_roofline() -> Roofline:
     """That of a rank without kernels."""
     index, nothing = np.empty(0, np.int32), np.empty(0, np.int64)
-    calls = RooflineCalls(*(index,) * 6, *(nothing,) * 10)
+    calls = RooflineCalls(*(index,) * 6, *(nothing,) * 11)
     return Roofline(calls, RooflineRows(index, index, nothing, nothing), Avoidable(index, nothing, nothing))
 
 
@@ -59,13 +60,13 @@ def roofline(
     device: DeviceEvents,
     row_end_ns: Ints,
     parameters: Gradients,
-    score_passes: Mask,
+    scores: OnScores,
     updates: Mask,
     words: Vocabulary,
 ) -> Roofline:
     """The work of the steps' kernels; `row_end_ns` is when each row of the track ends on the host, shape (rows,).
 
-    `score_passes` and `updates` flag device events (see `digest.attention` and `digest.optimizer`).
+    `scores` and `updates` flag device events (see `digest.attention` and `digest.optimizer`).
     """
     events = np.flatnonzero((device.step >= 0) & ~device.communicates)
     if not len(events):
@@ -95,7 +96,8 @@ def roofline(
             count=np.bincount(signature, minlength=size).astype(np.int64),
             kernels=np.bincount(signature, calls.kernels, size).astype(np.int64),
             total_ns=_summed(signature, calls.total_ns, size),
-            score_passes_ns=_summed(signature, calls.time_of(score_passes), size),
+            score_products_ns=_summed(signature, calls.time_of(scores.products), size),
+            score_passes_ns=_summed(signature, calls.time_of(scores.passes), size),
             updates_ns=_summed(signature, calls.time_of(updates), size),
             flops=column["flops"],
             read_bytes=column["read"],

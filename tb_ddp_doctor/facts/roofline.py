@@ -55,6 +55,8 @@ class KernelRoof(msgspec.Struct, frozen=True, eq=False):
     peak_bandwidth: float
     #: Whether all that one call reads and writes fits in the L2 cache.
     fits_cache: bool
+    #: Whether it multiplies, reads or writes attention scores.
+    on_scores: bool
     #: The rank (index) with the longest call, and that call on its own clock.
     rank: int
     start_ns: int
@@ -275,6 +277,8 @@ class _Sum:
             peak_flops=peak,
             peak_bandwidth=bandwidth,
             fits_cache=bool(known and 0 < moved <= known.cache),
+            on_scores=2 * int(calls.score_products_ns[index] + calls.score_passes_ns[index])
+            > int(calls.total_ns[index]),
             rank=rank,
             start_ns=int(calls.longest_start_ns[index]),
             end_ns=int(calls.longest_end_ns[index]),
