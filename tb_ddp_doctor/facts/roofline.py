@@ -211,11 +211,16 @@ def _of_rank(one: RankCalls, removed: Floats) -> tuple[Ints, Ints, Ints, Ints]:
     unknown = np.where(took > 0, unknown, device_ns).astype(np.int64)
     gone = np.bincount(row, rows.ns - remaining_ns, size) * scale
     left = np.maximum(device_ns - gone - above.sum(axis=0) - unknown, 0)
+    return above, unknown, *_fusible(digest, known.bandwidth, scale, left)
+
+
+def _fusible(digest: RankDigest, bandwidth: float, scale: Floats, left: Ints) -> tuple[Ints, Ints]:
+    """Reads that fusion avoids of each row, and writes that it may avoid, ns: at most the time `left` of the row."""
     fused = digest.roofline.avoidable
-    moved = (np.bincount(fused.row, column, size) for column in (fused.read_bytes, fused.written_bytes))
-    read, written = (amount / known.bandwidth * 1e9 for amount in moved)
+    moved = (np.bincount(fused.row, column, len(left)) for column in (fused.read_bytes, fused.written_bytes))
+    read, written = (amount / bandwidth * 1e9 for amount in moved)
     avoidable = np.minimum(read * scale, left).astype(np.int64)
-    return above, unknown, avoidable, np.minimum(written * scale, left - avoidable).astype(np.int64)
+    return avoidable, np.minimum(written * scale, left - avoidable).astype(np.int64)
 
 
 def _kernels(job: Job, ranks: Sequence[RankCalls]) -> tuple[KernelRoof, ...]:
