@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tb_ddp_doctor.capture.directory import CaptureVerdict
     from tb_ddp_doctor.capture.recorder import Recorder
     from tb_ddp_doctor.capture.watch import Watched
+    from tb_ddp_doctor.history.write import StepRecorder
 
 _NEVER = sys.maxsize
 _log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class Doctor:
         stacks: bool = False,
         memory: bool = False,
         nvtx: bool = False,
+        history: bool = False,
         scratch: str | os.PathLike[str] | None = None,
         poll_s: float = 1.0,
         margin_s: float | None = None,
@@ -73,6 +75,9 @@ class Doctor:
         those of the ranks that findings name and of a typical one. Beyond `max_gb` the oldest captures are deleted.
         `stacks` and `memory` are torch.profiler's with_stack and profile_memory. With `nvtx` steps, optimizers and, of
         a model that is watched, forward, backward and modules are NVTX ranges, for recordings of Nsight Systems.
+
+        With `history` the time of every step is kept as well, 8 bytes a step and rank, in `history/` in the log
+        directory, for `ddp-doctor history LOGDIR`; with `max_gb`, in up to a tenth of that.
 
         `scratch` is a directory on a local disk (default: the system's for temporary files), where a trace is until
         it is digested. Requests are looked for every `poll_s`; a step is agreed on `margin_s` ahead (default: 3 s on
@@ -93,7 +98,7 @@ class Doctor:
         """
         if keep not in get_args(Keep):
             raise ValueError(refusal("keep", keep, get_args(Keep)))
-        for name, flag in (("stacks", stacks), ("memory", memory), ("nvtx", nvtx)):
+        for name, flag in (("stacks", stacks), ("memory", memory), ("nvtx", nvtx), ("history", history)):
             if not isinstance(flag, bool):
                 raise ValueError(f"{name} is True or False, not {flag!r}.")
         max_gb = _number("max_gb", max_gb) if max_gb is not None else None
@@ -118,6 +123,8 @@ class Doctor:
         self._ranges = NvtxRanges() if nvtx else None
         if self._ranges is not None:
             self._ranges.watch_optimizers()
+        self._keeps_history = history
+        self._history: StepRecorder | None = None
         self._step = -1
         #: How often a step came that is before the last one, as where a training goes on from a checkpoint.
         self._rewinds = 0
@@ -159,11 +166,31 @@ class Doctor:
             self._ranges.begin(n + 1)
         if self._step < n < self._due:
             self._step = n
+            if self._history is not None:
+                self._history.end(n)
             return
+        is_new = n != self._step
+        is_timed = self._recorder is None
         try:
             self._act(n)
         except Exception as error:
             self._fail(error)
+        if self._history is not None and is_new:
+            # What a capture takes is no time of the training's.
+            self._history.end(n, is_timed and self._recorder is None)
+
+    def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Mark what runs within as no part of a step, such as a checkpoint: `with doctor.phase("checkpoint"):`."""
+        return contextlib.nullcontext() if self._history is None else self._history.phase(str(name))
+
+    def waits(self) -> None:
+        """Say that this step waits for other ranks from here on: before its first collective.
+
+        Without that, the times of steps are those of the slowest rank on all ranks. A model that is watched says it
+        by itself, when its backward pass makes the first gradient.
+        """
+        if self._history is not None:
+            self._history.waits()
 
     def watch(self, model: Any = None, loader: Any = None, depth: int = 2) -> None:
         """Also record which modules of a model run, to a depth, and how long a DataLoader's workers take for a batch.
@@ -171,11 +198,13 @@ class Doctor:
         Call it before the first batch is taken from the loader.
         """
         try:
-            from tb_ddp_doctor.capture.watch import Watched
+            from tb_ddp_doctor.capture.watch import Watched, watch_first_gradient
 
             self._watched = self._watched or Watched(self._scratch)
             if model is not None:
                 self._watched.watch_model(model, depth)
+                if self._keeps_history:
+                    watch_first_gradient(model, self.waits)
                 if self._ranges is not None:
                     self._ranges.watch(model, self._watched.modules())
             if loader is not None:
@@ -194,6 +223,8 @@ class Doctor:
         try:
             self._due = _NEVER
             self._hang.close()
+            if self._history is not None:
+                self._history.close()
             if self._ranges is not None:
                 self._ranges.close()
             self._drop("the training ends")
@@ -256,6 +287,12 @@ class Doctor:
             on_verdict=self._on_verdict,
         )
         self._who = {"rank": self._rank, "world_size": world_size, "node": node}
+        if self._keeps_history:
+            from tb_ddp_doctor.history.write import StepRecorder
+
+            max_bytes = None if max_gb is None else max_gb * 1e8 / max(world_size, 1)
+            self._history = StepRecorder(self._logdir, self._rank, world_size, node, max_bytes=max_bytes)
+            self._history.start()
         atexit.register(self.close)
         agent.start()
         self._hang.start()

@@ -86,6 +86,18 @@ class Watched:
                 folder.rmdir()
 
 
+def watch_first_gradient(model: Any, ready: Callable[[], None]) -> None:
+    """Call `ready` in each backward pass once the first gradients exist: collectives of gradients come after that.
+
+    That is the gradient of the last parameter. Parameters that take no such hook, as some
+    that are sharded, call nothing.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with contextlib.suppress(AttributeError, RuntimeError):
+        for parameter in trained[-1:]:
+            parameter.register_post_accumulate_grad_hook(lambda _: ready())
+
+
 class _Marks:
     """Marks the calls of a module, which may be within each other."""
 

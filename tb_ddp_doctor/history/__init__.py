@@ -1,0 +1,1 @@
+"""The time of every step of a job, hours or weeks of them: recorded by `Doctor`, read and summarised here."""

@@ -1,0 +1,75 @@
+"""The file format of step times: one file a rank and process, to which blocks are appended and nothing else is done.
+
+    file    head (128 bytes), block, block, ...
+    head    magic "DDPSTEP1", rank, world size, start of the process, node, checksum
+    block   head (32 bytes): magic, kind, columns, rows, first step, begin, checksum of the head and the payload
+    payload of steps: a column of lengths, µs, uint32 (0: not timed, as while a profiler records); then, where the
+            columns say so, one of times until the rank waits for other ranks, µs, uint32 (0: unknown)
+    payload of phases: rows of begin, end and name
+
+All little-endian. A block's steps follow one another in number and in time: the first begins at the block's begin, each
+other one where the one before it ends. A step takes 8 bytes at most. A block that was torn by a crash or damaged costs
+itself: the next one is found by its magic and believed by its checksum.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Log directories keep the files of step times in this folder.
+FOLDER = "history"
+SUFFIX = ".steps"
+FILE_MAGIC = b"DDPSTEP1"
+BLOCK_MAGIC = b"DDPb"
+STEPS, PHASES = 0, 1
+#: Bit of a block's columns: the second column is there.
+HAS_BUSY = 1
+#: magic, rank, world size, start of the process (ns since 1970), node.
+FILE_HEAD = struct.Struct("<8sIIq100s")
+#: magic, kind, columns, rows, first step, begin (ns since 1970).
+BLOCK_HEAD = struct.Struct("<4sHHIqq")
+CHECKSUM = struct.Struct("<I")
+#: Bytes of a file's head and of a block's, with their checksums.
+FILE_HEAD_BYTES = FILE_HEAD.size + CHECKSUM.size
+BLOCK_HEAD_BYTES = BLOCK_HEAD.size + CHECKSUM.size
+#: A phase: begin and end in ns since 1970, and its name in UTF-8.
+PHASE_ROW = np.dtype([("begin_ns", "<i8"), ("end_ns", "<i8"), ("name", "S32")])
+#: The longest step that fits into a column, µs: 71 minutes. Longer ones are written as this.
+LONGEST_US = 2**32 - 1
+
+
+def file_head(rank: int, world_size: int, started_ns: int, node: str) -> bytes:
+    """The first bytes of a file; a node's name of more than 100 bytes is cut."""
+    head = FILE_HEAD.pack(FILE_MAGIC, rank, world_size, started_ns, node.encode("utf-8", "replace")[:100])
+    return head + CHECKSUM.pack(zlib.crc32(head))
+
+
+def steps_block(first_step: int, begin_ns: int, steps_us: NDArray[Any], busy_us: NDArray[Any] | None) -> bytes:
+    """A block of steps with consecutive numbers: their lengths, and the times until each waits, both shape (N,), µs."""
+    columns = [steps_us] if busy_us is None else [steps_us, busy_us]
+    payload = b"".join(np.clip(column, 0, LONGEST_US).astype("<u4").tobytes() for column in columns)
+    return _block(STEPS, 0 if busy_us is None else HAS_BUSY, len(steps_us), first_step, begin_ns, payload)
+
+
+def phases_block(rows: NDArray[Any]) -> bytes:
+    """A block of phases, rows of `PHASE_ROW`."""
+    return _block(PHASES, 0, len(rows), 0, int(rows["begin_ns"][0]) if len(rows) else 0, rows.tobytes())
+
+
+def payload_bytes(kind: int, columns: int, rows: int) -> int | None:
+    """How long the payload of a block is that says this in its head; None where no block says so."""
+    if kind == STEPS and columns in (0, HAS_BUSY):
+        return rows * 4 * (2 if columns & HAS_BUSY else 1)
+    if kind == PHASES and columns == 0:
+        return rows * PHASE_ROW.itemsize
+    return None
+
+
+def _block(kind: int, columns: int, rows: int, first_step: int, begin_ns: int, payload: bytes) -> bytes:
+    head = BLOCK_HEAD.pack(BLOCK_MAGIC, kind, columns, rows, first_step, begin_ns)
+    return head + CHECKSUM.pack(zlib.crc32(payload, zlib.crc32(head))) + payload
