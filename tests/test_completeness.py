@@ -168,7 +168,7 @@ def test_a_rank_serves_for_the_steps_that_it_has_whole(step: int) -> None:
         assert job.ranks.tolist() == [0, 1, 2] and job.steps.tolist() == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("set_ms", [25, 800])
+@pytest.mark.parametrize("set_ms", [8, 25, 800])
 @pytest.mark.parametrize(("at", "steps"), [(0.35, [4, 5, 6]), (0.6, [1, 2, 3])])
 def test_a_rank_whose_clock_is_set_serves_for_the_steps_before_or_after(
     set_ms: int, at: float, steps: list[int]

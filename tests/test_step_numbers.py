@@ -8,6 +8,7 @@ import traces
 from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.plausible import without
 from tb_ddp_doctor.job.step_numbers import same_numbers
 
 #: Rank 1 computes longer in each step, and counts from another number.
@@ -74,6 +75,18 @@ def test_a_clock_that_is_set_within_the_record_moves_no_number(set_ms: int) -> N
     assert {rank: one.steps.number.tolist() for rank, one in numbers.items()} == {
         rank: one.steps.number.tolist() for rank, one in ranks.items()
     }
+
+
+@pytest.mark.parametrize("clock_ms", [-60, 60])
+def test_a_rank_that_recorded_fewer_steps_by_a_clock_that_is_off_keeps_their_numbers(clock_ms: int) -> None:
+    read = traces.read(traces.repeat(STEP.format(number=2), 6))
+    events = read[1].events
+    off = replace(events, start_ns=events.start_ns + clock_ms * traces.MS)
+    (fourth,) = (name for name, text in enumerate(read[1].strings) if text == "ProfilerStep#4")
+    begins = off.start_ns[events.name == fourth].min()
+    part = without(replace(read[1], events=off), off.start_ns < begins, [])
+    numbers, said = same_numbers({rank: digest(trace) for rank, trace in (read | {1: part}).items()})
+    assert not said and numbers[1].steps.number.tolist() == [4, 5, 6, 7]
 
 
 def test_steps_without_collectives_tell_nothing_of_numbers() -> None:

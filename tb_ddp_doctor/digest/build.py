@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.digest import owners
 from tb_ddp_doctor.digest.allocator import ON_CPU
-from tb_ddp_doctor.digest.attention import attention, on_scores
+from tb_ddp_doctor.digest.attention import attention
 from tb_ddp_doctor.digest.collectives import device_collectives, host_collectives
 from tb_ddp_doctor.digest.copies import copies
 from tb_ddp_doctor.digest.device_clock import corrected
@@ -46,7 +46,7 @@ from tb_ddp_doctor.digest.model import (
 )
 from tb_ddp_doctor.digest.op_stalls import no_op_stalls, op_stalls, stalls
 from tb_ddp_doctor.digest.operators import operators
-from tb_ddp_doctor.digest.optimizer import of_single_tensors, optimizer
+from tb_ddp_doctor.digest.optimizer import optimizer
 from tb_ddp_doctor.digest.order import before_launch, broken_order
 from tb_ddp_doctor.digest.phases import (
     device_phases,
@@ -61,6 +61,7 @@ from tb_ddp_doctor.digest.purposes import with_purposes
 from tb_ddp_doctor.digest.rank_track import rank_track
 from tb_ddp_doctor.digest.redundant import redundant
 from tb_ddp_doctor.digest.roofline import no_roofline, roofline
+from tb_ddp_doctor.digest.set_back import one_side
 from tb_ddp_doctor.digest.starvation import blocking_calls, no_blocking, recording, starvation
 from tb_ddp_doctor.digest.steps import NO_STEP, UPDATE, device_windows, host_steps, repeated_steps, step_of, updates
 from tb_ddp_doctor.digest.trace_contents import MARKED, trace_contents
@@ -84,6 +85,14 @@ def digest(trace: RankTrace) -> RankDigest:
     """Reduce a trace to what the job needs of it. A trace without events gives a digest without steps."""
     read = without_copies(replace(trace, strings=tuple(text[:_MOST_LETTERS] for text in trace.strings)))
     rows = DeviceRows.of(read.events)
+    side = one_side(read, rows)
+    if side is not read:
+        found = _digest(side, DeviceRows.of(side.events))
+        return replace(found, contents=replace(found.contents, clock_set_back=True))
+    return _digest(read, rows)
+
+
+def _digest(read: RankTrace, rows: DeviceRows) -> RankDigest:
     trace = plausible(read, rows)
     if trace is not read:
         rows = DeviceRows.of(trace.events)
@@ -123,7 +132,6 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         host, device, steps, layers, blocked, calls, updates, stuck.intervals, phases, meetings
     )
     parameters = gradients(host, device, steps, phase, words)
-    scores, alone = on_scores(host, device), of_single_tensors(host, device)
     return RankDigest(
         file=trace.file,
         header=trace.header,
@@ -149,8 +157,8 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
             copies=copies(device, steps, layers, calls.over(Starved.COPY)),
             gemms=gemms(device, steps),
             flops=flops(host, steps),
-            optimizer=optimizer(host, device, steps, alone),
-            attention=attention(host, device, steps, scores),
+            optimizer=optimizer(host, device, steps),
+            attention=attention(host, device, steps),
             redundant=redundant(host, device, steps),
             recording_ns=recording(host, device, steps),
             graph_walks=graph_walks(host, steps),
@@ -170,7 +178,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         op_stalls=op_stalls(host, device, steps, layers, stuck, words),
         memory=memory(host, number, steps, phases, found, words),
         track=played,
-        roofline=roofline(host, device, row_end_ns, parameters, scores, alone, words),
+        roofline=roofline(host, device, row_end_ns, parameters, words),
         gradients=parameters,
         contents=contents,
         warnings=(*trace.warnings, *_joining_warnings(device, number, rows)),

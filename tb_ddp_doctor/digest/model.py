@@ -454,11 +454,6 @@ class RooflineCalls(msgspec.Struct, frozen=True, eq=False):
     count: Ints
     kernels: Ints
     total_ns: Ints
-    #: Of that, products of attention scores and other ops on them (see `digest.attention`), and an optimizer's updates
-    #: of single tensors (see `digest.optimizer`).
-    score_products_ns: Ints
-    score_passes_ns: Ints
-    updates_ns: Ints
     #: The least work of one call: floating-point operations, bytes read and written; 0 if it is not known.
     flops: Ints
     read_bytes: Ints
@@ -927,6 +922,8 @@ class TraceContents(msgspec.Struct, frozen=True):
     graph_launches: int
     #: The library that sends tokens to their experts and back, such as "DeepEP"; "" if none does.
     expert_library: str
+    #: Whether the rank's clock was set back within the record, so that steps on one side of that are left out.
+    clock_set_back: bool = False
 
 
 class RankDigest(msgspec.Struct, frozen=True, eq=False):

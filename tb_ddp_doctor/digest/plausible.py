@@ -65,7 +65,7 @@ def plausible(trace: RankTrace, device: DeviceRows) -> RankTrace:
             losses = Losses()
             losses.add(Loss.IMPOSSIBLE, 0, f"{trace.strings[events.name[new[0]]][:_MOST_LETTERS]} {why}", len(new))
             warnings += losses.warnings(trace.file)
-    return _without(trace, impossible, warnings) if warnings else trace
+    return without(trace, impossible, warnings) if warnings else trace
 
 
 def without_copies(trace: RankTrace) -> RankTrace:
@@ -77,7 +77,7 @@ def without_copies(trace: RankTrace) -> RankTrace:
     found[copies] = True
     losses = Losses()
     losses.add(Loss.DOUBLED, 0, trace.strings[trace.events.name[copies[0]]][:_MOST_LETTERS], len(copies))
-    return _without(trace, found, losses.warnings(trace.file))
+    return without(trace, found, losses.warnings(trace.file))
 
 
 def _copies(events: Events) -> Ints:
@@ -107,7 +107,8 @@ def _starting_together(start_ns: Ints) -> Ints:
     return np.sort(order[together])
 
 
-def _without(trace: RankTrace, lost: Mask, warnings: Iterable[FileWarning]) -> RankTrace:
+def without(trace: RankTrace, lost: Mask, warnings: Iterable[FileWarning]) -> RankTrace:
+    """The trace without some of its events (a mask of shape (events,)), and with these warnings."""
     events, kept = trace.events, ~lost
     return replace(
         trace,

@@ -204,11 +204,11 @@ def _few_steps(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks that have far fewer steps than most."""
     counts = {rank: len(digest.steps) for rank, digest in digests.items()}
     usual = sorted(counts.values())[len(counts) // 2]
-    least = min(usual, max(LEAST_STEPS, LEAST_SHARE * usual))
+    share = {rank: LEAST_SIDE if digest.contents.clock_set_back else LEAST_SHARE for rank, digest in digests.items()}
     return {
         rank: Damage(None, f"it has {count} step{'s'[: count != 1]}, and other ranks have {usual}")
         for rank, count in counts.items()
-        if count < least
+        if count < min(usual, max(LEAST_STEPS, share[rank] * usual))
     }
 
 

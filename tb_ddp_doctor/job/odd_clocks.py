@@ -21,7 +21,7 @@ from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: Ends of one collective that are further apart are on clocks that jump, ns, as NTP makes them from 128 ms on; and as
 #: many times the usual spread.
-JUMP_NS = 20_000_000
+JUMP_NS = 4_000_000
 JUMP_RESIDUALS = 20
 #: On either side of a jump, collectives are late by the same time, to within this share of the jump. A clock that runs
 #: at another pace gets later from step to step.

@@ -4,8 +4,8 @@ A rank that was restarted, or whose profiler was started by another call, counts
 All ranks end a collective at once, so steps that have the same number and whose last collectives end further apart are
 not the same step: then the rank's numbers are moved until they are. Only those steps tell: where gradients are
 accumulated, a rank may fall behind by whole steps until the next AllReduce. Steps at no time in common are other steps.
-No number is moved where a clock is off or was set instead: the first or the last steps end together, or both records
-have the same numbers, whose steps are always as far apart.
+No number is moved where a clock is off or was set instead: the first or the last steps end together, or the reference
+has all of the numbers too, whose steps are always as far apart.
 Clocks may be apart by steps as well as numbers: where collectives have sequence numbers, these tell, and no clock does.
 
     rank 0  |2   |3   |4   |5
@@ -128,7 +128,8 @@ def _move(digest: RankDigest, reference: RankDigest, limit: float) -> int:
     last = int(reference.steps.number[0] - digest.steps.number[0])
     moves = _possible(mine, its, range(last - len(digest.steps) + 1, last + len(reference.steps)), limit)
     best = min(moves, key=lambda move: move.score, default=None)
-    if now and best and np.array_equal(mine.number, its.number) and now.uneven_ns <= best.uneven_ns + _AS_EVEN_NS:
+    has_the_same = np.isin(mine.number, its.number).all()
+    if now and best and has_the_same and now.uneven_ns <= best.uneven_ns + _AS_EVEN_NS:
         return 0
     return best.by if best and best.apart_ns < limit and best.uneven_ns <= most_uneven else 0
 
