@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tb_ddp_doctor import api
-from tb_ddp_doctor.findings import Account, FloorKind
+from tb_ddp_doctor.findings import Account, Diagnosis, FloorKind
 
 DEMO = Path(__file__).parents[1] / "demo_logs"
 #: Rows of bfloat16: 134.2 MB. Read and written once, that takes 80.1 us at the 3.35 TB/s of an H100.
@@ -17,10 +17,19 @@ SIZES, LEAST_US = [16384, 4096], 2 * 2 * 16384 * 4096 / 3.35e6
 H100 = "NVIDIA H100 80GB HBM3"
 #: Operator, and how long its kernel takes, us.
 Op = tuple[str, float]
+#: Sizes and types of its inputs in place of `SIZES`, by operator.
+Given = dict[str, tuple[list[list[int]], list[str]]]
 
 
-def account(folder: Path, *ops: Op, device: str = H100, shapes: bool = True) -> Account:
+def account(folder: Path, *ops: Op, device: str = H100, shapes: bool = True, inputs: Given | None = None) -> Account:
     """The account of a rank that runs these operators on rows of `SIZES`, in each of three steps."""
+    return diagnosis(folder, *ops, device=device, shapes=shapes, inputs=inputs).account
+
+
+def diagnosis(
+    folder: Path, *ops: Op, device: str = H100, shapes: bool = True, inputs: Given | None = None
+) -> Diagnosis:
+    """The diagnosis of such a rank."""
     events: list[dict[str, Any]] = []
 
     def add(category: str, name: str, at: float, length: float, tid: int, **args: Any) -> None:
@@ -35,11 +44,8 @@ def account(folder: Path, *ops: Op, device: str = H100, shapes: bool = True) -> 
         done = max(done, begin)
         for index, (name, length) in enumerate(ops):
             at = begin + 10 * index
-            given = {
-                "Input Dims": [SIZES, []],
-                "Input type": ["c10::BFloat16", "Scalar"],
-                "Concrete Inputs": ["", "-1"],
-            }
+            dims, types = (inputs or {}).get(name, ([SIZES, []], ["c10::BFloat16", "Scalar"]))
+            given = {"Input Dims": dims, "Input type": types, "Concrete Inputs": [""] * (len(dims) - 1) + ["-1"]}
             add("cpu_op", name, at, 8, 1, **(given if shapes else {}))
             number += 1
             add("cuda_runtime", "cudaLaunchKernel", at + 2, 4, 1, correlation=number)
@@ -58,7 +64,7 @@ def account(folder: Path, *ops: Op, device: str = H100, shapes: bool = True) -> 
     head = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": device, "numSms": 132, "computeMajor": 9}]}
     text = json.dumps({**head, "distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": events})
     (folder / "rank0.pt.trace.json").write_text(text)
-    return api.diagnose(folder, cache=None)[0].account
+    return api.diagnose(folder, cache=None)[0]
 
 
 def us(account: Account, kind: FloorKind) -> float:
@@ -108,6 +114,26 @@ def test_of_an_unknown_device_nothing_is_modelled(tmp_path: Path) -> None:
     found = account(tmp_path, ("aten::gelu", 400), device="Some GPU")
     assert us(found, "not-modelled") == pytest.approx(400, abs=1)
     assert any("Some GPU" in line.note for line in found.floor_lines)
+    assert sums(found)
+
+
+def test_what_a_fault_removes_is_not_charged_again(tmp_path: Path) -> None:
+    # 64 heads of 1,024 queries: the softmax's scores are what fused attention never writes; gelu has its own 100 us.
+    inputs: Given = {
+        "aten::bmm": ([[64, 1024, 64], [64, 64, 1024]], ["c10::BFloat16"] * 2),
+        "aten::baddbmm": ([[64, 1024, 64], [64, 1024, 1024], [64, 1024, 64]], ["c10::BFloat16"] * 3),
+        "aten::_softmax": ([[64, 1024, 1024], []], ["c10::BFloat16", "Scalar"]),
+    }
+    ops = [("aten::bmm", 50), ("aten::_softmax", 900), ("aten::baddbmm", 50), ("aten::gelu", LEAST_US + 100)]
+    whole = diagnosis(tmp_path, *ops, inputs=inputs)
+    found, charged = whole.account, whole.findings[0]
+    assert charged.rule == "unfused-attention"
+    assert charged.cost_ms > 0.8
+    # 268.4 MB in 0.9 ms.
+    assert "softmax of 64x1024x1024, 0.90 ms in 1 call, 298 GB/s (8.9 %); bmm of 64x1024x64" in charged.why
+    line = next(line for line in found.floor_lines if line.kind == "below-attainable")
+    # The products take 46 us each at the least.
+    assert line.by_class == pytest.approx({"elementwise": 0.100, "GEMM": 0.007}, abs=0.001)
     assert sums(found)
 
 

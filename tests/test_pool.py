@@ -142,6 +142,31 @@ def test_a_file_that_takes_more_than_it_may_costs_itself(name: str, said: str, m
     assert [outcomes[Path(other)].result() for other in ("a1", "a2")] == ["a1", "a2"]
 
 
+def work_among_others(path: Path) -> str:
+    """Takes 0.6 s of CPU time of a core that three other processes want too."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+    try:
+        time.sleep(0.3)
+        began = time.process_time()
+        while time.process_time() - began < 0.6:
+            pass
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    return path.name
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how long a process waits for a core")
+def test_a_busy_machine_makes_no_file_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "limits_for", lambda *_: Limits(1.5, 60, 1 << 32))
+    began = time.monotonic()
+    [(_, found)] = pool.run(work_among_others, [(Path("busy"), 1)], gives=str)
+    assert time.monotonic() - began > 1.5
+    assert found.result() == "busy"
+
+
 def work_of_part(path: ProcessPath) -> str:
     """Half a second of CPU time, or for ever."""
     began = time.process_time()

@@ -3,8 +3,9 @@
     floor = limit + below attainable + avoidable traffic + below link speed + not modelled
 
 in integer ns summed over ranks and steps, by the same replay as the account. On top of the job without any fault, the
-steps are played without each part in turn: device time above attainable first, then the reads that fusion avoids, then
-exposed communication below the link's speed, then the kernels whose work is not known. Each line is what its play takes
+steps are played without each part in turn: device time above attainable first, of what the fixes leave of each call,
+then the reads that fusion avoids, then exposed communication below the link's speed, then the kernels whose work is not
+known. Each line is what its play takes
 away beyond those before it, so that overlap and the critical path count; the limit is what the last play leaves.
 """
 
@@ -31,8 +32,8 @@ def floor_lines(savings: Savings, roofline: JobRoofline, link_excess_ns: Ints | 
     lines = _Lines(savings, floor_ns)
     if not savings.whatif.plays:
         return lines.of({"not-modelled": floor_ns}, {}, {"not-modelled": _NO_REPLAY})
-    times = roofline.times
     without = savings.faultless
+    times = roofline.times_without(without.of_calls)
     left = {"floor": floor_ns}
     cuts: dict[FloorKind, Change | None] = {
         "below-attainable": _rows(_sum_of(list(times.above.values()))),

@@ -8,7 +8,7 @@ second multiplying it. Whatever else then has an input of that shape, forward or
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -26,20 +26,34 @@ from tb_ddp_doctor.trace.model import Ints
 Matrices: TypeAlias = tuple[int, int, int]
 
 
-def attention(host: HostCalls, device: DeviceEvents, steps: Steps) -> AttentionWork:
-    """The attention of the steps."""
-    size, step = len(steps), device.step
+class OnScores(NamedTuple):
+    """Which device events read or write a score matrix: products, and all others."""
+
+    products: Mask
+    passes: Mask
+
+
+def on_scores(host: HostCalls, device: DeviceEvents) -> OnScores:
+    """The device events of the steps that read or write a score matrix."""
     with_shape = host.is_operator & (host.shape >= 0)
     is_product = with_shape & host.named(names.is_batched_product)
     scores = _scores(host, is_product, np.flatnonzero(with_shape & host.named(names.is_softmax)))
     product, other = np.zeros(len(device), np.bool_), np.zeros(len(device), np.bool_)
     if scores:
-        known = np.flatnonzero(device.computes & device.is_launched & (step >= 0))
+        known = np.flatnonzero(device.computes & device.is_launched & (device.step >= 0))
         inside = host.around(device.launch[known], with_shape)
         known, operator = known[inside >= 0], inside[inside >= 0]
         touches = _touches(host, operator, is_product, scores)
         product[known] = touches & is_product[operator]
         other[known] = touches & ~is_product[operator]
+    return OnScores(product, other)
+
+
+def attention(host: HostCalls, device: DeviceEvents, steps: Steps, found: OnScores) -> AttentionWork:
+    """The attention of the steps."""
+    size, step = len(steps), device.step
+    product, other = found
+    with_shape = host.is_operator & (host.shape >= 0)
     longest_start, longest_end = longest(step, other, device.start_ns, device.length_ns, size)
     fallback = host.start_ns[with_shape & host.named(names.is_attention_fallback)]
     return AttentionWork(

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.digest import owners
 from tb_ddp_doctor.digest.allocator import ON_CPU
-from tb_ddp_doctor.digest.attention import attention
+from tb_ddp_doctor.digest.attention import attention, on_scores
 from tb_ddp_doctor.digest.collectives import device_collectives, host_collectives
 from tb_ddp_doctor.digest.copies import copies
 from tb_ddp_doctor.digest.device_clock import corrected
@@ -46,7 +46,7 @@ from tb_ddp_doctor.digest.model import (
 )
 from tb_ddp_doctor.digest.op_stalls import no_op_stalls, op_stalls, stalls
 from tb_ddp_doctor.digest.operators import operators
-from tb_ddp_doctor.digest.optimizer import optimizer
+from tb_ddp_doctor.digest.optimizer import of_single_tensors, optimizer
 from tb_ddp_doctor.digest.order import before_launch, broken_order
 from tb_ddp_doctor.digest.phases import (
     device_phases,
@@ -132,6 +132,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         host, device, steps, layers, blocked, calls, updates, stuck.intervals, phases, meetings
     )
     parameters = gradients(host, device, steps, phase, words)
+    scores, alone = on_scores(host, device), of_single_tensors(host, device)
     return RankDigest(
         file=trace.file,
         header=trace.header,
@@ -157,8 +158,8 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
             copies=copies(device, steps, layers, calls.over(Starved.COPY)),
             gemms=gemms(device, steps),
             flops=flops(host, steps),
-            optimizer=optimizer(host, device, steps),
-            attention=attention(host, device, steps),
+            optimizer=optimizer(host, device, steps, alone),
+            attention=attention(host, device, steps, scores),
             redundant=redundant(host, device, steps),
             recording_ns=recording(host, device, steps),
             graph_walks=graph_walks(host, steps),
@@ -178,7 +179,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         op_stalls=op_stalls(host, device, steps, layers, stuck, words),
         memory=memory(host, number, steps, phases, found, words),
         track=played,
-        roofline=roofline(host, device, row_end_ns, parameters, words),
+        roofline=roofline(host, device, row_end_ns, parameters, scores, alone, words),
         gradients=parameters,
         contents=contents,
         warnings=(*trace.warnings, *_joining_warnings(device, number, rows)),

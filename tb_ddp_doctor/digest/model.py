@@ -28,7 +28,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 6
+MEANING = 7
 
 
 class RankOwner(IntEnum):
@@ -454,6 +454,11 @@ class RooflineCalls(msgspec.Struct, frozen=True, eq=False):
     count: Ints
     kernels: Ints
     total_ns: Ints
+    #: Of that, products of attention scores and other ops on them (see `digest.attention`), and an optimizer's updates
+    #: of single tensors (see `digest.optimizer`).
+    score_products_ns: Ints
+    score_passes_ns: Ints
+    updates_ns: Ints
     #: The least work of one call: floating-point operations, bytes read and written; 0 if it is not known.
     flops: Ints
     read_bytes: Ints

@@ -10,17 +10,23 @@ from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import OptimizerWork, Steps
 from tb_ddp_doctor.digest.steps import within
 from tb_ddp_doctor.digest.sums import count, total
+from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.trace import names
 
 
-def optimizer(host: HostCalls, device: DeviceEvents, steps: Steps) -> OptimizerWork:
-    """The optimizer of the steps, and the kernels that it launches."""
-    size, step, start = len(steps), device.step, device.start_ns
-    updates = host.is_annotation & host.named(names.is_optimizer_step)
-    update_start, update_end = host.start_ns[updates], host.end_ns[updates]
+def of_single_tensors(host: HostCalls, device: DeviceEvents) -> Mask:
+    """The device events of the steps with which an optimizer updates single tensors."""
     # Products of matrices, as of optimizers that orthogonalise, are no loop of small operations.
-    alone = device.computes & device.is_launched & (step >= 0) & ~device.named(_takes_many)
-    alone[alone] = host.around(device.launch[alone], updates) >= 0
+    alone = device.computes & device.is_launched & (device.step >= 0) & ~device.named(_takes_many)
+    alone[alone] = host.around(device.launch[alone], _is_update(host)) >= 0
+    return alone
+
+
+def optimizer(host: HostCalls, device: DeviceEvents, steps: Steps, alone: Mask) -> OptimizerWork:
+    """The optimizer of the steps, and the kernels that it launches; `alone` are those `of_single_tensors`."""
+    size, step, start = len(steps), device.step, device.start_ns
+    updates = _is_update(host)
+    update_start, update_end = host.start_ns[updates], host.end_ns[updates]
     first, last = steps.end_ns.copy(), steps.start_ns.copy()
     np.minimum.at(first, step[alone], start[alone])
     np.maximum.at(last, step[alone], device.end_ns[alone])
@@ -35,6 +41,10 @@ def optimizer(host: HostCalls, device: DeviceEvents, steps: Steps) -> OptimizerW
         optimizer_start_ns=first,
         optimizer_end_ns=last,
     )
+
+
+def _is_update(host: HostCalls) -> Mask:
+    return host.is_annotation & host.named(names.is_optimizer_step)
 
 
 def _takes_many(kernel: str) -> bool:

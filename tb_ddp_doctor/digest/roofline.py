@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest import operator_work
+from tb_ddp_doctor.digest.attention import OnScores
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
@@ -50,14 +51,23 @@ class _Signature(msgspec.Struct, frozen=True):
 def no_roofline() -> Roofline:
     """That of a rank without kernels."""
     index, nothing = np.empty(0, np.int32), np.empty(0, np.int64)
-    calls = RooflineCalls(*(index,) * 6, *(nothing,) * 8)
+    calls = RooflineCalls(*(index,) * 6, *(nothing,) * 11)
     return Roofline(calls, RooflineRows(index, index, nothing, nothing), Avoidable(index, nothing, nothing))
 
 
 def roofline(
-    host: HostCalls, device: DeviceEvents, row_end_ns: Ints, parameters: Gradients, words: Vocabulary
+    host: HostCalls,
+    device: DeviceEvents,
+    row_end_ns: Ints,
+    parameters: Gradients,
+    scores: OnScores,
+    updates: Mask,
+    words: Vocabulary,
 ) -> Roofline:
-    """The work of the steps' kernels; `row_end_ns` is when each row of the track ends on the host, shape (rows,)."""
+    """The work of the steps' kernels; `row_end_ns` is when each row of the track ends on the host, shape (rows,).
+
+    `scores` and `updates` flag device events (see `digest.attention` and `digest.optimizer`).
+    """
     events = np.flatnonzero((device.step >= 0) & ~device.communicates)
     if not len(events):
         return no_roofline()
@@ -86,6 +96,9 @@ def roofline(
             count=np.bincount(signature, minlength=size).astype(np.int64),
             kernels=np.bincount(signature, calls.kernels, size).astype(np.int64),
             total_ns=_summed(signature, calls.total_ns, size),
+            score_products_ns=_summed(signature, calls.time_of(scores.products), size),
+            score_passes_ns=_summed(signature, calls.time_of(scores.passes), size),
+            updates_ns=_summed(signature, calls.time_of(updates), size),
             flops=column["flops"],
             read_bytes=column["read"],
             written_bytes=column["written"],
@@ -110,6 +123,8 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
     last: Ints
     kernels: Ints
     total_ns: Ints
+    #: The device events of all calls, one call after the other.
+    events: Ints
 
     @classmethod
     def of(cls, host: HostCalls, device: DeviceEvents, events: Ints) -> _Calls:
@@ -141,7 +156,14 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             last=events[last],
             kernels=np.diff(np.append(first, len(events))),
             total_ns=np.add.reduceat(length, first),
+            events=events,
         )
+
+    def time_of(self, chosen: Mask) -> Ints:
+        """The time of each call's chosen device events."""
+        begins = np.cumsum(self.kernels) - self.kernels
+        time: Ints = np.add.reduceat(np.where(chosen, self.device.length_ns, 0)[self.events], begins)
+        return time
 
     def signatures(self, parameters: int) -> tuple[Ints, list[_Signature]]:
         """The signature of each call, and what the signatures are; `parameters` are the model's, in elements."""

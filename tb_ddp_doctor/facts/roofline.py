@@ -55,6 +55,8 @@ class KernelRoof(msgspec.Struct, frozen=True, eq=False):
     peak_bandwidth: float
     #: Whether all that one call reads and writes fits in the L2 cache.
     fits_cache: bool
+    #: Whether it multiplies, reads or writes attention scores.
+    on_scores: bool
     #: The rank (index) with the longest call, and that call on its own clock.
     rank: int
     start_ns: int
@@ -92,17 +94,33 @@ class RooflineTimes(msgspec.Struct, frozen=True, eq=False):
     possible: tuple[Ints, ...]
 
 
+class RankCalls(msgspec.Struct, frozen=True, eq=False):
+    """The calls of one rank, K rows of its `RooflineCalls`."""
+
+    digest: RankDigest
+    #: None where the device is not known.
+    roofs: Roofs | None
+    #: The least time of one call, ns; NaN where it is not modelled, shape (K,).
+    attainable_ns: Floats
+
+
 class JobRoofline(msgspec.Struct, frozen=True, eq=False):
     """The roofline of a job."""
 
     #: Those with most time above attainable first.
     kernels: tuple[KernelRoof, ...]
     times: RooflineTimes
+    #: What each rank's calls may take, by rank.
+    ranks: tuple[RankCalls, ...]
     #: Name of the device, its peaks, and where they come from; None where they are not known.
     device: str
     roofs: Roofs | None
     #: Sentences on what could not be modelled, and on what to record.
     notes: tuple[str, ...]
+
+    def times_without(self, removed: tuple[Floats, ...] | None) -> RooflineTimes:
+        """The times of what is left once a share of each call is removed, as `Change.of_calls` has it."""
+        return self.times if removed is None else _times(self.ranks, removed)
 
     @property
     def modelled_share(self) -> float:
@@ -115,12 +133,13 @@ class JobRoofline(msgspec.Struct, frozen=True, eq=False):
 def roofline(facts: Facts) -> JobRoofline:
     """The job's roofline: of a job without a device, or of an unknown one, nothing is modelled."""
     job = facts.job
-    known = [_roofs(digest, facts) for digest in job.digests]
-    attainable = [_attainable_ns(digest, each) for digest, each in zip(job.digests, known, strict=True)]
-    found = next((each for each in known if each), None)
+    known = [(digest, _roofs(digest, facts)) for digest in job.digests]
+    ranks = tuple(RankCalls(digest, each, _attainable_ns(digest, each)) for digest, each in known)
+    found = next((each for _, each in known if each), None)
     return JobRoofline(
-        kernels=_kernels(job, known, attainable),
-        times=_times(job.digests, known, attainable),
+        kernels=_kernels(job, ranks),
+        times=_times(ranks, [np.zeros(len(one.attainable_ns)) for one in ranks]),
+        ranks=ranks,
         device=job.digests[0].device if job.digests else "",
         roofs=found,
         notes=tuple(_notes(job, found)),
@@ -155,8 +174,8 @@ def _attainable_ns(digest: RankDigest, known: Roofs | None) -> Floats:
     return np.where(modelled, np.maximum(np.maximum(moves, computes) * 1e9, LEAST_NS), np.nan)
 
 
-def _times(digests: Sequence[RankDigest], known: Sequence[Roofs | None], attainable: Sequence[Floats]) -> RooflineTimes:
-    ranks = [_of_rank(*one) for one in zip(digests, known, attainable, strict=True)]
+def _times(every: Sequence[RankCalls], removed: Sequence[Floats]) -> RooflineTimes:
+    ranks = [_of_rank(*one) for one in zip(every, removed, strict=True)]
     return RooflineTimes(
         above={kind: tuple(above[kind] for above, *_ in ranks) for kind in CLASSES},
         not_modelled=tuple(unknown for _, unknown, _, _ in ranks),
@@ -165,12 +184,13 @@ def _times(digests: Sequence[RankDigest], known: Sequence[Roofs | None], attaina
     )
 
 
-def _of_rank(digest: RankDigest, known: Roofs | None, attainable: Floats) -> tuple[Ints, Ints, Ints, Ints]:
+def _of_rank(one: RankCalls, removed: Floats) -> tuple[Ints, Ints, Ints, Ints]:
     """Of each row of a rank's track: time above attainable by class, (classes, rows); of what is not modelled; and of
-    reads and writes that fusion avoids.
+    reads and writes that fusion avoids. `removed` is the share of each call that is no longer there, shape (K,).
 
     Kernels that run side by side take more together than their row: all of them count as much less.
     """
+    digest, known, attainable = one.digest, one.roofs, one.attainable_ns
     size, rows = len(digest.track), digest.roofline.rows
     device_ns = np.maximum(digest.track.device_ns, 0)
     above, nothing = np.zeros((len(CLASSES), size), np.int64), np.zeros(size, np.int64)
@@ -178,7 +198,8 @@ def _of_rank(digest: RankDigest, known: Roofs | None, attainable: Floats) -> tup
         return above, device_ns.copy(), nothing, nothing
     row, least = rows.row, attainable[rows.call] * rows.count
     modelled = ~np.isnan(least)
-    excess = np.maximum(rows.ns - np.where(modelled, least, rows.ns), 0.0)
+    remaining_ns = rows.ns * (1 - removed[rows.call])
+    excess = np.maximum(remaining_ns - np.where(modelled, least, remaining_ns), 0.0)
     took = np.bincount(row, np.maximum(rows.ns, 0), size)
     scale = np.minimum(device_ns / np.maximum(took, 1.0), 1.0)
     kind = digest.roofline.calls.kind[rows.call]
@@ -186,21 +207,28 @@ def _of_rank(digest: RankDigest, known: Roofs | None, attainable: Floats) -> tup
         mine = modelled & (kind == each)
         if mine.any():
             above[each] = np.bincount(row[mine], excess[mine], size) * scale
-    unknown = np.bincount(row[~modelled], rows.ns[~modelled], size) * scale
+    unknown = np.bincount(row[~modelled], remaining_ns[~modelled], size) * scale
     unknown = np.where(took > 0, unknown, device_ns).astype(np.int64)
-    left = np.maximum(device_ns - above.sum(axis=0) - unknown, 0)
+    gone = np.bincount(row, rows.ns - remaining_ns, size) * scale
+    left = np.maximum(device_ns - gone - above.sum(axis=0) - unknown, 0)
+    return above, unknown, *_fusible(digest, known.bandwidth, scale, left)
+
+
+def _fusible(digest: RankDigest, bandwidth: float, scale: Floats, left: Ints) -> tuple[Ints, Ints]:
+    """Reads that fusion avoids of each row, and writes that it may avoid, ns: at most the time `left` of the row."""
     fused = digest.roofline.avoidable
-    moved = (np.bincount(fused.row, column, size) for column in (fused.read_bytes, fused.written_bytes))
-    read, written = (amount / known.bandwidth * 1e9 for amount in moved)
+    moved = (np.bincount(fused.row, column, len(left)) for column in (fused.read_bytes, fused.written_bytes))
+    read, written = (amount / bandwidth * 1e9 for amount in moved)
     avoidable = np.minimum(read * scale, left).astype(np.int64)
-    return above, unknown, avoidable, np.minimum(written * scale, left - avoidable).astype(np.int64)
+    return avoidable, np.minimum(written * scale, left - avoidable).astype(np.int64)
 
 
-def _kernels(job: Job, known: Sequence[Roofs | None], attainable: Sequence[Floats]) -> tuple[KernelRoof, ...]:
+def _kernels(job: Job, ranks: Sequence[RankCalls]) -> tuple[KernelRoof, ...]:
     """All calls, ranks joined by what they call."""
     cells = sum(len(digest.steps) for digest in job.digests)
     found: dict[tuple[str, str, str, str, int], _Sum] = {}
-    for rank, (digest, roof, least) in enumerate(zip(job.digests, known, attainable, strict=True)):
+    for rank, one_rank in enumerate(ranks):
+        digest, roof, least = one_rank.digest, one_rank.roofs, one_rank.attainable_ns
         calls, text = digest.roofline.calls, digest.strings
         columns = (calls.name, calls.operator, calls.inputs, calls.dtype)
         names = zip(*([text[index] for index in column.tolist()] for column in columns), strict=True)
@@ -254,6 +282,8 @@ class _Sum:
             peak_flops=peak,
             peak_bandwidth=bandwidth,
             fits_cache=bool(known and 0 < moved <= known.cache),
+            on_scores=2 * int(calls.score_products_ns[index] + calls.score_passes_ns[index])
+            > int(calls.total_ns[index]),
             rank=rank,
             start_ns=int(calls.longest_start_ns[index]),
             end_ns=int(calls.longest_end_ns[index]),

@@ -24,6 +24,9 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     shared: Mapping[CpuTime, Floats] = msgspec.field(default_factory=dict)
     #: Device work that is removed, shape (R, S), ns.
     device_ns: Ints | None = None
+    #: Of which calls `device_ns` is taken: of each rank the share that is removed of each row of its `RooflineCalls`,
+    #: 0 to 1. What these do not hold, and all where None, is taken of all device work of the rank and step.
+    of_calls: tuple[Floats, ...] | None = None
     #: Device work that is removed from each row of each rank's `Track`, ns: of each rank an array of shape (rows,).
     #: It is removed after all else, from what that leaves of the row.
     row_ns: tuple[Ints, ...] | None = None
@@ -48,6 +51,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
             _larger(self.host, other.host),
             _larger(self.shared, other.shared),
             _sum(self.device_ns, other.device_ns),
+            _shares_by_rank(self.of_calls, other.of_calls),
             _sum_by_rank(self.row_ns, other.row_ns),
             _sum(self.transfer_ns, other.transfer_ns),
             _either(self.device_at_median, other.device_at_median),
@@ -77,6 +81,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
             {kind: share[ranks] for kind, share in self.host.items()},
             {kind: share[ranks] for kind, share in self.shared.items()},
             chosen(self.device_ns),
+            None if self.of_calls is None else tuple(self.of_calls[rank] for rank in ranks.tolist()),
             None if self.row_ns is None else tuple(self.row_ns[rank] for rank in ranks.tolist()),
             chosen(self.transfer_ns),
             chosen(self.device_at_median),
@@ -89,7 +94,11 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     def key(self) -> tuple[object, ...]:
         """A key for caches: equal for equal changes, and almost surely different for others."""
         amounts = ((name, _hashed(amount)) for name, amount in self._amounts() if amount is not None)
-        rows = [("row_ns", *map(_hashed, self.row_ns))] if self.row_ns is not None else []
+        rows = [
+            (name, *map(_hashed, amounts))
+            for name, amounts in (("of_calls", self.of_calls), ("row_ns", self.row_ns))
+            if amounts is not None
+        ]
         return (self.absent, self.no_host, *amounts, *rows)
 
     @property
@@ -115,6 +124,12 @@ def _sum_by_rank(one: tuple[Ints, ...] | None, other: tuple[Ints, ...] | None) -
     if one is None or other is None:
         return one if other is None else other
     return tuple(mine + more for mine, more in zip(one, other, strict=True))
+
+
+def _shares_by_rank(one: tuple[Floats, ...] | None, other: tuple[Floats, ...] | None) -> tuple[Floats, ...] | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return tuple(np.minimum(mine + more, 1.0) for mine, more in zip(one, other, strict=True))
 
 
 def _hashed(amount: Floats | Ints | Flags) -> int:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.digest.model import CpuTime, RooflineRows
 from tb_ddp_doctor.job.beginnings import Beginnings
 from tb_ddp_doctor.trace.model import Flags, Floats, Indices, Ints
 
@@ -203,6 +203,8 @@ class StepFrame(msgspec.Struct, frozen=True, eq=False):
     but_for_length: Ints
     #: These lengths, relative to the median step's, shape (S,).
     length: Floats
+    #: In which rows of its track each rank's calls of operators are.
+    calls: tuple[RooflineRows, ...]
 
 
 class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True):

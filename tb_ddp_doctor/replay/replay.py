@@ -11,6 +11,7 @@ S = steps of the job; rows and parts are those of the schedule.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -389,16 +390,39 @@ class Replay:
             need = np.where(chosen, self._device_at_median, need)
         if change.balanced is not None:
             need = np.minimum(need, self._device_balanced(change.balanced))
+        calls_ns = np.zeros(len(need), np.int64)
         if change.device_ns is not None:
-            need = need - self._cells.spread(need, change.device_ns)
+            rest = change.device_ns
+            if change.of_calls is not None and len(self.schedule.recorded):
+                calls_ns = self._cells.spread(np.minimum(self._of_calls(change.of_calls), need), rest)
+                rest = np.maximum(rest - self._cells.sum(calls_ns), 0)
+            need = need - self._cells.spread(need - calls_ns, rest)
         if change.row_ns is not None and len(self.schedule.recorded):
-            need = need.copy()
             rows = self.schedule.recorded
-            # A row that takes less already gives back less, in proportion: kernels are shorter by the same factor.
-            remaining = need[rows] / np.maximum(self.schedule.rows.device_ns[rows], 1)
-            gone = np.rint(np.concatenate(change.row_ns) * np.minimum(remaining, 1)).astype(np.int64)
+            # A row that takes less already gives back less, in proportion: kernels are shorter by the same factor. What
+            # was taken of calls by name leaves the others as they were.
+            remaining = np.minimum(need / np.maximum(self.schedule.rows.device_ns, 1), 1)[rows]
+            need = need - calls_ns
+            gone = np.rint(np.concatenate(change.row_ns) * remaining).astype(np.int64)
             need[rows] -= np.clip(gone, 0, np.maximum(need[rows], 0))
-        return need
+            return need
+        return need - calls_ns
+
+    def _of_calls(self, shares: Sequence[Floats]) -> Ints:
+        """Device time of each row in shares of the ranks' calls, 0 to 1 as `Change.of_calls` has them, (rows,), ns.
+
+        Kernels that run side by side take more together than their row: all of them count as much less.
+        """
+        rows, calls = self.schedule.recorded, self.schedule.frame.calls
+        first = np.searchsorted(self.schedule.rows.rank[rows], np.arange(len(calls)))
+        at = np.concatenate([one.row + begin for one, begin in zip(calls, first, strict=True)])
+        ns = np.concatenate([one.ns for one in calls])
+        share = np.concatenate([share[one.call] for one, share in zip(calls, shares, strict=True)])
+        device_ns = np.maximum(self.schedule.rows.device_ns[rows], 0)
+        took, gone = (np.bincount(at, amount, len(rows)) for amount in (ns, ns * share))
+        of_rows = np.zeros(len(self.schedule.rows.rank), np.int64)
+        of_rows[rows] = np.rint(gone * np.minimum(device_ns / np.maximum(took, 1.0), 1.0))
+        return of_rows
 
     @cached_property
     def routing(self) -> Routing:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import ClassVar
 
 import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.facts.calls import Calls
 from tb_ddp_doctor.facts.compute import Gemms
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -19,6 +23,7 @@ from tb_ddp_doctor.rules.support import certainty, limits, part
 from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.names import Product
 
 
 @dataclass(frozen=True)
@@ -58,12 +63,12 @@ class NoTensorCores(Rule):
     shortest: float = threshold(5.0, "µs", "A GEMM on tensor cores takes at least this long, however small.")
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 
-    def check(self, *, frame: Frame, whatif: WhatIf, gemms: Gemms, places: Places) -> Result:
+    def check(self, *, frame: Frame, whatif: WhatIf, gemms: Gemms, calls: Calls, places: Places) -> Result:
         slow_ns = gemms.work.float32_ns + gemms.work.misaligned_ns
         if not slow_ns.any():
             return Clear("No GEMM runs without tensor cores, by the kernel names.")
-        saved = self._saved(gemms, 1.0)
-        change = Change(device_ns=saved)
+        by_kind = self._saved(gemms, 1.0)
+        change, saved = _change(by_kind, gemms, calls), sum(by_kind.values(), np.zeros(slow_ns.shape, np.int64))
         cost = whatif.cost_ns(change)
         most_slowed = int(slow_ns.mean(axis=1).argmax())
         slowed = part.mean(slow_ns[most_slowed], frame.window_ns[most_slowed])
@@ -71,7 +76,7 @@ class NoTensorCores(Rule):
             return Clear(
                 f"GEMMs without tensor cores take {wording.ms(slowed.ns)} a step; tensor cores would save nothing."
             )
-        at_least = whatif.cost_ns(Change(device_ns=self._saved(gemms, 0.5)))
+        at_least = whatif.cost_ns(_change(self._saved(gemms, 0.5), gemms, calls))
         is_float32 = gemms.work.float32_ns.sum() >= gemms.work.misaligned_ns.sum()
         affected = most_affected(saved)
         seen = int((whatif.at_slowest(saved) > self.min_cost * frame.step_ns).sum())
@@ -94,20 +99,27 @@ class NoTensorCores(Rule):
             evidence=tuple(_longest(gemms, places, int(rank)) for rank in affected[:2]),
         )
 
-    def _saved(self, gemms: Gemms, share: float) -> Ints:
+    def _saved(self, gemms: Gemms, share: float) -> dict[Product, Ints]:
         """Time that each rank would save on its device at a share of the assumed speed-ups, shape (R, S), ns."""
-        speedup = min(self.speedup, gemms.fastest or self.speedup)
-        return self._faster(
-            gemms.work.float32_ns, gemms.work.float32_products, max(speedup * share, 1.0)
-        ) + self._faster(
-            gemms.work.misaligned_ns, gemms.work.misaligned_products, max(self.speedup_aligned * share, 1.0)
-        )
+        work, speedup = gemms.work, min(self.speedup, gemms.fastest or self.speedup)
+        return {
+            Product.FLOAT32: self._faster(work.float32_ns, work.float32_products, max(speedup * share, 1.0)),
+            Product.MISALIGNED: self._faster(
+                work.misaligned_ns, work.misaligned_products, max(self.speedup_aligned * share, 1.0)
+            ),
+        }
 
     def _faster(self, taken_ns: Ints, count: Ints, speedup: float) -> Ints:
         """What a number of GEMMs with this total time would save."""
         left = np.maximum(taken_ns / speedup, count * self.shortest * 1e3)
         saved: Ints = np.maximum(taken_ns - left, 0).astype(np.int64)
         return saved
+
+
+def _change(saved: Mapping[Product, Ints], gemms: Gemms, calls: Calls) -> Change:
+    taken = {Product.FLOAT32: gemms.work.float32_ns, Product.MISALIGNED: gemms.work.misaligned_ns}
+    each = (Change(device_ns=ns, of_calls=calls.of_products(kind, ns, taken[kind])) for kind, ns in saved.items())
+    return reduce(or_, each)
 
 
 def _longest(gemms: Gemms, places: Places, rank: int) -> Evidence:

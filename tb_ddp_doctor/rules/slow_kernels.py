@@ -16,7 +16,7 @@ from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.redundant import of_step
-from tb_ddp_doctor.rules.support.roofline import at_share, longest, plain, why_not
+from tb_ddp_doctor.rules.support.roofline import at_share, listed, longest, why_not
 from tb_ddp_doctor.trace import names
 
 
@@ -95,7 +95,7 @@ class SlowKernels(Rule):
             confidence=level,
             title=f"{taken} are {title} at {wording.percent(reached)} of the attainable speed; faster kernels would "
             "shorten the step.",
-            why=f"{_listed(kernels)}. {basis}",
+            why=f"Of their attainable speed: {listed(kernels)}. {basis}",
             fix=fix,
             evidence=longest(kernels[:2], places),
             remedy=remedy,
@@ -117,20 +117,6 @@ def _group(one: KernelRoof, has_softmax: bool) -> str:
     if names.is_softmax(one.operator) or (has_softmax and names.is_batched_product(one.operator)):
         return "attention"
     return _OF_CLASS.get(one.kind, "other")
-
-
-def _listed(kernels: Sequence[KernelRoof]) -> str:
-    """The longest few, as "softmax of 16x5185x5185, 120 calls, 787 GB/s (23 % of attainable)"."""
-    said = []
-    for one in kernels[:3]:
-        by_bytes = one.limit == "memory"
-        rate = f"{one.achieved_bandwidth / 1e9:,.0f} GB/s" if by_bytes else f"{one.achieved_flops / 1e12:,.1f} TFLOPS"
-        of = f" of {one.inputs}" if one.inputs else ""
-        said.append(
-            f"{plain(one).strip('_')}{of}, {one.count:.0f} calls, {rate} ({wording.percent(one.of_attainable)})"
-        )
-    more = f"; and {len(kernels) - 3} more" if len(kernels) > 3 else ""
-    return f"Of their attainable speed: {'; '.join(said)}{more}"
 
 
 _OF_CLASS: Mapping[GpuTime, str] = {

@@ -9,14 +9,17 @@ import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import AttentionWork, CpuTime, KernelWork, RankOwner
+from tb_ddp_doctor.facts.calls import Calls
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.roofline import JobRoofline
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits, part
 from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.roofline import listed
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class UnfusedAttention(Rule):
         whatif: WhatIf,
         computed: KernelWork,
         attentions: AttentionWork,
+        calls: Calls,
+        roofline: JobRoofline,
         places: Places,
     ) -> Result:
         passes, passes_ns = attentions.score_passes, attentions.score_passes_ns
@@ -66,6 +71,7 @@ class UnfusedAttention(Rule):
         change = Change(
             host={CpuTime.WORK: np.minimum(passes / np.maximum(computed.kernels, 1), 1)},
             device_ns=np.maximum(faster, 0).astype(np.int64),
+            of_calls=calls.on_scores(np.maximum(faster, 0), passes_ns),
         )
         cost = whatif.cost_ns(change)
         mean = passes_ns.mean(axis=1)
@@ -74,6 +80,10 @@ class UnfusedAttention(Rule):
         affected = most_affected(passes_ns)
         seen = int((whatif.at_slowest(passes) > 0).sum())
         level, basis = certainty.confidence(frame, cost, seen)
+        number = float(passes[affected].mean())
+        what = "kernel a step reads or writes" if round(number) == 1 else "kernels a step read or write"
+        known = [one for one in roofline.kernels if one.on_scores and one.limit in ("memory", "compute")]
+        speeds = f"Of their attainable speed: {listed(known)}. " if known else ""
         fell_back = bool(attentions.attention_fallbacks.any())
         return Fault(
             change=change,
@@ -83,8 +93,8 @@ class UnfusedAttention(Rule):
             confidence=level,
             title=f"Unfused attention reads and writes its scores in GPU memory: "
             f"{part.mean(passes_ns[affected], frame.window_ns[affected])}.",
-            why=f"{float(passes[affected].mean()):.0f} kernels a step read or write whole score matrices, beside "
-            f"{wording.ms(float(attentions.score_products_ns[affected].mean()))} of GEMMs. "
+            why=f"{number:.0f} {what} whole score matrices, "
+            f"beside {wording.ms(float(attentions.score_products_ns[affected].mean()))} of GEMMs. {speeds}"
             f"{_FELL_BACK if fell_back else ''}{basis}",
             fix=_FALLBACK if fell_back else _FIX,
             evidence=tuple(_longest(attentions, places, int(rank)) for rank in affected[:2]),

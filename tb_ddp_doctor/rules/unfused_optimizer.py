@@ -9,6 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, OptimizerWork, RankOwner
+from tb_ddp_doctor.facts.calls import Calls
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.findings import Evidence
@@ -56,7 +57,7 @@ class UnfusedOptimizer(Rule):
     )
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 
-    def check(self, *, frame: Frame, whatif: WhatIf, optimizers: OptimizerWork, places: Places) -> Result:
+    def check(self, *, frame: Frame, whatif: WhatIf, optimizers: OptimizerWork, calls: Calls, places: Places) -> Result:
         kernels = optimizers.optimizer_kernels
         many = kernels >= self.min_kernels
         most = float(kernels.mean(axis=1).max())
@@ -72,6 +73,7 @@ class UnfusedOptimizer(Rule):
         change = Change(
             host={CpuTime.WORK: np.minimum(host_ns / np.maximum(whatif.host_ns(CpuTime.WORK), 1), 1)},
             device_ns=device_ns.astype(np.int64),
+            of_calls=calls.of_updates(device_ns, optimizers.optimizer_ns),
         )
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:

@@ -34,7 +34,7 @@ _SURE_ANSWER_BYTES = 64 << 20
 class Limits(msgspec.Struct, frozen=True):
     """What reading one file may take."""
 
-    #: Until the answer must be there.
+    #: Until the answer must be there, without the time for which other processes have the cores (see `kept_waiting_s`).
     seconds: float
     cpu_s: float
     #: Of memory, beside what the process itself has.
@@ -75,6 +75,14 @@ def hold(limits: Limits) -> None:
     if sys.platform == "linux":
         # Private memory alone: what is mapped of files is not theirs.
         _limit(resource.RLIMIT_DATA, _own_bytes() + limits.bytes)
+
+
+def kept_waiting_s(pid: int | None) -> float:
+    """How long a process could have run and other processes had the cores, s; 0 where the system does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _limit(which: int, most: int) -> None:

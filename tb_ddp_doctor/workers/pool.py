@@ -43,7 +43,7 @@ from msgspec.structs import replace
 from tb_ddp_doctor.storage import transient
 from tb_ddp_doctor.storage.message import MessageError, packed, unpacked, whole_text
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath
-from tb_ddp_doctor.workers.limits import Limits, hold, limits_for, shared_cpu_s
+from tb_ddp_doctor.workers.limits import Limits, hold, kept_waiting_s, limits_for, shared_cpu_s
 from tb_ddp_doctor.workers.process import CleanProcess
 
 T = TypeVar("T")
@@ -267,12 +267,13 @@ class _Worker:
     def begin(self, task: _Task, limits: Limits) -> None:
         """Hand it a task, with limits that may be less than the task's."""
         self.task, self._limits, self.cpu_s = task, limits, 0.0
-        self._until = time.monotonic() + limits.seconds
+        self._until = time.monotonic() + limits.seconds - kept_waiting_s(self._process.pid)
         with suppress(OSError):  # it is dead, as whoever waits for the pipe finds
             self.pipe.send((task.path, limits))
 
     def is_late(self) -> bool:
-        return time.monotonic() > self._until
+        now = time.monotonic()
+        return now > self._until and now > self._until + kept_waiting_s(self._process.pid)
 
     def result(self) -> Future[Any] | None:
         """What came of the task; None if the process died of it, though not of a limit. To be asked once."""

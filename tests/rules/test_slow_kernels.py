@@ -38,7 +38,7 @@ def test_a_slow_kernel_is_found_with_what_a_usual_one_takes() -> None:
     assert (found.cause, found.severity) == ("elementwise", "opportunity")
     assert found.cost_ms == pytest.approx(TAKEN_MS - LEAST_MS / 0.75, rel=0.01)
     assert found.range_ms == pytest.approx((TAKEN_MS - LEAST_MS / 0.5, TAKEN_MS - LEAST_MS), rel=0.03)
-    assert "gelu of 4000x102400, 1 calls, 164 GB/s (4.9 %)" in found.why
+    assert "gelu of 4000x102400, 20.0 ms in 1 call, 164 GB/s (4.9 %)" in found.why
     assert all(lies_in_its_step(window, text, **SLOW) for window in found.evidence)
 
 

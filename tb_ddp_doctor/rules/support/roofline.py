@@ -39,6 +39,25 @@ def plain(one: KernelRoof) -> str:
     return one.operator.rpartition("::")[2] or wording.kernel(one.name)
 
 
+def listed(kernels: Sequence[KernelRoof]) -> str:
+    """The first few, as "softmax of 16x5185x5185, 262.4 ms in 120 calls, 787 GB/s (23 %)".
+
+    Times are of a step, percents of the attainable speed.
+    """
+    said = []
+    for one in kernels[:_NAMED]:
+        by_bytes = one.limit == "memory"
+        rate = f"{one.achieved_bandwidth / 1e9:,.0f} GB/s" if by_bytes else f"{one.achieved_flops / 1e12:,.1f} TFLOPS"
+        inputs = f" of {one.inputs}" if one.inputs else ""
+        calls = f"{one.count:.0f} call{'s' * (round(one.count) != 1)}"
+        said.append(
+            f"{plain(one).strip('_')}{inputs}, {wording.ms(one.step_ns)} in {calls}, {rate} "
+            f"({wording.percent(one.of_attainable)})"
+        )
+    more = f"; and {len(kernels) - _NAMED} more" if len(kernels) > _NAMED else ""
+    return f"{'; '.join(said)}{more}"
+
+
 def longest(kernels: Sequence[KernelRoof], places: Places) -> tuple[Evidence, ...]:
     """The longest call of each of some kernels."""
     found = [
