@@ -103,6 +103,17 @@ class RankCalls(msgspec.Struct, frozen=True, eq=False):
     #: The least time of one call, ns; NaN where it is not modelled, shape (K,).
     attainable_ns: Floats
 
+    def rows_ns(self, share: Floats) -> Ints:
+        """The time in each row of the rank's track that a share of each call takes, ns; `share` has the shape (K,).
+
+        Kernels that run side by side take more together than their row: all of them count as much less.
+        """
+        size, rows = len(self.digest.track), self.digest.roofline.rows
+        took, taken = (np.bincount(rows.row, ns, size) for ns in (np.maximum(rows.ns, 0), rows.ns * share[rows.call]))
+        scale = np.minimum(np.maximum(self.digest.track.device_ns, 0) / np.maximum(took, 1.0), 1.0)
+        time: Ints = np.rint(np.maximum(taken, 0) * scale).astype(np.int64)
+        return time
+
 
 class JobRoofline(msgspec.Struct, frozen=True, eq=False):
     """The roofline of a job."""
@@ -110,8 +121,9 @@ class JobRoofline(msgspec.Struct, frozen=True, eq=False):
     #: Those with most time above attainable first.
     kernels: tuple[KernelRoof, ...]
     times: RooflineTimes
-    #: What each rank's calls may take, by rank.
+    #: What each rank's calls may take, by rank; and of each the index in `kernels`, shape (K,).
     ranks: tuple[RankCalls, ...]
+    of_kernels: tuple[Ints, ...]
     #: Name of the device, its peaks, and where they come from; None where they are not known.
     device: str
     roofs: Roofs | None
@@ -136,8 +148,10 @@ def roofline(facts: Facts) -> JobRoofline:
     known = [(digest, _roofs(digest, facts)) for digest in job.digests]
     ranks = tuple(RankCalls(digest, each, _attainable_ns(digest, each)) for digest, each in known)
     found = next((each for _, each in known if each), None)
+    kernels, of_kernels = _kernels(job, ranks)
     return JobRoofline(
-        kernels=_kernels(job, ranks),
+        kernels=kernels,
+        of_kernels=of_kernels,
         times=_times(ranks, [np.zeros(len(one.attainable_ns)) for one in ranks]),
         ranks=ranks,
         device=job.digests[0].device if job.digests else "",
@@ -223,26 +237,36 @@ def _fusible(digest: RankDigest, bandwidth: float, scale: Floats, left: Ints) ->
     return avoidable, np.minimum(written * scale, left - avoidable).astype(np.int64)
 
 
-def _kernels(job: Job, ranks: Sequence[RankCalls]) -> tuple[KernelRoof, ...]:
-    """All calls, ranks joined by what they call."""
+def _kernels(job: Job, ranks: Sequence[RankCalls]) -> tuple[tuple[KernelRoof, ...], tuple[Ints, ...]]:
+    """All calls, ranks joined by what they call; and of each rank's calls which of these they are."""
     cells = sum(len(digest.steps) for digest in job.digests)
     found: dict[tuple[str, str, str, str, int], _Sum] = {}
+    which: list[list[int]] = []
     for rank, one_rank in enumerate(ranks):
+        which.append([])
         digest, roof, least = one_rank.digest, one_rank.roofs, one_rank.attainable_ns
         calls, text = digest.roofline.calls, digest.strings
         columns = (calls.name, calls.operator, calls.inputs, calls.dtype)
         names = zip(*([text[index] for index in column.tolist()] for column in columns), strict=True)
         for index, key in enumerate(names):
-            one = found.setdefault((*key, int(calls.kind[index])), _Sum(rank, index))
+            one = found.setdefault((*key, int(calls.kind[index])), _Sum(len(found), rank, index))
             one.add(digest, rank, index, float(least[index]), roof)
+            which[rank].append(one.number)
     made = [one.roof(key, job.digests, max(cells, 1)) for key, one in found.items()]
-    return tuple(sorted(made, key=lambda one: (-one.above_ns, -one.step_ns, one.name, one.operator, one.inputs)))
+    order = sorted(
+        range(len(made)),
+        key=lambda i: (-made[i].above_ns, -made[i].step_ns, made[i].name, made[i].operator, made[i].inputs),
+    )
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return tuple(made[i] for i in order), tuple(place[numbers] for numbers in which)
 
 
 class _Sum:
     """Calls with the same names, summed over ranks."""
 
-    def __init__(self, rank: int, index: int) -> None:
+    def __init__(self, number: int, rank: int, index: int) -> None:
+        self.number = number
         self.at = rank, index
         self.count = self.total_ns = 0
         self.least_ns = 0.0

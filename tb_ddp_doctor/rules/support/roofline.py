@@ -68,19 +68,13 @@ def longest(kernels: Sequence[KernelRoof], places: Places) -> tuple[Evidence, ..
 
 
 def at_share(kernels: Sequence[KernelRoof], reached: float, roofline: JobRoofline) -> Change:
-    """What goes if each of some kernels reached a share of its attainable speed, 0 to 1.
-
-    Of the time above attainable of a class each rank saves the same part.
-    """
-    saved: defaultdict[GpuTime, float] = defaultdict(float)
-    above: defaultdict[GpuTime, float] = defaultdict(float)
-    for one in roofline.kernels:
-        above[one.kind] += one.above_ns
-    for one in kernels:
-        saved[one.kind] += max(one.step_ns - one.attainable_ns / reached, 0.0)
-    shares = {kind: min(ns / above[kind], 1.0) for kind, ns in saved.items() if above[kind]}
-    rows = [np.zeros(len(rank), np.int64) for rank in roofline.times.not_modelled]
-    for kind, share in shares.items():
-        for rank, times in enumerate(roofline.times.above[kind]):
-            rows[rank] += np.rint(times * share).astype(np.int64)
-    return Change(row_ns=tuple(rows))
+    """What goes if each of some kernels reached a share of its attainable speed, 0 to 1."""
+    chosen = set(map(id, kernels))
+    share = np.array(
+        [
+            max(1 - one.attainable_ns / reached / one.step_ns, 0.0) if id(one) in chosen and one.step_ns else 0.0
+            for one in roofline.kernels
+        ]
+    )
+    ranks = zip(roofline.ranks, roofline.of_kernels, strict=True)
+    return Change(row_ns=tuple(calls.rows_ns(share[which]) for calls, which in ranks))
