@@ -1,0 +1,179 @@
+"""How well the summary of step times finds what simulated days have: 16 ranks on 4 nodes, steps of 4 s.
+
+    python benchmarks/history.py [SEEDS]
+
+An event is found if its kind, its rank or node, its time within 1 % of the day and its cost within 10 % are right. The
+true cost is that of the same day, with the same noise, without the event.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.history.grid import step_grid
+from tb_ddp_doctor.history.read import RankHistory, Stretch
+from tb_ddp_doctor.history.summary import Event, summarise
+
+RANKS, RANKS_A_NODE, STEPS = 16, 4, 21_600
+START_NS = 1_790_000_000 * 10**9
+BUSY_US, REST_US = 3_000_000.0, 1_000_000.0
+
+Busy = NDArray[np.float64]
+
+
+class Truth(NamedTuple):
+    """One thing that a day has: its kind, ranks, first step or period, and what it adds to (ranks, steps), µs."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    first: int | None
+    every: int | None
+    added_us: Busy
+
+
+def drift(random: np.random.Generator) -> Truth:
+    added = np.zeros((RANKS, STEPS))
+    added += np.linspace(0, random.uniform(0.03, 0.12) * BUSY_US, STEPS)
+    return Truth("drift", tuple(range(RANKS)), None, None, added)
+
+
+def leak(random: np.random.Generator) -> Truth:
+    added = np.zeros((RANKS, STEPS))
+    rank = int(random.integers(RANKS))
+    added[rank] = np.linspace(0, random.uniform(0.06, 0.15) * BUSY_US, STEPS)
+    return Truth("drift", (rank,), None, None, added)
+
+
+def garbage(random: np.random.Generator) -> Truth:
+    added = np.zeros((RANKS, STEPS))
+    every = int(random.integers(100, 400))
+    for rank in range(RANKS):
+        added[rank, int(random.integers(every)) :: every] = 1_200_000 * random.uniform(0.9, 1.1)
+    return Truth("period", tuple(range(RANKS)), None, every, added)
+
+
+def change(ranks: Callable[[np.random.Generator], tuple[int, ...]]) -> Callable[[np.random.Generator], Truth]:
+    def made(random: np.random.Generator) -> Truth:
+        added = np.zeros((RANKS, STEPS))
+        first = int(random.uniform(0.1, 0.9) * STEPS)
+        named = ranks(random)
+        added[list(named), first:] = random.uniform(0.05, 0.12) * BUSY_US
+        return Truth("change", named, first, None, added)
+
+    return made
+
+
+def bad_hours(random: np.random.Generator) -> Truth:
+    added = np.zeros((RANKS, STEPS))
+    first = int(random.uniform(0.1, 0.6) * STEPS)
+    added[:, first : first + STEPS // 8] = random.uniform(0.05, 0.12) * BUSY_US
+    return Truth("change", tuple(range(RANKS)), first, None, added)
+
+
+def one_rank(random: np.random.Generator) -> tuple[int, ...]:
+    return (int(random.integers(RANKS)),)
+
+
+def one_node(random: np.random.Generator) -> tuple[int, ...]:
+    first = int(random.integers(RANKS // RANKS_A_NODE)) * RANKS_A_NODE
+    return tuple(range(first, first + RANKS_A_NODE))
+
+
+def all_ranks(_random: np.random.Generator) -> tuple[int, ...]:
+    return tuple(range(RANKS))
+
+
+Day = tuple[Callable[[np.random.Generator], Truth], ...]
+DAYS: dict[str, Day] = {
+    "quiet": (),
+    "quiet, variable steps": (),
+    "quiet, restarts": (),
+    "drift of all": (drift,),
+    "leak on a rank": (leak,),
+    "garbage collection": (garbage,),
+    "change on a rank": (change(one_rank),),
+    "change on a node": (change(one_node),),
+    "change on all": (change(all_ranks),),
+    "three bad hours": (bad_hours,),
+    "variable steps, change on a rank": (change(one_rank),),
+    "restarts, change on a rank": (change(one_rank),),
+    "all at once": (drift, garbage, change(one_rank), change(one_node), bad_hours),
+}
+
+
+def simulated(name: str, seed: int, steps: int = STEPS) -> tuple[list[RankHistory], list[tuple[Truth, float]]]:
+    """A day's files, and what it has, each with its cost in s."""
+    random = np.random.default_rng([seed, *name.encode()])
+    slow = np.zeros(steps)
+    pushes = random.normal(0, 0.001 * np.sqrt(1 - 0.99**2), steps)
+    for step in range(1, steps):
+        slow[step] = 0.99 * slow[step - 1] + pushes[step]
+    lengths = random.lognormal(0, 0.15, steps) if "variable" in name else np.ones(steps)
+    own = 1 + random.normal(0, 0.003, (RANKS, 1))
+    busy = BUSY_US * (lengths + slow) * own * (1 + random.normal(0, 0.01, (RANKS, steps)))
+    rest = REST_US * (1 + np.abs(random.normal(0, 0.005, steps)))
+    truths = [make(random) for make in DAYS[name]]
+    total = busy + sum((truth.added_us for truth in truths), np.zeros(1))
+    slowest = total.max(axis=0)
+    costs = [float((slowest - (total - truth.added_us).max(axis=0)).sum()) / 1e6 for truth in truths]
+    step_us = np.rint(slowest + rest).astype(np.uint32)
+    edges = [0, steps // 3, 2 * steps // 3, steps] if "restarts" in name else [0, steps]
+    files = []
+    for rank in range(RANKS):
+        begin_ns = START_NS
+        for first, last in itertools.pairwise(edges):
+            # A restart trains the last hundred steps again, after ten minutes.
+            again = max(first - 100, 0)
+            begin_ns += 600 * 10**9 if first else 0
+            own_us = np.rint(total[rank, again:last]).astype(np.uint32)
+            stretch = Stretch(again, begin_ns, step_us[again:last], own_us)
+            node = f"node{rank // RANKS_A_NODE}"
+            files.append(RankHistory(Path(), rank, RANKS, node, begin_ns, [stretch], [], 0))
+            begin_ns += int(step_us[again:last].sum(dtype=np.int64)) * 1000
+    return files, list(zip(truths, costs, strict=True))
+
+
+def is_found(truth: Truth, cost_s: float, event: Event) -> bool:
+    return (
+        event.kind == truth.kind
+        and event.ranks == truth.ranks
+        and (truth.first is None or abs(event.first_step - truth.first) <= STEPS / 100)
+        and (truth.every is None or event.every == truth.every)
+        and abs(event.cost_s - cost_s) <= 0.1 * cost_s
+    )
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("seeds", type=int, nargs="?", default=200)
+    arguments.add_argument("--misses", action="store_true", help="print what was said instead")
+    options = arguments.parse_args()
+    for name in DAYS:
+        began = time.perf_counter()
+        found = there = said = 0
+        for seed in range(options.seeds):
+            files, truths = simulated(name, seed)
+            grid = step_grid(files)
+            assert grid is not None
+            events = summarise(grid).events
+            right = [any(is_found(truth, cost_s, event) for event in events) for truth, cost_s in truths]
+            found, there, said = found + sum(right), there + len(right), said + len(events)
+            if options.misses and (not all(right) or len(events) > len(truths)):
+                for (truth, cost_s), ok in zip(truths, right, strict=True):
+                    print(seed, "found" if ok else "missed", truth[:4], round(cost_s))
+                for event in events:
+                    print("   ", event)
+        seconds = (time.perf_counter() - began) / options.seeds
+        print(f"{name:35} {found:4} of {there:4} found, {said - found:3} more said, {seconds:.2f} s a day", flush=True)
+
+
+if __name__ == "__main__":
+    main()
