@@ -28,6 +28,7 @@ where to begin:
                                              ... and doctor.step() at the end of each step
   a job with a Doctor trains now         ddp-doctor capture LOGDIR
   a job hangs now                        ddp-doctor dump LOGDIR
+  what changed in the hours of a job?    ddp-doctor history LOGDIR       (of a Doctor with history=True)
   before a job: what can the ranks and the links between them do?
                                          torchrun ... -m tb_ddp_doctor.check -o LOGDIR
 """
@@ -195,6 +196,28 @@ def parser() -> argparse.ArgumentParser:
         default=20.0,
         metavar="SECONDS",
         help="wait so long for all ranks (default: %(default)g)",
+    )
+    history = commands.add_parser(
+        "history", help="say what changed in the hours of a job, when and on which rank, from the time of every step"
+    )
+    history.add_argument("logdir", help="the log directory that the job gave its Doctor(history=True)")
+    shape = history.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    shape.add_argument(
+        "--webhook", action="store_true", help="print one line of JSON for a chat or a pager: text, and all events"
+    )
+    shape.add_argument("--openmetrics", action="store_true", help="print OpenMetrics text, for Prometheus")
+    history.add_argument(
+        "--since", type=whole("a step"), metavar="STEP", help="take the steps from this one on (default: all)"
+    )
+    history.add_argument(
+        "--fail-on",
+        type=number("percent", unit="%"),
+        metavar="PCT",
+        help="exit with 1 if a change, a period, drift or rare steps cost this many percent of the time of all steps",
+    )
+    history.add_argument(
+        "--gpu-hour", type=number("a price"), metavar="PRICE", help="what a GPU costs an hour: also show money"
     )
     explain = commands.add_parser("explain", help="explain a rule or a term of the diagnosis")
     explain.add_argument(

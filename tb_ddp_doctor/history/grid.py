@@ -69,8 +69,11 @@ class StepGrid(msgspec.Struct, frozen=True):
         return medians
 
 
-def step_grid(histories: Iterable[RankHistory]) -> StepGrid | None:
-    """All files of a job on one axis; None where no step was timed. A step trained twice has its last time."""
+def step_grid(histories: Iterable[RankHistory], since: int | None = None) -> StepGrid | None:
+    """The steps of all files of a job, from `since` on, on one axis; None where none of them was timed.
+
+    A step that was trained twice has its last time.
+    """
     by_rank: dict[int, list[RankHistory]] = {}
     for history in histories:
         by_rank.setdefault(history.rank, []).append(history)
@@ -81,7 +84,10 @@ def step_grid(histories: Iterable[RankHistory]) -> StepGrid | None:
     last = max(stretch.first_step + len(stretch.steps_us) for file in timed for stretch in file.stretches)
     # A hole of numbers takes no memory: the axis ends where the steps that were timed would fit.
     most = min(_MOST_VALUES // len(ranks), sum(len(one.steps_us) for file in timed for one in file.stretches))
+    if since is not None and last <= since:
+        return None
     earliest = min(stretch.first_step for file in timed for stretch in file.stretches)
+    earliest = max(earliest, since or 0)
     first = max(earliest, last - most)
     count = last - first
     is_busy = all(

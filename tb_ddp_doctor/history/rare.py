@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,8 +10,14 @@ from numpy.typing import NDArray
 
 #: An outlier is longer than its bin's median by so many robust standard deviations and by this share of a step.
 _LEAST_SIGMA, _LEAST_SHARE = 8.0, 0.1
-#: A period is seen this often, by this share of the distances between outliers.
-_LEAST_TIMES, _LEAST_EQUAL = 4, 0.7
+#: A period is seen this often, and in this share of the steps that it should be in.
+_LEAST_TIMES, _LEAST_SEEN = 4, 0.7
+#: Shorter ones are how the job trains, such as accumulating gradients.
+_SHORTEST = 5
+#: Distances are those to the next few outliers; so many of the most frequent ones are tried.
+_LAGS, _CANDIDATES = 6, 16
+#: Random outliers have a period in fewer than one of this many jobs.
+_RARITY = 1e4
 
 
 class Outliers(NamedTuple):
@@ -41,24 +48,26 @@ def outliers(busy_us: NDArray[Any], medians_us: NDArray[Any], bin_steps: int, st
 
 
 def period(columns: NDArray[Any]) -> int | None:
-    """How many steps lie between columns, ascending, most of which are as far apart, or some times as far; or None.
+    """The period of most of the columns: steps from one to the next, 5 or more; None where there is none.
 
-    With 260, 520, 780, 801, 1040 that is 260: one more outlier is not of the period. None for less than 10 steps.
+    With 260, 520, 780, 801, 1040, 1300 that is 260: outliers between those of the period do no harm.
     """
+    columns = np.unique(columns)
     if len(columns) <= _LEAST_TIMES:
         return None
-    apart = np.diff(np.unique(columns))
-    pairs = np.concatenate([apart, apart[1:] + apart[:-1]])
-    values, counts = np.unique(pairs, return_counts=True)
-    for candidate in values[np.argsort(-counts, kind="stable")][:8].tolist():
-        if candidate < 5:
+    span = int(columns[-1] - columns[0])
+    lags = range(1, min(_LAGS, len(columns) - 1) + 1)
+    apart, counts = np.unique(np.concatenate([columns[lag:] - columns[:-lag] for lag in lags]), return_counts=True)
+    best, most = None, 0
+    for candidate in apart[np.argsort(-counts, kind="stable")][:_CANDIDATES].tolist():
+        hits = len(np.unique(of_period(columns, candidate) // candidate))
+        if candidate < _SHORTEST or hits <= most or hits < max(_LEAST_TIMES, _LEAST_SEEN * (span // candidate)):
             continue
-        if len(of_period(columns, candidate)) >= max(_LEAST_EQUAL * len(columns), _LEAST_TIMES):
-            # Not by coincidence: some times the period as often as it would be seen.
-            span = int(columns[-1] - columns[0])
-            if len(columns) >= 0.5 * span / candidate:
-                return int(candidate)
-    return None
+        # Of as many outliers at random steps, so many share a remainder; the tail of their Poisson distribution.
+        expected = 3 * len(columns) / candidate
+        if hits - expected - hits * math.log(hits / expected) < -math.log(_RARITY * candidate):
+            best, most = int(candidate), hits
+    return best
 
 
 def of_period(columns: NDArray[Any], steps: int) -> NDArray[Any]:

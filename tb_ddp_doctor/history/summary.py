@@ -335,8 +335,8 @@ class _Analysis:
         grid = self._grid
         rest_us = np.maximum(grid.step_us - self._max_us, 0)
         known = ~np.isnan(rest_us)
-        ideal_s = float(np.nanmedian(middle_us[known])) * np.count_nonzero(known) / 1e6
-        ideal_s += float(np.nanmedian(rest_us)) * np.count_nonzero(known) / 1e6
+        ideal_us = float(np.nanmedian(middle_us[known])) + float(np.nanmedian(rest_us))
+        ideal_s = ideal_us * int(np.count_nonzero(known)) / 1e6
         if not ideal_s or steps_s <= ideal_s:
             return 1.0, None
         mean_us = np.array([np.nanmean(row, dtype=np.float64) for row in grid.busy_us])

@@ -1,0 +1,154 @@
+"""A job's hours as text: ten lines for a terminal, one line of JSON for a webhook, OpenMetrics for Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from tb_ddp_doctor.history.summary import Event, Summary
+from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.wording import capital, duration, percent, ranks
+
+#: Events that are shown without --json.
+_SHOWN = 6
+
+
+class Nearest(msgspec.Struct, frozen=True):
+    """The captures on either side of an event, by the step they began at; None where there is none."""
+
+    before: int | None
+    after: int | None
+
+
+class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What `ddp-doctor history --json` prints."""
+
+    schema_version: int = 1
+    logdir: str
+    summary: Summary
+    #: Of each event, in the same order.
+    nearest_captures: tuple[Nearest, ...]
+
+
+def nearest(event: Event, captures: Sequence[int]) -> Nearest:
+    """The last capture before an event begins and the first one within it."""
+    before = [step for step in captures if step < event.first_step]
+    after = [step for step in captures if event.first_step <= step <= event.last_step]
+    return Nearest(max(before, default=None), min(after, default=None))
+
+
+def history_lines(answer: HistoryAnswer, gpu_hour: float | None) -> list[str]:
+    """The job's hours in some ten lines, without colours."""
+    told = answer.summary
+    lines = [
+        f"{told.steps:,} steps ({told.first_step:,} to {told.last_step:,}) of {told.ranks} ranks on {told.nodes} "
+        f"node{'s' if told.nodes != 1 else ''}, {_hours(told.end_s - told.begin_s)}, "
+        f"{duration(told.median_step_ms)} a step (p99 {duration(told.p99_step_ms)})",
+        headline(told),
+    ]
+    for number, event in enumerate(told.events[:_SHOWN], 1):
+        line = f"{number:2}  {sentence(event, told, gpu_hour)}"
+        near = answer.nearest_captures[number - 1]
+        if event.kind == "change" and near.before is not None and near.after is not None:
+            line += f" Compare: ddp-doctor compare step_{near.before} step_{near.after}."
+        lines.append(line)
+    if len(told.events) > _SHOWN:
+        lines.append(f"    {len(told.events) - _SHOWN} more: --json has all.")
+    if told.time_s:
+        whole = max(told.end_s - told.begin_s, sum(told.time_s.values()))
+        parts = [f"{name} {percent(value / whole)}" for name, value in told.time_s.items() if value / whole >= 0.0005]
+        lines.append(f"Time: {', '.join(parts)}.")
+    if told.slowdown is not None:
+        share = (
+            "" if told.slowest_workers is None else f"; the slowest 3 % of ranks are {percent(told.slowest_workers)}"
+        )
+        lines.append(f"Slowdown S (every rank and step at the median: 1): {told.slowdown:.3f}{share}.")
+    if told.restarts:
+        lines.append(f"Restarts: {told.restarts}, steps trained again: {told.trained_again:,}.")
+    if not told.names_ranks and told.ranks > 1:
+        lines.append("No rank can be named: doctor.watch(model) or doctor.waits() records when each waits for others.")
+    if told.lost_bytes or told.left_out:
+        lines.append(f"Not read: {told.lost_bytes:,} damaged bytes, {told.left_out:,} earlier steps.")
+    return [printable(line) for line in lines]
+
+
+def headline(told: Summary) -> str:
+    """The costliest event in one sentence, or that there is none."""
+    costly = [event for event in told.events if event.cost_s > 0]
+    if not costly:
+        return f"Steady: no change, period or drift. Goodput {percent(told.goodput)}."
+    return f"{_what(costly[0])}: {percent(costly[0].cost_share)} of the job. Goodput {percent(told.goodput)}."
+
+
+def sentence(event: Event, told: Summary, gpu_hour: float | None) -> str:
+    """An event with when, where, how much, and what it costs the whole job."""
+    hours = event.cost_s / 3600 * told.ranks
+    price = "" if gpu_hour is None else f", {hours * gpu_hour:,.2f} in money"
+    if event.cost_s < 0:
+        return f"{_what(event)}: {percent(-event.cost_share)} of the job saved."
+    per_step = duration(event.cost_s * 1000 / max(told.steps, 1))
+    return f"{_what(event)}: {percent(event.cost_share)} of the job, {per_step} a step, {hours:,.1f} GPU-hours{price}."
+
+
+def webhook_line(answer: HistoryAnswer) -> bytes:
+    """One line of JSON that chats and pagers take: `text`, and each event."""
+    text = f"{answer.logdir}: {headline(answer.summary)}"
+    return msgspec.json.encode({"text": printable(text), "events": answer.summary.events}) + b"\n"
+
+
+def openmetrics(answer: HistoryAnswer) -> str:
+    """OpenMetrics text: the step, time by what it went to, goodput, and the cost of events by kind and level."""
+    told = answer.summary
+    gauges: list[tuple[str, str, list[tuple[str, float]]]] = [
+        ("step_seconds", "Median length of a step.", [("", told.median_step_ms / 1000)]),
+        ("goodput_ratio", "Share of the job's time that trained steps that count.", [("", told.goodput)]),
+        ("restarts", "How often the job ended and went on.", [("", float(told.restarts))]),
+        ("time_seconds", "Time by what it went to.", [(_label("kind", k), v) for k, v in told.time_s.items()]),
+    ]
+    if told.slowdown is not None:
+        gauges.append(("slowdown_ratio", "S of arXiv 2505.05713.", [("", told.slowdown)]))
+    costs: dict[str, float] = {}
+    for event in told.events:
+        key = f"{_label('kind', event.kind)},{_label('level', event.level)}"
+        costs[key] = costs.get(key, 0.0) + event.cost_s
+    gauges.append(("event_cost_seconds", "What the job is longer by for events.", list(costs.items())))
+    lines = []
+    for name, help_, values in gauges:
+        lines += [f"# TYPE ddp_doctor_{name} gauge", f"# HELP ddp_doctor_{name} {help_}"]
+        lines += [f"ddp_doctor_{name}{'{' + labels + '}' if labels else ''} {value:.6g}" for labels, value in values]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _what(event: Event) -> str:
+    who = "all ranks" if event.level == "job" else event.node if event.level == "node" and event.node else ""
+    who = capital(who or ranks(event.ranks))
+    plural = event.level == "job" or (event.level != "node" and len(event.ranks) > 1)
+    added = f"{duration(abs(event.added_ms))} ({percent(abs(event.added_share))} of a step)"
+    when = f"since step {event.first_step:,} ({_clock(event.begin_s)})"
+    if event.kind == "change":
+        is_or_are, slower = "are" if plural else "is", "slower" if event.added_ms > 0 else "faster"
+        has_end = f" until step {event.last_step:,} ({_clock(event.end_s)})"
+        return f"{who} {is_or_are} {added} {slower} {when}{has_end}"
+    if event.kind == "drift":
+        become, slower = "become" if plural else "becomes", "slower" if event.added_ms > 0 else "faster"
+        an_hour = event.added_ms / max((event.end_s - event.begin_s) / 3600, 1e-9)
+        return f"{who} {become} {slower} by {duration(abs(an_hour))} an hour, {added} in all"
+    has = "have" if plural else "has"
+    if event.kind == "period":
+        return f"{who} {has} a long step every {event.every:,} steps, by {added}, {event.times:,} times"
+    return f"{who} {has} {event.times:,} long steps, by {added}, {when}"
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%b %d %H:%M", time.localtime(seconds))
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else duration(seconds * 1000)
+
+
+def _label(name: str, value: str) -> str:
+    escaped = printable(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'{name}="{escaped}"'

@@ -1,0 +1,247 @@
+"""What a job's hours say: drawn step times, and a real job over gloo."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tb_ddp_doctor.cli import main
+from tb_ddp_doctor.history import blocks
+from tb_ddp_doctor.history.grid import step_grid
+from tb_ddp_doctor.history.levels import levels
+from tb_ddp_doctor.history.rare import of_period, period
+from tb_ddp_doctor.history.read import Phase, RankHistory, Stretch, history_files, read_history
+from tb_ddp_doctor.history.summary import Event, Summary, summarise
+
+START_NS = 1_790_000_000 * 10**9
+#: Steps that a letter of a drawing stands for, busy time and the rest of a step, µs.
+STEPS_A_LETTER, BUSY_US, REST_US = 100, 800_000, 200_000
+#: What a letter adds to the busy time.
+ADDED = {".": 0.0, "-": 0.05, "+": 0.1, "#": 0.2}
+
+
+def drawn(text: str, *, with_busy: bool = True, seed: int = 0) -> list[RankHistory]:
+    """A file for each line, "node letters": a letter is 100 steps; of 1 % noise, all ranks' steps as the slowest."""
+    random = np.random.default_rng(seed)
+    rows = [line.split() for line in text.strip().splitlines()]
+    added = np.array([np.repeat([ADDED[letter] for letter in letters], STEPS_A_LETTER) for _, letters in rows])
+    busy = BUSY_US * (1 + added + random.normal(0, 0.01, added.shape))
+    steps = busy.max(axis=0) + REST_US
+    return [
+        history(rank, node, Stretch(0, START_NS, steps.astype(np.uint32), busy[rank].astype(np.uint32)), with_busy)
+        for rank, (node, _) in enumerate(rows)
+    ]
+
+
+def history(rank: int, node: str, stretch: Stretch, with_busy: bool = True) -> RankHistory:
+    stretch = stretch if with_busy else stretch._replace(busy_us=None)
+    return RankHistory(Path(), rank, 8, node, stretch.begin_ns, [stretch], [], 0)
+
+
+def summary(files: list[RankHistory]) -> Summary:
+    grid = step_grid(files)
+    assert grid is not None
+    return summarise(grid)
+
+
+def said(event: Event) -> tuple[str, str, tuple[int, ...], int, int]:
+    """Kind, level and ranks, and the letters from which on and before which it is."""
+    first, end = round(event.first_step / STEPS_A_LETTER), round((event.last_step + 1) / STEPS_A_LETTER)
+    return event.kind, event.level, event.ranks, first, end
+
+
+QUIET = "a ........................................\n" * 3
+
+
+def test_quiet_hours_have_no_events() -> None:
+    found = summary(drawn(QUIET))
+    assert found.events == ()
+    assert found.names_ranks
+    assert found.goodput == pytest.approx(0.99, abs=0.02)
+    assert found.slowdown == pytest.approx(1.0, abs=0.02)
+
+
+def test_a_rank_that_becomes_slower_is_named_with_its_cost() -> None:
+    found = summary(drawn(QUIET + "b ....................####################"))
+    (event,) = found.events
+    assert said(event) == ("change", "rank", (3,), 20, 40)
+    assert event.added_ms == pytest.approx(160, rel=0.03)
+    # The job's step was as long as the slowest of four noisy ranks: 1 % of it above the median.
+    assert event.cost_s == pytest.approx(2000 * 0.152, rel=0.05)
+    assert found.slowest_workers == pytest.approx(0.95, abs=0.05)
+
+
+def test_a_node_that_becomes_slower_is_one_event() -> None:
+    text = QUIET + "b ....................++++++++++++++++++++\n" * 3
+    (event,) = summary(drawn(text)).events
+    assert said(event) == ("change", "node", (3, 4, 5), 20, 40)
+    assert event.node == "b"
+
+
+def test_a_window_on_all_ranks_has_an_end() -> None:
+    text = "a ............++++++++....................\n" * 4
+    (event,) = summary(drawn(text)).events
+    assert said(event) == ("change", "job", (0, 1, 2, 3), 12, 20)
+    assert event.cost_s == pytest.approx(800 * 0.08, rel=0.1)
+
+
+def test_drift_is_no_change() -> None:
+    files = drawn(QUIET)
+    ramp = np.linspace(0, 100_000, 4000)
+    for file in files:
+        (stretch,) = file.stretches
+        assert stretch.busy_us is not None
+        slower = stretch._replace(
+            steps_us=(stretch.steps_us + ramp).astype(np.uint32), busy_us=(stretch.busy_us + ramp).astype(np.uint32)
+        )
+        file.stretches[:] = [slower]
+    (event,) = summary(files).events
+    assert (event.kind, event.level) == ("drift", "job")
+    assert event.added_ms == pytest.approx(100, rel=0.1)
+
+
+def test_ranks_that_do_not_say_when_they_wait_are_not_named() -> None:
+    found = summary(drawn(QUIET + "b ....................####################", with_busy=False))
+    (event,) = found.events
+    assert (event.level, found.names_ranks, found.slowdown) == ("job", False, None)
+    assert event.first_step == pytest.approx(2000, abs=20)
+
+
+def test_restarts_phases_and_steps_trained_again_are_accounted() -> None:
+    column = np.full(1000, 1_000_000, dtype=np.uint32)
+    ended_ns = START_NS + 1000 * 10**9
+    first = history(0, "a", Stretch(0, START_NS, column, None))
+    first.phases.append(Phase(START_NS + 10 * 10**9, START_NS + 10 * 10**9 + 10**8, "checkpoint"))
+    again = history(0, "b", Stretch(900, ended_ns + 60 * 10**9, column, None))
+    found = summary([again, first])
+    assert (found.restarts, found.trained_again, found.nodes) == (1, 100, 1)
+    assert found.time_s["restarts"] == pytest.approx(60)
+    assert found.time_s["trained again"] == pytest.approx(100)
+    assert found.time_s["checkpoint"] == pytest.approx(0.1)
+    assert found.goodput == pytest.approx(1900 / 2060, abs=0.001)
+    assert (found.first_step, found.last_step, found.steps) == (0, 1899, 1900)
+
+
+def test_a_period_is_found_among_other_outliers() -> None:
+    columns = np.array([260, 520, 780, 801, 1040, 1300])
+    assert period(columns) == 260
+    assert of_period(columns, 260).tolist() == [260, 520, 780, 1040, 1300]
+    assert period(np.array([3, 50, 61, 190, 207, 400])) is None
+    random = np.random.default_rng(0)
+    others = random.choice(20_000, 80, replace=False)
+    assert period(np.sort(np.concatenate([others, np.arange(7, 20_000, 250)]))) == 250
+    assert [period(np.sort(random.choice(20_000, 80, replace=False))) for _ in range(50)] == [None] * 50
+
+
+def test_a_series_has_the_shifts_that_it_was_made_of() -> None:
+    random = np.random.default_rng(1)
+    series = random.normal(0, 1, 500) + 20 * (np.arange(500) >= 200) - 10 * (np.arange(500) >= 400)
+    found = levels(series, 2.0)
+    assert [shift.at for shift in found.shifts] == [200, 400]
+    assert [shift.height for shift in found.shifts] == pytest.approx([20, -10], abs=0.5)
+
+
+def test_false_changes_are_rarer_than_one_in_a_hundred_quiet_days() -> None:
+    random = np.random.default_rng(2)
+    days = random.normal(1000, 5, (300, 512))
+    assert sum(bool(found.shifts) or bool(found.slope) for found in (levels(day, 5.0) for day in days)) == 0
+
+
+# ------------------------------------------------------------------------------------------------- the command
+
+
+def written(folder: Path, files: list[RankHistory]) -> Path:
+    (folder / blocks.FOLDER).mkdir(parents=True)
+    for file in files:
+        (stretch,) = file.stretches
+        data = blocks.file_head(file.rank, file.world_size, file.started_ns, file.node)
+        data += blocks.steps_block(stretch.first_step, stretch.begin_ns, stretch.steps_us, stretch.busy_us)
+        (folder / blocks.FOLDER / f"rank{file.rank}{blocks.SUFFIX}").write_bytes(data)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def slowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = written(tmp_path_factory.mktemp("slowed"), drawn(QUIET + "b ....................####################"))
+    for step in (1000, 1900, 2100):
+        (folder / f"step_{step}").mkdir()
+    return folder
+
+
+def test_the_command_says_it_in_ten_lines(slowed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", str(slowed), "--gpu-hour", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 10
+    assert lines[0].startswith("4,000 steps (0 to 3,999) of 4 ranks on 2 nodes, 1.2 h, ")
+    assert lines[1].startswith("Rank 3 is ") and " slower since step 2,0" in lines[1]
+    assert "Compare: ddp-doctor compare step_1900 step_2100." in lines[2]
+    assert "in money" in lines[2]
+    assert any(line.startswith("Time: training ") and "stragglers " in line for line in lines)
+
+
+def test_the_command_fails_where_it_is_asked_to(slowed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", str(slowed), "--fail-on", "5%"]) == 1
+    assert main(["history", str(slowed), "--fail-on", "50"]) == 0
+    assert main(["history", str(slowed), "--fail-on", "1", "--since", "2500"]) == 0
+    assert main(["history", str(slowed), "--since", "9999"]) == 2
+    assert "no step times from step 9999 on" in capsys.readouterr().err
+
+
+def test_other_programs_read_the_answer(slowed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", str(slowed), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["summary"]["events"][0]["ranks"] == [3]
+    assert answer["nearest_captures"] == [{"before": 1900, "after": 2100}]
+    assert main(["history", str(slowed), "--webhook"]) == 0
+    line = capsys.readouterr().out
+    assert line.count("\n") == 1
+    assert "Rank 3 is " in json.loads(line)["text"]
+    assert main(["history", str(slowed), "--openmetrics"]) == 0
+    metrics = capsys.readouterr().out
+    assert metrics.endswith("# EOF\n")
+    assert 'ddp_doctor_event_cost_seconds{kind="change",level="rank"} 3' in metrics
+
+
+def test_damaged_files_are_named_and_the_others_read(
+    slowed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, drawn(QUIET))
+    (tmp_path / blocks.FOLDER / "rank1.steps").write_bytes(b"nothing")
+    file = tmp_path / blocks.FOLDER / "rank2.steps"
+    file.write_bytes(file.read_bytes() + b"torn")
+    assert main(["history", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert "rank1.steps holds no step times" in printed.err
+    assert "Not read: 4 damaged bytes" in printed.out
+
+
+def test_a_folder_without_step_times_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", str(tmp_path)]) == 2
+    assert main(["history", str(tmp_path / "none")]) == 2
+    printed = capsys.readouterr().err
+    assert "Doctor(LOGDIR, history=True)" in printed
+    assert "There is no folder" in printed
+
+
+# -------------------------------------------------------------------------------------------------- a real job
+
+
+def test_a_real_job_that_is_killed_and_restarted_has_one_history(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = str(Path(__file__).with_name("history_job.py"))
+    began = time.monotonic()
+    subprocess.run([sys.executable, script, str(tmp_path)], check=True)
+    assert time.monotonic() - began < 60
+    reads = [read_history(file) for file in history_files(tmp_path)]
+    found = summary([read for read in reads if read])
+    assert (found.ranks, found.restarts, found.trained_again, found.lost_bytes) == (4, 1, 49, 0)
+    changes = [event for event in found.events if event.kind == "change" and event.level == "rank"]
+    assert any(event.ranks == (2,) and abs(event.first_step - 1200) <= 40 for event in changes)
+    periods = [event for event in found.events if event.kind == "period"]
+    assert any(event.ranks == (1,) and event.every == 50 for event in periods)
