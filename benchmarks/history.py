@@ -1,15 +1,18 @@
 """How well the summary of step times finds what simulated days have: 16 ranks on 4 nodes, steps of 4 s.
 
-    python benchmarks/history.py [SEEDS]
+    python benchmarks/history.py [SEEDS] [--misses]
+    python benchmarks/history.py --large RANKS STEPS FOLDER
 
 An event is found if its kind, its rank or node, its time within 1 % of the day and its cost within 10 % are right. The
-true cost is that of the same day, with the same noise, without the event.
+true cost is that of the same day, with the same noise, without the event. --large writes files of many ranks into a
+folder, once, and says what it takes to summarise them.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +21,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.history import blocks
 from tb_ddp_doctor.history.grid import step_grid
-from tb_ddp_doctor.history.read import RankHistory, Stretch
+from tb_ddp_doctor.history.read import RankHistory, Stretch, history_files, read_history
 from tb_ddp_doctor.history.summary import Event, summarise
 
 RANKS, RANKS_A_NODE, STEPS = 16, 4, 21_600
@@ -151,11 +155,44 @@ def is_found(truth: Truth, cost_s: float, event: Event) -> bool:
     )
 
 
+def large(ranks: int, steps: int, folder: Path) -> None:
+    """Write files of many ranks, eight a node, of which the last becomes slower; print what it takes to read them."""
+    if not (folder / blocks.FOLDER).is_dir():
+        (folder / blocks.FOLDER).mkdir(parents=True)
+        random = np.random.default_rng(0)
+        noise = random.normal(1, 0.01, 2 * steps)
+        length = np.rint(1.15 * BUSY_US * (1 + np.abs(random.normal(0, 0.002, steps))) + REST_US).astype(np.uint32)
+        begins_ns = START_NS + 1000 * np.concatenate(([0], np.cumsum(length, dtype=np.int64)))
+        for rank in range(ranks):
+            at = int(random.integers(steps))
+            busy = BUSY_US * noise[at : at + steps]
+            busy[steps // 2 :] *= 1.1 if rank == ranks - 1 else 1
+            data = blocks.file_head(rank, ranks, START_NS, f"node{rank // 8}")
+            # A minute of steps a block.
+            for first in range(0, steps, 60):
+                part = slice(first, first + 60)
+                data += blocks.steps_block(first, int(begins_ns[first]), length[part], busy[part])
+            (folder / blocks.FOLDER / f"rank{rank:05d}{blocks.SUFFIX}").write_bytes(data)
+    began, cpu = time.perf_counter(), time.process_time()
+    grid = step_grid(history for file in history_files(folder) if (history := read_history(file)))
+    assert grid is not None
+    read = time.perf_counter()
+    events = summarise(grid).events
+    ended, peak = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"{ranks} ranks x {steps} steps: read in {read - began:.1f} s, summarised in {ended - read:.1f} s,")
+    found = [(event.kind, event.ranks, event.first_step) for event in events]
+    print(f"{time.process_time() - cpu:.1f} s of CPU, peak {peak:.2f} GB; {found}")
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("seeds", type=int, nargs="?", default=200)
     arguments.add_argument("--misses", action="store_true", help="print what was said instead")
+    arguments.add_argument("--large", nargs=3, metavar=("RANKS", "STEPS", "FOLDER"), help="time and memory of many")
     options = arguments.parse_args()
+    if options.large:
+        large(int(options.large[0]), int(options.large[1]), Path(options.large[2]))
+        return
     for name in DAYS:
         began = time.perf_counter()
         found = there = said = 0

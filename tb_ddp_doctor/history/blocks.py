@@ -34,6 +34,8 @@ FILE_HEAD = struct.Struct("<8sIIq100s")
 #: magic, kind, columns, rows, first step, begin (ns since 1970).
 BLOCK_HEAD = struct.Struct("<4sHHIqq")
 CHECKSUM = struct.Struct("<I")
+#: The same with its checksum.
+WHOLE_BLOCK_HEAD = struct.Struct(BLOCK_HEAD.format + "I")
 #: Bytes of a file's head and of a block's, with their checksums.
 FILE_HEAD_BYTES = FILE_HEAD.size + CHECKSUM.size
 BLOCK_HEAD_BYTES = BLOCK_HEAD.size + CHECKSUM.size
