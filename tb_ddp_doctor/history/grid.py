@@ -13,6 +13,8 @@ from tb_ddp_doctor.history.read import Phase, RankHistory
 
 #: Values of all ranks and steps that are kept at once, 4 bytes each: of more, the last steps are.
 _MOST_VALUES = 450_000_000
+#: The job's step is the median of so many ranks at most.
+_SAMPLED_RANKS = 33
 #: Bins of steps whose medians are compared: fine enough for a thousandth of a day.
 _MOST_BINS, _FEWEST_STEPS_A_BIN = 512, 8
 
@@ -81,53 +83,66 @@ def step_grid(histories: Iterable[RankHistory], since: int | None = None) -> Ste
     if not timed:
         return None
     ranks = sorted({file.rank for file in timed})
-    last = max(stretch.first_step + len(stretch.steps_us) for file in timed for stretch in file.stretches)
-    # A hole of numbers takes no memory: the axis ends where the steps that were timed would fit.
-    most = min(_MOST_VALUES // len(ranks), sum(len(one.steps_us) for file in timed for one in file.stretches))
-    if since is not None and last <= since:
+    axis = _axis(timed, len(ranks), since)
+    if axis is None:
         return None
-    earliest = min(stretch.first_step for file in timed for stretch in file.stretches)
-    earliest = max(earliest, since or 0)
-    first = max(earliest, last - most)
-    count = last - first
-    is_busy = all(
-        sum(len(one.steps_us) for one in file.stretches if one.busy_us is not None)
-        > sum(len(one.steps_us) for one in file.stretches) / 2
-        for file in timed
-    )
-    busy = np.full((len(ranks), count), np.nan, dtype=np.float32)
-    sampled = set(ranks[:: -(-len(ranks) // 33)])
-    lengths = np.full((len(sampled), count), np.nan, dtype=np.float32)
-    begins = np.zeros(count, dtype=np.int64)
-    nodes, row = [], 0
-    for at, rank in enumerate(ranks):
-        files = sorted(by_rank[rank], key=lambda file: file.started_ns)
-        nodes.append(files[-1].node)
-        length = np.full(count, np.nan, dtype=np.float32)
-        for file in files:
-            phases = sorted(file.phases)
-            for stretch in file.stretches:
-                _place(stretch, first, phases, is_busy, busy[at], length, begins if rank == ranks[0] else None)
-        if rank in sampled:
-            lengths[row], row = length, row + 1
-    reference = sorted(by_rank[ranks[0]], key=lambda file: file.started_ns)
-    restarts, again_s = _restarts(reference)
-    with np.errstate(all="ignore"):
-        step = lengths[0] if len(lengths) == 1 else _median_of_ranks(lengths)
+    earliest, first, count = axis
+    is_busy = all(map(_is_busy, timed))
+    files = [sorted(by_rank[rank], key=lambda file: file.started_ns) for rank in ranks]
+    busy, step, begins = _rows(files, first, count, is_busy)
+    restarts, again_s = _restarts(files[0])
     return StepGrid(
         np.array(ranks),
-        tuple(nodes),
+        tuple(each[-1].node for each in files),
         first,
         busy,
         is_busy,
         step,
         begins,
-        tuple(sorted(phase for file in reference for phase in file.phases)),
+        tuple(sorted(phase for file in files[0] for phase in file.phases)),
         restarts,
         again_s,
-        sum(file.lost_bytes for files in by_rank.values() for file in files),
+        sum(file.lost_bytes for each in by_rank.values() for file in each),
         first - earliest,
     )
+
+
+def _rows(
+    files: Sequence[Sequence[RankHistory]], first: int, count: int, is_busy: bool
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Busy times of all ranks, the job's step and when each begins, as in `StepGrid`; files by rank and start."""
+    busy = np.full((len(files), count), np.nan, dtype=np.float32)
+    sampled = []
+    begins = np.zeros(count, dtype=np.int64)
+    every = -(-len(files) // _SAMPLED_RANKS)
+    for at, of_rank in enumerate(files):
+        length = np.full(count, np.nan, dtype=np.float32)
+        for file in of_rank:
+            phases = sorted(file.phases)
+            for stretch in file.stretches:
+                _place(stretch, first, phases, is_busy, busy[at], length, None if at else begins)
+        if at % every == 0:
+            sampled.append(length)
+    return busy, _median_of_ranks(np.stack(sampled)), begins
+
+
+def _axis(timed: Sequence[RankHistory], ranks: int, since: int | None) -> tuple[int, int, int] | None:
+    """The earliest step, the first that fits into memory and how many do; None where all are before `since`."""
+    stretches = [stretch for file in timed for stretch in file.stretches]
+    last = max(stretch.first_step + len(stretch.steps_us) for stretch in stretches)
+    earliest = max(min(stretch.first_step for stretch in stretches), since or 0)
+    if last <= earliest:
+        return None
+    # A hole of numbers takes no memory: the axis is no longer than all steps that were timed.
+    most = min(_MOST_VALUES // ranks, sum(len(stretch.steps_us) for stretch in stretches))
+    first = max(earliest, last - most)
+    return earliest, first, last - first
+
+
+def _is_busy(file: RankHistory) -> bool:
+    """Whether most steps of a file say when they wait."""
+    known = sum(len(one.steps_us) for one in file.stretches if one.busy_us is not None)
+    return known > sum(len(one.steps_us) for one in file.stretches) / 2
 
 
 def _place(
