@@ -325,5 +325,6 @@ def _unseen(job: Job) -> Iterator[FileWarning]:
     if job.matched.refused:
         yield FileWarning(
             job.name,
-            f"{job.matched.refused} matches of collectives were rejected: one rank ended before another arrived.",
+            f"{job.matched.refused} matches of collectives were rejected, since one rank ended before another arrived: "
+            "clocks or the order of calls are wrong there.",
         )

@@ -88,7 +88,10 @@ def read(files: Iterable[Path]) -> tuple[list[MemorySnapshot], list[FileWarning]
 def read_one(path: FilePath) -> MemorySnapshot:
     """What one snapshot holds. Raises SnapshotError, PickleError and OSError."""
     if path.stat().st_size > _MOST_BYTES:
-        raise SnapshotError(f"It is larger than {_MOST_BYTES >> 20} MiB: it is not read.")
+        raise SnapshotError(
+            f"It is larger than {_MOST_BYTES >> 20} MiB, and is not read: keep fewer events, as with "
+            "torch.cuda.memory._record_memory_history(max_entries=100_000)."
+        )
     with path.open("rb") as file:
         return summary(loads(file.read()), str(path), _rank(Path(str(path))))
 
