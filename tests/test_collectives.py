@@ -297,16 +297,17 @@ def test_absent_ranks_are_never_refused() -> None:
 
 
 def test_impossible_matches_are_said() -> None:
+    # No clock that was set: the next step is as far apart as those before.
     ended = job("""
-        rank0 step |1                 |2                 |3
-              gpu  [a................][a................][a................]
-              nccl  [ar..]             [ar..]             [ar..]
-        rank1 step |1                 |2                 |3
-              gpu  [a................][a................][a................]
-              nccl  [ar..]             [ar..]                        [ar..]
+        rank0 step |1                 |2                 |3                 |4
+              gpu  [a................][a................][a................][a................]
+              nccl  [ar..]             [ar..]             [ar..]             [ar..]
+        rank1 step |1                 |2                 |3                 |4
+              gpu  [a................][a................][a................][a................]
+              nccl  [ar..]             [ar..]                        [ar..]  [ar..]
     """)
     assert ended.matched.refused == 1
-    assert len(ended.matched) == 2
+    assert len(ended.matched) == 3
 
 
 @pytest.mark.parametrize(
