@@ -58,6 +58,7 @@ from tb_ddp_doctor.digest.model import (
     TraceContents,
     zeros,
 )
+from tb_ddp_doctor.digest.modules import no_modules
 from tb_ddp_doctor.digest.op_stalls import no_op_stalls
 from tb_ddp_doctor.digest.roofline import no_roofline
 from tb_ddp_doctor.digest.starvation import no_blocking
@@ -215,6 +216,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         ),
         track=_track(start + stall, start, finish, compute, arrival, end, shown),
         roofline=no_roofline(),
+        modules=no_modules(),
         gradients=_gradients(start + stall, compute, shown),
         contents=TraceContents({}, "", "training", "ProfilerStep", 0.0, 0, 600 * steps, 0, ""),
         warnings=(),

@@ -156,6 +156,7 @@ def _show(
                 critical_path=options.critical_path,
                 memory=options.memory,
                 roofline=options.roofline,
+                layers=(options.depth, options.rank) if options.layers else None,
             )
         if jobs:
             from tb_ddp_doctor.report import stuck as report_of_stuck

@@ -139,6 +139,15 @@ def parser() -> argparse.ArgumentParser:
         help="also show the kernels with most time above what the GPU's memory and peak FLOPS allow",
     )
     diagnose.add_argument(
+        "--layers",
+        action="store_true",
+        help="also show which of the model's modules a step is spent in, where traces name them",
+    )
+    diagnose.add_argument(
+        "--depth", type=int, metavar="N", default=2, help="with --layers: levels of modules to show (default: 2)"
+    )
+    diagnose.add_argument("--rank", type=int, metavar="R", help="with --layers: a rank's times, not the median rank's")
+    diagnose.add_argument(
         "--fail-on",
         choices=[severity.label for severity in Severity],
         metavar="SEVERITY",

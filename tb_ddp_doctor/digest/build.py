@@ -44,6 +44,7 @@ from tb_ddp_doctor.digest.model import (
     TraceContents,
     zeros,
 )
+from tb_ddp_doctor.digest.modules import device_modules, host_modules
 from tb_ddp_doctor.digest.op_stalls import no_op_stalls, op_stalls, stalls
 from tb_ddp_doctor.digest.operators import operators
 from tb_ddp_doctor.digest.optimizer import of_single_tensors, optimizer
@@ -181,6 +182,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         track=played,
         roofline=roofline(host, device, row_end_ns, parameters, scores, alone, words),
         gradients=parameters,
+        modules=device_modules(host, device, steps, layers, phase, words),
         contents=contents,
         warnings=(*trace.warnings, *_joining_warnings(device, number, rows)),
         strings=words.strings(),
@@ -247,6 +249,7 @@ def _digest_host(host: HostCalls) -> RankDigest:
         track=no_track(),
         roofline=no_roofline(),
         gradients=no_gradients(),
+        modules=host_modules(host, steps, layers, calls, phases, words),
         contents=contents,
         warnings=(*trace.warnings, *_group_warnings(trace, found)),
         strings=words.strings(),

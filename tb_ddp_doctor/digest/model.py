@@ -687,6 +687,69 @@ class ModuleMemory(msgspec.Struct, frozen=True, eq=False):
         return len(self.module)
 
 
+class ModulePaths(msgspec.Struct, frozen=True, eq=False):
+    """The tree of the model's modules; shape (M,). The first is the whole model; parents come before children.
+
+    The paths of `layers.0.mlp` and `layers.1.mlp`:
+
+        index    0      1       2      3      4      5
+        name    ""    layers    0     mlp     1     mlp
+        parent  -1      0       1      2      1      4
+    """
+
+    #: Index of the module around; -1 for the whole model alone.
+    parent: Indices
+    #: The module's name within its parent: "mlp", or "Block_0" where only a stack names it.
+    name: Indices
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+
+class ModuleTime(IntEnum):
+    """What a rank does in a module's time: every nanosecond of its steps has one of these."""
+
+    COMPUTE = 0
+    COPY = 1
+    COMMUNICATION = 2
+    #: No device event runs; the time is of the module that launches the next one.
+    IDLE = 3
+
+
+class ModuleTimes(msgspec.Struct, frozen=True, eq=False):
+    """Times of the modules themselves, without their children, over all steps; shape (rows,), one row a kind of time.
+
+    The sum of the rows of a `ModuleTime` is the budget's time of it: of device events that run beside each other, the
+    first to start has the time (a kernel before a copy, a copy before communication).
+    """
+
+    #: Index into `ModulePaths`.
+    module: Indices
+    #: A `names.Phase`.
+    phase: Annotated[Indices, Phase]
+    #: 1 for forward that is computed again within backward.
+    recomputed: Indices
+    #: A `ModuleTime`.
+    kind: Annotated[Indices, ModuleTime]
+    #: Of all steps, and of a step: the 99th percentile.
+    total_ns: Ints
+    p99_ns: Ints
+    #: Device events that run in them (operators on a CPU); 0 for idle times.
+    events: Ints
+
+    def __len__(self) -> int:
+        return len(self.module)
+
+
+class Modules(msgspec.Struct, frozen=True, eq=False):
+    """Which part of the model the time of a rank's steps is of (`digest.modules`)."""
+
+    #: What names the modules: "Doctor.watch" (or other annotations of modules), "stacks", or "" if nothing does.
+    named_by: str
+    paths: ModulePaths
+    times: ModuleTimes
+
+
 class StateBytes(msgspec.Struct, frozen=True):
     """Bytes of the model's states, from the gradients of a backward pass; -1 if unknown.
 
@@ -969,6 +1032,7 @@ class RankDigest(msgspec.Struct, frozen=True, eq=False):
     track: Track
     roofline: Roofline
     gradients: Gradients
+    modules: Modules
     contents: TraceContents
     warnings: tuple[FileWarning, ...]
     #: What tells the trace from others (`discover.head.source`), in digest files; "" where nothing does.

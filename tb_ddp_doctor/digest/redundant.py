@@ -22,7 +22,7 @@ def redundant(host: HostCalls, device: DeviceEvents, steps: Steps) -> RedundantW
     """The redundant work of the steps. Without launch records or operators all of it is zero."""
     chosen = np.flatnonzero(device.computes & device.is_launched & (device.step >= 0))
     launch = device.launch[chosen]
-    again = _recomputed(host, launch)
+    again = recomputed(host, launch)
     cast = ~again & _recast(host, launch)
     layout = ~again & ~cast & (_for_layout(host, launch) | device.named(names.changes_layout)[chosen])
     size = len(steps)
@@ -40,7 +40,7 @@ def redundant(host: HostCalls, device: DeviceEvents, steps: Steps) -> RedundantW
     return RedundantWork(**columns)
 
 
-def _recomputed(host: HostCalls, launch: Ints) -> Mask:
+def recomputed(host: HostCalls, launch: Ints) -> Mask:
     """Which launches compute forward again within backward: activation checkpointing.
 
     A reentrant checkpoint is a node of its own: all in it that lies in no further node is forward. One that is not

@@ -37,9 +37,11 @@ INTO = {
         "host_meetings.kind "
         "code.function gradients.module memory.largest.op roofline.calls.name roofline.calls.operator "
         "roofline.calls.inputs roofline.calls.dtype roofline.calls.precision "
-        "memory.largest.module memory.largest.own memory.kept.op memory.kept.own memory.modules.module"
+        "memory.largest.module memory.largest.own memory.kept.op memory.kept.own memory.modules.module "
+        "modules.paths.name"
     ),
-    "flags": "messages.sent message_ends.sent operators.on_device",
+    "modules": "modules.paths.parent modules.times.module",
+    "flags": "messages.sent message_ends.sent operators.on_device modules.times.recomputed",
     # Which backward pass, and how many updates before: numbers without a table.
     "": "collectives.backward collectives.update gradients.backward",
 }
@@ -99,11 +101,15 @@ def check(digest: RankDigest) -> None:
         "collectives and host meetings": len(digest.collectives) + len(digest.host_meetings),
         "track": len(digest.track),
         "calls": len(digest.roofline.calls),
+        "modules": len(digest.modules.paths),
         "strings": len(digest.strings),
         "flags": 2,
     }
     for what, size in sizes.items():
         _check_range([arrays[path] for path in INTO[what].split()], size, what)
+    parent = digest.modules.paths.parent
+    if not len(parent) or (parent >= np.arange(len(parent))).any() or (digest.modules.times.module < 0).any():
+        raise InvalidError("its modules are no tree")
     held = defaultdict(list)
     for column in columns():
         if column.members and arrays[column.path].ndim == 1:

@@ -28,6 +28,7 @@ from tb_ddp_doctor.report import shown
 from tb_ddp_doctor.report.brief import STYLES, label, marked, print_brief
 from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import printable, printable_lines
+from tb_ddp_doctor.report.layers import print_layers
 from tb_ddp_doctor.report.memory import print_memory
 from tb_ddp_doctor.report.roofline import print_roofline
 from tb_ddp_doctor.report.shown import longest_busy_time, where
@@ -73,10 +74,12 @@ def diagnosed(
     critical_path: bool = False,
     memory: bool = False,
     roofline: bool = False,
+    layers: tuple[int, int | None] | None = None,
 ) -> None:
     """Print a run's diagnosis in six lines, and all of it where that is asked for.
 
-    Communication, each rank's phases, the critical path, memory and the roofline are printed where they are asked for.
+    Communication, each rank's phases, the critical path, memory and the roofline are printed where they are asked for,
+    and modules to a depth, of a rank or (None) the median over ranks.
     """
     with without_trailing_spaces(console):
         print_brief(console, result, is_all=verbose)
@@ -88,6 +91,8 @@ def diagnosed(
             print_memory(console, result.diagnosis)
         if roofline:
             print_roofline(console, result)
+        if layers:
+            print_layers(console, result, *layers)
         if verbose:
             _print_unseen(console, result)
         console.print()

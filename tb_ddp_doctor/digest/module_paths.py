@@ -1,0 +1,143 @@
+"""Which module of the model the host runs at an instant, by the module calls that a trace records.
+
+Two recorders name modules: `Doctor.watch` marks calls by the module's whole path ("nn.Module: layers.0.mlp"), and
+with_stack=True records calls by class and number ("nn.Module: Block_0"), whose path is that of the calls around. Where
+a trace has both, the marks are used. Wrappers (DDP, FSDP, torch.compile) are no level of their own.
+
+A node of autograd belongs to the module whose forward operator has its sequence number (`digest.autograd_nodes`).
+Forward that is computed again within a node belongs to its own module.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+
+import msgspec
+import numpy as np
+
+from tb_ddp_doctor.digest.autograd_nodes import nodes
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.model import ModulePaths
+from tb_ddp_doctor.digest.nesting import around, enclosing
+from tb_ddp_doctor.digest.vocabulary import Vocabulary
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Indices, Ints
+
+#: Modules deeper than this belong to the module around: a recursion may go on without end.
+MOST_LEVELS = 24
+#: The whole model.
+ROOT = 0
+_WRAPPER = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel|FSDP\w*|OptimizedModule|DataParallel)_\d+")
+
+
+class PathTable:
+    """Paths of modules, each once, in an order in which parents come first."""
+
+    def __init__(self) -> None:
+        self._index: dict[tuple[int, str], int] = {(-1, ""): ROOT}
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def child(self, parent: int, name: str) -> int:
+        """Index of a module within another one."""
+        return self._index.setdefault((parent, name), len(self._index))
+
+    def below_root(self, path: str) -> int:
+        """Index of the module of a whole path, as "layers.0.mlp"."""
+        at = ROOT
+        for part in path.split(".", MOST_LEVELS - 1):
+            at = self.child(at, part)
+        return at
+
+    def parents(self) -> Ints:
+        """The index of each module's parent, -1 for the root; shape (M,)."""
+        return np.array([parent for parent, _ in self._index], np.int64)
+
+    def kept(self, chosen: Ints, words: Vocabulary) -> ModulePaths:
+        """The table of the chosen modules (ascending indices, with all of their parents)."""
+        keys = list(self._index)
+        place = np.full(len(keys) + 1, -1, np.int64)
+        place[chosen] = np.arange(len(chosen))
+        picked = [keys[index] for index in chosen.tolist()]
+        parent = place[np.array([parent for parent, _ in picked], np.int64)]
+        return ModulePaths(parent.astype(np.int32), words.indices(name for _, name in picked))
+
+
+class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """The recorded calls of modules; shape (calls,)."""
+
+    host: HostCalls
+    #: What recorded them: "Doctor.watch", "stacks", or "" for none.
+    named_by: str
+    table: PathTable
+    #: Index into the table.
+    module: Ints
+    start_ns: Ints
+    end_ns: Ints
+    thread: Indices
+
+    @classmethod
+    def of(cls, host: HostCalls) -> ModuleCalls:
+        """The calls of modules in a trace."""
+        marks = np.flatnonzero(host.is_annotation & host.named(names.is_module))
+        if len(marks):
+            start, end, thread = host.start_ns[marks], host.end_ns[marks], host.thread[marks]
+            return cls._of(host, "Doctor.watch", host.name[marks].astype(np.int32), start, end, thread)
+        frames = host.trace.frames
+        by_name = np.array([names.is_module(text) for text in host.trace.strings], np.bool_)
+        chosen = np.flatnonzero(by_name[frames.name]) if len(frames) else np.empty(0, np.int64)
+        start = frames.start_ns[chosen]
+        end, named_by = start + frames.duration_ns[chosen], "stacks" if len(chosen) else ""
+        return cls._of(host, named_by, frames.name[chosen], start, end, frames.thread[chosen])
+
+    @classmethod
+    def _of(cls, host: HostCalls, named_by: str, name: Indices, start: Ints, end: Ints, thread: Indices) -> ModuleCalls:
+        table, strings = PathTable(), host.trace.strings
+        plain = {index: names.module_name(strings[index]) for index in np.unique(name).tolist()}
+        keep = np.array([not _WRAPPER.fullmatch(plain[index]) for index in name.tolist()], np.bool_)
+        order = np.flatnonzero(keep)[np.lexsort((-end[keep], start[keep], thread[keep]))]
+        name, start, end, thread = name[order], start[order], end[order], thread[order]
+        if named_by == "Doctor.watch":
+            whole = {index: table.below_root(text) for index, text in plain.items()}
+            module = np.array([whole[index] for index in name.tolist()], np.int64)
+        else:
+            module = _nested(table, plain, name, around(start, end, thread))
+        return cls(host, named_by, table, module, start, end, thread)
+
+    @cached_property
+    def _with_backward(self) -> tuple[Ints, Ints, Ints, Indices]:
+        """Module, start, end and thread of the calls, and of the autograd nodes of their operators."""
+        host = self.host
+        node, operator = nodes(host)
+        made = operator >= 0
+        node, operator = node[made], operator[made]
+        call = enclosing(self.start_ns, self.end_ns, self.thread, host.start_ns[operator], host.thread[operator])
+        node, call = node[call >= 0], call[call >= 0]
+        return (
+            np.concatenate((self.module, self.module[call])),
+            np.concatenate((self.start_ns, host.start_ns[node])),
+            np.concatenate((self.end_ns, host.end_ns[node])),
+            np.concatenate((self.thread, host.thread[node])),
+        )
+
+    def at(self, instant: Ints, thread: Indices) -> Ints:
+        """The innermost module that each thread runs at each instant, forward or backward; ROOT outside of all."""
+        found = np.full(len(instant), ROOT, np.int64)
+        if len(self.module):
+            module, start, end, on = self._with_backward
+            call = enclosing(start, end, on, instant, thread)
+            found[call >= 0] = module[call[call >= 0]]
+        return found
+
+
+def _nested(table: PathTable, plain: dict[int, str], name: Indices, outer: Ints) -> Ints:
+    """The module of each call, by the names of the calls around it; calls in the order of starts on each thread."""
+    module: list[int] = []
+    level: list[int] = []
+    for own, parent in zip(name.tolist(), outer.tolist(), strict=True):
+        within, depth = (module[parent], level[parent]) if parent >= 0 else (ROOT, 0)
+        module.append(table.child(within, plain[own]) if depth < MOST_LEVELS else within)
+        level.append(depth + 1)
+    return np.array(module, np.int64)

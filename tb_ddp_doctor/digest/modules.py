@@ -1,0 +1,216 @@
+"""Which part of the model the time of a rank's steps is of: a tree of modules, with their times.
+
+Every nanosecond of the steps is of exactly one module (the root for what is outside of all), so that the times of all
+modules sum to the budget's:
+
+- A device event is of the module whose call, or autograd node, launched it. Of events that run beside each other, the
+  time is the first one's to start; a kernel's before a copy's, and a copy's before communication's.
+- An idle time is of the module that launches the next event.
+- On a CPU, operators are the events, and a nanosecond is the innermost operator's.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from tb_ddp_doctor.digest.columns import searchsorted
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
+from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.model import ModulePaths, Modules, ModuleTime, ModuleTimes, Steps
+from tb_ddp_doctor.digest.module_paths import ROOT, ModuleCalls
+from tb_ddp_doctor.digest.nesting import enclosing
+from tb_ddp_doctor.digest.owners import HostOperators, Layers
+from tb_ddp_doctor.digest.phases import HostPhases
+from tb_ddp_doctor.digest.redundant import recomputed
+from tb_ddp_doctor.digest.sums import count, total
+from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
+from tb_ddp_doctor.trace.model import Category, Ints
+from tb_ddp_doctor.trace.names import Phase
+
+#: Modules that are kept, those with the most time; the time of others is their parents'. A digest stays small.
+MOST_MODULES = 512
+#: The percentile over steps.
+_PERCENTILE = 0.99
+
+
+class _Work(msgspec.Struct, frozen=True, eq=False):
+    """What runs: device events, or stretches of operators; shape (events,)."""
+
+    start_ns: Ints
+    end_ns: Ints
+    #: A `ModuleTime`.
+    kind: Ints
+    #: Indices into `PathTable`, of `Phase`, and whether it is forward that is computed again.
+    module: Ints
+    phase: Ints
+    recomputed: Mask
+
+
+def device_modules(
+    host: HostCalls, device: DeviceEvents, steps: Steps, layers: Layers, phase: Ints, words: Vocabulary
+) -> Modules:
+    """The modules of a rank with a device; `phase` is what launched each of the device's events."""
+    calls, launched = ModuleCalls.of(host), np.flatnonzero(device.is_launched)
+    by = device.launch[launched]
+    module, again = np.full(len(device), ROOT, np.int64), np.zeros(len(device), np.bool_)
+    module[launched] = calls.at(host.start_ns[by], host.thread[by])
+    again[launched] = recomputed(host, by)
+    copies = one_of(device.category, (Category.MEMCPY, Category.MEMSET))
+    kind = np.select([device.communicates, copies], [ModuleTime.COMMUNICATION, ModuleTime.COPY], ModuleTime.COMPUTE)
+    work = _Work(device.start_ns, device.end_ns, kind, module, phase, again)
+    return _modules(calls, work, steps, layers, words)
+
+
+def host_modules(
+    host: HostCalls, steps: Steps, layers: Layers, operators: HostOperators, phases: HostPhases, words: Vocabulary
+) -> Modules:
+    """The modules of a rank that computes on its CPU."""
+    calls = ModuleCalls.of(host)
+    stretches = [
+        _innermost(host, chosen, kind)
+        for chosen, kind in (
+            (operators.computing | operators.around_calls, ModuleTime.COMPUTE),
+            (operators.collective, ModuleTime.COMMUNICATION),
+        )
+    ]
+    start, end, by, kind = np.concatenate(stretches, axis=1)
+    work = _Work(start, end, kind, calls.at(start, host.thread[by]), phases.at(host.start_ns[by]), recomputed(host, by))
+    return _modules(calls, work, steps, layers, words)
+
+
+def no_modules() -> Modules:
+    """Those of a rank without steps: the whole model alone, without a time."""
+    whole, index, nothing = np.array([ROOT], np.int32), np.empty(0, np.int32), np.empty(0, np.int64)
+    return Modules("", ModulePaths(whole - 1, whole), ModuleTimes(*(index,) * 4, *(nothing,) * 3))
+
+
+def _innermost(host: HostCalls, chosen: Mask, kind: ModuleTime) -> Ints:
+    """Stretches with one innermost operator each: start, end, operator and kind, shape (4, stretches)."""
+    parts = [np.empty((4, 0), np.int64)]
+    rows = np.flatnonzero(chosen)
+    for thread in np.unique(host.thread[rows]).tolist():
+        here = rows[host.thread[rows] == thread]
+        edges = np.unique(np.concatenate((host.start_ns[here], host.end_ns[here])))
+        on = np.full(len(edges) - 1, thread, np.int32)
+        found = enclosing(host.start_ns[here], host.end_ns[here], host.thread[here], edges[:-1], on)
+        inside = found >= 0
+        start, end = edges[:-1][inside], edges[1:][inside]
+        parts.append(np.stack((start, end, here[found[inside]], np.full(len(start), kind, np.int64))))
+    return np.concatenate(parts, axis=1)
+
+
+class _Part(msgspec.Struct, frozen=True, eq=False):
+    """Time of events in steps; shape (parts,)."""
+
+    #: Index into `_Work`; -1 for idle time that no event follows.
+    event: Ints
+    step: Ints
+    length_ns: Ints
+    #: A `ModuleTime`.
+    kind: Ints
+
+
+def _modules(calls: ModuleCalls, work: _Work, steps: Steps, layers: Layers, words: Vocabulary) -> Modules:
+    copy = layers.copy - layers.compute
+    communication = layers.communication - layers.copy - layers.compute
+    parts = [
+        _running(work, ModuleTime.COMPUTE, layers.compute, steps),
+        _running(work, ModuleTime.COPY, copy, steps),
+        _running(work, ModuleTime.COMMUNICATION, communication, steps),
+        _idle(work, layers.device_busy, steps),
+    ]
+    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in _Part.__struct_fields__)
+    return _table(calls, work, _Part(*columns), len(steps), words)
+
+
+def _running(work: _Work, kind: ModuleTime, alone: Intervals, steps: Steps) -> _Part:
+    """The time of a kind, in which no other kind goes before it: of events that overlap, the first to start has it."""
+    event = np.flatnonzero(work.kind == kind)
+    event = event[np.argsort(work.start_ns[event], kind="stable")]
+    start, end = work.start_ns[event], work.end_ns[event]
+    reach = np.maximum.accumulate(end)
+    start[1:] = np.maximum(start[1:], reach[:-1])
+    first = end > start
+    place, step, start, end = _by_step(start[first], end[first], steps)
+    length = alone.measure(start, end)
+    return _Part(event[first][place], step, length, np.full(len(place), kind, np.int64))
+
+
+def _idle(work: _Work, busy: Intervals, steps: Steps) -> _Part:
+    """The time in which nothing runs, by the event that follows it."""
+    gaps = Intervals.union(steps.start_ns, steps.end_ns) - busy
+    place, step, start, end = _by_step(gaps.start, gaps.end, steps)
+    order = np.argsort(work.start_ns, kind="stable")
+    following = np.append(order, -1)[searchsorted(work.start_ns[order], gaps.end[place])]
+    return _Part(following, step, end - start, np.full(len(place), ModuleTime.IDLE, np.int64))
+
+
+def _by_step(start: Ints, end: Ints, steps: Steps) -> tuple[Ints, Ints, Ints, Ints]:
+    """Stretches (ascending, apart) cut by the steps' windows: which stretch, its step, start and end."""
+    first = searchsorted(steps.end_ns, start, side="right")
+    parts = np.maximum(searchsorted(steps.start_ns, end) - first, 0)
+    place = np.repeat(np.arange(len(start)), parts)
+    step = first[place] + np.arange(len(place)) - np.repeat(np.cumsum(parts) - parts, parts)
+    return place, step, np.maximum(start[place], steps.start_ns[step]), np.minimum(end[place], steps.end_ns[step])
+
+
+def _table(calls: ModuleCalls, work: _Work, part: _Part, steps: int, words: Vocabulary) -> Modules:
+    # What follows no event is of the root, outside of all phases.
+    of = [np.append(work.module, ROOT), np.append(work.phase, Phase.OTHER), np.append(work.recomputed, False)]
+    module, phase, again = (column[part.event] for column in of)
+    parents = calls.table.parents()
+    kept, ancestor = _kept(parents, total(module, np.ones(len(module), np.bool_), part.length_ns, len(parents)))
+    place = searchsorted(kept, ancestor)[module]
+    shape = (len(kept), len(Phase), 2, len(ModuleTime))
+    key = np.ravel_multi_index((place, phase, again.astype(np.int64), part.kind), shape)
+    rows, which = np.unique(key, return_inverse=True)
+    which = which.reshape(-1)
+    every = np.ones(len(which), np.bool_)
+    whole = total(which, every, part.length_ns, len(rows))
+    runs = (part.kind != ModuleTime.IDLE) & (part.length_ns > 0)
+    columns = [column.astype(np.int32) for column in np.unravel_index(rows, shape)]
+    times = ModuleTimes(
+        module=columns[0],
+        phase=columns[1],
+        recomputed=columns[2],
+        kind=columns[3],
+        total_ns=whole,
+        p99_ns=_percentile(which, part.step, part.length_ns, len(rows), steps),
+        events=count(which, runs, len(rows)),
+    )
+    return Modules(calls.named_by, calls.table.kept(kept, words), times)
+
+
+def _kept(parents: Ints, own_ns: Ints) -> tuple[Ints, Ints]:
+    """The modules to keep, ascending, and for each module the one that has its time: itself, or the next kept around.
+
+    A module with all in it takes no less than each of its children and stands before them, so that the longest ones
+    have their parents among them.
+    """
+    with_children, above = own_ns.tolist(), parents.tolist()
+    for module in range(len(above) - 1, ROOT, -1):
+        with_children[above[module]] += with_children[module]
+    kept = np.sort(np.argsort(-np.array(with_children, np.int64), kind="stable")[:MOST_MODULES])
+    chosen, ancestor = set(kept.tolist()), np.arange(len(above))
+    for module in range(1, len(above)):
+        if module not in chosen:
+            ancestor[module] = ancestor[above[module]]
+    return kept, ancestor
+
+
+def _percentile(row: Ints, step: Ints, length: Ints, rows: int, steps: int) -> Ints:
+    """The percentile over steps of each row's time in a step (nearest rank), shape (rows,)."""
+    if not steps:
+        return np.zeros(rows, np.int64)
+    cells, which = np.unique(row * steps + step, return_inverse=True)
+    time = total(which.reshape(-1), np.ones(len(row), np.bool_), length, len(cells))
+    of = cells // steps
+    order = np.lexsort((-time, of))
+    # Steps without any time of a row come last.
+    place = searchsorted(of, np.arange(rows)) + int((1 - _PERCENTILE) * steps)
+    found = place < searchsorted(of, np.arange(rows), side="right")
+    percentile = np.zeros(rows, np.int64)
+    percentile[found] = time[order[place[found]]]
+    return percentile

@@ -1,0 +1,98 @@
+"""Which part of the model the ranks' steps are spent in: one tree of modules over all ranks.
+
+M = modules, R = ranks of the job, as `Job.ranks` has them. A module is the same on all ranks by its path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import ModulePaths, ModuleTime, ModuleTimes, RankDigest
+from tb_ddp_doctor.facts.facts import MissingFactError
+from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.names import Phase
+
+
+class Part(IntEnum):
+    """What a module's time is spent in."""
+
+    #: Compute and copies.
+    FORWARD = 0
+    BACKWARD = 1
+    #: Forward that is computed again within backward.
+    RECOMPUTED = 2
+    #: Compute and copies in loading, in the optimizer, and outside forward/backward/optimizer.
+    OTHER = 3
+    #: Communication beside which no compute and no copy runs.
+    COMMUNICATION = 4
+    #: Nothing runs, before the module's next event.
+    IDLE = 5
+
+
+class ModuleTree(msgspec.Struct, frozen=True, eq=False):
+    """The model's modules, with their times on each rank."""
+
+    #: What names modules: "Doctor.watch" or "stacks"; both, with "and", where ranks differ.
+    named_by: str
+    #: Shape (M,): the module around (-1 for the whole model, which is the first; parents come before children), the
+    #: path, as "layers.0.mlp", and how many modules are around.
+    parent: Ints
+    path: tuple[str, ...]
+    level: Ints
+    #: Mean time in a step without the module's children, ns, shape (R, M, len(Part)).
+    own_ns: NDArray[np.float64]
+    #: The same with all modules within it: of the whole model it is the step.
+    step_ns: NDArray[np.float64]
+
+
+def modules(digests: Sequence[RankDigest]) -> ModuleTree:
+    """The tree over all ranks of a job. Raises MissingFactError where no trace names modules."""
+    named = sorted({digest.modules.named_by for digest in digests} - {""})
+    if not named:
+        raise MissingFactError(
+            "No trace names the model's modules: capture with Doctor.watch(model), or profile with with_stack=True."
+        )
+    index: dict[tuple[int, str], int] = {(-1, ""): 0}
+    places = [_places(digest, index) for digest in digests]
+    parent = np.array([around for around, _ in index], np.int64)
+    own = np.zeros((len(digests), len(index), len(Part)))
+    for rank, (digest, place) in enumerate(zip(digests, places, strict=True)):
+        table = digest.modules.times
+        np.add.at(own[rank], (place[table.module], _parts(table)), table.total_ns / max(len(digest.steps), 1))
+    whole, path, level = own.copy(), [""], [0]
+    for module in range(len(index) - 1, 0, -1):
+        whole[:, parent[module]] += whole[:, module]
+    for around, name in list(index)[1:]:
+        path.append(f"{path[around]}.{name}" if around else name)
+        level.append(level[around] + 1)
+    return ModuleTree(" and ".join(named), parent, tuple(path), np.array(level, np.int64), own, whole)
+
+
+def _places(digest: RankDigest, index: dict[tuple[int, str], int]) -> Ints:
+    """Where each of a rank's modules is in the job's tree, new ones added."""
+    paths: ModulePaths = digest.modules.paths
+    places = [0]
+    for parent, name in zip(paths.parent[1:].tolist(), paths.name[1:].tolist(), strict=True):
+        places.append(index.setdefault((places[max(parent, 0)], digest.strings[name]), len(index)))
+    return np.array(places, np.int64)
+
+
+def _parts(table: ModuleTimes) -> Ints:
+    """The `Part` of each row of a rank's table."""
+    again, kind, phase = table.recomputed == 1, table.kind, table.phase
+    return np.select(
+        [
+            kind == ModuleTime.IDLE,
+            kind == ModuleTime.COMMUNICATION,
+            again,
+            phase == Phase.FORWARD,
+            phase == Phase.BACKWARD,
+        ],
+        [Part.IDLE, Part.COMMUNICATION, Part.RECOMPUTED, Part.FORWARD, Part.BACKWARD],
+        Part.OTHER,
+    ).astype(np.int64)
