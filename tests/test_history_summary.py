@@ -180,7 +180,7 @@ def test_the_command_says_it_in_ten_lines(slowed: Path, capsys: pytest.CaptureFi
     assert len(lines) <= 10
     assert lines[0].startswith("4,000 steps (0 to 3,999) of 4 ranks on 2 nodes, 1.2 h, ")
     assert lines[1].startswith("Rank 3 is ") and " slower since step 2,0" in lines[1]
-    assert "Compare: ddp-doctor compare step_1900 step_2100." in lines[2]
+    assert f"Compare: ddp-doctor compare {slowed}/step_1900 {slowed}/step_2100" in lines[2]
     assert "in money" in lines[2]
     assert any(line.startswith("Time: training ") and "stragglers " in line for line in lines)
 
@@ -197,7 +197,7 @@ def test_other_programs_read_the_answer(slowed: Path, capsys: pytest.CaptureFixt
     assert main(["history", str(slowed), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["summary"]["events"][0]["ranks"] == [3]
-    assert answer["nearest_captures"] == [{"before": 1900, "after": 2100}]
+    assert answer["nearest_captures"] == [{"before": f"{slowed}/step_1900", "after": f"{slowed}/step_2100"}]
     assert main(["history", str(slowed), "--webhook"]) == 0
     line = capsys.readouterr().out
     assert line.count("\n") == 1

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         return 2
     summary = summarise(grid)
     starts = [logdir, *sorted(folder for folder in logdir.iterdir() if folder.is_dir() and not folder.is_symlink())]
-    captures = sorted({folder.step for start in starts for folder in capture_folders(start)})
+    captures = {folder.step: str(folder.path) for start in starts for folder in capture_folders(start)}
     near = tuple(nearest(event, captures) for event in summary.events)
     answer = HistoryAnswer(logdir=str(logdir), summary=summary, nearest_captures=near)
     if options.json:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -16,10 +17,10 @@ _SHOWN = 6
 
 
 class Nearest(msgspec.Struct, frozen=True):
-    """The captures on either side of an event, by the step they began at; None where there is none."""
+    """The folders of the captures on either side of an event; None where there is none."""
 
-    before: int | None
-    after: int | None
+    before: str | None
+    after: str | None
 
 
 class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,11 +33,11 @@ class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     nearest_captures: tuple[Nearest, ...]
 
 
-def nearest(event: Event, captures: Sequence[int]) -> Nearest:
-    """The last capture before an event begins and the first one within it."""
-    before = [step for step in captures if step < event.first_step]
-    after = [step for step in captures if event.first_step <= step <= event.last_step]
-    return Nearest(max(before, default=None), min(after, default=None))
+def nearest(event: Event, captures: Mapping[int, str]) -> Nearest:
+    """The last capture before an event begins and the first one within it; `captures` are folders by step."""
+    before = max((step for step in captures if step < event.first_step), default=-1)
+    after = min((step for step in captures if event.first_step <= step <= event.last_step), default=-1)
+    return Nearest(captures.get(before), captures.get(after))
 
 
 def history_lines(answer: HistoryAnswer, gpu_hour: float | None) -> list[str]:
@@ -52,7 +53,7 @@ def history_lines(answer: HistoryAnswer, gpu_hour: float | None) -> list[str]:
         line = f"{number:2}  {sentence(event, told, gpu_hour)}"
         near = answer.nearest_captures[number - 1]
         if event.kind == "change" and near.before is not None and near.after is not None:
-            line += f" Compare: ddp-doctor compare step_{near.before} step_{near.after}."
+            line += f" Compare: ddp-doctor compare {shlex.quote(near.before)} {shlex.quote(near.after)}"
         lines.append(line)
     if len(told.events) > _SHOWN:
         lines.append(f"    {len(told.events) - _SHOWN} more: --json has all.")
@@ -79,7 +80,7 @@ def headline(told: Summary) -> str:
     costly = [event for event in told.events if event.cost_s > 0]
     if not costly:
         return f"Steady: no change, period or drift. Goodput {percent(told.goodput)}."
-    return f"{_what(costly[0])}: {percent(costly[0].cost_share)} of the job. Goodput {percent(told.goodput)}."
+    return f"{_what(costly[0], told)}: {percent(costly[0].cost_share)} of the job. Goodput {percent(told.goodput)}."
 
 
 def sentence(event: Event, told: Summary, gpu_hour: float | None) -> str:
@@ -87,9 +88,10 @@ def sentence(event: Event, told: Summary, gpu_hour: float | None) -> str:
     hours = event.cost_s / 3600 * told.ranks
     price = "" if gpu_hour is None else f", {hours * gpu_hour:,.2f} in money"
     if event.cost_s < 0:
-        return f"{_what(event)}: {percent(-event.cost_share)} of the job saved."
+        return f"{_what(event, told)}: {percent(-event.cost_share)} of the job saved."
     per_step = duration(event.cost_s * 1000 / max(told.steps, 1))
-    return f"{_what(event)}: {percent(event.cost_share)} of the job, {per_step} a step, {hours:,.1f} GPU-hours{price}."
+    share = percent(event.cost_share)
+    return f"{_what(event, told)}: {share} of the job, {per_step} a step, {hours:,.1f} GPU-hours{price}."
 
 
 def webhook_line(answer: HistoryAnswer) -> bytes:
@@ -121,15 +123,16 @@ def openmetrics(answer: HistoryAnswer) -> str:
     return "\n".join([*lines, "# EOF", ""])
 
 
-def _what(event: Event) -> str:
-    who = "all ranks" if event.level == "job" else event.node if event.level == "node" and event.node else ""
+def _what(event: Event, told: Summary) -> str:
+    is_all = event.level == "job" or len(event.ranks) == told.ranks > 1
+    who = "all ranks" if is_all else event.node if event.level == "node" and event.node else ""
     who = capital(who or ranks(event.ranks))
-    plural = event.level == "job" or (event.level != "node" and len(event.ranks) > 1)
+    plural = is_all or (event.level != "node" and len(event.ranks) > 1)
     added = f"{duration(abs(event.added_ms))} ({percent(abs(event.added_share))} of a step)"
     when = f"since step {event.first_step:,} ({_clock(event.begin_s)})"
     if event.kind == "change":
         is_or_are, slower = "are" if plural else "is", "slower" if event.added_ms > 0 else "faster"
-        has_end = f" until step {event.last_step:,} ({_clock(event.end_s)})"
+        has_end = f" until step {event.last_step:,} ({_clock(event.end_s)})" if event.last_step < told.last_step else ""
         return f"{who} {is_or_are} {added} {slower} {when}{has_end}"
     if event.kind == "drift":
         become, slower = "become" if plural else "becomes", "slower" if event.added_ms > 0 else "faster"
@@ -137,7 +140,7 @@ def _what(event: Event) -> str:
         return f"{who} {become} {slower} by {duration(abs(an_hour))} an hour, {added} in all"
     has = "have" if plural else "has"
     if event.kind == "period":
-        return f"{who} {has} a long step every {event.every:,} steps, by {added}, {event.times:,} times"
+        return f"{who} {has} a long step every {event.every:,} steps, by {added}, {event.times:,} such steps in all"
     return f"{who} {has} {event.times:,} long steps, by {added}, {when}"
 
 

@@ -17,9 +17,9 @@ from tb_ddp_doctor.report.wrapping import print_wrapped
 #: Modules with less of the step are not listed.
 _LEAST_SHARE = 0.001
 _HEADINGS = {
-    Part.FORWARD: "forward",
-    Part.BACKWARD: "backward",
-    Part.RECOMPUTED: "recomputed",
+    Part.FORWARD: "fwd",
+    Part.BACKWARD: "bwd",
+    Part.RECOMPUTED: "again",
     Part.OTHER: "other",
     Part.COMMUNICATION: "comm.",
     Part.IDLE: "idle",
@@ -41,13 +41,20 @@ def print_layers(console: Console, result: Result, depth: int, rank: int | None)
     chosen = tree.step_ns if rank is None else tree.step_ns[[ranks.index(rank)]]
     of = f"rank {rank}" if rank is not None else "the median rank" if len(ranks) > 1 else f"rank {ranks[0]}"
     title = f"Modules by their time in a step of {of}, ms (named by {tree.named_by})"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None)
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("module", no_wrap=True)
     listed = [part for part in Part if tree.step_ns[:, :, part].any()]
     several = rank is None and len(ranks) > 1
     headings = ["step", "share", *(_HEADINGS[part] for part in listed), *(["longest", "rank"] if several else [])]
+    # Where the terminal is too narrow, names lose letters, and numbers none.
+    digits = len(_ms(float(tree.step_ns.sum(axis=2).max())))
     for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(
+            heading,
+            justify="right",
+            no_wrap=True,
+            min_width=max(len(heading), digits * (heading not in ("share", "rank"))),
+        )
     # The median of sums and not the sum of medians, so that a line is some rank's time.
     median, whole = np.median(chosen, axis=0), np.median(chosen.sum(axis=2), axis=0)
     every = tree.step_ns.sum(axis=2)
