@@ -98,3 +98,23 @@ def test_a_job_is_not_healthy_where_all_wait_for_a_rank_that_no_finding_names() 
 
     assert diagnosis.contradictions and diagnosis.contradictions[0] in diagnosis.headline
     assert (diagnosis.verdict, diagnosis.headline[:8]) == ("unknown", "No fault")
+
+
+KINDS = ("ar", "ag", "rs", "a2a")
+#: Four ranks, each on a node of its own, the last one slow: none has the calls of another; the slow one has others;
+#: its calls are lost.
+NOT_COMPARABLE = {
+    "each has other calls": [
+        drawn.replace("[ar", f"[{kind}") for kind, drawn in zip(KINDS, (FAST, FAST, FAST, SLOW), strict=True)
+    ],
+    "the slow one has other calls": [FAST, FAST, FAST, SLOW.replace("[ar", "[ag")],
+    "the slow one's calls are lost": [FAST, FAST, FAST, SLOW[: SLOW.index("nccl")].rstrip() + "\n"],
+}
+
+
+@pytest.mark.parametrize("drawn", NOT_COMPARABLE.values(), ids=NOT_COMPARABLE)
+def test_where_ranks_cannot_be_compared_none_is_accused_for_sure_and_the_job_is_not_healthy(drawn: list[str]) -> None:
+    diagnosis = engine.examine(job(ranks(*drawn, steps=3)))
+    assert diagnosis.verdict != "healthy"
+    loud = [one for one in diagnosis.findings if one.severity != "info" and one.rule != "missing-straggler"]
+    assert {one.confidence for one in loud} <= {"low"}

@@ -66,8 +66,8 @@ def witnesses(lateness: list[float], path: list[float]) -> Witnesses:
     )
 
 
-def said(seen: Witnesses, findings: list[Finding], saved_ms: float = 20) -> list[str]:
-    found = contradictions(seen, findings, cast(WhatIf, Saves(saved_ms)), job(TEXT))
+def said(seen: Witnesses, findings: list[Finding], saved_ms: float = 20, world_size: int = 4) -> list[str]:
+    found = contradictions(seen, findings, cast(WhatIf, Saves(saved_ms)), job(TEXT, world_size=world_size))
     return [one.sentence for one in found]
 
 
@@ -80,6 +80,12 @@ def test_a_rank_that_all_others_wait_for_and_no_finding_names() -> None:
     late = witnesses([0, 0, 0, 1], [0, 0, 0, 1])
     assert "Rank 3 has 100 % of all lateness" in said(late, [])[0]
     assert not said(late, [finding("straggler", TEXT)])
+
+
+def test_of_a_few_traced_ranks_the_last_to_arrive_may_wait_for_another_without_a_trace() -> None:
+    late = witnesses([0, 0, 0, 1], [0, 0, 0, 1])
+    assert said(late, [], world_size=8)
+    assert not said(late, [], world_size=9)
 
 
 def test_a_finding_too_small_to_be_an_alarm_names_its_ranks_if_it_costs_what_they_wait() -> None:

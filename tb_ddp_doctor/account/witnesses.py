@@ -119,8 +119,11 @@ def _unnamed(
     """Ranks with most of all lateness, or of the path, that no finding names although others wait for them.
 
     Waits that tracing explains do not count: tracing slows some ranks more than others. A finding of severity info
-    counts as naming its ranks only if its fix saves what others wait.
+    counts as naming its ranks only if its fix saves what others wait. Of jobs with traces of under half of their ranks
+    nothing is said.
     """
+    if 2 * len(job.ranks) < job.world_size:
+        return  # the last of a few traced ranks to arrive may itself wait for one without a trace
     named = {rank for one in loud for rank in one.ranks}
     wait_ms = dict(zip(job.ranks.tolist(), (seen.others_wait_ns / 1e6).tolist(), strict=True))
     small = [one for one in findings if one.rule == _NAMES_SLOW_RANKS]

@@ -46,11 +46,12 @@ def confidence(
 
     `seen` is in how many steps the fault shows; `affected` are rank indices (all if empty). Each of these takes one
     level away: fewer than three steps; a clock skew of over a third of the cost (on one host, ends of collectives that
-    are as far apart); for faults of the host, recording that may itself be a quarter of the cost; and for faults of
-    transfer, ranks without a trace. Calls without a match on another rank take two away from faults of transfer, as
-    their straggler wait counts as transfer. Where the CPU computes, and for faults of the host, ranks whose threads
-    waited for a core for a quarter of the cost longer than their peers (`unlucky_ns`) take one level away, and for half
-    of it two: then that alone may be the fault. No waiting makes a fault that `is_counted`, such as more operators.
+    are as far apart); and for faults of the host, recording that may itself be a quarter of the cost. Ranks without a
+    usable trace take two away from faults of transfer, and so do calls without a match on another rank: if all ranks
+    wait in each call as long as in the next, that wait counts as transfer. Where the CPU computes, and for faults of
+    the host, ranks whose threads waited for a core for a quarter of the cost longer than their peers (`unlucky_ns`)
+    take one level away, and for half of it two: then that alone may be the fault. No waiting makes a fault that
+    `is_counted`, such as more operators.
     """
     doubts = []
     if not frame.has_steps:
@@ -62,7 +63,8 @@ def confidence(
     recording = float((frame.recording_ns[list(affected)] if len(affected) else frame.recording_ns).max())
     if on_host and recording > cost_ns / 4:
         doubts.append(f"recording alone slows the CPU by about {ms(recording)} a step")
-    if of_transfer and frame.missing_ranks:
+    missing = of_transfer and frame.missing_ranks > 0
+    if missing:
         doubts.append("straggler wait for ranks without a trace is only estimated from transfers")
     unmatched = of_transfer and frame.unmatched_share > MOST_UNMATCHED
     if unmatched:
@@ -74,7 +76,7 @@ def confidence(
     if waited > cost_ns / 4:
         longer = " longer than those of other ranks" if 0 < len(affected) < len(frame.ranks) else ""
         doubts.append(f"threads of a rank waited {ms(waited)} a step{longer} for a CPU core that others had")
-    lost = len(doubts) + unmatched + (waited > cost_ns / 2)
+    lost = len(doubts) + missing + unmatched + (waited > cost_ns / 2)
     level: Confidence = ("high", "medium", "low")[min(lost, 2)]
     basis = f"Seen in {steps_seen(seen, len(frame.steps))}"
     doubt = f"; but {listing(doubts)}" if doubts else ""
