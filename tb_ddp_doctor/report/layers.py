@@ -42,19 +42,18 @@ def print_layers(console: Console, result: Result, depth: int, rank: int | None)
     of = f"rank {rank}" if rank is not None else "the median rank" if len(ranks) > 1 else f"rank {ranks[0]}"
     title = f"Modules by their time in a step of {of}, ms (named by {tree.named_by})"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 0, 0, 1), pad_edge=False)
-    table.add_column("module", no_wrap=True)
     listed = [part for part in Part if tree.step_ns[:, :, part].any()]
     several = rank is None and len(ranks) > 1
-    headings = ["step", "share", *(_HEADINGS[part] for part in listed), *(["longest", "rank"] if several else [])]
-    # Where the terminal is too narrow, names lose letters, and numbers none.
     digits = len(_ms(float(tree.step_ns.sum(axis=2).max())))
-    for heading in headings:
-        table.add_column(
-            heading,
-            justify="right",
-            no_wrap=True,
-            min_width=max(len(heading), digits * (heading not in ("share", "rank"))),
-        )
+    widths = {"step": digits, "share": 5} | {_HEADINGS[part]: digits for part in listed}
+    if several:
+        widths |= {"longest": digits, "rank": len(str(max(ranks)))}
+    widths = {heading: max(width, len(heading)) for heading, width in widths.items()}
+    # Where the terminal is too narrow, names lose letters, and numbers none.
+    room = console.width - sum(widths.values()) - len(widths)
+    table.add_column("module", no_wrap=True, max_width=max(room, 12))
+    for heading, width in widths.items():
+        table.add_column(heading, justify="right", no_wrap=True, min_width=width)
     # The median of sums and not the sum of medians, so that a line is some rank's time.
     median, whole = np.median(chosen, axis=0), np.median(chosen.sum(axis=2), axis=0)
     every = tree.step_ns.sum(axis=2)
