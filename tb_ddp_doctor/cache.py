@@ -46,7 +46,18 @@ T = TypeVar("T", Head, RankTrace, RankDigest)
 
 _SUFFIX: dict[type, str] = {Head: "head", RankTrace: "columns", RankDigest: "digest"}
 #: The packages and modules whose code makes what is kept, the native library among them.
-_MADE_BY = ("nsys", "nccl_logs", "discover", "trace", "digest", "storage", "workers", "findings", "step_parts")
+_MADE_BY = (
+    "nsys",
+    "nccl_logs",
+    "discover",
+    "trace",
+    "digest",
+    "storage",
+    "workers",
+    "findings",
+    "step_parts",
+    "wording",
+)
 _SOURCES = (".py", ".so", ".dll")
 
 

@@ -214,6 +214,8 @@ def _filled(one: RankDigest, table: str, rows: int, draw: np.random.Generator) -
     sizes = {"steps": len(one.steps), "collectives": len(one.collectives), "strings": len(one.strings), "flags": 2}
     sizes["collectives and host meetings"] = sizes["collectives"] + len(one.host_meetings)
     sizes |= {"track": rows if table == "track" else len(one.track), "": 5}
+    sizes |= {"calls": rows if table == "roofline.calls" else len(one.roofline.calls)}
+    sizes |= {"modules": rows if table == "modules.paths" else len(one.modules.paths)}
     first = int(one.steps.start_ns[0]) if len(one.steps) else 0
     for column in valid.columns():
         if column.path.rpartition(".")[0] != table:
