@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.history import blocks
+from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.grid import step_grid
 from tb_ddp_doctor.history.read import RankHistory, Stretch, history_files, read_history
-from tb_ddp_doctor.history.summary import Event, summarise
+from tb_ddp_doctor.history.summary import summarise
 
 RANKS, RANKS_A_NODE, STEPS = 16, 4, 21_600
 START_NS = 1_790_000_000 * 10**9

@@ -13,11 +13,12 @@ import pytest
 
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.history import blocks
+from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.grid import step_grid
 from tb_ddp_doctor.history.levels import levels
 from tb_ddp_doctor.history.rare import of_period, period
 from tb_ddp_doctor.history.read import Phase, RankHistory, Stretch, history_files, read_history
-from tb_ddp_doctor.history.summary import Event, Summary, summarise
+from tb_ddp_doctor.history.summary import Summary, summarise
 
 START_NS = 1_790_000_000 * 10**9
 #: Steps that a letter of a drawing stands for, busy time and the rest of a step, µs.
@@ -63,8 +64,8 @@ def test_quiet_hours_have_no_events() -> None:
     found = summary(drawn(QUIET))
     assert found.events == ()
     assert found.names_ranks
-    assert found.goodput == pytest.approx(0.99, abs=0.02)
-    assert found.slowdown == pytest.approx(1.0, abs=0.02)
+    assert found.account.goodput == pytest.approx(0.99, abs=0.02)
+    assert found.account.slowdown == pytest.approx(1.0, abs=0.02)
 
 
 def test_a_rank_that_becomes_slower_is_named_with_its_cost() -> None:
@@ -74,7 +75,7 @@ def test_a_rank_that_becomes_slower_is_named_with_its_cost() -> None:
     assert event.added_ms == pytest.approx(160, rel=0.03)
     # The job's step was as long as the slowest of four noisy ranks: 1 % of it above the median.
     assert event.cost_s == pytest.approx(2000 * 0.152, rel=0.05)
-    assert found.slowest_workers == pytest.approx(0.95, abs=0.05)
+    assert found.account.slowest_workers == pytest.approx(0.95, abs=0.05)
 
 
 def test_a_node_that_becomes_slower_is_one_event() -> None:
@@ -109,7 +110,7 @@ def test_drift_is_no_change() -> None:
 def test_ranks_that_do_not_say_when_they_wait_are_not_named() -> None:
     found = summary(drawn(QUIET + "b ....................####################", with_busy=False))
     (event,) = found.events
-    assert (event.level, found.names_ranks, found.slowdown) == ("job", False, None)
+    assert (event.level, found.names_ranks, found.account.slowdown) == ("job", False, None)
     assert event.first_step == pytest.approx(2000, abs=20)
 
 
@@ -121,10 +122,10 @@ def test_restarts_phases_and_steps_trained_again_are_accounted() -> None:
     again = history(0, "b", Stretch(900, ended_ns + 60 * 10**9, column, None))
     found = summary([again, first])
     assert (found.restarts, found.trained_again, found.nodes) == (1, 100, 1)
-    assert found.time_s["restarts"] == pytest.approx(60)
-    assert found.time_s["trained again"] == pytest.approx(100)
-    assert found.time_s["checkpoint"] == pytest.approx(0.1)
-    assert found.goodput == pytest.approx(1900 / 2060, abs=0.001)
+    assert found.account.time_s["restarts"] == pytest.approx(60)
+    assert found.account.time_s["trained again"] == pytest.approx(100)
+    assert found.account.time_s["checkpoint"] == pytest.approx(0.1)
+    assert found.account.goodput == pytest.approx(1900 / 2060, abs=0.001)
     assert (found.first_step, found.last_step, found.steps) == (0, 1899, 1900)
 
 

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.history.read import Phase, RankHistory
+from tb_ddp_doctor.history.over_ranks import lower_median
+from tb_ddp_doctor.history.read import Phase, RankHistory, Stretch
 
 #: Values of all ranks and steps that are kept at once, 4 bytes each: of more, the last steps are.
 _MOST_VALUES = 450_000_000
@@ -123,7 +124,7 @@ def _rows(
                 _place(stretch, first, phases, is_busy, busy[at], length, None if at else begins)
         if at % every == 0:
             sampled.append(length)
-    return busy, _median_of_ranks(np.stack(sampled)), begins
+    return busy, lower_median(np.stack(sampled)), begins
 
 
 def _axis(timed: Sequence[RankHistory], ranks: int, since: int | None) -> tuple[int, int, int] | None:
@@ -146,7 +147,7 @@ def _is_busy(file: RankHistory) -> bool:
 
 
 def _place(
-    stretch: Any,
+    stretch: Stretch,
     first: int,
     phases: Sequence[Phase],
     is_busy: bool,
@@ -192,11 +193,3 @@ def _restarts(files: Sequence[RankHistory]) -> tuple[tuple[Restart, ...], float]
             reached = max(reached, stretch.first_step + length - 1)
             end_ns = stretch.begin_ns + int(stretch.steps_us.sum(dtype=np.int64)) * 1000
     return tuple(found), again_us / 1e6
-
-
-def _median_of_ranks(values: NDArray[Any]) -> NDArray[Any]:
-    """Lower median over ranks of each column, shape (N,); NaN where all are."""
-    ordered = np.sort(values, axis=0)
-    known = np.count_nonzero(~np.isnan(values), axis=0)
-    median: NDArray[Any] = ordered[np.maximum(known - 1, 0) // 2, np.arange(values.shape[1])]
-    return median

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tb_ddp_doctor.history.summary import Event, Summary
+from tb_ddp_doctor.history.events import Event
+from tb_ddp_doctor.history.summary import Summary
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.wording import capital, duration, percent, ranks
 
@@ -42,7 +43,7 @@ def nearest(event: Event, captures: Mapping[int, str]) -> Nearest:
 
 def history_lines(answer: HistoryAnswer, gpu_hour: float | None) -> list[str]:
     """The job's hours in some ten lines, without colours."""
-    told = answer.summary
+    told, account = answer.summary, answer.summary.account
     lines = [
         f"{told.steps:,} steps ({told.first_step:,} to {told.last_step:,}) of {told.ranks} ranks on {told.nodes} "
         f"node{'s' if told.nodes != 1 else ''}, {_hours(told.end_s - told.begin_s)}, "
@@ -57,15 +58,20 @@ def history_lines(answer: HistoryAnswer, gpu_hour: float | None) -> list[str]:
         lines.append(line)
     if len(told.events) > _SHOWN:
         lines.append(f"    {len(told.events) - _SHOWN} more: --json has all.")
-    if told.time_s:
-        whole = max(told.end_s - told.begin_s, sum(told.time_s.values()))
-        parts = [f"{name} {percent(value / whole)}" for name, value in told.time_s.items() if value / whole >= 0.0005]
+    if account.time_s:
+        whole = max(told.end_s - told.begin_s, sum(account.time_s.values()))
+        parts = [
+            f"{name} {percent(value / whole)}" for name, value in account.time_s.items() if value / whole >= 0.0005
+        ]
         lines.append(f"Time: {', '.join(parts)}.")
-    if told.slowdown is not None:
-        share = (
-            "" if told.slowest_workers is None else f"; the slowest 3 % of ranks are {percent(told.slowest_workers)}"
+    if account.slowdown is not None:
+        of_slowest = ""
+        if account.slowest_workers is not None:
+            of_slowest = f"; {percent(account.slowest_workers)} of what it lost is due to its slowest 3 % of ranks"
+        lines.append(
+            f"Slowdown: the job took {account.slowdown:.3f} times as long as with every rank and step at the median"
+            f"{of_slowest}."
         )
-        lines.append(f"Slowdown S (every rank and step at the median: 1): {told.slowdown:.3f}{share}.")
     if told.restarts:
         lines.append(f"Restarts: {told.restarts}, steps trained again: {told.trained_again:,}.")
     if not told.names_ranks and told.ranks > 1:
@@ -79,8 +85,9 @@ def headline(told: Summary) -> str:
     """The costliest event in one sentence, or that there is none."""
     costly = [event for event in told.events if event.cost_s > 0]
     if not costly:
-        return f"Steady: no change, period or drift. Goodput {percent(told.goodput)}."
-    return f"{_what(costly[0], told)}: {percent(costly[0].cost_share)} of the job. Goodput {percent(told.goodput)}."
+        return f"Steady: no change, period or drift. Goodput {percent(told.account.goodput)}."
+    share = percent(costly[0].cost_share)
+    return f"{_what(costly[0], told)}: {share} of the job. Goodput {percent(told.account.goodput)}."
 
 
 def sentence(event: Event, told: Summary, gpu_hour: float | None) -> str:
@@ -105,12 +112,18 @@ def openmetrics(answer: HistoryAnswer) -> str:
     told = answer.summary
     gauges: list[tuple[str, str, list[tuple[str, float]]]] = [
         ("step_seconds", "Median length of a step.", [("", told.median_step_ms / 1000)]),
-        ("goodput_ratio", "Share of the job's time that trained steps that count.", [("", told.goodput)]),
+        ("goodput_ratio", "Share of the job's time that trained steps that count.", [("", told.account.goodput)]),
         ("restarts", "How often the job ended and went on.", [("", float(told.restarts))]),
-        ("time_seconds", "Time by what it went to.", [(_label("kind", k), v) for k, v in told.time_s.items()]),
+        ("time_seconds", "Time by what it went to.", [(_label("kind", k), v) for k, v in told.account.time_s.items()]),
     ]
-    if told.slowdown is not None:
-        gauges.append(("slowdown_ratio", "S of arXiv 2505.05713.", [("", told.slowdown)]))
+    if told.account.slowdown is not None:
+        gauges.append(
+            (
+                "slowdown_ratio",
+                "Time of all steps over that with every rank and step at the median.",
+                [("", told.account.slowdown)],
+            )
+        )
     costs: dict[str, float] = {}
     for event in told.events:
         key = f"{_label('kind', event.kind)},{_label('level', event.level)}"

@@ -1,0 +1,255 @@
+"""What made steps longer or shorter: changes, drift, periods and other long steps, of the job, a node or a rank.
+
+The job is modelled as synchronous: a step is as long as the busy time of its slowest rank and what follows. The cost of
+an event is what all steps would be shorter by without it, all else unchanged: sum of (max of busy, max without it).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.history.grid import StepGrid
+from tb_ddp_doctor.history.levels import LEAST_SHARE, LEAST_T, Levels, fitted, largest_t, levels, noise
+from tb_ddp_doctor.history.over_ranks import lower_median
+from tb_ddp_doctor.history.rare import Outliers, of_period, outliers, period
+
+#: Shifts up and down again of sizes within this share of each other are one event with an end.
+_SAME_SIZE = 0.3
+#: Columns whose maxima over ranks are taken at once.
+_COLUMNS = 8192
+
+Kind = Literal["change", "drift", "period", "outliers"]
+Level = Literal["job", "node", "rank"]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that made steps longer or shorter."""
+
+    kind: Kind
+    level: Level
+    ranks: tuple[int, ...]
+    #: The node of the ranks, where they are one node's.
+    node: str | None
+    first_step: int
+    #: The last step that has it.
+    last_step: int
+    #: When it began and ended, s since 1970.
+    begin_s: float
+    end_s: float
+    #: Busy time that it adds to a step of its ranks, ms; of drift, from the first step to the last.
+    added_ms: float
+    #: Of a median step before.
+    added_share: float
+    #: Steps from one to the next, of periods.
+    every: int | None
+    #: How often it came, of periods and outliers.
+    times: int | None
+    #: What the job's steps are longer by in all, s; below 0 where they became shorter.
+    cost_s: float
+    #: Of the time of all steps.
+    cost_share: float
+
+
+def events(grid: StepGrid, median_us: float, max_us: NDArray[Any]) -> tuple[Event, ...]:
+    """All events, most costly first. `median_us` is the job's median step, `max_us` the largest busy time of each."""
+    found = _Events(grid, median_us, max_us)
+    medians = np.stack([grid.bins(row) for row in grid.busy_us])
+    if medians.shape[1] and not np.isnan(medians).all():
+        found.add_levels(medians)
+        found.add_rare(medians)
+    return tuple(sorted(found.events, key=lambda event: -abs(event.cost_s)))
+
+
+class _Events:
+    """The events of a job that were found so far."""
+
+    def __init__(self, grid: StepGrid, median_us: float, max_us: NDArray[Any]) -> None:
+        self._grid = grid
+        self._count = grid.busy_us.shape[1]
+        self._median_us = median_us
+        self._max_us = max_us
+        self.events: list[Event] = []
+
+    def add_levels(self, medians: NDArray[Any]) -> None:
+        """Changes and drift of the job, then of nodes beside the job, then of ranks beside their node."""
+        grid = self._grid
+        least = LEAST_SHARE * self._median_us
+        usual = _filled(lower_median(medians))
+        everyone = np.arange(len(grid.ranks))
+        self._add_levels("job", everyone, levels(usual, least))
+        beside = np.stack([_filled(row) for row in medians - usual])
+        if not grid.is_busy or len(grid.ranks) < 2:
+            return
+        by_node: dict[str, list[int]] = {}
+        for row, node in enumerate(grid.nodes):
+            by_node.setdefault(node, []).append(row)
+        if len(by_node) > 1:
+            for rows in by_node.values():
+                if len(rows) > 1:
+                    found = levels(lower_median(beside[rows]), least)
+                    self._add_levels("node", np.array(rows), found)
+                    beside[rows] -= fitted(found, beside.shape[1])
+        sigma = np.maximum(noise(beside), least / 20)
+        t, _ = largest_t(beside, sigma)
+        for row in np.flatnonzero(t >= LEAST_T).tolist():
+            self._add_levels("rank", np.array([row]), levels(beside[row], least))
+
+    def _add_levels(self, level: Level, rows: NDArray[Any], found: Levels) -> None:
+        width = self._grid.bin_steps
+        if found.slope:
+            total = found.slope * self._count / width
+            ramp = total * np.arange(self._count) / self._count
+            self._add("drift", level, rows, 0, self._count, total, cost_us=self._without(rows, ramp))
+        shifts = list(found.shifts)
+        while shifts:
+            shift = shifts.pop(0)
+            # Back again: a window that has an end. Where it began before the record, it is seen as the one change.
+            back = next(
+                (other for other in shifts if abs(other.height + shift.height) < _SAME_SIZE * abs(shift.height)), None
+            )
+            if back is not None:
+                shifts.remove(back)
+            first, end = shift.at * width, self._count if back is None else back.at * width
+            added = np.zeros(self._count)
+            added[first:end] = shift.height
+            self._add("change", level, rows, first, end, shift.height, cost_us=self._without(rows, added))
+
+    def _without(self, rows: NDArray[Any], added_us: NDArray[Any]) -> NDArray[Any]:
+        """How much longer each step is for what was added to these ranks, µs, shape (N,)."""
+        if len(rows) == len(self._grid.ranks):
+            return added_us
+        busy = self._grid.busy_us
+        others = np.setdiff1d(np.arange(len(busy)), rows)
+        columns = np.flatnonzero(added_us)
+        cost = np.zeros(self._count)
+        for at in range(0, len(columns), _COLUMNS):
+            part = columns[at : at + _COLUMNS]
+            part_busy = busy[:, part[0] : part[-1] + 1][:, part - part[0]]
+            fixed = np.fmax(
+                np.fmax.reduce(part_busy[others], axis=0), np.fmax.reduce(part_busy[rows], 0) - added_us[part]
+            )
+            cost[part] = np.nan_to_num(self._max_us[part] - fixed)
+        return cost
+
+    def add_rare(self, medians: NDArray[Any]) -> None:
+        """Periods of the job and of ranks, then what the other outliers have in common."""
+        grid = self._grid
+        found = outliers(grid.busy_us, medians, grid.bin_steps, self._median_us)
+        if not len(found.rows):
+            return
+        found = self._periods_of_ranks(found) if grid.is_busy else found
+        while len(found.rows):
+            every = period(np.unique(found.columns))
+            if every is None:
+                break
+            chosen = np.isin(found.columns, of_period(np.unique(found.columns), every))
+            self._add_outliers("period", found.where(chosen), every)
+            found = found.where(~chosen)
+        if len(found.rows):
+            self._other_outliers(found)
+
+    def _periods_of_ranks(self, found: Outliers) -> Outliers:
+        """Add the periods that each rank has for itself, of equal length in one event; returns the other outliers."""
+        by_period: dict[int, list[NDArray[Any]]] = {}
+        for row in np.unique(found.rows):
+            mask = found.rows == row
+            every = period(found.columns[mask])
+            if every is not None:
+                chosen = mask & np.isin(found.columns, of_period(found.columns[mask], every))
+                by_period.setdefault(every, []).append(chosen)
+        left = np.ones(len(found.rows), dtype=bool)
+        for every, masks in by_period.items():
+            chosen = np.logical_or.reduce(masks)
+            self._add_outliers("period", found.where(chosen), every)
+            left &= ~chosen
+        return found.where(left)
+
+    def _other_outliers(self, found: Outliers) -> None:
+        """One event for each rank or node that most have in common, and one for the rest."""
+        nodes = np.array(self._grid.nodes)
+        columns = len(np.unique(found.columns))
+        rows, counts = np.unique(found.rows, return_counts=True)
+        shared = len(found.rows) > 2 * columns or not self._grid.is_busy
+        common = [] if shared else [found.rows == row for row in rows[counts >= max(0.5 * columns, 5)]]
+        if not shared and not common:
+            common = [
+                mask
+                for node in np.unique(nodes)
+                if len(np.unique(nodes)) > 1
+                and np.count_nonzero(mask := nodes[found.rows] == node) >= max(0.5 * columns, 5)
+            ]
+        left = np.ones(len(found.rows), dtype=bool)
+        for mask in common:
+            self._add_outliers("outliers", found.where(mask), None)
+            left &= ~mask
+        if len(np.unique(found.columns[left])) >= 3:
+            self._add_outliers("outliers", found.where(left), None)
+
+    def _add_outliers(self, kind: Kind, found: Outliers, every: int | None) -> None:
+        rows = np.unique(found.rows)
+        columns, place = np.unique(found.columns, return_inverse=True)
+        busy = self._grid.busy_us[:, columns].copy()
+        busy[found.rows, place] -= found.excess_us
+        cost = np.zeros(self._count)
+        cost[columns] = np.nan_to_num(self._max_us[columns] - np.fmax.reduce(busy, axis=0))
+        nodes = {self._grid.nodes[row] for row in rows}
+        # Of a job whose ranks all have them in the same steps.
+        level: Level = "rank" if self._grid.is_busy and len(found.rows) < 2 * len(columns) else "job"
+        if level == "rank" and len(rows) > 1 and len(nodes) == 1 and len(set(self._grid.nodes)) > 1:
+            level = "node"
+        first, end = int(columns[0]), int(columns[-1]) + 1
+        size = float(np.median(found.excess_us))
+        self._add(kind, level, rows, first, end, size, cost_us=cost, every=every, times=len(columns))
+
+    def _add(
+        self,
+        kind: Kind,
+        level: Level,
+        rows: NDArray[Any],
+        first: int,
+        end: int,
+        added_us: float,
+        *,
+        cost_us: NDArray[Any],
+        every: int | None = None,
+        times: int | None = None,
+    ) -> None:
+        grid = self._grid
+        known = ~np.isnan(grid.step_us)
+        cost_s = float(cost_us[known].sum(dtype=np.float64)) / 1e6
+        steps_s = float(np.nansum(grid.step_us, dtype=np.float64)) / 1e6
+        nodes = {grid.nodes[row] for row in rows}
+        self.events.append(
+            Event(
+                kind=kind,
+                level=level,
+                ranks=tuple(grid.ranks[rows].tolist()),
+                node=nodes.pop() if len(nodes) == 1 and level != "job" else None,
+                first_step=grid.first_step + first,
+                last_step=grid.first_step + end - 1,
+                begin_s=self._when(first),
+                end_s=self._when(end - 1),
+                added_ms=added_us / 1000,
+                added_share=added_us / self._median_us,
+                every=every,
+                times=times,
+                cost_s=cost_s,
+                cost_share=cost_s / steps_s,
+            )
+        )
+
+    def _when(self, column: int) -> float:
+        """When a step began, s since 1970; of one that was not timed, when the next one did."""
+        known = np.flatnonzero(self._grid.begins_ns)
+        at = known[min(int(np.searchsorted(known, column)), len(known) - 1)]
+        return float(self._grid.begins_ns[at]) / 1e9
+
+
+def _filled(series: NDArray[Any]) -> NDArray[Any]:
+    """A series of shape (B,) whose NaN are as the values around them."""
+    known = np.flatnonzero(~np.isnan(series))
+    return np.interp(np.arange(len(series)), known, series[known]) if len(known) else np.zeros(len(series))
