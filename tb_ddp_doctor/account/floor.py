@@ -5,8 +5,8 @@
 in integer ns summed over ranks and steps, by the same replay as the account. On top of the job without any fault, the
 steps are played without each part in turn: device time above attainable first, of what the fixes leave of each call,
 then the reads that fusion avoids, then exposed communication below the link's speed, then the kernels whose work is not
-known. Each line is what its play takes
-away beyond those before it, so that overlap and the critical path count; the limit is what the last play leaves.
+known. Each line is what its play takes away beyond those before it, so that overlap and the critical path count; the
+limit is what the last play leaves.
 """
 
 from __future__ import annotations

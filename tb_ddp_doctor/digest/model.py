@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.findings import FileWarning
-from tb_ddp_doctor.trace.model import Header, Indices, Ints
+from tb_ddp_doctor.trace.model import Floats, Header, Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -482,6 +482,21 @@ class RooflineRows(msgspec.Struct, frozen=True, eq=False):
 
     def __len__(self) -> int:
         return len(self.row)
+
+    def side_by_side(self, device_ns: Ints) -> Floats:
+        """How much the calls in each row of `Track` count, 0 to 1: less where they run side by side.
+
+        `device_ns` is how long the device needs for each row, shape (rows,).
+        """
+        took = np.bincount(self.row, np.maximum(self.ns, 0), len(device_ns))
+        factor: Floats = np.minimum(np.maximum(device_ns, 0) / np.maximum(took, 1.0), 1.0)
+        return factor
+
+    def of_share(self, share: Floats, device_ns: Ints) -> Ints:
+        """Device time of each row of `Track` in a share of each call, 0 to 1, shape (calls,); ns, shape (rows,)."""
+        taken = np.bincount(self.row, self.ns * share[self.call], len(device_ns))
+        time: Ints = np.rint(np.maximum(taken, 0) * self.side_by_side(device_ns)).astype(np.int64)
+        return time
 
 
 class Avoidable(msgspec.Struct, frozen=True, eq=False):

@@ -103,17 +103,6 @@ class RankCalls(msgspec.Struct, frozen=True, eq=False):
     #: The least time of one call, ns; NaN where it is not modelled, shape (K,).
     attainable_ns: Floats
 
-    def rows_ns(self, share: Floats) -> Ints:
-        """The time in each row of the rank's track that a share of each call takes, ns; `share` has the shape (K,).
-
-        Kernels that run side by side take more together than their row: all of them count as much less.
-        """
-        size, rows = len(self.digest.track), self.digest.roofline.rows
-        took, taken = (np.bincount(rows.row, ns, size) for ns in (np.maximum(rows.ns, 0), rows.ns * share[rows.call]))
-        scale = np.minimum(np.maximum(self.digest.track.device_ns, 0) / np.maximum(took, 1.0), 1.0)
-        time: Ints = np.rint(np.maximum(taken, 0) * scale).astype(np.int64)
-        return time
-
 
 class JobRoofline(msgspec.Struct, frozen=True, eq=False):
     """The roofline of a job."""
@@ -201,8 +190,6 @@ def _times(every: Sequence[RankCalls], removed: Sequence[Floats]) -> RooflineTim
 def _of_rank(one: RankCalls, removed: Floats) -> tuple[Ints, Ints, Ints, Ints]:
     """Of each row of a rank's track: time above attainable by class, (classes, rows); of what is not modelled; and of
     reads and writes that fusion avoids. `removed` is the share of each call that is no longer there, shape (K,).
-
-    Kernels that run side by side take more together than their row: all of them count as much less.
     """
     digest, known, attainable = one.digest, one.roofs, one.attainable_ns
     size, rows = len(digest.track), digest.roofline.rows
@@ -214,15 +201,15 @@ def _of_rank(one: RankCalls, removed: Floats) -> tuple[Ints, Ints, Ints, Ints]:
     modelled = ~np.isnan(least)
     remaining_ns = rows.ns * (1 - removed[rows.call])
     excess = np.maximum(remaining_ns - np.where(modelled, least, remaining_ns), 0.0)
-    took = np.bincount(row, np.maximum(rows.ns, 0), size)
-    scale = np.minimum(device_ns / np.maximum(took, 1.0), 1.0)
+    scale = rows.side_by_side(device_ns)
     kind = digest.roofline.calls.kind[rows.call]
     for each in CLASSES:
         mine = modelled & (kind == each)
         if mine.any():
             above[each] = np.bincount(row[mine], excess[mine], size) * scale
-    unknown = np.bincount(row[~modelled], remaining_ns[~modelled], size) * scale
-    unknown = np.where(took > 0, unknown, device_ns).astype(np.int64)
+    not_modelled = np.bincount(row[~modelled], remaining_ns[~modelled], size) * scale
+    has_calls = np.bincount(row, np.maximum(rows.ns, 0), size) > 0
+    unknown: Ints = np.where(has_calls, not_modelled, device_ns).astype(np.int64)
     gone = np.bincount(row, rows.ns - remaining_ns, size) * scale
     left = np.maximum(device_ns - gone - above.sum(axis=0) - unknown, 0)
     return above, unknown, *_fusible(digest, known.bandwidth, scale, left)

@@ -409,19 +409,14 @@ class Replay:
         return need - calls_ns
 
     def _of_calls(self, shares: Sequence[Floats]) -> Ints:
-        """Device time of each row in shares of the ranks' calls, 0 to 1 as `Change.of_calls` has them, (rows,), ns.
-
-        Kernels that run side by side take more together than their row: all of them count as much less.
-        """
+        """Device time of each row in shares of the ranks' calls, 0 to 1 as `Change.of_calls` has them, (rows,), ns."""
         rows, calls = self.schedule.recorded, self.schedule.frame.calls
-        first = np.searchsorted(self.schedule.rows.rank[rows], np.arange(len(calls)))
-        at = np.concatenate([one.row + begin for one, begin in zip(calls, first, strict=True)])
-        ns = np.concatenate([one.ns for one in calls])
-        share = np.concatenate([share[one.call] for one, share in zip(calls, shares, strict=True)])
-        device_ns = np.maximum(self.schedule.rows.device_ns[rows], 0)
-        took, gone = (np.bincount(at, amount, len(rows)) for amount in (ns, ns * share))
+        first = np.searchsorted(self.schedule.rows.rank[rows], np.arange(1, len(calls)))
+        device_ns = np.split(self.schedule.rows.device_ns[rows], first)
         of_rows = np.zeros(len(self.schedule.rows.rank), np.int64)
-        of_rows[rows] = np.rint(gone * np.minimum(device_ns / np.maximum(took, 1.0), 1.0))
+        of_rows[rows] = np.concatenate(
+            [one.of_share(share, ns) for one, share, ns in zip(calls, shares, device_ns, strict=True)]
+        )
         return of_rows
 
     @cached_property

@@ -107,8 +107,8 @@ def _charged(one: KernelRoof, charged: Charged) -> bool:
     """Whether a fault has the time of a kernel already."""
     if one.kind is GpuTime.OPTIMIZER:
         return "unfused-optimizer" in charged.rules
-    if names.is_softmax(one.operator) or names.is_batched_product(one.operator):
-        return "unfused-attention" in charged.rules
+    if one.on_scores and "unfused-attention" in charged.rules:
+        return True
     return one.kind in (GpuTime.GEMM, GpuTime.CONVOLUTION) and "no-tensor-cores" in charged.rules
 
 

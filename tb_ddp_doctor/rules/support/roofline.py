@@ -69,12 +69,15 @@ def longest(kernels: Sequence[KernelRoof], places: Places) -> tuple[Evidence, ..
 
 def at_share(kernels: Sequence[KernelRoof], reached: float, roofline: JobRoofline) -> Change:
     """What goes if each of some kernels reached a share of its attainable speed, 0 to 1."""
-    chosen = set(map(id, kernels))
+    chosen = set(kernels)
     share = np.array(
         [
-            max(1 - one.attainable_ns / reached / one.step_ns, 0.0) if id(one) in chosen and one.step_ns else 0.0
+            max(1 - one.attainable_ns / reached / one.step_ns, 0.0) if one in chosen and one.step_ns else 0.0
             for one in roofline.kernels
         ]
     )
-    ranks = zip(roofline.ranks, roofline.of_kernels, strict=True)
-    return Change(row_ns=tuple(calls.rows_ns(share[which]) for calls, which in ranks))
+    rows = (
+        one.digest.roofline.rows.of_share(share[which], one.digest.track.device_ns)
+        for one, which in zip(roofline.ranks, roofline.of_kernels, strict=True)
+    )
+    return Change(row_ns=tuple(rows))
