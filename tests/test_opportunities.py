@@ -8,7 +8,7 @@ import pytest
 from rules.test_layout_copies import FAULTY as COPIES
 from traces import job, ranks, write
 
-from tb_ddp_doctor import engine
+from tb_ddp_doctor import api, engine
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.findings import Severity
 from tb_ddp_doctor.rules import CATALOGUE
@@ -71,3 +71,12 @@ def test_its_fix_can_be_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[
     write(tmp_path / "job", ranks(COPIES, COPIES))
     assert main(["whatif", str(tmp_path / "job"), "--without", "layout-copies"]) == 0
     assert "43.0" in capsys.readouterr().out
+
+
+def test_opportunities_of_one_rule_share_its_saving_as_in_the_job_without_faults() -> None:
+    # Beside the straggler none of them saves anything, which would make four equal parts.
+    (found,) = api.diagnose(Path(__file__).parents[1] / "demo_logs" / "straggler_cpu", cache=None)
+    kernels = {one.cause: one for one in found.opportunities if one.rule == "slow-kernels"}
+    assert len(kernels) == 4
+    assert all(one.cost_ms == pytest.approx(one.alone_ms, rel=0.1) for one in kernels.values())
+    assert kernels["gemm"].cost_ms < 0.6 * kernels["copy"].cost_ms

@@ -241,7 +241,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         """
         played = played or self.whatif
         found, step_ns = link.found, self.step_total_ns / self.size
-        for name, (fault, total_ns) in self._parts(link).items():
+        for name, (fault, total_ns) in self._parts(link, played).items():
             cost_ns = total_ns / self.size
             share = cost_ns / step_ns if step_ns else 0.0
             alone_ns = cost_ns if found.rule.is_of_tracing else played.cost_ns(fault.change)
@@ -277,7 +277,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
                 thresholds=found.rule.thresholds(),
             )
 
-    def _parts(self, link: _Link) -> dict[str, tuple[Fault, int]]:
+    def _parts(self, link: _Link, played: WhatIf) -> dict[str, tuple[Fault, int]]:
         """What each fault of a link is charged with, ns summed over ranks and steps, by the id of its finding.
 
         The faults of a link share what all of them save, by weight. Where only some of the faults are serious, these
@@ -285,7 +285,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
 
             ranks 0 and 1 together 8 ms, by weight 6 (serious) and 2 (info); rank 0 alone 5.3    charged: 5.3 and 2.7
         """
-        faults, weights = link.found.by_id, dict(zip(link.found.by_id, self._weights(link.found), strict=True))
+        faults, weights = link.found.by_id, dict(zip(link.found.by_id, _weights(link.found, played), strict=True))
         parts = _divided_by_name(link.total_ns, weights)
         loud = [name for name in parts if self._is_loud(link, faults[name], parts[name])]
         while 0 < len(loud) < len(faults) and not link.found.hides_with:
@@ -308,15 +308,6 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         """Whether a fault that is charged with this much is more than info."""
         share = total_ns / self.step_total_ns if self.step_total_ns else 0.0
         return severity(link.found.rule, fault, share) is not Severity.INFO
-
-    def _weights(self, found: Found) -> list[float]:
-        """Weights that divide the cost of a link among its faults: what each fix saves once the others are made.
-
-        So each of two slow ranks has a part, although the step stays as long as the other's if only one is fixed.
-        """
-        if len(found.faults) == 1:
-            return [1.0]
-        return self.whatif.costs_ns([fault.change for fault in found.faults])
 
     def _arithmetic(self, fault: Fault, alone_ns: float, cost_ns: float) -> Iterator[Measurement]:
         """The arithmetic of a finding as measurements, from what its fix removes to what that saves, ms a step."""
@@ -363,7 +354,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         lines.append(("tracing", "", self.step_total_ns - self._untraced_total_ns))
         charged = {finding.id: finding for finding in self.findings}
         for link in links:
-            for name, (_, part) in self._parts(link).items():
+            for name, (_, part) in self._parts(link, self.whatif).items():
                 # A link without a finding, since it costs too little: its time is unexplained.
                 if name in charged and part:
                     lines.append(("finding", name, part))
@@ -519,7 +510,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         serious: tuple[set[str], int] = set(), untraced
         hiding, fixed = sum(bool(link.found.hides_with) for link in self._chain), 0
         for link in self._chain:
-            for name, (_, part) in self._parts(link).items():
+            for name, (_, part) in self._parts(link, self.whatif).items():
                 if name not in findings:
                     continue
                 every = every[0] | {name}, every[1] - part
@@ -548,6 +539,16 @@ def _behind(fault: Fault) -> str:
     """A sentence on the findings that hid a fault until they were fixed; "" if none did."""
     are = "are" if len(fault.hidden_by) > 1 else "is"
     return f"Visible once {wording.listing(fault.hidden_by)} {are} fixed." if fault.hidden_by else ""
+
+
+def _weights(found: Found, played: WhatIf) -> list[float]:
+    """Weights that divide the cost of a link among its faults: what each fix saves in a job once the others are made.
+
+    So each of two slow ranks has a part, although the step stays as long as the other's if only one is fixed.
+    """
+    if len(found.faults) == 1:
+        return [1.0]
+    return played.costs_ns([fault.change for fault in found.faults])
 
 
 def _divided_by_name(total: int, weights: Mapping[str, float]) -> dict[str, int]:
