@@ -7,6 +7,7 @@ failing rule ends as an error outcome and hides no other rule's result.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -80,6 +81,13 @@ class Reading(msgspec.Struct, frozen=True):
     calibration: Calibration | None = None
     #: What a step does and what a GPU costs, in place of what the traces say.
     workload: Workload = Workload()
+    #: Of what lies beside the traces, only files below these folders are read, all links followed; () reads all.
+    confined_to: tuple[Path, ...] = ()
+
+    def may_read(self, path: Path) -> bool:
+        """Whether a file beside the traces is to be read."""
+        real = Path(os.path.realpath(path))
+        return not self.confined_to or any(real.is_relative_to(folder) for folder in self.confined_to)
 
 
 #: No job has more; larger numbers in a file are nonsense, and each rank that is missing is listed.
@@ -149,7 +157,7 @@ def diagnose(
         _log.debug("joining the ranks of %s failed", run.name, exc_info=True)
         raise RunError(f"Joining its ranks failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
     calibration, unusable = _calibration(run, reading)
-    (network, rank_evidence), unread = _beside(run, job)
+    (network, rank_evidence), unread = _beside(run, job, reading)
     job = replace(
         job,
         network=network,
@@ -164,7 +172,7 @@ def diagnose(
     except Exception as error:
         _log.debug("examining %s failed", run.name, exc_info=True)
         raise RunError(f"Examining it failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
-    diagnosis = _with_snapshots(run, diagnosis)
+    diagnosis = _with_snapshots(run, diagnosis, reading)
     paths = tuple(_shown(by_rank[rank][0].path) for rank in job.ranks.tolist())
     from_digests = all(path.suffix == DIGEST_SUFFIX for path in paths)
     return Result(diagnosis, savings, job, paths, from_digests, unfinished)
@@ -219,7 +227,7 @@ class _Asked(msgspec.Struct, frozen=True):
 _Told: TypeAlias = tuple[Network | None, dict[int, RankEvidence]]
 
 
-def _beside(run: Run, job: Job) -> tuple[_Told, list[FileWarning]]:
+def _beside(run: Run, job: Job, reading: Reading) -> tuple[_Told, list[FileWarning]]:
     """What texts beside the traces say of the job's processes and ranks, and what cannot be read; of remote traces,
     nothing. They are read in a process of their own.
     """
@@ -229,7 +237,7 @@ def _beside(run: Run, job: Job) -> tuple[_Told, list[FileWarning]]:
     folders = [file.path.parent for file in run.files if not isinstance(file.path, RemotePath)]
     try:
         listed = within(time_limit.PATIENCE_S, lambda: find_logs(folders, directory), directory)
-        logs, hung = _answering(listed)
+        logs, hung = _answering([path for path in listed if reading.may_read(path)])
         size = sum(path.stat().st_size for path in logs)
     except OSError as error:
         return (None, {}), [FileWarning(str(directory), f"What lies beside the traces is left out: {error}")]
@@ -285,7 +293,7 @@ def _calibration(run: Run, reading: Reading) -> tuple[Calibration | None, list[F
     path = None
     try:
         path = within(time_limit.PATIENCE_S, lambda: beside(places), directory)
-        if path is None:
+        if path is None or not reading.may_read(path):
             return None, []
         beginning(path, 1)
         return pool.call(load, path, path.stat().st_size, gives=Calibration, raises=(CalibrationError,)), []
@@ -309,13 +317,14 @@ def _workload(given: Workload, job: Job) -> Workload:
     )
 
 
-def _with_snapshots(run: Run, diagnosis: Diagnosis) -> Diagnosis:
+def _with_snapshots(run: Run, diagnosis: Diagnosis, reading: Reading) -> Diagnosis:
     """The diagnosis with what snapshots of memory beside the traces hold; of remote traces, none."""
     if not isinstance(run.directory, Path):
         return diagnosis
     try:
         folders = [file.path.parent for file in run.files if not isinstance(file.path, RemotePath)]
-        found, warnings = memory_snapshots.read(memory_snapshots.find(folders, run.directory))
+        there = filter(reading.may_read, memory_snapshots.find(folders, run.directory))
+        found, warnings = memory_snapshots.read(there)
         snapshots = tuple(
             replace(one, file=encodable(one.file), said=tuple(memory_text.snapshot_sentences(one))) for one in found
         )

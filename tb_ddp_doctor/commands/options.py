@@ -273,6 +273,7 @@ def parser() -> argparse.ArgumentParser:
     digest.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the digests")
     _add_capture(commands)
     _add_cache(commands)
+    _add_mcp(commands)
     return parser
 
 
@@ -344,6 +345,44 @@ def _add_cache(commands: argparse._SubParsersAction[_Parser]) -> None:
     cache.add_argument("--clear", action="store_true", help="remove all of it: traces are then read again")
 
 
+def _add_mcp(commands: argparse._SubParsersAction[_Parser]) -> None:
+    mcp = commands.add_parser(
+        "mcp", help="serve agents: read-only tools over the Model Context Protocol, on stdio or on loopback"
+    )
+    mcp.add_argument("logdirs", nargs="+", metavar="LOGDIR", help="a log directory: nothing outside of it is read")
+    mcp.add_argument(
+        "--http",
+        type=whole("a port", least=0, most=65535),
+        metavar="PORT",
+        help="serve http://127.0.0.1:PORT/mcp, 0 for any free port (default: standard input and output)",
+    )
+    mcp.add_argument(
+        "--tensorboard",
+        default="http://localhost:6006",
+        metavar="URL",
+        help="the TensorBoard that links lead to (default: %(default)s)",
+    )
+    mcp.add_argument(
+        "--gpu-hour", type=number("a price"), metavar="PRICE", help="what a GPU costs an hour: also answer money a day"
+    )
+    _add_cache_options(mcp)
+
+
+def _add_cache_options(options: argparse.ArgumentParser) -> None:
+    """Where what was read is kept."""
+    options.add_argument(
+        "--cache", type=Path, metavar="DIR", help="keep what was read there (default: the user's cache directory)"
+    )
+    options.add_argument("--no-cache", action="store_true", help="keep nothing, and use nothing that was kept")
+    options.add_argument(
+        "--cache-size",
+        type=number("a size in GiB"),
+        default=MAX_BYTES / 2**30,
+        metavar="GIB",
+        help="remove what was used longest ago beyond this size (default: %(default)g)",
+    )
+
+
 def _choosing_options() -> _Parser:
     """Which of the runs below a log directory a command is about."""
     options = _Parser(add_help=False)
@@ -383,15 +422,5 @@ def _reading_options(logdirs: Mapping[str, str]) -> _Parser:
         help="what the ranks and links can do: calibration.json of tb_ddp_doctor.check, or what nccl-tests printed "
         "(default: where it lies beside the traces)",
     )
-    options.add_argument(
-        "--cache", type=Path, metavar="DIR", help="keep what was read there (default: the user's cache directory)"
-    )
-    options.add_argument("--no-cache", action="store_true", help="keep nothing, and use nothing that was kept")
-    options.add_argument(
-        "--cache-size",
-        type=number("a size in GiB"),
-        default=MAX_BYTES / 2**30,
-        metavar="GIB",
-        help="remove what was used longest ago beyond this size (default: %(default)g)",
-    )
+    _add_cache_options(options)
     return options

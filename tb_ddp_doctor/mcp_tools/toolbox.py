@@ -1,0 +1,469 @@
+"""Answers the tools' questions from the same engine as the command and the tab: only the form differs."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from tb_ddp_doctor import api, engine, step_parts
+from tb_ddp_doctor.choices import no_name
+from tb_ddp_doctor.comparison.build import compare
+from tb_ddp_doctor.findings import OWNERS, Evidence, Finding
+from tb_ddp_doctor.history.grid import step_grid
+from tb_ddp_doctor.history.read import history_files, read_history
+from tb_ddp_doctor.history.summary import summarise
+from tb_ddp_doctor.mcp_tools import answers, questions
+from tb_ddp_doctor.mcp_tools.paging import page
+from tb_ddp_doctor.mcp_tools.runs import Runs
+from tb_ddp_doctor.mcp_tools.wrapping import data, listed, name, numbers_of
+from tb_ddp_doctor.planning.answer import OVERVIEW
+from tb_ddp_doctor.planning.model import Prediction
+from tb_ddp_doctor.planning.model import Question as PlanQuestion
+from tb_ddp_doctor.planning.questions import FIELDS, checked, shown
+from tb_ddp_doctor.report.glossary import GLOSSARY
+from tb_ddp_doctor.rules import CATALOGUE, is_name
+from tb_ddp_doctor.slices import cut, files
+from tb_ddp_doctor.stuck import run as stuck
+from tb_ddp_doctor.view.rule_pages import page as rule_page
+
+#: Lines of an account, refusals and warnings in one answer: with names of the longest kind they still fit.
+_MOST_LINES, _MOST_SENTENCES, _SENTENCE = 40, 6, 300
+#: Slices that are kept; the oldest goes for a new one.
+_MOST_SLICES = 16
+_TEXT = 700
+
+
+class Toolbox:
+    """The tools, a method each: its docstring is what an agent reads, its types are the tool's."""
+
+    def __init__(self, runs: Runs, tensorboard: str) -> None:
+        self._runs = runs
+        self._tensorboard = tensorboard.rstrip("/")
+        self._slices: list[Path] = []
+        self._folder: Path | None = None
+
+    def list_runs(self, asked: questions.OfAll) -> answers.Runs:
+        """List the runs of the log directories, the last written first. Begin here."""
+        traces, left_out = self._runs.traces()
+        rows = [
+            (max(file.written_ns for file in run.files), answers.RunRow(
+                run=name(run.name),
+                kind="traces",
+                ranks=len(run.files),
+                world_size=run.world_size,
+                bytes=sum(file.size for file in run.files),
+                written=_utc(max(file.written_ns for file in run.files) / 1e9),
+            ))
+            for run in traces
+        ]  # fmt: skip
+        rows += [
+            (0, answers.RunRow(run=name(run.name), kind="dumps", ranks=len(run.files))) for run in self._runs.dumps()
+        ]
+        ordered = [row for _, row in sorted(rows, key=lambda one: (-one[0], one[1].run))]
+        said = data(" ".join(left_out)) if left_out else ""
+        return page(partial(answers.Runs, left_out=said), ordered, asked.offset)
+
+    def diagnose(self, asked: questions.OfRun) -> answers.Diagnosed:
+        """Say why a run is slow: the verdict, where its step goes, and each finding with its cost in ms a step.
+
+        Costs of findings sum to what fixing all of them gives. Opportunities are no faults.
+        """
+        diagnosis = self._runs.result(asked.run).diagnosis
+        gains = {gain.finding: gain.money_per_day for gain in diagnosis.rates.gains} if diagnosis.rates else {}
+        rows = [
+            answers.FindingRow(
+                finding=one.id,
+                severity=one.severity,
+                cost_ms=one.cost_ms,
+                alone_ms=one.alone_ms,
+                range_ms=one.range_ms,
+                ranks=listed(one.ranks),
+                steps=listed(one.steps),
+                cause=one.cause,
+                confidence=one.confidence,
+                title=data(one.title, _TEXT),
+                money_per_day=gains.get(one.id),
+            )
+            for one in (*diagnosis.findings, *diagnosis.opportunities)
+        ]
+        said = [*diagnosis.contradictions, *(f"{one.file}: {one.message}" for one in diagnosis.warnings)]
+        made = partial(
+            answers.Diagnosed,
+            run=name(diagnosis.name),
+            verdict=diagnosis.verdict,
+            headline=data(diagnosis.headline),
+            step_ms=diagnosis.step_ms,
+            world_size=diagnosis.world_size,
+            ranks=listed(diagnosis.ranks),
+            missing_ranks=listed(diagnosis.missing_ranks),
+            steps=listed(diagnosis.steps),
+            account=tuple(
+                answers.AccountRow(kind=line.kind, finding=line.finding, ms=line.ms, share=line.share)
+                for line in diagnosis.account.lines[:_MOST_LINES]
+            ),
+            not_checked=tuple(one.rule for one in diagnosis.outcomes if one.status in ("not-applicable", "error")),
+            warnings=_sentences(said),
+            tab_link=self._link(diagnosis.name),
+        )
+        return page(made, rows, asked.offset)
+
+    def get_finding(self, asked: questions.OfFinding) -> answers.Found:
+        """Show one finding: what was seen that proves it, the numbers it rests on, and how to fix it."""
+        result = self._runs.result(asked.run)
+        one = _finding(result, asked.finding)
+        made = partial(
+            answers.Found,
+            run=name(result.diagnosis.name),
+            finding=one.id,
+            rule=one.rule,
+            severity=one.severity,
+            confidence=one.confidence,
+            cause=one.cause,
+            cost_ms=one.cost_ms,
+            alone_ms=one.alone_ms,
+            range_ms=one.range_ms,
+            step_ms=result.diagnosis.step_ms,
+            ranks=listed(one.ranks),
+            steps=listed(one.steps),
+            title=data(one.title),
+            why=data(one.why),
+            fix=data(one.fix),
+            rule_summary=rule_page(CATALOGUE[one.rule]).summary,
+            tab_link=self._link(result.diagnosis.name, one),
+        )
+        return page(made, list(_details(one)), asked.offset)
+
+    def ranks_and_steps(self, asked: questions.OfTable) -> answers.Ranks:
+        """Show where the step of each rank goes, mean over steps or step by step, with filters and an order."""
+        result = self._runs.result(asked.run)
+        chosen, steps = numbers_of(asked.ranks, "ranks"), numbers_of(asked.steps, "steps")
+        if steps and asked.by == "rank":
+            raise ValueError("steps chooses rows of by='rank-and-step'.")
+        if asked.sort == "owner" and not asked.owner:
+            raise ValueError("sort='owner' needs an owner.")
+        rows = _by_step(result) if asked.by == "rank-and-step" else _by_rank(result)
+
+        def amount(row: answers.RankRow) -> float:
+            return row.budget_ms.get(asked.owner, 0.0) if asked.owner else row.busy_ms
+
+        kept = [
+            row
+            for row in rows
+            if (chosen is None or row.rank in chosen)
+            and (steps is None or row.step in steps)
+            and amount(row) >= asked.min_ms
+        ]
+        lengths = {
+            "busy": lambda row: -row.busy_ms,
+            "step": lambda row: -row.step_ms,
+            "owner": lambda row: -amount(row),
+        }
+        if asked.sort in lengths:
+            kept.sort(key=lengths[asked.sort])
+        made = partial(
+            answers.Ranks,
+            run=name(result.diagnosis.name),
+            owners={owner: step_parts.OWNERS[owner].when for owner in OWNERS},
+            tab_link=self._link(result.diagnosis.name, view="budget"),
+        )
+        return page(made, kept, asked.offset)
+
+    def what_if(self, asked: questions.OfWhatIf) -> answers.WhatIf:
+        """Predict the step with findings fixed: all ranks' steps are replayed without them."""
+        result = self._runs.result(asked.run)
+        found = (*result.diagnosis.findings, *result.diagnosis.opportunities)
+        known = {given for one in found for given in (one.id, one.rule)}
+        for given in asked.fixed:
+            if given not in known:
+                raise ValueError(no_name("finding", given, [one.id for one in found]))
+        costly = [one.id for one in result.diagnosis.findings if max(one.cost_ms, one.alone_ms) > 0]
+        sets: list[Sequence[str]] = [asked.fixed] if asked.fixed else [[one] for one in costly]
+        if not asked.fixed and len(costly) > 1:
+            sets.append(costly)
+        predicted = [result.savings.without(names) for names in sets]
+        rows = [
+            answers.ProspectRow(fixed=one.fixed, without_ms=one.without_ms, range_ms=one.range_ms) for one in predicted
+        ]
+        made = partial(answers.WhatIf, run=name(result.diagnosis.name), step_ms=result.diagnosis.step_ms)
+        return page(made, rows, asked.offset)
+
+    def plan(self, asked: questions.OfPlan) -> answers.Planned:
+        """Predict the step with other buckets, ranks, links, dtypes, sharding, loaders or GPUs."""
+        result = self._runs.result(asked.run)
+        given = {field: value for field in FIELDS if (value := getattr(asked, field)) is not None}
+        question, _ = checked(PlanQuestion(**given, strong=asked.strong, graphs=asked.graphs, fixed=asked.fixed))
+        curves = OVERVIEW if question == PlanQuestion(strong=asked.strong) else {}
+        plan = api.planned(result, question, curves)
+        rows = [_plan_row(plan.prediction)] if plan.prediction else []
+        rows += [_plan_row(point) for curve in plan.curves for point in curve.points]
+        made = partial(
+            answers.Planned,
+            run=name(plan.run),
+            now_ms=plan.now_ms,
+            refusals=_sentences([f"{one.question}: {one.reason}" for one in plan.refusals]),
+        )
+        return page(made, rows, asked.offset)
+
+    def compare(self, asked: questions.OfTwo) -> answers.Compared:
+        """Say what differs between two runs, and whether it is more than noise."""
+        found = compare(self._runs.result(asked.before), self._runs.result(asked.after))
+        fields = set(answers.ChangeRow.__struct_fields__)
+        rows = []
+        for change in getattr(found, asked.table):
+            told = {field: value for field, value in msgspec.structs.asdict(change).items() if field in fields}
+            called = told.pop("name", "") or getattr(change, "rule", "") or "all others"
+            rows.append(answers.ChangeRow(name=name(called), **told))
+        made = partial(
+            answers.Compared,
+            before=name(found.before),
+            after=name(found.after),
+            headline=data(found.headline),
+            story=_sentences([*found.story, *found.unlike]),
+            before_ms=found.step.before_ms,
+            after_ms=found.step.after_ms,
+            change=found.step.change,
+            interval=found.step.interval,
+            is_significant=found.step.tells,
+            table=asked.table,
+        )
+        return page(made, rows, asked.offset)
+
+    def history(self, asked: questions.OfHistory) -> answers.Hours:
+        """Say what changed in the hours of a job, when and on which rank, from the time of every step."""
+        folder = self._runs.roots.folder(asked.directory)
+        read = [read_history(path) for path in history_files(folder) if self._runs.roots.holds(path)]
+        grid = step_grid([one for one in read if one is not None], since=asked.since)
+        if grid is None:
+            raise ValueError("There are no step times: Doctor(LOGDIR, history=True) records them.")
+        told = summarise(grid)
+        rows = [
+            answers.EventRow(
+                kind=event.kind,
+                level=event.level,
+                ranks=listed(event.ranks),
+                node=name(event.node or ""),
+                first_step=event.first_step,
+                last_step=event.last_step,
+                began=_utc(event.begin_s),
+                added_ms=event.added_ms,
+                added_share=event.added_share,
+                every=event.every,
+                times=event.times,
+                cost_s=event.cost_s,
+                cost_share=event.cost_share,
+            )
+            for event in told.events
+        ]
+        shared = {field: getattr(told, field) for field in _OF_SUMMARY}
+        made = partial(
+            answers.Hours,
+            directory=name(str(folder)),
+            goodput=told.account.goodput,
+            time_s={name(part): value for part, value in list(told.account.time_s.items())[:_MOST_LINES]},
+            **shared,
+        )
+        return page(made, rows, asked.offset)
+
+    def stuck(self, asked: questions.OfStuck) -> answers.Stuck:
+        """Say which ranks a job that hangs waits for, from its Flight Recorder dumps or Python stacks."""
+        run = self._runs.dump(asked.run)
+        found = stuck.examine(run)
+        rows = [
+            answers.StuckRow(
+                finding=one.id,
+                cause=one.cause,
+                severity=one.severity,
+                confidence=one.confidence,
+                ranks=listed(one.ranks),
+                hosts=data(", ".join(dict.fromkeys(one.hosts)), _TEXT),
+                title=data(one.title, _TEXT),
+                why=data(one.why),
+                fix=data(one.fix),
+                waiting=listed(one.waiting),
+                waiting_count=len(one.waiting),
+                waited_at_most_s=one.waited_at_most_s,
+            )
+            for one in found.findings
+        ]
+        made = partial(
+            answers.Stuck,
+            run=name(found.name),
+            verdict=found.verdict,
+            headline=data(found.headline),
+            world_size=found.world_size,
+            ranks=listed(found.ranks),
+            missing_ranks=listed(found.missing_ranks),
+            tab_link=self._link(found.name),
+        )
+        return page(made, rows, asked.offset)
+
+    def slice(self, asked: questions.OfSlice) -> answers.Sliced:
+        """Write the part of the traces that shows a piece of evidence, for Perfetto, and link to it in the tab.
+
+        The file lies in a temporary folder of the server, never in a log directory.
+        """
+        result = self._runs.result(asked.run)
+        one = _finding(result, asked.finding)
+        if asked.evidence > len(one.evidence):
+            raise ValueError(f"{one.id} has {len(one.evidence)} pieces of evidence.")
+        evidence = one.evidence[asked.evidence - 1]
+        window = cut.window(result.job, one, evidence)
+        path = self._next_slice()
+        files.save(cut.cut(result, self._runs.cache, cut.with_margin(window)), path)
+        return answers.Sliced(
+            run=name(result.diagnosis.name),
+            finding=one.id,
+            path=str(path),
+            rank=evidence.rank,
+            step=evidence.step,
+            what=data(evidence.what),
+            ranks=listed(window.ranks),
+            length_ms=(window.end_ns - window.start_ns) / 1e6,
+            tab_link=self._link(result.diagnosis.name, one),
+        )
+
+    def explain(self, asked: questions.OfTerm) -> answers.Explained:
+        """Explain a rule or a term: what it means, how it is computed, what it cannot see."""
+        wanted = asked.term.casefold().strip()
+        rows = [
+            answers.TermRow(name=term, text=meaning)
+            for term, meaning in GLOSSARY.items()
+            if not wanted or wanted in term.casefold()
+        ]
+        if wanted in CATALOGUE:
+            told = rule_page(CATALOGUE[wanted])
+            rows.append(answers.TermRow(name=wanted, text=told.summary))
+            rows += [answers.TermRow(name=heading, text=body) for heading, body in told.sections.items()]
+        elif not wanted:
+            rows += [answers.TermRow(name=rule, text=rule_page(one).summary) for rule, one in CATALOGUE.items()]
+        if not rows:
+            raise ValueError(no_name("rule and no term", asked.term, [*CATALOGUE, *GLOSSARY]))
+        return page(answers.Explained, rows, asked.offset)
+
+    def close(self) -> None:
+        """Remove the slices."""
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _next_slice(self) -> Path:
+        self._folder = self._folder or Path(tempfile.mkdtemp(prefix="ddp-doctor-slices-"))
+        while len(self._slices) >= _MOST_SLICES:
+            self._slices.pop(0).unlink(missing_ok=True)
+        number = int(self._slices[-1].stem) + 1 if self._slices else 1
+        self._slices.append(self._folder / f"{number}.pftrace")
+        return self._slices[-1]
+
+    def _link(self, run: str, finding: Finding | None = None, view: str = "") -> str:
+        """The place in the tab."""
+        place = {"run": run, "view": "findings" if finding else view, "finding": finding.id if finding else ""}
+        pairs = (f"p.ddp_doctor.{key}={quote(value, safe='')}" for key, value in place.items() if value)
+        return f"{self._tensorboard}/#{'&'.join(['ddp_doctor', *pairs])}"
+
+
+#: Fields of `history.summary.Summary` that the answer has too.
+_OF_SUMMARY = (
+    "ranks", "nodes", "steps", "first_step", "last_step", "median_step_ms", "p99_step_ms", "names_ranks", "restarts",
+)  # fmt: skip
+
+
+def _finding(result: engine.Result, given: str) -> Finding:
+    """The finding of an id, or of a rule that has one. Raises ValueError."""
+    found = (*result.diagnosis.findings, *result.diagnosis.opportunities)
+    exact = [one for one in found if one.id == given] or [one for one in found if one.rule == given]
+    if len(exact) == 1:
+        return exact[0]
+    if exact:
+        raise ValueError(f"{given} has several findings: {', '.join(one.id for one in exact)}.")
+    if is_name(given):
+        raise ValueError(f"{given} found nothing in this run.")
+    raise ValueError(no_name("finding", given, [one.id for one in found]))
+
+
+def _details(one: Finding) -> Iterator[answers.DetailRow]:
+    for number in one.measurements:
+        yield answers.DetailRow(
+            kind="measurement",
+            name=number.name,
+            value=number.value,
+            unit=number.unit,
+            ranks=listed(number.ranks),
+            steps=listed(number.steps),
+        )
+    for limit in one.thresholds:
+        yield answers.DetailRow(
+            kind="threshold", name=limit.name, value=limit.value, unit=limit.unit, text=data(limit.reason, _TEXT)
+        )
+    for place, evidence in enumerate(one.evidence, 1):
+        yield answers.DetailRow(
+            kind="evidence",
+            evidence=place,
+            rank=evidence.rank,
+            step=evidence.step,
+            start_ns=evidence.start_ns,
+            end_ns=evidence.end_ns,
+            text=data(_seen(evidence), _TEXT),
+            source=name(f"{source.file}:{source.line} {source.function}") if (source := evidence.source) else "",
+        )
+
+
+def _seen(evidence: Evidence) -> str:
+    before = f" The last op before it is {evidence.op_before}." if evidence.op_before else ""
+    after = f" The first op after it is {evidence.op_after}." if evidence.op_after else ""
+    return f"{evidence.what.rstrip('.')}.{before}{after}"
+
+
+def _by_rank(result: engine.Result) -> Iterator[answers.RankRow]:
+    nodes = dict(zip(result.job.ranks.tolist(), result.job.nodes, strict=True))
+    for rank, budget in result.diagnosis.budget_ms.items():
+        step_ms = sum(budget.values())
+        yield answers.RankRow(
+            rank=int(rank),
+            node=name(nodes[int(rank)]),
+            step_ms=step_ms,
+            busy_ms=step_ms - budget["wait"],
+            budget_ms={owner: value for owner, value in budget.items() if value},
+        )
+
+
+def _by_step(result: engine.Result) -> Iterator[answers.RankRow]:
+    budget, job = result.job.budget, result.job
+    for row, rank in enumerate(job.ranks.tolist()):
+        for column, step in enumerate(job.steps.tolist()):
+            yield answers.RankRow(
+                rank=rank,
+                node=name(job.nodes[row]),
+                step=step,
+                step_ms=int(budget.window_ns[row, column]) / 1e6,
+                busy_ms=int(budget.busy_ns[row, column]) / 1e6,
+                budget_ms={owner: int(spent) / 1e6 for owner in OWNERS if (spent := budget.of(owner)[row, column])},
+            )
+
+
+def _plan_row(predicted: Prediction) -> answers.PlanRow:
+    return answers.PlanRow(
+        question=data(shown(predicted.question), _SENTENCE),
+        step_ms=predicted.step_ms,
+        low_ms=predicted.low_ms,
+        high_ms=predicted.high_ms,
+        change_ms=predicted.change_ms,
+    )
+
+
+def _sentences(said: Sequence[str]) -> tuple[str, ...]:
+    """The first few sentences as data, and how many more there are."""
+    shown_ = [data(one, _SENTENCE) for one in said[:_MOST_SENTENCES]]
+    return (*shown_, f"and {len(said) - _MOST_SENTENCES} more") if len(said) > _MOST_SENTENCES else tuple(shown_)
+
+
+def _utc(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, OSError, ValueError):
+        return ""
