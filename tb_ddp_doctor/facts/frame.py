@@ -8,6 +8,7 @@ import numpy as np
 from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts import unrecognised
 from tb_ddp_doctor.facts.facts import Facts, fact
+from tb_ddp_doctor.facts.lost_calls import lost_calls_ns
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.findings import Setting
 from tb_ddp_doctor.job.model import Budget
@@ -43,6 +44,8 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     missing_ranks: int
     #: The share of calls of collectives that found no match on another rank: their waits count as transfer.
     unmatched_share: float
+    #: How long other ranks are in collectives that each rank's record lacks, mean over steps, shape (R,), ns.
+    lost_calls_ns: np.ndarray[tuple[int], np.dtype[np.float64]]
     #: Whether there is a training loop, as far as the traces show; and what the job does, as `unrecognised.program`.
     trains: bool
     program: str
@@ -99,6 +102,7 @@ def frame(facts: Facts) -> Frame:
         setting=setting(job),
         missing_ranks=len(job.missing_ranks),
         unmatched_share=unrecognised.unmatched_share(job),
+        lost_calls_ns=lost_calls_ns(job),
         trains=unrecognised.trains(job),
         program=unrecognised.program(job),
         launches_graphs=any(digest.contents.graph_launches > 0 for digest in job.digests),

@@ -11,6 +11,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.trace_contents import MARKED
+from tb_ddp_doctor.facts.lost_calls import lost_calls_ns
 from tb_ddp_doctor.findings import OWNERS, Severity
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.step_parts import IDLE
@@ -60,6 +61,8 @@ def reason(job: Job) -> str | None:
         or _one_step(job)
         or _lost_steps(job)
         or _unmatched(job)
+        or _slower_left_out(job)
+        or _lost_calls(job)
     )
 
 
@@ -68,6 +71,7 @@ def notes(job: Job) -> tuple[str, ...]:
     said = [_device(job), _capture(job), _sampled(job)]
     if not captures_graphs(job):
         said += [_no_training(job) or of_experts(job), one_rank(job)]
+    said.append(_slower_left_out(job))
     return tuple(sentence for sentence in said if sentence)
 
 
@@ -231,6 +235,29 @@ def _unmatched(job: Job) -> str | None:
     return (
         f"No fault shows in these traces, but {share * 100:.0f} % of the calls of collectives have no match "
         "on another rank: who waits for whom in them is not known."
+    )
+
+
+def _slower_left_out(job: Job) -> str | None:
+    """Which rank that is left out for its lost collectives computes longer than those that are compared."""
+    rank, excess_ns = max(job.left_out_excess_ns.items(), key=lambda one: one[1], default=(0, 0.0))
+    if excess_ns < Severity.MINOR.least_share * job.step_ns:
+        return None
+    return (
+        f"Rank {rank}, which is left out since its record lacks collectives, computes {excess_ns / 1e6:.1f} ms a "
+        f"{unit(job)} longer than the median rank: the others may wait for it."
+    )
+
+
+def _lost_calls(job: Job) -> str | None:
+    """Whether a rank's record lacks collectives in which others are for so long that its waits there would matter."""
+    lost_ns = lost_calls_ns(job)
+    rank = int(lost_ns.argmax())
+    if lost_ns[rank] < Severity.MINOR.least_share * job.step_ns:
+        return None
+    return (
+        f"No fault shows in these traces, but rank {job.ranks[rank]}'s record lacks collectives in which other ranks "
+        f"are for {lost_ns[rank] / 1e6:.1f} ms a {unit(job)}: who waits for whom in them is not known."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median_low
 
 import numpy as np
 
@@ -95,6 +96,7 @@ def build(
         warnings=tuple(notes),
         left_out=left_out_steps,
         damaged=tuple(digest.file for rank, digest in sorted(digests.items()) if rank in found or rank not in usable),
+        left_out_excess_ns=_left_out_excess_ns(usable, aligned.ranks, found),
     )
 
 
@@ -110,6 +112,25 @@ def _left_out(
             yield FileWarning(digest.file, f"Rank {rank} {how}: {reasons}.")
         elif rank not in kept:
             yield FileWarning(digest.file, f"Rank {rank} is left out: it shares no step with most other ranks.")
+
+
+def _left_out_excess_ns(
+    usable: Mapping[int, RankDigest], kept: Mapping[int, RankDigest], found: Damages
+) -> dict[int, float]:
+    """By how much longer than the median compared rank each rank computes in a step whose record lacks collectives
+    only, so that it is left out; ns.
+    """
+
+    def compute_ns(digest: RankDigest) -> float:
+        return float(digest.work.owner_ns[:, RankOwner.COMPUTE].mean())
+
+    usual = median_low([compute_ns(digest) for digest in kept.values()])
+    left_out = [rank for rank in usable if rank not in kept and rank in found]
+    return {
+        rank: compute_ns(usable[rank]) - usual
+        for rank in left_out
+        if all(damage.of_collectives for damage in found[rank])
+    }
 
 
 def _begun_late(kept: Mapping[int, RankDigest], found: Damages, compared: Ints) -> Iterator[FileWarning]:

@@ -18,6 +18,7 @@ from statistics import median_low
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
@@ -79,6 +80,8 @@ class Damage(msgspec.Struct, frozen=True):
     reason: str
     #: Whether the rank's clock was set once, and these steps are not on the side of that instant that is used.
     is_other_side: bool = False
+    #: Whether calls of collectives are all that the record lacks, so that its kernels can be counted.
+    of_collectives: bool = False
 
 
 Damages = dict[int, list[Damage]]
@@ -458,7 +461,7 @@ def _lost_collectives(
             lossy = np.isin(numbers, number[lacks & (rank == one)])
             if lossy.any():
                 reason = f"it lacks collectives that all other ranks have, in step {int(numbers[lossy][0])}"
-                found[one] = _and_after(digests[one], lossy, reason)
+                found[one] = replace(_and_after(digests[one], lossy, reason), of_collectives=True)
     silent = [rank for rank, own in zip(digests, np.diff(calls.first).tolist(), strict=True) if not own]
     if found or not silent:
         return found
@@ -467,7 +470,8 @@ def _lost_collectives(
     complete = world_size == len(digests) and len({int((table.step >= 0).sum()) for table in others}) == 1
     if others and unnamed and complete and len(others) >= len(silent):
         found = {
-            rank: Damage(None, "it has no collectives, but all other ranks have the same number") for rank in silent
+            rank: Damage(None, "it has no collectives, but all other ranks have the same number", of_collectives=True)
+            for rank in silent
         }
     return found
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Collectives
+from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.trace.model import Ints
 
 #: Sizes of messages of one group that are compared; of more, the most frequent.
@@ -26,12 +27,14 @@ def wait_ns(table: Collectives, since_ns: Ints, lacking: Ints) -> Ints:
     wait = np.zeros(len(table), np.int64)
     if not len(lacking):
         return wait
-    took = (table.end_ns - since_ns)[lacking]
-    kinds = np.stack([table.group[lacking], table.group_ranks[lacking], table.kind[lacking]], axis=1)
-    _, like = np.unique(kinds, axis=0, return_inverse=True)
-    for each in range(int(like.max()) + 1):
-        mine = np.flatnonzero(like.reshape(-1) == each)
-        wait[lacking[mine]] = np.maximum(took[mine] - _transfer_ns(table.bytes[lacking[mine]], took[mine]), 0)
+    took = table.end_ns - since_ns
+    like = numbered(table.group, table.group_ranks, table.kind)
+    some = np.zeros(len(table), np.bool_)
+    some[lacking] = True
+    for each in np.unique(like[lacking]).tolist():
+        mine = np.flatnonzero(like == each)
+        waits = np.maximum(took[mine] - _transfer_ns(table.bytes[mine], took[mine]), 0)
+        wait[mine] = np.where(some[mine], waits, 0)
     return wait
 
 

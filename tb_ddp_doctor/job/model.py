@@ -103,6 +103,9 @@ class Job(msgspec.Struct, frozen=True, eq=False, dict=True):
     workload: Workload = Workload()
     #: Files whose ranks are left out, or some of their steps, since their record is not as complete as others'.
     damaged: tuple[str, ...] = ()
+    #: By how much longer a rank computes in a step than the median compared rank, ns, by rank. Only ranks that are left
+    #: out because their records lack collectives, and nothing else.
+    left_out_excess_ns: Mapping[int, float] = msgspec.field(default_factory=dict)
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:

@@ -25,6 +25,8 @@ from tb_ddp_doctor.rules.support import certainty, limits, part, tuner
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 
+#: What costs the time where ranks have no usable trace: a wait that is as long in each call looks like transfer.
+_OR_WAIT = "Exposed communication, or straggler wait for ranks without a usable trace,"
 #: A job that is faster than its calibration by this has another one.
 _NOT_OF_THESE_LINKS = 1.25
 
@@ -117,6 +119,7 @@ class CommunicationBound(Rule):
             f"{tuner.choice(network, communication[0]) if communication else ''}{basis}",
             fix=_fix(transfers, frame.setting, network, plans),
             evidence=most_exposed(exposed, whatif, places),
+            subject=_OR_WAIT if frame.missing_ranks else "",
         )
 
     def _prospects(self, communication: tuple[Traffic, ...], total_ns: float, compute_ns: float) -> str:

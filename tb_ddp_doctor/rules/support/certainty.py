@@ -48,10 +48,11 @@ def confidence(
     level away: fewer than three steps; a clock skew of over a third of the cost (on one host, ends of collectives that
     are as far apart); and for faults of the host, recording that may itself be a quarter of the cost. Ranks without a
     usable trace take two away from faults of transfer, and so do calls without a match on another rank: if all ranks
-    wait in each call as long as in the next, that wait counts as transfer. Where the CPU computes, and for faults of
-    the host, ranks whose threads waited for a core for a quarter of the cost longer than their peers (`unlucky_ns`)
-    take one level away, and for half of it two: then that alone may be the fault. No waiting makes a fault that
-    `is_counted`, such as more operators.
+    wait in each call as long as in the next, that wait counts as transfer. Collectives that the record of an affected
+    rank lacks take one level if other ranks are in them for a quarter of the cost, and two for half of it: the rank may
+    have waited there. Where the CPU computes, and for faults of the host, ranks whose threads waited for a core for a
+    quarter of the cost longer than their peers (`unlucky_ns`) take one level away, and for half of it two: then that
+    alone may be the fault. No waiting makes a fault that `is_counted`, such as more operators.
     """
     doubts = []
     if not frame.has_steps:
@@ -72,11 +73,14 @@ def confidence(
         doubts.append(
             f"{share} of the calls of collectives have no match on another rank, so their waits count as transfer"
         )
+    lost_ns = float((frame.lost_calls_ns[list(affected)] if len(affected) else frame.lost_calls_ns).max(initial=0.0))
+    if lost_ns > cost_ns / 4:
+        doubts.append(f"a record lacks calls of collectives in which other ranks are for {ms(lost_ns)} a step")
     waited = unlucky_ns(frame, affected) if (on_host or not frame.has_device) and not is_counted else 0.0
     if waited > cost_ns / 4:
         longer = " longer than those of other ranks" if 0 < len(affected) < len(frame.ranks) else ""
         doubts.append(f"threads of a rank waited {ms(waited)} a step{longer} for a CPU core that others had")
-    lost = len(doubts) + missing + unmatched + (waited > cost_ns / 2)
+    lost = len(doubts) + missing + unmatched + (lost_ns > cost_ns / 2) + (waited > cost_ns / 2)
     level: Confidence = ("high", "medium", "low")[min(lost, 2)]
     basis = f"Seen in {steps_seen(seen, len(frame.steps))}"
     doubt = f"; but {listing(doubts)}" if doubts else ""

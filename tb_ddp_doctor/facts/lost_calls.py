@@ -1,0 +1,59 @@
+"""How much of a step lies in calls of collectives that a rank's record has lost.
+
+A rank takes part in every collective of its groups. If its record lacks a call that all other ranks have, the rank was
+in that call all the same, and what it waited there looks like time of its own:
+
+    rank 0  [fwd][AllReduce: wait......][bwd]
+    rank 1  [fwd]                       [bwd]      its GPU seems to idle while its CPU syncs
+    rank 2  [fwd][sleep     ][AllReduce][bwd]      all wait for this one
+
+So where the lost calls last as long as a rank is slow, nobody knows whether it is slow or waited.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tb_ddp_doctor.findings import OWNERS
+from tb_ddp_doctor.job.collectives import UNEVEN
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.step_parts import IDLE
+from tb_ddp_doctor.trace.model import Floats
+
+
+def lost_calls_ns(job: Job) -> Floats:
+    """How long other ranks are in collectives of its groups that each rank's record lacks, mean over steps, ns, (R,).
+
+    A rank is of a group if it has most of the group's matched collectives. If only one other rank has the call, that
+    rank may be the one that all waited for. So a rank counts as being in such calls for as long as its GPU idles in the
+    same steps, if that is longer.
+    """
+    calls, matched, lost = job.calls, job.matched, np.zeros(len(job.ranks))
+    here = (job.call_step >= 0) & (calls.column("group_size") > 1) & ~calls.between_two
+    here &= ~calls.text("kind").where(UNEVEN.__contains__)
+    collective = np.full(len(calls), -1)
+    collective[matched.of_calls(calls)] = np.repeat(np.arange(len(matched)), matched.parts)
+    alone = here & (collective < 0)
+    lacking = matched.group_size > matched.parts
+    if not alone.any() and not lacking.any():
+        return lost
+    group = numbered(calls.text("group").code, calls.column("group_size"))
+    takes_ns = np.where(here, calls.column("end_ns") - calls.column("arrival_ns"), 0)
+    of_group, longest_ns = np.full(len(matched), -1), np.zeros(len(matched))
+    mine = here & (collective >= 0)
+    of_group[collective[mine]] = group[mine]
+    np.maximum.at(longest_ns, collective[mine], takes_ns[mine])
+    present = matched.present
+    idle_ns = job.budget.owner_ns[:, :, [OWNERS.index(owner) for owner in IDLE]].sum(axis=2)
+    for each in np.unique(np.concatenate((group[alone], of_group[lacking]))).tolist():
+        parts = present[of_group == each]
+        is_member = 2 * parts.sum(axis=0) > len(parts)
+        lost += is_member * (longest_ns[of_group == each] @ ~parts)
+        mine = alone & (group == each)
+        by_rank = np.bincount(calls.rank[mine], takes_ns[mine], len(lost))
+        two = np.sort(by_rank)[-2:]
+        others = np.where(by_rank == two[-1], two[0] if len(two) > 1 else 0.0, two[-1])
+        idles = idle_ns[:, np.unique(job.call_step[mine])].sum(axis=1)
+        lost += is_member * np.where(others > 0, np.maximum(others, idles), 0.0)
+    return lost / max(len(job.steps), 1)
