@@ -8,7 +8,7 @@ it was measured, and `accept`: other rules that may stand above info there, beca
 
 A row is right if the costliest finding above info is the injected rule or an accepted one (`healthy` where nothing
 is wrong, where the fault costs under 3 % of the step, or where no rule of ours looks for it), with the true rank and
-cause where it is the injected one. A contradiction between the witnesses of slow ranks fails the corpus. A cost is
+cause where it is the injected one. A diagnosis that contradicts itself (`consistency`) fails the corpus. A cost is
 judged where tracing left the step within 25 % of the untraced one, in percent of the traced step.
 """
 
@@ -24,6 +24,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parent))
+from consistency import broken
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.discover.runs import discover
@@ -48,8 +51,8 @@ class Row:
     #: Percent of the traced step; None where it is not judged.
     error: float | None
     false_alarms: tuple[str, ...]
-    #: Where the witnesses of slow ranks disagree.
-    contradictions: tuple[str, ...]
+    #: Where the diagnosis contradicts itself.
+    broken: tuple[str, ...]
 
 
 def judge(diagnosis: Diagnosis, entry: dict[str, Any]) -> Row:
@@ -77,7 +80,7 @@ def judge(diagnosis: Diagnosis, entry: dict[str, Any]) -> Row:
         true_ms=true_ms,
         error=100 * (injected.cost_ms - true_ms) / traced if injected and is_comparable else None,
         false_alarms=tuple(finding.rule for finding in alarms if finding.rule not in accepted),
-        contradictions=diagnosis.contradictions,
+        broken=tuple(broken(diagnosis)),
     )
 
 
@@ -120,9 +123,9 @@ def main() -> int:
         else "No cost can be judged."
     )
     for row in rows:
-        for sentence in row.contradictions:
+        for sentence in row.broken:
             console.print(f"{row.name}: {sentence}", highlight=False)
-    return int(not all(row.is_right and not row.false_alarms and not row.contradictions for row in rows))
+    return int(not all(row.is_right and not row.false_alarms and not row.broken for row in rows))
 
 
 if __name__ == "__main__":

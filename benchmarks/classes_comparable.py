@@ -6,7 +6,7 @@ SHARED is the directory with tools/simulate.py and traces/. Each class is simula
 and clocks do, and what a profiler records of it. Job k of a class and seed is always the same; every job has a twin
 without the fault, which has to be `healthy`. A job is right where the verdict is one of the fault's rules, the findings
 above info name exactly the true ranks and nothing else, and their costs come within 10 % of the step of the true cost:
-what the recorded steps are longer by than those of the twin.
+what the recorded steps are longer by than those of the twin. No answer may contradict itself (`consistency`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import msgspec
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parent))
+from consistency import broken
 from simulated import quick
 
 from tb_ddp_doctor import engine
@@ -476,6 +477,7 @@ def wrong(job: Job, answer: Any, true_ms: float, step_ms: float, *, faulty: bool
     found = answer.diagnosis
     loud = [finding for finding in found.findings if finding.severity != Severity.INFO.label]
     said = ", ".join(f"{one.rule} {list(one.ranks)} {one.cost_ms:.1f}" for one in loud)
+    yield from broken(found)
     if not faulty:
         # With traces of under half of the ranks no job is known to be healthy.
         hides_most = 2 * len(job.write.get("hide", ())) > len(job.base.ranks)

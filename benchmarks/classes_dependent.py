@@ -7,7 +7,7 @@ CPU, as `programs` plays them: from what such a job does, not from how the docto
 times, with random sizes, ranks and lengths of its fault. A job is right where the verdict is one that is true, the
 findings above info on slow ranks name exactly the true ranks, no other finding is above info, and all costs come within
 10 % of the step of what the fault costs: the step less that of the same job without it. Kinds named healthy_* must be
-healthy. Exits with 1 if a kind has fewer than nine in ten right.
+healthy. No answer may contradict itself (`consistency`). Exits with 1 if a kind has fewer than nine in ten right.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+from consistency import broken
 from programs import Job, Program, Work
 
 from tb_ddp_doctor import engine
@@ -617,7 +618,7 @@ def grade(drawn: Drawn, folder: Path) -> tuple[bool, str]:
     result = engine.diagnose(run, reading=engine.Reading(cache=Cache(None))).diagnosis
     loud = [finding for finding in result.findings if finding.severity != Severity.INFO.label]
     said = sum(finding.cost_ms for finding in result.findings)
-    wrong = []
+    wrong = list(broken(result))
     rules = drawn.rules
     # What costs less need not be found.
     is_small = true < 0.08 * step

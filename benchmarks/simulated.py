@@ -41,11 +41,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).parent))
+from consistency import HEADLINE_SAVES, headline_saves
+
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
-from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Diagnosis, Finding, Severity
+from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Finding, Severity
 from tb_ddp_doctor.replay.whatif import WhatIf
 
 #: (rank, step) -> where in the step a host pauses, and for how long, us.
@@ -54,8 +57,6 @@ Pauses = Callable[[int, int], list[tuple[float, float]]]
 FIRST = 12
 #: Share of the step that a fault has to cost to be one.
 FAULTY = 0.08
-#: Of what the headline says, what its fixes save alone at least.
-HEADLINE_SAVES = 0.8
 #: With this share of the unexplained time, one owner, phase and set of ranks holds most of it, and a rule names it.
 MOST_HELD = 0.5
 SLOW = ("straggler", "load-imbalance")
@@ -547,17 +548,9 @@ def examined(folder: Path, cache: Cache) -> Seen:
         unexplained_share=unexplained.share,
         tracing_without_rules=bare.line("tracing").ms,
         contradictions=result.diagnosis.contradictions,
-        headline_saves=_headline_saves(result.diagnosis),
+        headline_saves=headline_saves(result.diagnosis),
         held_by_one=result.savings.share_of_named_owner if result.diagnosis.verdict == "unexplained" else 0.0,
     )
-
-
-def _headline_saves(diagnosis: Diagnosis) -> float:
-    """The share of what the headline says that the fixes which it names save alone."""
-    first = next((one for one in diagnosis.findings if one.rule == diagnosis.verdict), None)
-    if first is None or first.severity == Severity.INFO.label:
-        return 1.0
-    return (first.together.saved_ms if first.together else first.alone_ms) / max(first.cost_ms, 1e-9)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,61 @@
+"""No diagnosis contradicts itself: witnesses agree, no fix saves what it does not remove, no headline says too much.
+
+Of the demo's jobs, of the jobs that the rules' pages draw, and of random jobs with faults; `benchmarks/consistency.py`
+asks the same of recorded and simulated ones.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from examples import EXAMPLES
+from hypothesis import given, settings
+from msgspec.structs import replace
+from random_jobs import FaultyJob, faulty_jobs
+from traces import job
+
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.discover.runs import Run, discover
+from tb_ddp_doctor.findings import RuleOutcome
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+
+from consistency import HEADLINE_SAVES, broken, played_share
+
+DEMO = discover(Path(__file__).parent.parent / "demo_logs")
+
+
+@pytest.mark.parametrize("run", DEMO, ids=[run.name for run in DEMO])
+def test_a_diagnosis_of_the_demo_agrees_with_itself(run: Run) -> None:
+    result = engine.diagnose(run, reading=engine.Reading(cache=Cache(None)))
+    assert not list(broken(result.diagnosis))
+    share = played_share(result)
+    assert share is None or share >= HEADLINE_SAVES
+
+
+@pytest.mark.parametrize("faulty", [False, True], ids=["healthy", "faulty"])
+@pytest.mark.parametrize("rule", EXAMPLES)
+def test_a_diagnosis_of_a_drawn_job_agrees_with_itself(rule: str, faulty: bool) -> None:
+    assert not list(broken(EXAMPLES[rule].diagnosed(faulty=faulty)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(faulty_jobs())
+def test_a_diagnosis_of_a_random_job_agrees_with_itself(drawn: FaultyJob) -> None:
+    assert not list(broken(engine.examine(job(drawn.drawing))))
+
+
+def test_what_a_diagnosis_breaks_is_said() -> None:
+    right = EXAMPLES["straggler"].diagnosed(faulty=True)
+    assert right.verdict == "straggler" and not list(broken(right))
+    first = right.findings[0]
+    dear = replace(right, findings=(replace(first, alone_ms=0.7 * first.cost_ms, together=None), *right.findings[1:]))
+    assert "save 70% of what it says" in next(broken(dear))
+    failed = RuleOutcome("straggler", "error", "It fails.")
+    assert list(broken(replace(right, outcomes=(failed,), contradictions=("They disagree.",)))) == [
+        "They disagree.",
+        "straggler failed: It fails.",
+    ]
