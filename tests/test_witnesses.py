@@ -13,6 +13,8 @@ from traces import finding, job, ranks
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.account.witnesses import Witnesses, contradictions, doubted
 from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.facts.arrivals import arrivals
+from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.findings import Finding, RuleOutcome
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -86,6 +88,21 @@ def test_of_a_few_traced_ranks_the_last_to_arrive_may_wait_for_another_without_a
     late = witnesses([0, 0, 0, 1], [0, 0, 0, 1])
     assert said(late, [], world_size=8)
     assert not said(late, [], world_size=9)
+
+
+def test_waits_for_a_rank_without_a_trace_are_for_no_rank_that_has_one() -> None:
+    # Rank 0 arrives 1 ms late in the first AllReduce; in the second all wait 6 ms for rank 3, which has no trace.
+    usual = """
+        rank# step |1
+              host [fwd]
+              gpu  [fwd.............................]         [bwd.............................]
+              nccl                                   [ar@8...]                                  [ar@8........]
+    """
+    late = usual.replace("[fwd.............................]         ", "[fwd..............................]        ")
+    late = late.replace("                [ar@8...]", "                 [ar@8..]")
+    found = job(ranks(late, usual, usual), world_size=4)
+    assert found.budget.of("wait")[1].tolist() == [7e6] * 3
+    assert Witnesses.of(found, Facts(found).get(arrivals), (), None).wait_ns.tolist() == [0, 1e6, 1e6]
 
 
 def test_a_finding_too_small_to_be_an_alarm_names_its_ranks_if_it_costs_what_they_wait() -> None:

@@ -58,7 +58,7 @@ class Witnesses(msgspec.Struct, frozen=True, eq=False):
     of_path: NDArray[np.float64]
     #: The rank's CPU time on the critical path, mean over steps, ns.
     cpu_on_path_ns: NDArray[np.float64]
-    #: How long the rank waits for others, mean over steps, ns.
+    #: How long the rank waits for others with a trace, mean over steps, ns.
     wait_ns: NDArray[np.float64]
     #: The least that any other rank waits, beyond the bubble of a pipeline of equal stages, mean over steps, ns.
     others_wait_ns: NDArray[np.float64]
@@ -74,7 +74,8 @@ class Witnesses(msgspec.Struct, frozen=True, eq=False):
             on_path[row[piece.rank]] += piece.ms
             if piece.owner in IDLE:
                 of_cpu[row[piece.rank]] += piece.ms
-        wait = job.budget.of("wait")
+        # The wait for ranks without a trace is for none of these.
+        wait = job.budget.of("wait") - job.waiting.absent_ns
         two = np.sort(wait, axis=0)[:2]
         # The least wait of any other rank: the second least of all, if the rank itself has the least.
         others = np.where(wait <= two[0], two[1], two[0])
