@@ -68,12 +68,12 @@ CLICK = """
   look();
 })
 """
-#: ms from a click on a view's tab until the frame that shows it.
+#: ms from a click on what opens a view, its tab or its button, until the frame that shows it.
 OPENS = """
-(tabs, title) => new Promise((done) => {
-  const tab = [...tabs.children].find(({ textContent }) => textContent === title);
+(report, title) => new Promise((done) => {
+  const of = (nav) => [...report.querySelectorAll(`${nav} a`)].find(({ textContent }) => textContent === title);
   const start = performance.now();
-  tab.click();
+  (of(".parts") ?? of(".tabs")).click();
   requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));
 })
 """
@@ -95,7 +95,7 @@ SHOWS = """
 #: The views that ask for data of their own.
 DETAILED = {"Communication": "communication", "Operators": "operators", "Ranks": "ranks", "Data quality": "quality"}
 #: The views whose data is there when the run is.
-VIEWS = ("Verdict", "Findings", "Budget", "Steps", "Timeline", "Ranks")
+VIEWS = ("Verdict", "Findings", "Ranks & steps", "Steps", "Ranks", "Timeline")
 #: In the timeline: ms that each frame of a way through the job takes, from its key to its pixels.
 TRAVEL = """
 async (canvas) => {
@@ -266,10 +266,11 @@ def measure(page: Page, base: str, times: int) -> dict[str, list[float]]:
         found["a finding opens"].append(summary.evaluate(CLICK))
     page.goto("about:blank")
     page.goto(base)
-    tabs = page.wait_for_selector(".tabs")
+    page.wait_for_selector(".tabs a")
+    report = page.wait_for_selector(".report")
     for _ in range(times):
         for title in (*VIEWS[1:], VIEWS[0]):
-            found.setdefault(f"{title} opens", []).append(tabs.evaluate(OPENS, title))
+            found.setdefault(f"{title} opens", []).append(report.evaluate(OPENS, title))
     for title, of in DETAILED.items():
         for _ in range(max(times // 3, 3)):
             page.goto("about:blank")

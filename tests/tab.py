@@ -242,11 +242,14 @@ def theme(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-_LISTED = (
-    (Path(__file__).parents[1] / "frontend" / "src" / "views.js").read_text().partition("export const VIEWS = [")[2]
-)
-#: The views of the tab, in order, as `frontend/src/views.js` lists them.
-VIEWS = tuple(re.findall(r"^  (\w+),$", _LISTED, re.MULTILINE))
+_VIEWS_JS = (Path(__file__).parents[1] / "frontend" / "src" / "views.js").read_text()
+#: The views of each tab, as `frontend/src/views.js` lists them.
+TABS = {
+    title: tuple(views.split(", "))
+    for title, views in re.findall(r'{ title: "([^"]+)", .*views: \[(.*)\] },', _VIEWS_JS.partition("TABS = [")[2])
+}
+#: All views, in the order of their tabs.
+VIEWS = tuple(view for views in TABS.values() for view in views)
 
 
 def opened(page: Page, base: str, view: str = "verdict", dark: bool = False, **place: str) -> FrameLocator:
@@ -259,6 +262,13 @@ def opened(page: Page, base: str, view: str = "verdict", dark: bool = False, **p
     else:
         page.goto(f"{base}/?darkMode={'true' if dark else 'false'}{address}")
     return page.frame_locator("iframe").first
+
+
+def go(tab: FrameLocator | Page, title: str, view: str = "") -> None:
+    """Click a tab, and then the button of one of its views."""
+    tab.locator(".tabs").get_by_role("link", name=title, exact=True).click()
+    if view:
+        tab.locator(".parts").get_by_role("link", name=view, exact=True).click()
 
 
 def drawn(tab: FrameLocator, view: str) -> None:

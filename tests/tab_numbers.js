@@ -5,8 +5,9 @@ async () => {
   const text = (element) => (element?.textContent ?? "").replace(/\s+/g, " ").trim();
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const add = (key, place, value) => value && value !== "–" && (found[key] ??= []).push([place, value]);
-  const go = async (title) => {
+  const go = async (title, view) => {
     all(".tabs a").find((tab) => text(tab) === title).click();
+    if (view) all(".parts a").find((part) => text(part) === view).click();
     for (let i = 0; i < 3; i++) {
       // Folds are filled when they open.
       all(".panel details:not([open])").forEach((details) => (details.open = true));
@@ -58,7 +59,7 @@ async () => {
   }
   add("checks passed", "verdict", text(document.querySelector(".checks h2")).match(/^\d+ of \d+/)?.[0]);
 
-  await go("Findings");
+  await go("Verdict", "Findings");
   const [, fixed, now] = text(document.querySelector(".prospect")).match(/^(.+?) a step instead of (.+?):/) ?? [];
   add("step with the fixes", "what-if", fixed);
   add("step", "what-if", now);
@@ -89,12 +90,12 @@ async () => {
     }
   }
 
-  await go("Budget");
+  await go("Ranks & steps", "Budget");
   for (const row of all(".bars > .row")) add(`step of ${text(row.querySelector(".rank")).replace(" ◀", "")}`, "budget's bars", text(row.querySelector(".total")));
   for (const { rank, node, ...values } of rows(document.querySelector(".numbers table")))
     for (const [owner, value] of Object.entries(values)) add(`${owner} of ${rank}`, "budget's table", value);
 
-  await go("Steps");
+  await go("Ranks & steps", "Steps");
   for (const kind of ["Busy time", "Straggler wait", "Step time"]) {
     all(".switch button").find((button) => text(button) === kind).click();
     const name = kind === "Step time" ? "step" : kind.toLowerCase();
@@ -108,7 +109,7 @@ async () => {
     add(`step of ${place}`, "table of steps", row["step time"]);
   }
 
-  await go("Ranks");
+  await go("Ranks & steps", "Ranks");
   for (const row of rows(document.querySelector(".grid table"))) {
     const rank = row.rank.replace(" ◀", "");
     for (const [head, owner] of [["step", "step"], ["busy time", "busy time"], ["straggler wait", "straggler wait"], ["compute", "compute"], ["exposed", "exposed communication"], ["copy", "copy"]]) {
@@ -123,7 +124,7 @@ async () => {
   for (const { calls } of byKind ?? []) add("calls a step", "by kind", calls);
   for (const { calls } of byNode ?? []) add("calls a step", "by node", calls);
 
-  await go("Data quality");
+  await go("Verdict", "Data quality");
   add("checks passed", "data quality", all("summary").map(text).map((said) => said.match(/^(\d+ of \d+) checks? passed/)?.[1]).find(Boolean));
   return found;
 }

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, expect
-from tab import SCREENSHOTS, violations_of_axe
+from tab import SCREENSHOTS, go, violations_of_axe
 from test_memory_contents import BEFORE_GB, TRAINS, USUAL
 from test_memory_snapshot import snapshot
 from traces import ranks, write
@@ -28,7 +28,7 @@ def test_the_memory_view_shows_what_is_allocated_and_what_would_save_some(
     assert cli.main(["diagnose", str(tmp_path / "job"), "--no-cache", "--html", str(report)]) == 0
     page.emulate_media(color_scheme=scheme)
     page.goto(report.as_uri())
-    page.get_by_role("link", name="Memory", exact=True).click()
+    go(page, "Memory")
     expect(page.locator("main")).to_contain_text("90.0 GB allocated at the peak, on rank 0 in step 1, in backward.")
     bar = page.locator(".memory-bar")
     expect(bar).to_have_attribute(

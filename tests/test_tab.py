@@ -11,7 +11,7 @@ from playwright.sync_api import (
     Route,
     expect,
 )
-from tab import DEMO_LOGS, PHONE, SCREENSHOTS, analysed, button, chosen, get, number, opened
+from tab import DEMO_LOGS, PHONE, SCREENSHOTS, TABS, analysed, button, chosen, get, go, number, opened
 
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.rules import CATALOGUE
@@ -24,7 +24,7 @@ def test_the_tab_names_the_straggler(page: Page, server: str) -> None:
     expect(tab.locator(".run")).to_have_count(len({path.parent for path in DEMO_LOGS.glob("*/*.pt.trace.json.gz")}))
     chosen(tab, "straggler_cpu")
     expect(tab.locator("h1")).to_contain_text(re.compile("rank 1", re.IGNORECASE))
-    tab.get_by_role("link", name="Findings", exact=True).click()
+    go(tab, "Verdict", "Findings")
     first = tab.locator("details.finding").first
     expect(first.locator(".severity")).to_have_text("Critical")
     expect(first.locator(".cost")).to_contain_text(re.compile(r"\d\.\d\sms"))
@@ -48,7 +48,7 @@ def test_the_worst_run_opens_and_stays(page: Page, server: str) -> None:
     assert worst != analysed(server)[0]["name"]
     expect(tab.locator(".facts b")).to_have_text(worst)
     expect(tab.locator(".run[aria-current]")).to_contain_text(worst)
-    tab.get_by_role("link", name="Budget", exact=True).click()
+    go(tab, "Ranks & steps")
     page.wait_for_url(re.compile(f"ddp_doctor.run={worst}"))
 
 
@@ -171,11 +171,14 @@ def test_on_a_phone_runs_are_a_menu_and_views_a_select(page: Page, server: str) 
     button(tab, "zero_workers").click()
     expect(tab.locator(".facts b")).to_have_text("zero_workers")
     expect(tab.locator(".run").first).to_be_hidden()
-    tab.get_by_label("View", exact=True).select_option("Findings")
-    expect(tab.locator("details.finding").first).to_be_visible()
-    page.wait_for_url(re.compile("ddp_doctor.view=findings"))
+    tab.get_by_label("Tab", exact=True).select_option("Ranks & steps")
+    tab.locator(".parts").get_by_role("link", name="Steps").click()
+    expect(tab.locator(".view.steps")).to_be_visible()
+    page.wait_for_url(re.compile("ddp_doctor.view=steps"))
     page.go_back()
-    expect(tab.get_by_label("View", exact=True)).to_have_value("verdict")
+    expect(tab.locator(".view.budget")).to_be_visible()
+    page.go_back()
+    expect(tab.get_by_label("Tab", exact=True)).to_have_value("verdict")
 
 
 def test_observations_stand_apart_and_name_no_culprit(page: Page, server: str) -> None:
@@ -298,9 +301,9 @@ def test_the_verdict_shows_the_account_and_the_same_saving_as_what_if(page: Page
         step = tab.locator(".tiles b").first.text_content()
         assert sum(parts) == pytest.approx(float(str(step).split("\xa0")[0]), abs=0.3)
         fixed = tab.locator(".tiles b").nth(1).text_content()
-        tab.get_by_role("link", name="Findings", exact=True).click()
+        go(tab, "Verdict", "Findings")
         expect(tab.locator(".prospect")).to_contain_text(f"{fixed} a step instead of {step}")
-        tab.get_by_role("link", name="Verdict", exact=True).click()
+        go(tab, "Verdict")
 
 
 def test_a_finding_has_one_number_and_one_cost_on_the_verdict(page: Page, server: str) -> None:
@@ -550,17 +553,81 @@ def test_the_tabs_are_moved_along_by_keyboard(page: Page, server: str) -> None:
     chosen(tab, "straggler_cpu")
     tab.locator(".tabs [aria-current]").focus()
     page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    expect(tab.locator(".tabs [aria-current]")).to_have_text("Budget")
+    expect(tab.locator(".tabs [aria-current]")).to_have_text("Ranks & steps")
     expect(tab.locator(".tabs [aria-current]")).to_be_focused()
     expect(tab.locator(".bars")).to_be_visible()
-    page.keyboard.press("4")
-    expect(tab.locator(".tabs [aria-current]")).to_have_text("Steps")
+    page.keyboard.press("]")
+    expect(tab.locator(".parts [aria-current]")).to_have_text("Steps")
     page.keyboard.press("?")
     expect(tab.get_by_role("dialog")).to_contain_text("move over the ranks and steps")
+    expect(tab.get_by_role("dialog")).to_contain_text("Which rank and which step lose the time?")
     page.keyboard.press("Escape")
     expect(tab.get_by_role("dialog")).to_have_count(0)
+    for i, title in enumerate(TABS):
+        page.keyboard.press(str(i + 1))
+        expect(tab.locator(".tabs [aria-current]")).to_have_text(title)
+    page.keyboard.press("[")  # the first view of the last tab has none before it
+    expect(tab.locator(".tabs [aria-current]")).to_have_text("History")
+
+
+def test_the_first_verdict_introduces_the_tabs_until_one_is_opened(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    introduction = tab.locator(".introduction")
+    expect(introduction.locator("li")).to_have_count(8)
+    expect(introduction).to_contain_text("Are the kernels as fast as the GPU allows?")
+    go(tab, "Communication")
+    expect(tab.locator(".question")).to_have_text("Which collectives are exposed, and is a link slow?")
+    expect(introduction).to_have_count(0)
+    go(tab, "Verdict")
+    expect(introduction).to_have_count(0)
+    page.reload()
+    expect(tab.locator(".tiles").first).to_be_visible()
+    expect(introduction).to_have_count(0)
+
+
+def test_a_badge_counts_the_findings_with_evidence_there(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    found = {title: tab.locator(".tabs > span").nth(i).locator(".badge") for i, title in enumerate(TABS)}
+    for title in ("Verdict", "Ranks & steps", "Timeline"):
+        expect(found[title]).to_have_text("1")
+    expect(found["Verdict"]).to_have_attribute("title", re.compile(r"^1\sfinding with evidence here: straggler$"))
+    expect(found["Communication"]).to_have_count(0)
+    chosen(tab, "no_overlap")
+    expect(found["Communication"]).to_have_text("1")
+
+
+def test_what_the_job_cannot_fill_is_grey_and_says_why(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    memory = tab.locator(".tabs a", has_text="Memory")
+    expect(memory).to_have_class("lacks")
+    expect(memory).to_have_attribute("title", "Not checked: the traces have no memory events.")
+    memory.click()
+    expect(tab.locator(".view.memory")).to_contain_text("Record with:")
+    expect(tab.locator(".tabs .lacks")).to_have_count(1)
+
+
+def test_a_link_to_a_view_or_run_that_is_none_says_so(page: Page, server: str) -> None:
+    tab = opened(page, server, "veridct", run="straggler_cpu")
+    expect(tab.locator(".panel > [role=status]")).to_contain_text("This link names no view: “veridct”.")
+    expect(tab.locator(".view.verdict")).to_be_visible()
+    tab = opened(page, server, run="deleted_since")
+    expect(tab.locator("main h1")).to_have_text("There is no run deleted_since here.")
+    button(tab, "healthy").click()
+    expect(tab.locator(".facts b")).to_have_text("healthy")
+
+
+def test_the_list_of_runs_is_skipped_with_one_key(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    skip = tab.get_by_role("button", name="Skip the list of runs")
+    skip.focus()
+    expect(skip).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert tab.locator(":focus").evaluate("element => element.closest('main') !== null")
 
 
 def test_a_prediction_that_fails_says_so(page: Page, server: str) -> None:

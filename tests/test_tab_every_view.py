@@ -17,6 +17,7 @@ from tab import (
     PHONE,
     SCREENSHOTS,
     SIZE,
+    TABS,
     VIEWS,
     button,
     chosen,
@@ -75,7 +76,7 @@ def test_what_belongs_together_stands_in_one_row(page: Page, server: str) -> Non
     page.set_viewport_size({"width": 1000, "height": 1000})
     tab = opened(page, server)
     chosen(tab, "straggler_cpu")
-    for row in (".tabs > a", ".tiles > div"):
+    for row in (".tabs a", ".tiles > div"):
         tops = tab.locator(row).evaluate_all("parts => parts.map(part => part.getBoundingClientRect().top)")
         assert len(tops) >= 4 and len(set(tops)) == 1, row
     for view in ("operators", "ranks", "communication", "quality"):
@@ -203,7 +204,7 @@ def test_a_further_view_fits(page: Page, server: str) -> None:
         drawn(tab, "waits")
         assert tab.locator(".waits tbody tr").count() == 4
         tops = tab.locator(".tabs a").evaluate_all("tabs => tabs.map((tab) => tab.getBoundingClientRect().top)")
-        assert len(tops) in (0, len(VIEWS) + 1) and len(set(tops)) <= 1, width
+        assert len(tops) in (0, len(TABS)) and len(set(tops)) <= 1, width
         unfold(tab)
         assert too_wide(tab, "html", "main", ".runs") == [], width
     assert violations_of_axe(page) == []

@@ -22,10 +22,12 @@ from tab import (
     HOSTILE,
     PATIENCE_S,
     SCREENSHOTS,
+    TABS,
     analysed,
     button,
     chosen,
     get,
+    go,
     opened,
     poison,
     tensorboard,
@@ -167,7 +169,7 @@ def test_a_run_with_a_hostile_name(page: Page, tmp_path: Path) -> None:
         expect(tab.locator("h1")).to_contain_text("Healthy")
         assert tab.locator("img").count() == 0
         chosen(tab, "cut_off")
-        tab.get_by_role("link", name="Data quality").click()
+        go(tab, "Verdict", "Data quality")
         expect(tab.locator(".warning").first).to_contain_text("node1_")
         button(tab, "no_trace").click()
         expect(tab.locator("h1")).to_contain_text("no_trace")
@@ -180,7 +182,7 @@ def test_a_report_of_two_runs_compares_them(page: Page, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     assert cli.main(["diagnose", str(tmp_path / "logs"), "--html", str(report)]) == 0
     page.goto(report.as_uri())
-    page.get_by_role("link", name="Compare").click()
+    go(page, "History")
     expect(page.locator(".told")).to_contain_text("zero_workers takes 168.0 ms a step, four_workers 51.0 ms")
     page.get_by_role("link", name="Swap").click()
     expect(page.locator(".told")).to_contain_text("four_workers takes 51.0 ms a step, zero_workers 168.0 ms")
@@ -195,7 +197,7 @@ def test_a_report_is_the_tab_in_a_file(page: Page, tmp_path: Path, scheme: Liter
     page.get_by_role("button", name="zero_workers").click()
     expect(page.locator("h1")).to_contain_text("DataLoader")
     assert page.locator("html.dark").count() == (scheme == "dark")
-    page.get_by_role("link", name="Findings", exact=True).click()
+    go(page, "Verdict", "Findings")
     first = page.locator("details.finding").first
     first.locator("summary").first.click()
     expect(first.locator("canvas.large-lanes")).to_be_visible()
@@ -205,18 +207,21 @@ def test_a_report_is_the_tab_in_a_file(page: Page, tmp_path: Path, scheme: Liter
         box.set_checked(box.get_attribute("value") == "profiler-overhead")
     expect(said).to_contain_text(re.compile(r"157\.\d\sms a step"))
     page.screenshot(path=SCREENSHOTS / f"report-{scheme}.png")
-    for view in page.locator(".tabs a").all():
-        view.click()
-        expect(page.locator(".tabs [aria-current]")).to_have_text(view.inner_text())
-        expect(page.locator("main")).not_to_contain_text("This is not in the report")
-        expect(page.locator("main [role=status]", has_text="Loading")).to_have_count(0)
+    for title, views in TABS.items():
+        go(page, title)
+        expect(page.locator(".tabs [aria-current]")).to_have_text(title)
+        for i in range(len(views)):
+            if len(views) > 1:
+                page.locator(".parts a").nth(i).click()
+            expect(page.locator("main")).not_to_contain_text("This is not in the report")
+            expect(page.locator("main [role=status]", has_text="Loading")).to_have_count(0)
 
 
 def test_a_report_of_one_run_promises_no_other(page: Page, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     assert cli.main(["diagnose", str(DEMO_LOGS / "healthy"), "--html", str(report)]) == 0
     page.goto(report.as_uri())
-    page.get_by_role("link", name="Compare", exact=True).click()
+    go(page, "History")
     expect(page.locator("main")).to_contain_text("makes a report that compares them")
     expect(page.locator("main")).not_to_contain_text("appears in the list")
 

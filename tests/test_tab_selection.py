@@ -14,7 +14,7 @@ from playwright.sync_api import (
     Route,
     expect,
 )
-from tab import HOSTILE, SCREENSHOTS, chosen, get, number, opened, timeline, wait_for
+from tab import HOSTILE, SCREENSHOTS, chosen, get, go, number, opened, timeline, wait_for
 
 
 def _settled(page: Page, canvas: Locator) -> FloatRect:
@@ -76,7 +76,7 @@ def test_many_ranks(page: Page, server: str) -> None:
         re.compile(r"rank 1 on node0: compute [\d.]+\sms, .+ \(affected rank\)")
     )
     page.screenshot(path=SCREENSHOTS / "many_ranks_budget.png")
-    tab.get_by_role("link", name="Steps").click()
+    go(tab, "Ranks & steps", "Steps")
     picture = tab.locator("canvas.heat-map")
     picture.focus()
     page.keyboard.press("ArrowDown")
@@ -86,7 +86,7 @@ def test_many_ranks(page: Page, server: str) -> None:
     )
     page.screenshot(path=SCREENSHOTS / "many_ranks_steps.png")
     # By node, with the straggler apart from those that are comparable; a rank is selected for all views.
-    tab.get_by_role("link", name="Ranks").click()
+    go(tab, "Ranks & steps", "Ranks")
     groups = [re.compile("1: rank 1"), re.compile("74 ranks, 5 to 297.+above the median"), "225 comparable ranks"]
     expect(tab.locator(".groups tbody th")).to_have_text(groups)
     expect(tab.locator(".bands tbody th").first).to_have_text("compute")
@@ -128,14 +128,14 @@ def test_a_finding_of_4096_ranks_opens_at_once(page: Page, server: str) -> None:
     page.keyboard.press("Enter")
     expect(tab.locator(".chip")).to_have_text(["finding 1", "rank 1", "step 2"])
     expect(first.locator(".occurs .histogram tbody tr")).not_to_have_count(0)
-    tab.get_by_role("link", name="Verdict", exact=True).click()
+    go(tab, "Verdict")
     expect(tab.locator("canvas.rank-step")).to_be_visible()
 
 
 def test_the_open_run_survives_a_reload(page: Page, server: str) -> None:
     tab = opened(page, server)
     chosen(tab, "zero_workers")
-    tab.get_by_role("link", name="Budget").click()
+    go(tab, "Ranks & steps")
     tab.get_by_label("Sorted by").select_option("busy")
     page.reload()
     expect(tab.locator(".facts b")).to_have_text("zero_workers")
@@ -186,7 +186,7 @@ def test_pictures_read_out_by_keyboard(page: Page, server: str) -> None:
     page.keyboard.press("ArrowRight")
     expect(readout).to_have_text(re.compile(r"2\.00\sGB allocated, 4\.00\sGB reserved at 20\.0\sms"))
     page.screenshot(path=SCREENSHOTS / "memory.png")
-    tab.get_by_role("link", name="Communication").click()
+    go(tab, "Communication")
     tab.locator("canvas.scatter").focus()
     page.keyboard.press("ArrowRight")
     readout = tab.locator(".readout")
@@ -364,18 +364,18 @@ def test_what_is_clicked_opens_in_the_timeline(page: Page, server: str) -> None:
     for chip in ("step 3", "rank 2"):
         chips.filter(has_text=chip).click()
     # A segment of a bar: the longest such stretch of that rank.
-    tab.get_by_role("link", name="Budget", exact=True).click()
+    go(tab, "Ranks & steps")
     tab.get_by_role("img", name=re.compile("rank 1 on .+: CPU outside any op")).click()
     expect(dock.locator("h3")).to_have_text("GPU idle, CPU outside any op")
     expect(dock.locator(".duration")).to_have_text(re.compile(r"1[34]\d\.\d\sms"))
     expect(chips).to_have_text(["rank 1", "CPU outside any op"])
     # The owner is selected in all views.
-    tab.get_by_role("link", name="Steps", exact=True).click()
+    go(tab, "Ranks & steps", "Steps")
     expect(tab.locator(".switch [aria-pressed=true]")).to_have_text("CPU outside any op")
-    tab.get_by_role("link", name="Findings", exact=True).click()
+    go(tab, "Verdict", "Findings")
     expect(tab.locator("details.finding")).to_have_count(1)
     expect(tab.locator(".hidden-findings")).to_contain_text(re.compile(r"2 of 3\sfindings not shown"))
-    tab.get_by_role("link", name="Budget", exact=True).click()
+    go(tab, "Ranks & steps")
     legend = tab.locator(".legend").get_by_role("button", name="compute")
     legend.click()
     expect(legend).to_be_focused()
@@ -384,14 +384,14 @@ def test_what_is_clicked_opens_in_the_timeline(page: Page, server: str) -> None:
     legend.click()
     expect(tab.locator(".bars .part.faded")).to_have_count(0)
     # A kernel: its instances, its op and the call that launched it.
-    tab.get_by_role("link", name="Compute", exact=True).click()
+    go(tab, "Compute")
     kernel = tab.get_by_role("region", name="kernels", exact=True).locator("tbody th a").nth(1)
     name = kernel.text_content() or ""
     kernel.click()
     expect(tab.locator(".hits")).to_contain_text("hit")
     assert tab.get_by_label("Search").input_value() in name or name in tab.get_by_label("Search").input_value()
     # A dot: the arrivals of its ranks.
-    tab.get_by_role("link", name="Communication", exact=True).click()
+    go(tab, "Communication")
     tab.locator("canvas.scatter").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
@@ -464,7 +464,7 @@ def test_names_from_a_trace_stay_text_in_tables_and_timeline(page: Page, server:
     chosen(tab, "straggler_cpu")
     # After the table of the roofline.
     expect(tab.locator(".grid").nth(1).locator("tbody th").first).to_have_text(HOSTILE)
-    tab.get_by_role("link", name="Timeline").click()
+    go(tab, "Timeline")
     timeline(tab)
     page.keyboard.press("ArrowRight")
     tab.get_by_text("longest events of this window").click()
@@ -507,7 +507,7 @@ def test_a_link_opens_the_same_table(page: Page, server: str) -> None:
     assert [table.locator("tbody th").all_text_contents() for table in (kernels, operators)] == shown
     # What is typed last belongs to the view that it was typed in.
     kernels.get_by_label("Filter").fill("elementwise")
-    tab.get_by_role("link", name="Ranks", exact=True).click()
+    go(tab, "Ranks & steps", "Ranks")
     tab.get_by_role("button", name="compute", exact=True).click()
     page.wait_for_url(re.compile("ranks-sort=-compute"))
     page.wait_for_timeout(500)
@@ -533,7 +533,7 @@ def test_a_cell_of_a_finding_selects_its_rank_and_step_in_all_views(page: Page, 
     expect(finding.locator(".evidence tbody tr")).to_have_count(1)
     expect(finding.locator(".evidence")).to_contain_text("1 of 2 windows: those of the selected rank and step.")
     expect(tab.locator(".chip")).to_have_text(["finding 1", "rank 1", "step 4"])
-    tab.get_by_role("link", name="Verdict", exact=True).click()
+    go(tab, "Verdict")
     expect(tab.locator(".chip")).to_have_text(["finding 1", "rank 1", "step 4"])
     expect(tab.get_by_label("Step of the critical path")).to_have_value("4")
     page.reload()

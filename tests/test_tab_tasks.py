@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import BrowserContext, FrameLocator, Locator, Page, expect
-from tab import DEMO_LOGS, SCREENSHOTS, emptied, opened
+from tab import DEMO_LOGS, SCREENSHOTS, emptied, go, opened
 
 from tb_ddp_doctor import cli
 
@@ -59,7 +59,7 @@ def test_five_tasks_take_three_clicks_at_most(context: BrowserContext, new_page:
         one.click(one.tab.get_by_role("link", name="Timeline of rank 1, step 4"))
         expect(one.tab.locator("canvas.timeline-canvas")).to_be_visible()
     with task("compare with another run") as one:
-        one.click(one.tab.get_by_role("link", name="Compare", exact=True))
+        one.click(one.tab.get_by_role("link", name="History", exact=True))
         one.click(one.tab.get_by_role("main").get_by_role("button", name="healthy"))
         expect(one.tab.locator(".told")).to_contain_text("straggler_cpu takes 182.9 ms a step, healthy")
     with task("send it to a colleague") as one:
@@ -106,7 +106,7 @@ def test_a_report_prints_as_a_document_whatever_view_is_open(page: Page, tmp_pat
     assert cli.main(["diagnose", str(DEMO_LOGS / "straggler_cpu"), "--html", str(report)]) == 0
     page.emulate_media(color_scheme="dark")
     page.goto(report.as_uri())
-    page.get_by_role("link", name="Compute", exact=True).click()
+    go(page, "Compute")
     page.set_viewport_size({"width": 720, "height": 1000})
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")

@@ -10,7 +10,7 @@ import { onReload } from "./reload.js";
 import { runList } from "./runs/list.js";
 import { holdScroll } from "./scroll.js";
 import { shell } from "./shell.js";
-import { empty, failed, reading, searching } from "./states.js";
+import { empty, failed, gone, reading, searching } from "./states.js";
 import { links, stuckReport } from "./stuck.js";
 
 /** @typedef {import("./model.js").Listing} Listing */
@@ -28,8 +28,9 @@ export function start(root) {
   const trouble = h("p", { class: "trouble", role: "alert" });
   /** What below the log directory was not looked into, and how it is. */
   const limits = h("p", { class: "limits", role: "status" });
-  const main = h("main", {}, searching());
-  root.replaceChildren(h("nav", { class: "runs", "aria-label": "Runs" }, list.element, trouble, limits), main);
+  const main = h("main", { tabindex: -1 }, searching());
+  const skip = h("button", { type: "button", class: "skip", click: () => main.focus() }, "Skip the list of runs");
+  root.replaceChildren(skip, h("nav", { class: "runs", "aria-label": "Runs" }, list.element, trouble, limits), main);
 
   /** @type {Listing | null} */
   let listing = null;
@@ -94,11 +95,13 @@ export function start(root) {
     if (!listing) return;
     const { runs } = listing;
     const named = (/** @type {string | undefined} */ wanted) => runs.find(({ name }) => name === wanted);
-    const open = named(place.run) ?? named(settled) ?? worstRun(runs);
+    const isGone = place.run && !named(place.run) && listing.state !== "scanning";
+    const open = isGone ? undefined : (named(place.run) ?? named(settled) ?? worstRun(runs));
     if (open && !runs.some(({ state }) => state === "queued" || state === "reading")) settled = open.name;
     opened = open?.name ?? "";
     list.update(runs, open?.name ?? null);
     if (open) drawRun(open);
+    else if (isGone && runs.length) show(`gone ${place.run}`, () => gone(place.run, runs.length));
     else if (listing.state === "scanning") {
       if (shown === UNHEARD) show("", searching); // anything else that shows may still hold
     }

@@ -2,7 +2,8 @@
 // style sheet in itself, calls show().
 //
 //   app.js                     state, polling, which run shows
-//   shell.js views.js views/   a report: its heading, its tabs, a module for each view
+//   shell.js tabs.js           a report: its heading, the way between its views
+//   views.js views/            which views there are, below which tabs; a module for each
 //   address.js                 run, view and the like as part of TensorBoard's address
 //   stuck.js stuck_graph.js     a report of Flight Recorder dumps, and its picture of who waits for whom
 //   runs/ states.js            the list on the left; what shows while there is no report
@@ -23,7 +24,7 @@ import { followTheme } from "./theme.js";
 
 /** The style sheets in the order in which they count: of rules alike, later ones win. A report has them in one. */
 const SHEETS = [
-  "theme", "base", "runs", "report", "plan", "whatif", "verdict", "costliest", "opportunities", "owners", "cards", "findings",
+  "theme", "base", "runs", "report", "tabs", "plan", "whatif", "verdict", "costliest", "opportunities", "owners", "cards", "findings",
   "budget", "steps", "states", "widths", "tables", "charts", "memory", "dialogs", "compare", "stuck",
   "phone", "timeline", "ranks", "calibration", "paper",
 ];

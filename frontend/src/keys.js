@@ -5,8 +5,9 @@ import { h } from "./dom.js";
 /**
  * @param {string} label
  * @param {[string, string][]} keys each and what it does
+ * @param {...HTMLElement} more what stands below them
  */
-export function keysDialog(label, keys) {
+export function keysDialog(label, keys, ...more) {
   const rows = keys.map(([key, does]) => h("tr", {}, h("th", { scope: "row" }, h("kbd", {}, key)), h("td", {}, does)));
   const dialog = /** @type {HTMLDialogElement} */ (
     h(
@@ -14,6 +15,7 @@ export function keysDialog(label, keys) {
       { class: "keys", "aria-label": label },
       h("h2", {}, "Keys"),
       h("table", {}, h("tbody", {}, rows)),
+      more,
       h("button", { type: "button", click: () => dialog.close() }, "Close"),
     )
   );

@@ -103,6 +103,12 @@ export function faults(diagnosis) {
 }
 
 /**
+ * Why there are no numbers per rank and step, "" if there are.
+ * @param {Pick<Report, "views">} report
+ */
+export const lacksViews = ({ views }) => (views ? "" : "Time per rank and step is not available for this run.");
+
+/**
  * The findings of severity info: those that a fix would save something of, and those that cost nothing.
  * @param {Diagnosis} diagnosis
  */

@@ -1,5 +1,5 @@
-// A report as the views that one moves between: the sentence above, a row of tabs that are links, one view, and the
-// numbers of its picture as a table.
+// A report as the views that one moves between: the sentence above, the tabs, one view, and the numbers of its picture as a
+// table.
 
 import { linkTo } from "./address.js";
 import { isReport } from "./api.js";
@@ -10,6 +10,7 @@ import { printed } from "./print.js";
 import { failed } from "./states.js";
 import { chips, selectionOf } from "./selection.js";
 import { numbers } from "./table.js";
+import * as navigation from "./tabs.js";
 import { VIEWS } from "./views.js";
 
 /** @typedef {import("./model.js").Report} Report */
@@ -19,7 +20,7 @@ import { VIEWS } from "./views.js";
 
 /** @type {[string, string][]} */
 const KEYS = [
-  ["1 to 9, 0", "the views, in the order of their tabs"],
+  ...navigation.KEYS,
   ["Tab, Enter", "next control; activate it"],
   ["?", "list of keys"],
 ];
@@ -35,12 +36,7 @@ export function shell(report, went) {
   /** Counts what was shown so far. */
   let showing = 0;
   const panel = h("div", { class: "panel", id: "panel" });
-  const tabs = h("nav", { class: "tabs", "aria-label": "Views" });
-  const chooser = /** @type {HTMLSelectElement} */ (
-    h("select", { "aria-label": "View", change: () => go({ run: report.diagnosis.name, view: chooser.value, ...selectionOf(place) }) }, VIEWS.map(({ fragment, title }) => h("option", { value: fragment }, title)))
-  );
-  // One of the two shows: the row of tabs, or where the page is narrow what chooses among them.
-  const narrow = h("label", { class: "view-choice" }, "View ", chooser);
+  const tabs = navigation.tabs(report, link, (view) => go({ run: report.diagnosis.name, view, ...selectionOf(place) }));
   const selected = h("div", { class: "chips", role: "group", "aria-label": "Selection" });
   const share = h(
     "div",
@@ -49,8 +45,7 @@ export function shell(report, went) {
     h("button", { type: "button", click: () => paper.print() }, "Print"),
   );
   const paper = printed(report, link);
-  const element = h("div", { class: "report" }, heading(report, [selected, share]), tabs, narrow, panel);
-  tabs.addEventListener("keydown", alongTabs);
+  const element = h("div", { class: "report" }, heading(report, [selected, share]), tabs.elements, panel);
   document.addEventListener("keydown", pressed);
 
   /** @param {Place} next */
@@ -58,18 +53,8 @@ export function shell(report, went) {
     place = next;
     leave();
     const view = viewOf(place);
-    const focused = tabs.contains(document.activeElement);
-    tabs.replaceChildren(
-      ...VIEWS.map((other) => {
-        const tab = link(other.fragment);
-        tab.textContent = other.title;
-        if (other === view) tab.setAttribute("aria-current", "page");
-        return tab;
-      }),
-    );
-    chooser.value = view.fragment;
+    tabs.show(view);
     drawChips();
-    if (focused) /** @type {HTMLElement} */ (tabs.querySelector("[aria-current]")).focus();
     const body = h("div", { class: `view ${view.fragment}` });
     const mine = ++showing;
     /** @type {Shown} */
@@ -86,7 +71,7 @@ export function shell(report, went) {
       },
       link,
     };
-    panel.replaceChildren(body);
+    panel.replaceChildren(...unknown(place), body);
     leave = () => {};
     try {
       leave = view.render(body, shown) ?? leave;
@@ -97,6 +82,8 @@ export function shell(report, went) {
       console.warn(error);
       body.replaceChildren(failed(`${view.title} could not be drawn.`, "The other views still work. Please report this error."));
     }
+    const introduction = view === VIEWS[0] ? tabs.first() : navigation.seen();
+    if (introduction) panel.append(introduction);
   }
 
   function drawChips() {
@@ -113,16 +100,14 @@ export function shell(report, went) {
       return;
     }
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || typing) return;
-    const tab = /^\d$/.test(event.key) ? tabs.children[(Number(event.key) + 9) % 10] : null;
-    if (tab instanceof HTMLElement) tab.click();
-    else if (event.key === "?" && !viewOf(place).keys?.some(([key]) => key === "?")) help();
-    else return;
+    if (event.key === "?" && !viewOf(place).keys?.some(([key]) => key === "?")) help();
+    else if (!tabs.pressed(event.key, viewOf(place))) return;
     event.preventDefault();
   }
 
   function help() {
     const { title, keys = [] } = viewOf(place);
-    const dialog = keysDialog(`Keys of ${title}`, [...keys, ...KEYS]);
+    const dialog = keysDialog(`Keys of ${title}`, [...keys, ...KEYS], navigation.questions());
     dialog.addEventListener("close", () => dialog.remove());
     element.append(dialog);
     dialog.showModal();
@@ -165,11 +150,8 @@ export function shell(report, went) {
  */
 const viewOf = ({ view }) => VIEWS.find(({ fragment }) => fragment === view) ?? VIEWS[0];
 
-/** @param {KeyboardEvent} event */
-function alongTabs(event) {
-  const here = /** @type {HTMLElement} */ (event.target);
-  const next = { ArrowLeft: here.previousElementSibling, ArrowRight: here.nextElementSibling }[event.key];
-  if (!(next instanceof HTMLElement)) return;
-  event.preventDefault();
-  next.focus();
-}
+/**
+ * What is said where a link names a view that there is not.
+ * @param {Place} place
+ */
+const unknown = ({ view }) => (view && !VIEWS.some(({ fragment }) => fragment === view) ? [h("p", { class: "note", role: "status" }, `This link names no view: “${view}”. The verdict instead:`)] : []);

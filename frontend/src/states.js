@@ -70,6 +70,13 @@ export function failed(title, sentence) {
   );
 }
 
+/**
+ * A link led to a run that is not there.
+ * @param {string} run
+ * @param {number} others
+ */
+export const gone = (run, others) => failed(`There is no run ${run} here.`, `It may have been deleted or renamed, or it is in another log directory. ${others === 1 ? "The one that is here stands" : `The ${others} that are here stand`} in the list of runs.`);
+
 /** @param {string} logdir */
 export function empty(logdir) {
   // Under --logdir_spec there are several directories; the example then leaves the name open.

@@ -1,4 +1,5 @@
-// The views of a report, in the order of their tabs. Each is a module of its own under views/; `shell.js` shows one.
+// The views of a report, below the tabs that they are parts of. Each is a module of its own under views/; `shell.js` shows
+// one. The address names the view alone, so that a view may move to another tab and no link changes.
 
 import { budget } from "./views/budget.js";
 import { communication } from "./views/communication.js";
@@ -34,26 +35,36 @@ import { verdict } from "./views/verdict.js";
 
 /**
  * @typedef {object} View
- * @property {string} title of its tab
+ * @property {string} title of its tab, or of its button where that tab has several views
  * @property {string} fragment its name in the address
+ * @property {(report: Pick<import("./model.js").Report, "diagnosis" | "views">) => string} [lacks] why this job has nothing to show here, "" if it has
  * @property {(element: HTMLElement, shown: Shown) => void | (() => void)} render into an empty element; what it returns
  *   is called when the view is left
  * @property {(shown: Shown) => (() => Table) | null} table makes the numbers of its picture; null where there are none
  * @property {[string, string][]} [keys] the keys it listens to, and what they do
  */
 
-/** @type {View[]} */
-export const VIEWS = [
-  verdict,
-  findings,
-  budget,
-  steps,
-  timeline,
-  communication,
-  memory,
-  operators,
-  ranks,
-  plan,
-  quality,
-  compare,
+/**
+ * A question, and the views that answer it. There are eight at most; where one has several views, these are a row of buttons.
+ * @typedef {object} Tab
+ * @property {string} title
+ * @property {string} question
+ * @property {View[]} views the first one opens with the tab
+ */
+
+/** @type {Tab[]} */
+export const TABS = [
+  { title: "Verdict", question: "What is wrong, what does it cost, what should I do?", views: [verdict, findings, quality] },
+  { title: "Ranks & steps", question: "Which rank and which step lose the time?", views: [budget, steps, ranks] },
+  { title: "Timeline", question: "What happened, event by event, and what did it wait for?", views: [timeline] },
+  { title: "Compute", question: "Are the kernels as fast as the GPU allows?", views: [operators] },
+  { title: "Communication", question: "Which collectives are exposed, and is a link slow?", views: [communication] },
+  { title: "Memory", question: "What fills the memory, and would a larger batch fit?", views: [memory] },
+  { title: "Plan", question: "What would more GPUs, other buckets or a faster network bring?", views: [plan] },
+  { title: "History", question: "Is it slower than before?", views: [compare] },
 ];
+
+export const VIEWS = TABS.flatMap(({ views }) => views);
+
+/** @param {View} view */
+export const tabOf = (view) => /** @type {Tab} */ (TABS.find(({ views }) => views.includes(view)));

@@ -1,5 +1,6 @@
-// Patterns say the class of an owner, beside its colour: solid where the GPU works, open diagonals where it waits for another
-// rank, fine textures where it idles. The style sheet has the same for what is no canvas (`.textured`).
+// Patterns say the class of an owner, beside its colour: solid where the GPU works, fine textures where it idles, and pale with
+// diagonals where it waits for another rank, so that the cause stands out. The style sheet has the same for what is no
+// canvas (`.textured`).
 
 /** @typedef {(name: string) => string} Colour */
 
@@ -11,7 +12,9 @@ const FAINT = 0.34;
 /** @type {Record<string, (pen: CanvasRenderingContext2D, colour: Colour) => void>} what is drawn over an owner's colour */
 const OVER = {
   wait(pen, colour) {
-    lines(pen, colour("hatch"), 1.6, 1, 8);
+    pen.fillStyle = colour("hatch");
+    pen.fillRect(0, 0, TILE, TILE);
+    lines(pen, colour("wait"), 1.3, 1, 8);
   },
   input(pen, colour) {
     pen.globalAlpha = FAINT;

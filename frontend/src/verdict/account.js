@@ -1,4 +1,4 @@
-// The account of the step: one bar whose parts sum to it, and below it, on the same scale, the critical path of a step.
+// The account of the step: one bar whose parts sum to it, and below it the critical path of a step, each as wide as the card.
 
 import { h, prose } from "../dom.js";
 import { among, ms, percent, ranges } from "../format.js";
@@ -29,17 +29,16 @@ export function account(shown) {
   const { diagnosis } = shown;
   if (!(diagnosis.step_ms > 0)) return null;
   const path = diagnosis.critical_path ?? [];
-  const full = Math.max(diagnosis.step_ms, ...path.map(lengthOf));
   const lines = inOrder(diagnosis);
   return h(
     "section",
     { class: "card account-card textured" },
     h("div", { class: "head" }, h("h2", {}, "Account of the step ", tip("account")), h("p", { class: "sum" }, sum(diagnosis))),
-    bar(shown, lines, full),
+    bar(shown, lines),
     h("ul", { class: "account" }, lines.map((one) => item(shown, one))),
-    openedFloor(shown, full),
+    openedFloor(shown),
     notes(diagnosis).map((note) => h("p", { class: "note" }, prose(note))),
-    path.length ? criticalPath(shown, path, full) : null,
+    path.length ? criticalPath(shown, path) : null,
   );
 }
 
@@ -72,14 +71,13 @@ function sum({ account: { lines }, step_ms }) {
 /**
  * @param {Shown} shown
  * @param {AccountLine[]} lines
- * @param {number} full ms of the whole width
  */
-function bar({ diagnosis }, lines, full) {
+function bar({ diagnosis }, lines) {
   const drawn = lines.filter(({ share }) => share >= LEAST_DRAWN);
   const label = drawn.map((one) => `${nameOf(one)} ${ms(one.ms)}`).join(", ");
   return h(
     "div",
-    { class: "account-bar", role: "img", "aria-label": label, style: `width: ${(100 * diagnosis.step_ms) / full}%` },
+    { class: "account-bar", role: "img", "aria-label": label },
     drawn.map((one) => {
       const number = numberOf(diagnosis, one.finding);
       return h(
@@ -146,12 +144,11 @@ function notes(diagnosis) {
 /**
  * @param {Shown} shown
  * @param {PathStep[]} path
- * @param {number} full ms of the whole width
  */
-function criticalPath(shown, path, full) {
+function criticalPath(shown, path) {
   const { place, keep } = shown;
   const element = h("div", { class: "critical-path" });
-  const show = (/** @type {PathStep} */ step) => element.replaceChildren(...pathOf(shown, path, step, full, choose));
+  const show = (/** @type {PathStep} */ step) => element.replaceChildren(...pathOf(shown, path, step, choose));
   const choose = (/** @type {number} */ step) => {
     keep({ step: String(step) });
     show(stepToShow(path, step));
@@ -165,12 +162,11 @@ function criticalPath(shown, path, full) {
  * @param {Shown} shown
  * @param {PathStep[]} path
  * @param {PathStep} step
- * @param {number} full
  * @param {(step: number) => void} choose
  */
-function pathOf(shown, path, step, full, choose) {
+function pathOf(shown, path, step, choose) {
   const length = lengthOf(step);
-  const { marked, readout } = strip(step, full);
+  const { marked, readout } = strip(step);
   const chooser = /** @type {HTMLSelectElement} */ (
     h(
       "select",
@@ -186,7 +182,7 @@ function pathOf(shown, path, step, full, choose) {
       h("p", { class: "sum" }, whose(step), timelineLink(shown, step)),
     ),
     ...marked,
-    axis(full),
+    axis(length),
     h(
       "div",
       { class: "below-strip" },
@@ -231,12 +227,10 @@ function timelineLink({ views, link }, step) {
 /**
  * The strip, its phases, and what stands under the pointer or the arrow keys.
  * @param {PathStep} step
- * @param {number} full
  */
-function strip(step, full) {
+function strip(step) {
   const drawn = stretches(step);
   const length = lengthOf(step);
-  const width = `width: ${(100 * length) / full}%`;
   const readout = h("p", { class: "readout", role: "status" }, "");
   let at = -1;
   /** @param {number} index */
@@ -252,7 +246,6 @@ function strip(step, full) {
     "div",
     {
       class: "strip",
-      style: width,
       tabindex: 0,
       role: "group",
       "aria-label": `Critical path of step ${step.step}, ${ms(length)}: ${byOwner(step).map(({ key, ms: long }) => `${ownerName(key)} ${ms(long)}`).join(", ")}. Left and right arrow keys read out its ${drawn.length} pieces.`,
@@ -267,7 +260,7 @@ function strip(step, full) {
     cells,
   );
   const named = phases(step);
-  const marks = h("div", { class: "phases", style: width, "aria-hidden": "true" }, named.map(({ name, start, end }) => h("span", { style: `left: ${(100 * start) / length}%; width: ${(100 * (end - start)) / length}%`, title: name }, h("b", {}, name))));
+  const marks = h("div", { class: "phases", "aria-hidden": "true" }, named.map(({ name, start, end }) => h("span", { style: `left: ${(100 * start) / length}%; width: ${(100 * (end - start)) / length}%`, title: name }, h("b", {}, name))));
   return { marked: named.length ? [element, marks] : [element], readout };
 }
 

@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { ms, percent, range } from "../format.js";
-import { line } from "../model.js";
+import { faults, line } from "../model.js";
 import { tip } from "../tips.js";
 
 /** @typedef {import("../model.js").Diagnosis} Diagnosis */
@@ -17,10 +17,10 @@ const NAMED = 4;
 const nameOf = ({ kind }) => kind.replace(/-/g, " ");
 
 /**
+ * Open where the job has no fault: the floor is then what is left to gain from.
  * @param {import("../views.js").Shown} shown
- * @param {number} full ms of the whole width
  */
-export function openedFloor({ diagnosis, link }, full) {
+export function openedFloor({ diagnosis, link }) {
   const lines = diagnosis.account.floor_lines ?? [];
   const floor = line(diagnosis, "floor");
   const judged = lines.some(({ kind, total_ns }) => kind !== "not-modelled" && kind !== "limit" && total_ns > 0);
@@ -29,12 +29,13 @@ export function openedFloor({ diagnosis, link }, full) {
   const more = link("operators");
   more.textContent = "Kernel by kernel in Compute";
   return h(
-    "div",
-    { class: "opened-floor" },
-    h("div", { class: "head" }, h("h3", {}, "The floor opened ", tip("limit")), h("p", { class: "sum" }, `${floor.ms.toFixed(1)} = ${lines.filter(({ total_ns }) => total_ns > 0).map((one) => `${one.ms.toFixed(1)}\u00a0${nameOf(one)}`).join(" + ")} (ms)`)),
+    "details",
+    { class: "opened-floor folded", open: !faults(diagnosis).length },
+    h("summary", {}, "The floor opened"),
+    h("div", { class: "head" }, h("h3", {}, `${ms(floor.ms)} of floor `, tip("limit")), h("p", { class: "sum" }, `${floor.ms.toFixed(1)} = ${lines.filter(({ total_ns }) => total_ns > 0).map((one) => `${one.ms.toFixed(1)}\u00a0${nameOf(one)}`).join(" + ")} (ms)`)),
     h(
       "div",
-      { class: "account-bar of-floor", role: "img", "aria-label": drawn.map((one) => `${nameOf(one)} ${ms(one.ms)}`).join(", "), style: `width: ${(100 * floor.ms) / full}%` },
+      { class: "account-bar of-floor", role: "img", "aria-label": drawn.map((one) => `${nameOf(one)} ${ms(one.ms)}`).join(", "), style: `width: ${100 * floor.share}%` },
       drawn.map((one) => h("div", { class: `part floor-${one.kind}`, style: `flex: ${one.ms} 1 0`, title: `${nameOf(one)}: ${ms(one.ms)}, ${percent(one.share)}` })),
     ),
     h("ul", { class: "account of-floor" }, drawn.map(item)),

@@ -17,6 +17,7 @@ const MANY = 128;
 export const communication = {
   title: "Communication",
   fragment: "communication",
+  lacks: ({ diagnosis }) => (diagnosis.ranks.length > 1 ? "" : "Collectives are compared between ranks, and there is the trace of one."),
   render: (element, shown) => detail(element, shown.diagnosis.name, "communication", (told) => drawn(told, shown)),
   table: () => null, // it has some of its own
   keys: [["Arrow keys, Enter", "move over the collectives of the chart, longest first; show one in the timeline"]],

@@ -24,6 +24,7 @@ const [LEFT, BOTTOM] = [52, 16];
 export const memory = {
   title: "Memory",
   fragment: "memory",
+  lacks: ({ diagnosis }) => (diagnosis.memory || diagnosis.memory_snapshots?.length ? "" : `Not checked: ${lacked(diagnosis.setting)}.`),
   render: (element, shown) => detail(element, shown.diagnosis.name, "memory", (told) => drawn(told, shown)),
   table: () => null, // it has one of its own
   keys: [["Arrow keys", "move along a curve, from its peak"]],
@@ -63,12 +64,14 @@ function drawn({ ranks_told, curves }, shown) {
 }
 
 /** @param {import("../../schema.js").Setting} setting */
-function absent({ has_doctor: hasDoctor, recorder }) {
-  const lacks = recorder === "nsys" ? "Nsight Systems does not record the allocator's events. Trace some steps with:" : "the traces have no memory events. Record with:";
+const lacked = ({ recorder }) => (recorder === "nsys" ? "Nsight Systems does not record the allocator's events" : "the traces have no memory events");
+
+/** @param {import("../../schema.js").Setting} setting */
+function absent(setting) {
   return card(
     "Memory over time",
-    h("p", { class: "note" }, `Not checked: ${lacks}`),
-    copyable(hasDoctor ? "ddp-doctor capture LOGDIR --memory" : "torch.profiler.profile(\n    ...,\n    profile_memory=True,\n)"),
+    h("p", { class: "note" }, `Not checked: ${lacked(setting)}. ${setting.recorder === "nsys" ? "Trace some steps with:" : "Record with:"}`),
+    copyable(setting.has_doctor ? "ddp-doctor capture LOGDIR --memory" : "torch.profiler.profile(\n    ...,\n    profile_memory=True,\n)"),
   );
 }
 

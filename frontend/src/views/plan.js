@@ -19,16 +19,19 @@ const RESTS_MS = 250;
 export const plan = {
   title: "Plan",
   fragment: "plan",
+  lacks,
   render(element, shown) {
-    if (isReport) {
-      element.append(card("Plan", h("p", { class: "note" }, "A report does not play steps again. Open the log directory in TensorBoard, or use ddp-doctor plan.")));
-      return undefined;
-    }
-    return planned(element, shown);
+    if (!isReport) return planned(element, shown);
+    element.append(card("Plan", h("p", { class: "note" }, lacks())));
+    return undefined;
   },
   table: () => null,
   keys: [["Arrow keys", "move the slider that is focused"]],
 };
+
+function lacks() {
+  return isReport ? "A report does not play steps again. Open the log directory in TensorBoard, or use ddp-doctor plan." : "";
+}
 
 /**
  * @param {HTMLElement} element

@@ -8,7 +8,7 @@ import { LEFT, heatMap } from "../ranks/heat_map.js";
 import { lines } from "../ranks/lines.js";
 import { slowest } from "../ranks/per_step.js";
 import { present as valuesOf, shading } from "../heat.js";
-import { affectedRanks, hasGpu, whenOf } from "../model.js";
+import { affectedRanks, hasGpu, lacksViews, whenOf } from "../model.js";
 import { OWNERS } from "../step_parts.js";
 import { ofStep } from "../timeline/place.js";
 
@@ -36,6 +36,7 @@ const KINDS = [
 export const steps = {
   title: "Steps",
   fragment: "steps",
+  lacks: lacksViews,
   render,
   table({ views }) {
     if (!views) return null;
@@ -61,7 +62,7 @@ export const steps = {
 function render(element, shown) {
   const { diagnosis, views, place, keep } = shown;
   if (!views) {
-    element.append(h("p", { class: "note" }, "Time per rank and step is not available for this run."));
+    element.append(h("p", { class: "note" }, lacksViews(shown)));
     return;
   }
   const affected = affectedRanks(diagnosis);

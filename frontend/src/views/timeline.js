@@ -41,10 +41,17 @@ const KEYS = [
 export const timeline = {
   title: "Timeline",
   fragment: "timeline",
+  lacks,
   render,
   table: () => null, // it has one of its own, of what shows
   keys: KEYS,
 };
+
+/** @param {Pick<import("../model.js").Report, "views">} report */
+function lacks({ views }) {
+  if (isReport) return "A report has no traces. Open the log directory in TensorBoard to see the timeline.";
+  return views ? "" : "The timeline is not available for this run.";
+}
 
 /**
  * @param {HTMLElement} element
@@ -53,8 +60,7 @@ export const timeline = {
 function render(element, shown) {
   const { diagnosis, views, place } = shown;
   if (!views || isReport) {
-    const reason = isReport ? "A report has no traces. Open the log directory in TensorBoard to see the timeline." : "The timeline is not available for this run.";
-    element.append(card("Timeline", h("p", { class: "note" }, reason)));
+    element.append(card("Timeline", h("p", { class: "note" }, lacks(shown))));
     return;
   }
   const affected = affectedRanks(diagnosis);

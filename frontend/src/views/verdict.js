@@ -1,7 +1,7 @@
 // The first five seconds: is it healthy, what is the biggest loss, who causes it, what is a fix worth.
 
 import { cut, kindsOf } from "../cuts.js";
-import { card, h, prose } from "../dom.js";
+import { card, folded, h, prose, split } from "../dom.js";
 import { count, ms } from "../format.js";
 import { affectedRanks, faults } from "../model.js";
 import { account } from "../verdict/account.js";
@@ -18,13 +18,13 @@ const MOST_BARS = 3;
 
 /** @type {View} */
 export const verdict = {
-  title: "Verdict",
+  title: "Summary",
   fragment: "verdict",
   render(element, shown) {
     const [worst] = faults(shown.diagnosis);
     const explained = worst && shown.diagnosis.verdict === worst.rule;
     const parts = [
-      explained ? h("p", { class: "why" }, prose(`${worst.title} ${worst.why}`)) : null,
+      explained ? reason(worst, shown) : null,
       account(shown),
       h("div", { class: "main" }, headroom(shown), costliest(shown), opportunities(shown), where(shown)),
       h("div", { class: "side" }, tiles(shown), checks(shown)),
@@ -33,6 +33,26 @@ export const verdict = {
   },
   table: (shown) => () => ({ heads: ["number", "value", "basis"], rows: facts(shown).map(({ name, value, basis }) => [name, value, basis]) }),
 };
+
+/**
+ * What is wrong in a sentence, and what to do in another; the rest is folded.
+ * @param {import("../model.js").Finding} finding
+ * @param {Shown} shown
+ */
+function reason(finding, { link }) {
+  const fix = link("findings", { finding: finding.id });
+  fix.textContent = "Code and evidence";
+  return h(
+    "div",
+    { class: "why" },
+    h("p", {}, prose(finding.title)),
+    h("p", { class: "do" }, h("b", {}, "Fix: "), prose(`${firstSentence(split(finding.fix)[0])} `), fix),
+    folded("How this is known", () => h("p", {}, prose(finding.why))),
+  );
+}
+
+/** @param {string} text */
+const firstSentence = (text) => text.split(/(?<=[.]) (?=[A-Z`])/)[0];
 
 /**
  * Whose step goes where, in a few bars: the affected ranks, and the median one of the others.
