@@ -285,6 +285,7 @@ def test_listing() -> None:
         "steps": 2,
         "step_ms": 100.0,
         "verdict": "straggler",
+        "headline": "Rank 1 is the straggler.",
         "severity": "critical",
         "lost_ms": 65.0,
         "unexplained_ms": 0.0,

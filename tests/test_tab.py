@@ -11,7 +11,20 @@ from playwright.sync_api import (
     Route,
     expect,
 )
-from tab import DEMO_LOGS, PHONE, SCREENSHOTS, TABS, analysed, button, chosen, get, go, number, opened
+from tab import (
+    DEMO_LOGS,
+    PHONE,
+    SCREENSHOTS,
+    TABS,
+    analysed,
+    button,
+    chosen,
+    get,
+    go,
+    number,
+    opened,
+    violations_of_axe,
+)
 
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.rules import CATALOGUE
@@ -113,6 +126,9 @@ def test_five_hundred_runs_scroll_and_are_moved_along_by_keyboard(page: Page, se
 
     page.route(re.compile(r"/ddp_doctor/runs(\?|$)"), listing)
     tab = opened(page, server)
+    expect(tab.locator(".triage li")).to_have_count(100)
+    tab.locator(".triage .open").first.click()
+    expect(tab.locator(".facts b")).to_have_text(re.compile("straggler_cpu"))
     expect(tab.get_by_label("Filter runs by name or verdict")).to_have_attribute("placeholder", "Filter 505\u00a0runs")
     expect(tab.locator("button.folder").first).to_contain_text("sweep_")
     assert tab.locator(".rows > li").count() < 40
@@ -157,6 +173,41 @@ def test_five_hundred_runs_scroll_and_are_moved_along_by_keyboard(page: Page, se
     expect(folder).to_have_attribute("aria-expanded", "false")
     expect(tab.locator(f".run[title^='{group}/']")).to_have_count(0)
     page.screenshot(path=SCREENSHOTS / "five_hundred_runs.png")
+
+
+def test_many_runs_begin_with_which_to_open_first(page: Page, server: str) -> None:
+    """Stuck jobs on top, then by what is lost, whatever folder they are in; back from a run to all."""
+
+    def listing(route: Route) -> None:
+        body = route.fetch().json()
+        (healthy,) = (run for run in body["runs"] if run["name"] == "healthy")
+        (worst,) = (run for run in body["runs"] if run["name"] == "straggler_cpu")
+        stuck = {
+            "kind": "dumps",
+            "verdict": "stuck",
+            "headline": "Rank 3 did not come.",
+            "step_ms": None,
+            "lost_ms": None,
+        }
+        body["runs"] += [healthy | {"name": f"a/healthy_{i}"} for i in range(8)]
+        body["runs"] += [healthy | {"name": "z/stuck"} | stuck, worst | {"name": "z/slow", "lost_ms": 180.0}]
+        route.fulfill(json=body)
+
+    page.route(re.compile(r"/ddp_doctor/runs(\?|$)"), listing)
+    tab = opened(page, server)
+    expect(tab.locator(".triage h1")).to_have_text(re.compile(r"^15\sruns, 1 stuck, 4 with a fault$"))
+    names = tab.locator(".triage .open")
+    assert names.all_text_contents()[:3] == ["z/stuck", "z/slow", "straggler_cpu"]
+    expect(tab.locator(".triage li").nth(2)).to_contain_text(re.compile("costs 125.2\\sms"))
+    names.nth(2).click()
+    expect(tab.locator(".facts b")).to_have_text("straggler_cpu")
+    expect(tab.locator(".run[aria-current]")).to_be_in_viewport()
+    tab.get_by_role("button", name="All", exact=True).click()
+    expect(tab.locator(".triage")).to_be_visible()
+    page.screenshot(path=SCREENSHOTS / "triage.png")
+    assert violations_of_axe(page) == []
+    page.go_back()
+    expect(tab.locator(".facts b")).to_have_text("straggler_cpu")
 
 
 def test_on_a_phone_runs_are_a_menu_and_views_a_select(page: Page, server: str) -> None:

@@ -8,6 +8,7 @@ import { h } from "./dom.js";
 import { worstRun } from "./model.js";
 import { onReload } from "./reload.js";
 import { runList } from "./runs/list.js";
+import { MANY_RUNS, triage } from "./runs/triage.js";
 import { holdScroll } from "./scroll.js";
 import { shell } from "./shell.js";
 import { empty, failed, gone, reading, searching } from "./states.js";
@@ -77,9 +78,9 @@ export function start(root) {
     write(place, how);
   }
 
-  /** @param {string} run */
+  /** @param {string} run "" for the list of many */
   function select(run) {
-    went(place.view ? { run, view: place.view } : { run }, { step: true });
+    went(place.view && run ? { run, view: place.view } : { run }, { step: true });
     draw();
   }
 
@@ -96,11 +97,13 @@ export function start(root) {
     const { runs } = listing;
     const named = (/** @type {string | undefined} */ wanted) => runs.find(({ name }) => name === wanted);
     const isGone = place.run && !named(place.run) && listing.state !== "scanning";
-    const open = isGone ? undefined : (named(place.run) ?? named(settled) ?? worstRun(runs));
+    const isTriage = !place.run && runs.length >= MANY_RUNS;
+    const open = isGone || isTriage ? undefined : (named(place.run) ?? named(settled) ?? worstRun(runs));
     if (open && !runs.some(({ state }) => state === "queued" || state === "reading")) settled = open.name;
     opened = open?.name ?? "";
     list.update(runs, open?.name ?? null);
     if (open) drawRun(open);
+    else if (isTriage) show(`triage ${JSON.stringify(runs)}`, () => triage(runs, select));
     else if (isGone && runs.length) show(`gone ${place.run}`, () => gone(place.run, runs.length));
     else if (listing.state === "scanning") {
       if (shown === UNHEARD) show("", searching); // anything else that shows may still hold

@@ -29,6 +29,7 @@ const A = "A".charCodeAt(0);
  * @property {number | null} steps
  * @property {number | null} step_ms
  * @property {string | null} verdict
+ * @property {string | null} headline
  * @property {Severity | null} severity
  * @property {number | null} lost_ms what fixing all findings from minor on saves
  * @property {number | null} unexplained_ms

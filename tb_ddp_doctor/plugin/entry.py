@@ -21,6 +21,7 @@ _UNREAD: dict[str, Any] = {
     "steps": None,
     "step_ms": None,
     "verdict": None,
+    "headline": None,
     "severity": None,
     "lost_ms": None,
 }

@@ -24,6 +24,7 @@ def summary(diagnosis: Diagnosis | StuckRun) -> dict[str, Any]:
             "steps": None,
             "step_ms": None,
             "verdict": diagnosis.verdict,
+            "headline": diagnosis.headline,
             "severity": "critical" if diagnosis.verdict == "stuck" else None,
             "lost_ms": None,
         }
@@ -40,6 +41,7 @@ def summary(diagnosis: Diagnosis | StuckRun) -> dict[str, Any]:
         "steps": len(diagnosis.steps),
         "step_ms": diagnosis.step_ms,
         "verdict": diagnosis.verdict,
+        "headline": diagnosis.headline,
         "severity": max(severities).label if severities else None,
         "lost_ms": min(lost, diagnosis.step_ms),
         "unexplained_ms": unexplained.ms,

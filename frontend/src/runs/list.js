@@ -2,8 +2,10 @@
 // the page, each at its place in a list of full height: y is CSS pixels from its top.
 
 import { h } from "../dom.js";
-import { clockTime, count, percent } from "../format.js";
+import { clockTime, count } from "../format.js";
+import { dot, outcome } from "./look.js";
 import { arranged, ORDERS } from "./order.js";
+import { MANY_RUNS } from "./triage.js";
 
 /** @typedef {import("../model.js").RunEntry} RunEntry */
 /** @typedef {import("./order.js").Row} Row */
@@ -42,7 +44,8 @@ export function runList(select) {
   const none = h("p", { class: "note" }, "No runs yet.");
   const list = h("ul", { class: "rows" });
   const scroller = h("div", { class: "scroller", scroll: draw, keydown: along }, list);
-  const controls = h("div", { class: "arrange" }, h("h2", {}, "Runs"), sort, filter);
+  const all = h("button", { type: "button", class: "all-runs", click: () => choosing("") }, "All");
+  const controls = h("div", { class: "arrange" }, h("h2", {}, "Runs"), sort, filter, all);
   const menu = h("button", { type: "button", class: "menu", "aria-expanded": "false", click: () => unfold(menu.getAttribute("aria-expanded") !== "true") });
   const element = h("div", { class: "run-list" }, menu, h("div", { class: "folding" }, controls, none, scroller));
   new ResizeObserver(draw).observe(scroller);
@@ -60,6 +63,7 @@ export function runList(select) {
     const opened = runs.find((run) => run.name === open);
     menu.replaceChildren(...(opened ? [dot(opened), h("span", { class: "name" }, opened.name), h("small", {}, count(runs.length, "run"))] : ["Runs"]));
     controls.classList.toggle("alone", runs.length < 2);
+    all.hidden = runs.length < MANY_RUNS || !open;
     filter.placeholder = `Filter ${count(runs.length, "run")}`;
     arrange();
     if (moved) reveal(rows.findIndex((row) => "run" in row && row.run.name === open));
@@ -216,35 +220,6 @@ function runButton({ run, name }, isOpen, order, select) {
   );
 }
 
-/** @type {Record<string, string>} */
-const SAID = { failed: "could not be read", pending: "not read yet", info: "unknown" };
-
-/**
- * The verdict as a shape: square critical, triangle major, its tip down minor, disc healthy, ring unknown, diamond
- * unexplained.
- * @param {RunEntry} run
- */
-function dot(run) {
-  const shownAs = level(run);
-  const unexplained = run.state === "ready" && run.verdict === "unexplained";
-  return h("i", { class: `dot ${shownAs}${unexplained ? " unexplained" : ""}`, role: "img", "aria-label": unexplained ? "unexplained" : (SAID[shownAs] ?? shownAs) });
-}
-
-/** @param {RunEntry} run */
-function level(run) {
-  if (run.state === "failed") return "failed";
-  if (run.state !== "ready") return "pending";
-  if (run.verdict === "unknown" || run.verdict === "late") return "info";
-  if (run.verdict !== "healthy") return run.severity ?? "info";
-  return whole(run) ? "healthy" : "info";
-}
-
-/**
- * Whether every rank left a whole trace: without, "no fault" is not "healthy".
- * @param {RunEntry} run
- */
-const whole = ({ ranks, world_size, arriving, incomplete }) => ranks === world_size && !arriving && !incomplete;
-
 /** @param {RunEntry} run */
 function size(run) {
   if (run.state !== "ready") {
@@ -258,20 +233,4 @@ function size(run) {
   const gone = run.deleted ? `, ${count(run.deleted, "file")} deleted since` : "";
   const what = run.kind === "dumps" ? "dumps" : count(run.steps ?? 0, "step");
   return `${count(run.ranks ?? 0, "rank")}, ${what}${left}${gone}`;
-}
-
-/** @param {RunEntry} run */
-function outcome(run) {
-  if (run.state !== "ready") return h("small", {}, run.state === "reading" ? "…" : "");
-  if (run.verdict === "stuck") return h("b", { title: "Stuck: ranks wait in collectives for ranks that do not come" }, "stuck");
-  if (run.kind === "dumps") return h("small", {}, run.verdict ?? "");
-  if (run.verdict === "unknown") return h("small", { title: "Unknown: the traces lack the data to judge" }, "unknown");
-  if (run.verdict === "unexplained" && run.step_ms)
-    return h("b", { title: "Unexplained: the share of the step that no rule explains" }, `${percent((run.unexplained_ms ?? 0) / run.step_ms)} ?`);
-  if (!run.lost_ms || !run.step_ms) return h("small", {}, whole(run) ? "healthy" : "no fault found");
-  return h(
-    "b",
-    { title: `${run.verdict}: predicted saving of step time with the fixes` },
-    `−${percent(run.lost_ms / run.step_ms)}`,
-  );
 }

@@ -55,11 +55,18 @@ const BY = {
 };
 
 /**
- * Runs with a loss first, then healthy ones, those of which it is unknown, and those that are not read.
+ * Runs in the order in which to look at them.
+ * @param {RunEntry[]} runs
+ */
+export const worstFirst = (runs) => [...runs].sort(BY.cost);
+
+/**
+ * Stuck jobs first, then runs with a loss, healthy ones, those of which it is unknown, and those that are not read.
  * @param {RunEntry} run
  */
 function rank(run) {
   if (run.state !== "ready") return 3;
+  if (run.verdict === "stuck") return -1;
   if (run.verdict === "unknown") return 2;
   return lostShare(run) > 0 ? 0 : 1;
 }

@@ -1,0 +1,51 @@
+// How a run looks wherever runs are listed: its verdict as a shape, and in a word or number.
+
+import { h } from "../dom.js";
+import { percent } from "../format.js";
+
+/** @typedef {import("../model.js").RunEntry} RunEntry */
+
+/** @type {Record<string, string>} */
+const SAID = { failed: "could not be read", pending: "not read yet", info: "unknown" };
+
+/**
+ * The verdict as a shape: square critical, triangle major, its tip down minor, disc healthy, ring unknown, diamond
+ * unexplained.
+ * @param {RunEntry} run
+ */
+export function dot(run) {
+  const shownAs = level(run);
+  const unexplained = run.state === "ready" && run.verdict === "unexplained";
+  return h("i", { class: `dot ${shownAs}${unexplained ? " unexplained" : ""}`, role: "img", "aria-label": unexplained ? "unexplained" : (SAID[shownAs] ?? shownAs) });
+}
+
+/** @param {RunEntry} run */
+function level(run) {
+  if (run.state === "failed") return "failed";
+  if (run.state !== "ready") return "pending";
+  if (run.verdict === "unknown" || run.verdict === "late") return "info";
+  if (run.verdict !== "healthy") return run.severity ?? "info";
+  return whole(run) ? "healthy" : "info";
+}
+
+/**
+ * Whether every rank left a whole trace: without, "no fault" is not "healthy".
+ * @param {RunEntry} run
+ */
+const whole = ({ ranks, world_size, arriving, incomplete }) => ranks === world_size && !arriving && !incomplete;
+
+/** @param {RunEntry} run */
+export function outcome(run) {
+  if (run.state !== "ready") return h("small", {}, run.state === "reading" ? "…" : "");
+  if (run.verdict === "stuck") return h("b", { title: "Stuck: ranks wait in collectives for ranks that do not come" }, "stuck");
+  if (run.kind === "dumps") return h("small", {}, run.verdict ?? "");
+  if (run.verdict === "unknown") return h("small", { title: "Unknown: the traces lack the data to judge" }, "unknown");
+  if (run.verdict === "unexplained" && run.step_ms)
+    return h("b", { title: "Unexplained: the share of the step that no rule explains" }, `${percent((run.unexplained_ms ?? 0) / run.step_ms)} ?`);
+  if (!run.lost_ms || !run.step_ms) return h("small", {}, whole(run) ? "healthy" : "no fault found");
+  return h(
+    "b",
+    { title: `${run.verdict}: predicted saving of step time with the fixes` },
+    `−${percent(run.lost_ms / run.step_ms)}`,
+  );
+}
