@@ -10,7 +10,7 @@ import { printed } from "./print.js";
 import { failed } from "./states.js";
 import { chips, selectionOf } from "./selection.js";
 import { numbers } from "./table.js";
-import * as navigation from "./tabs.js";
+import { noteSeen, questions, TAB_KEYS, tabRow } from "./tabs.js";
 import { VIEWS } from "./views.js";
 
 /** @typedef {import("./model.js").Report} Report */
@@ -20,7 +20,7 @@ import { VIEWS } from "./views.js";
 
 /** @type {[string, string][]} */
 const KEYS = [
-  ...navigation.KEYS,
+  ...TAB_KEYS,
   ["Tab, Enter", "next control; activate it"],
   ["?", "list of keys"],
 ];
@@ -36,7 +36,7 @@ export function shell(report, went) {
   /** Counts what was shown so far. */
   let showing = 0;
   const panel = h("div", { class: "panel", id: "panel" });
-  const tabs = navigation.tabs(report, link, (view) => go({ run: report.diagnosis.name, view, ...selectionOf(place) }));
+  const tabs = tabRow(report, link, (view) => go({ run: report.diagnosis.name, view, ...selectionOf(place) }));
   const selected = h("div", { class: "chips", role: "group", "aria-label": "Selection" });
   const share = h(
     "div",
@@ -82,7 +82,7 @@ export function shell(report, went) {
       console.warn(error);
       body.replaceChildren(failed(`${view.title} could not be drawn.`, "The other views still work. Please report this error."));
     }
-    const introduction = view === VIEWS[0] ? tabs.first() : navigation.seen();
+    const introduction = view === VIEWS[0] ? tabs.first() : noteSeen();
     if (introduction) panel.append(introduction);
   }
 
@@ -107,7 +107,7 @@ export function shell(report, went) {
 
   function help() {
     const { title, keys = [] } = viewOf(place);
-    const dialog = keysDialog(`Keys of ${title}`, [...keys, ...KEYS], navigation.questions());
+    const dialog = keysDialog(`Keys of ${title}`, [...keys, ...KEYS], questions());
     dialog.addEventListener("close", () => dialog.remove());
     element.append(dialog);
     dialog.showModal();

@@ -24,7 +24,7 @@ const VIEW_OF_OWNER = /** @type {Record<string, string>} */ ({ wait: "communicat
  * @param {(view: string) => HTMLAnchorElement} link to a view, empty
  * @param {(view: string) => void} go
  */
-export function tabs(report, link, go) {
+export function tabRow(report, link, go) {
   const row = h("nav", { class: "tabs", "aria-label": "Tabs" });
   const parts = h("nav", { class: "parts", "aria-label": "Views of this tab" });
   const question = h("p", { class: "question" });
@@ -60,7 +60,7 @@ export function tabs(report, link, go) {
 }
 
 /** @type {[string, string][]} */
-export const KEYS = [
+export const TAB_KEYS = [
   ["1 to 8", "the tabs, in their order"],
   ["[ and ]", "the view before or after this one, within its tab"],
 ];
@@ -95,7 +95,7 @@ function isSeen() {
 }
 
 /** Notes that somebody found the way to another tab. */
-export function seen() {
+export function noteSeen() {
   try {
     localStorage.setItem(SEEN, "yes");
   } catch {
