@@ -151,6 +151,13 @@ export interface Comparison {
   operators: OperatorChange[];
 }
 
+/** A file `ddp-doctor.toml`, and what it sets. */
+export interface ConfigUse {
+  file: string;
+  /** By name: thresholds as "straggler.min_excess", "gpu_hour" ... */
+  values: Record<string, number | string>;
+}
+
 /** Predictions over the values of one field. */
 export interface Curve {
   /** Name of the field of `Question`. */
@@ -204,10 +211,12 @@ export interface Diagnosis {
   /** The parts that the headline begins with, and what it says after them; null and "" where it tells no cost. */
   headline_parts: Headline | null;
   headline_rest: string;
-  /** null where the user says neither what a step does nor what a GPU costs. */
+  /** null where the user says neither what a step does nor what a GPU costs, and no power was captured. */
   rates: Rates | null;
   /** The dimensions of parallelism; null where no process group and no message shows one. */
   mesh: Mesh | null;
+  /** Files with settings that this diagnosis was made with, the project's first. */
+  config: ConfigUse[];
   findings: Finding[];
   /** What is no fault and could be faster still, the largest saving first: findings of severity "opportunity". Their costs are what their fixes save in turn once all `findings` are fixed; they lie within the account's floor. */
   opportunities: Finding[];
@@ -777,9 +786,11 @@ export interface RateGain {
   samples_per_second: number | null;
   /** What the same steps would cost less in a day, of all GPUs. */
   money_per_day: number | null;
+  /** Energy that the same steps would take less in a day, of all GPUs, kWh, at most. */
+  energy_kwh_per_day: number | null;
 }
 
-/** The step in the user's units; None where the workload does not say. */
+/** The step in the user's units, and energy; None where the workload, or no captured power, does not say. */
 export interface Rates {
   workload: Workload;
   /** Per GPU. */
@@ -794,6 +805,10 @@ export interface Rates {
   counted_hfu: number | null;
   /** Of each finding and opportunity that costs something, in their order. */
   gains: RateGain[];
+  /** Of the price, as the user writes it: "EUR"; "" if unknown. */
+  currency: string;
+  /** Of all GPUs of the job in a day, kWh, at the highest power that was seen on each: at most. */
+  energy_kwh_per_day: number | null;
 }
 
 /** What to record once more, to learn more of a finding. */

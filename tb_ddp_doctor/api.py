@@ -67,7 +67,9 @@ def diagnose(
             try:
                 diagnoses.append(
                     _result(
-                        run, engine.Reading(kept, workers, workload=workload or Workload()), settings or {}
+                        run,
+                        engine.Reading(kept, workers, workload=workload or Workload(), project=Path.cwd()),
+                        settings or {},
                     ).diagnosis
                 )
             except engine.RunError as error:
@@ -84,7 +86,7 @@ def compare(before: Logdir, after: Logdir, *, cache: Logdir | bool | None = True
     kept = _cache(cache)
     runs = [only_run(os.fspath(location), peek=kept.peek) for location in (before, after)]
     with executor(scheduler) as workers:
-        return build.compare(*(_result(run, engine.Reading(kept, workers), {}) for run in runs))
+        return build.compare(*(_result(run, engine.Reading(kept, workers, project=Path.cwd()), {}) for run in runs))
 
 
 def plan(
@@ -109,7 +111,7 @@ def plan(
     one, curves = checked(question or Question(), curves)
     wanted = curves if curves or one != Question() else OVERVIEW
     with executor(scheduler) as workers:
-        results = [_result(run, engine.Reading(kept, workers), {}) for run in runs]
+        results = [_result(run, engine.Reading(kept, workers, project=Path.cwd()), {}) for run in runs]
     return [planned(result, one, wanted or {}, others=results) for result in results]
 
 

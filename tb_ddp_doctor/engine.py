@@ -25,6 +25,7 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import CalibrationError, beside, load
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.choices import no_name
+from tb_ddp_doctor.config.read import Config, read_config
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.numbered_calls import numbered_calls
 from tb_ddp_doctor.digest.valid import InvalidError, check
@@ -81,6 +82,11 @@ class Reading(msgspec.Struct, frozen=True):
     calibration: Calibration | None = None
     #: What a step does and what a GPU costs, in place of what the traces say.
     workload: Workload = Workload()
+    #: Of the price in `workload`; "" as the files of settings say.
+    currency: str = ""
+    #: The folder of the project, whose file of settings counts; None: none. And whether those beside traces do.
+    project: Path | None = None
+    has_config: bool = True
     #: Of what lies beside the traces, only files below these folders are read, all links followed; () reads all.
     confined_to: tuple[Path, ...] = ()
 
@@ -133,8 +139,8 @@ def diagnose(
     Raises RunError if no rank can be used, ValueError if `settings` name an unknown rule or threshold, and
     pool.CancelledError if the reading was cancelled.
     """
-    rules = _rules(settings or {})
     reading = reading or Reading()
+    config, rules = _configured(run, reading, settings or {})
     changing = [str(file.path) for file in run.files if str(file.path) in reading.changing]
     files = [file for file in run.files if str(file.path) not in reading.changing]
     digests, failed = digest_files(files, reading, progress)
@@ -156,15 +162,15 @@ def diagnose(
     except Exception as error:
         _log.debug("joining the ranks of %s failed", run.name, exc_info=True)
         raise RunError(f"Joining its ranks failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
-    calibration, unusable = _calibration(run, reading)
+    calibration, unusable = _calibration(run, reading, config)
     (network, rank_evidence), unread = _beside(run, job, reading)
     job = replace(
         job,
         network=network,
         rank_evidence=rank_evidence,
         calibration=calibration,
-        workload=_workload(reading.workload, job),
-        warnings=(*job.warnings, *unusable, *unread),
+        workload=_workload((reading.workload, config.workload), job),
+        warnings=(*job.warnings, *unusable, *unread, *config.warnings),
     )
     lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}
     try:
@@ -172,7 +178,7 @@ def diagnose(
     except Exception as error:
         _log.debug("examining %s failed", run.name, exc_info=True)
         raise RunError(f"Examining it failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
-    diagnosis = _with_snapshots(run, diagnosis, reading)
+    diagnosis = _with_config(_with_snapshots(run, diagnosis, reading), config, reading.currency)
     paths = tuple(_shown(by_rank[rank][0].path) for rank in job.ranks.tolist())
     from_digests = all(path.suffix == DIGEST_SUFFIX for path in paths)
     return Result(diagnosis, savings, job, paths, from_digests, unfinished)
@@ -283,7 +289,39 @@ def _told(asked: _Asked) -> _Told:
     return network, beside_traces.find(asked.folders, asked.directory, asked.ranks, asked.logs)
 
 
-def _calibration(run: Run, reading: Reading) -> tuple[Calibration | None, list[FileWarning]]:
+def _configured(run: Run, reading: Reading, settings: Settings) -> tuple[Config, list[Rule]]:
+    """What files of settings say, and the rules with these thresholds, before which `settings` go.
+
+    Raises ValueError where `settings` name an unknown rule or threshold; a file that does costs a warning.
+    """
+    rules = _rules(settings)
+    directory = run.directory
+    if not reading.has_config or not isinstance(directory, Path):
+        return Config(), rules
+    places = [folder for folder in (directory, directory.parent) if reading.may_read(folder)]
+    try:
+        config = within(time_limit.PATIENCE_S, lambda: read_config(places, reading.project), directory)
+    except OSError as error:
+        return Config(warnings=(FileWarning(str(directory), f"Its settings are left out: {error}"),)), rules
+    both = {
+        name: {**config.thresholds.get(name, {}), **settings.get(name, {})} for name in {*config.thresholds, *settings}
+    }
+    try:
+        return config, _rules(both)
+    except ValueError as error:
+        files = ", ".join(one.file for one in config.used)
+        message = f"The thresholds of {files} are ignored: {error}"
+        return replace(config, warnings=(*config.warnings, FileWarning(str(directory), message))), rules
+
+
+def _with_config(diagnosis: Diagnosis, config: Config, currency: str) -> Diagnosis:
+    """The diagnosis with the files of settings that it was made with, and the currency of its money."""
+    used = tuple(replace(one, file=encodable(one.file)) for one in config.used)
+    rates = diagnosis.rates and replace(diagnosis.rates, currency=currency or config.currency)
+    return replace(diagnosis, config=used, rates=rates)
+
+
+def _calibration(run: Run, reading: Reading, config: Config) -> tuple[Calibration | None, list[FileWarning]]:
     """What the ranks and links can do, named or beside the traces; and a warning for a file there that is none."""
     directory = run.directory
     if reading.calibration or not isinstance(directory, Path):
@@ -292,7 +330,7 @@ def _calibration(run: Run, reading: Reading) -> tuple[Calibration | None, list[F
     places = [directory, *folders, directory.parent]
     path = None
     try:
-        path = within(time_limit.PATIENCE_S, lambda: beside(places), directory)
+        path = config.calibration or within(time_limit.PATIENCE_S, lambda: beside(places), directory)
         if path is None or not reading.may_read(path):
             return None, []
         beginning(path, 1)
@@ -306,12 +344,12 @@ def _calibration(run: Run, reading: Reading) -> tuple[Calibration | None, list[F
         return None, [FileWarning(str(path or directory), f"Left out: reading it failed ({type(error).__name__}).")]
 
 
-def _workload(given: Workload, job: Job) -> Workload:
-    """What the user says of a step: now, else when it was captured."""
+def _workload(given: Sequence[Workload], job: Job) -> Workload:
+    """What the user says of a step: now, in files of settings, else when it was captured."""
     told = [digest.header.workload for digest in job.digests]
     return Workload(
         **{
-            name: next((value for one in (given, *told) if (value := getattr(one, name)) is not None), None)
+            name: next((value for one in (*given, *told) if (value := getattr(one, name)) is not None), None)
             for name in Workload.__struct_fields__
         }
     )

@@ -683,6 +683,14 @@ class Workload(msgspec.Struct, frozen=True):
     gpu_hour: float | None = None
 
 
+class ConfigUse(msgspec.Struct, frozen=True):
+    """A file `ddp-doctor.toml`, and what it sets."""
+
+    file: str
+    #: By name: thresholds as "straggler.min_excess", "gpu_hour" ...
+    values: dict[str, float | str]
+
+
 class RateGain(msgspec.Struct, frozen=True):
     """What the fix of a finding or an opportunity alone would bring; None where the workload does not say."""
 
@@ -693,10 +701,12 @@ class RateGain(msgspec.Struct, frozen=True):
     samples_per_second: float | None
     #: What the same steps would cost less in a day, of all GPUs.
     money_per_day: float | None
+    #: Energy that the same steps would take less in a day, of all GPUs, kWh, at most.
+    energy_kwh_per_day: float | None = None
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """The step in the user's units; None where the workload does not say."""
+    """The step in the user's units, and energy; None where the workload, or no captured power, does not say."""
 
     workload: Workload
     #: Per GPU.
@@ -712,6 +722,10 @@ class Rates(msgspec.Struct, frozen=True):
     counted_hfu: float | None
     #: Of each finding and opportunity that costs something, in their order.
     gains: tuple[RateGain, ...]
+    #: Of the price, as the user writes it: "EUR"; "" if unknown.
+    currency: str = ""
+    #: Of all GPUs of the job in a day, kWh, at the highest power that was seen on each: at most.
+    energy_kwh_per_day: float | None = None
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -761,10 +775,12 @@ class Diagnosis(msgspec.Struct, frozen=True):
     #: What is no fault and could be faster still, the largest saving first: findings of severity "opportunity". Their
     #: costs are what their fixes save in turn once all `findings` are fixed; they lie within the account's floor.
     opportunities: tuple[Finding, ...] = ()
-    #: None where the user says neither what a step does nor what a GPU costs.
+    #: None where the user says neither what a step does nor what a GPU costs, and no power was captured.
     rates: Rates | None = None
     #: The dimensions of parallelism; None where no process group and no message shows one.
     mesh: Mesh | None = None
+    #: Files with settings that this diagnosis was made with, the project's first.
+    config: tuple[ConfigUse, ...] = ()
 
     @property
     def level(self) -> Level:

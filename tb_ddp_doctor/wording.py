@@ -73,8 +73,11 @@ def gigabytes_per_second(rate: float) -> str:
     return f"{rate / 1e9:.1f} GB/s"
 
 
-def rates(told: Rates | RateGain | None, sign: str = "") -> str:
-    """Tokens and samples a second and GPU, and money a day: "41,920 tokens/s per GPU, 384.00 a day"; "" for none."""
+def rates(told: Rates | RateGain | None, sign: str = "", currency: str = "") -> str:
+    """Tokens and samples a second and GPU, money and energy a day; "" for none.
+
+    "41,920 tokens/s per GPU, 384.00 EUR a day, up to 67 kWh a day"
+    """
     if told is None:
         return ""
     parts = [
@@ -82,7 +85,10 @@ def rates(told: Rates | RateGain | None, sign: str = "") -> str:
         for name, value in (("tokens", told.tokens_per_second), ("samples", told.samples_per_second))
         if value is not None
     ]
-    parts += [f"{told.money_per_day:,.2f} a day"] if told.money_per_day is not None else []
+    named = currency and f" {currency}"
+    parts += [f"{told.money_per_day:,.2f}{named} a day"] if told.money_per_day is not None else []
+    energy = told.energy_kwh_per_day
+    parts += [f"up to {energy:,.{0 if energy >= FEW else 1}f} kWh a day"] if energy is not None else []
     return ", ".join(parts)
 
 

@@ -91,12 +91,54 @@ export function empty(logdir) {
       logdir ? h("code", {}, logdir) : "The log directory",
       " has no ",
       h("code", {}, "*.pt.trace.json"),
-      " files, plain or gzipped. Record a few steps on every rank of the job, all into one directory:",
+      " files, plain or gzipped. Nothing to record yet? See two jobs with a fault each:",
     ),
-    copyable(example(`${folder}/my_run`)),
-    h("p", { class: "why" }, "New traces appear on this page within 30 seconds."),
+    copyable("ddp-doctor demo"),
+    h("p", { class: "why" }, "Else record a few steps on every rank, all into one directory, in one of four ways. New traces appear on this page within 30 seconds."),
+    WAYS.map(([title, when, code], place) =>
+      h("details", place === 0 ? { class: "folded", open: "" } : { class: "folded" }, h("summary", {}, title), h("p", { class: "note" }, when), copyable(code(`${folder}/my_run`))),
+    ),
   );
 }
+
+/**
+ * Ways to record: title, when it is the right one, and what to type for a folder.
+ * @type {[string, string, (folder: string) => string][]}
+ */
+const WAYS = [
+  [
+    "Doctor",
+    "In your training loop: captures all ranks at the same steps, again and again, and says the verdict in the job's log.",
+    (folder) => `from tb_ddp_doctor.capture import Doctor
+
+doctor = Doctor(${JSON.stringify(folder)}, every=1000, steps=3)  # on every rank
+for batch in loader:
+    train_step(batch)
+    doctor.step()
+`,
+  ],
+  ["torch.profiler", "With what PyTorch has: some steps once.", (folder) => example(folder)],
+  [
+    "Nsight Systems",
+    "Without a change of the code, for C++ too: on each node, then export to SQLite.",
+    (folder) => `nsys profile --trace=cuda,nvtx --cuda-graph-trace=node -o ${quoted(`${folder}/node_%h`)} torchrun ... train.py
+nsys export --type sqlite --include-json true ${quoted(folder)}/node_*.nsys-rep
+`,
+  ],
+  [
+    "Flight Recorder",
+    "For a job that hangs: the last collectives of every rank, written when one times out.",
+    (folder) => `TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 \\
+  TORCH_FR_DUMP_TEMP_FILE=${quoted(`${folder}/nccl_trace_rank_`)} torchrun ... train.py
+`,
+  ],
+];
+
+/**
+ * A path as a shell takes it.
+ * @param {string} path
+ */
+const quoted = (path) => (/^[\w./%-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\\''")}'`);
 
 /** @param {string} folder */
 const example = (folder) => `from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler

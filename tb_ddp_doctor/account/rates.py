@@ -14,7 +14,8 @@ _HOURS = 24
 def rates(job: Job, found: Sequence[Finding], utilization: Utilization | None) -> Rates | None:
     """The step in the units of the job's workload; None where that says nothing. `utilization` is None if unknown."""
     workload = job.workload
-    if workload == Workload() or not job.step_ns:
+    energy = _energy_kwh(job)
+    if (workload == Workload() and energy is None) or not job.step_ns:
         return None
     seconds = job.step_ns / 1e9
     money = None if workload.gpu_hour is None else job.world_size * _HOURS * workload.gpu_hour
@@ -37,7 +38,8 @@ def rates(job: Job, found: Sequence[Finding], utilization: Utilization | None) -
         hfu=share(again),
         counted_mfu=share(counted),
         counted_hfu=share(executed),
-        gains=tuple(_gain(one, job, seconds, money) for one in found if one.cost_ms > 0),
+        gains=tuple(_gain(one, job, seconds, money, energy) for one in found if one.cost_ms > 0),
+        energy_kwh_per_day=energy,
     )
 
 
@@ -46,7 +48,16 @@ def _rate(per_step: float | None, job: Job, seconds: float) -> float | None:
     return None if per_step is None else per_step / job.world_size / seconds
 
 
-def _gain(one: Finding, job: Job, seconds: float, money: float | None) -> RateGain:
+def _energy_kwh(job: Job) -> float | None:
+    """What all GPUs take in a day, at the highest power that was seen on each; None where one's was not captured."""
+    known = [evidence.gpu for rank in job.ranks.tolist() if (evidence := job.rank_evidence.get(rank))]
+    watts = [gpu.power_w for gpu in known if gpu is not None and gpu.power_w is not None]
+    if not watts or len(watts) < len(job.ranks):
+        return None
+    return sum(watts) / len(watts) * job.world_size * _HOURS / 1e3
+
+
+def _gain(one: Finding, job: Job, seconds: float, money: float | None, energy: float | None) -> RateGain:
     left = max(seconds - one.cost_ms / 1e3, 0.0)
 
     def more(per_step: float | None) -> float | None:
@@ -58,4 +69,5 @@ def _gain(one: Finding, job: Job, seconds: float, money: float | None) -> RateGa
         tokens_per_second=more(job.workload.tokens_per_step),
         samples_per_second=more(job.workload.samples_per_step),
         money_per_day=None if money is None else money * (one.cost_ms / 1e3) / seconds,
+        energy_kwh_per_day=None if energy is None else energy * (one.cost_ms / 1e3) / seconds,
     )

@@ -31,6 +31,8 @@ from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.whole_file import written_whole
 from tb_ddp_doctor.version import PACKAGE, __version__
 
+#: As in `config.read`, which takes long to import.
+CONFIG_NAME = "ddp-doctor.toml"
 #: Longer answers are not kept.
 _MOST_BYTES = 16 << 20
 #: What an entry begins with: a hash of the rest.
@@ -72,6 +74,7 @@ def _entry(options: argparse.Namespace) -> Path | None:
     """Where the answer is kept; None where it depends on more than can be told, or is more than what is printed."""
     given = vars(options)
     read = [Path(given[name]) for name in (*given.get("reads", ()), "calibration") if given.get(name)]
+    read += [path for path in (Path.cwd() / CONFIG_NAME,) if path.is_file()]
     writes = any(given.get(name) for name in ("html", "junit", "output"))
     if not given.get("reads") or writes or options.no_cache or options.scheduler:
         return None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tb_ddp_doctor.choices import Parser, number, whole
+from tb_ddp_doctor.commands.examples import epilog
 from tb_ddp_doctor.findings import SCHEMA_VERSION, Severity
 from tb_ddp_doctor.planning.questions import FIELDS
 from tb_ddp_doctor.report.escape import printable
@@ -20,6 +21,7 @@ DESCRIPTION = "Says why distributed PyTorch training is slow, from its profiler 
 #: What somebody is told who does not know where to begin.
 WHERE_TO_BEGIN = """\
 where to begin:
+  nothing to look at yet                 ddp-doctor demo                 (two jobs with a fault each, in TensorBoard)
   traces of torch.profiler are there     ddp-doctor diagnose LOGDIR
   the same, in TensorBoard               tensorboard --logdir LOGDIR     (the tab Diagnosis)
   no traces yet                          in the training loop, on every rank:
@@ -32,6 +34,15 @@ where to begin:
   before a job: what can the ranks and the links between them do?
                                          torchrun ... -m tb_ddp_doctor.check -o LOGDIR
 """
+
+
+def _currency(text: str) -> str:
+    """Reads `--currency`."""
+    from tb_ddp_doctor.config.read import is_currency
+
+    if not is_currency(text):
+        raise argparse.ArgumentTypeError(f"takes three letters, such as EUR, or a sign, not {text!r}")
+    return text
 
 
 class _Version(argparse.Action):
@@ -133,6 +144,7 @@ def parser() -> argparse.ArgumentParser:
     diagnose.add_argument(
         "--gpu-hour", type=number("a price"), metavar="PRICE", help="what a GPU costs an hour: also show money a day"
     )
+    diagnose.add_argument("--currency", type=_currency, metavar="EUR", help="of --gpu-hour: three letters, or a sign")
     diagnose.add_argument(
         "--roofline",
         action="store_true",
@@ -274,6 +286,10 @@ def parser() -> argparse.ArgumentParser:
     _add_capture(commands)
     _add_cache(commands)
     _add_mcp(commands)
+    _add_small(commands)
+    for name, command in commands.choices.items():
+        command.epilog = epilog(name)
+        command.formatter_class = argparse.RawDescriptionHelpFormatter
     return parser
 
 
@@ -368,6 +384,14 @@ def _add_mcp(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_cache_options(mcp)
 
 
+def _add_small(commands: argparse._SubParsersAction[_Parser]) -> None:
+    demo = commands.add_parser("demo", help="open TensorBoard on two small jobs that come with the package")
+    demo.add_argument("--port", type=whole("a port", least=0, most=65535), metavar="PORT", help="serve there")
+    demo.add_argument("--where", action="store_true", help="print their log directory, and serve nothing")
+    completion = commands.add_parser("completion", help="print what completes the command in a shell")
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+
+
 def _add_cache_options(options: argparse.ArgumentParser) -> None:
     """Where what was read is kept."""
     options.add_argument(
@@ -421,6 +445,11 @@ def _reading_options(logdirs: Mapping[str, str]) -> _Parser:
         metavar="FILE",
         help="what the ranks and links can do: calibration.json of tb_ddp_doctor.check, or what nccl-tests printed "
         "(default: where it lies beside the traces)",
+    )
+    options.add_argument(
+        "--no-config",
+        action="store_true",
+        help="ignore ddp-doctor.toml, of this folder and beside the traces: thresholds, prices, calibration",
     )
     _add_cache_options(options)
     return options

@@ -28,7 +28,15 @@ def reading_of(options: argparse.Namespace, cache: Cache, workers: Executor | No
     """How files are read. Raises CalibrationError for a calibration that is none."""
     calibration = load(options.calibration) if options.calibration else None
     told = {name: getattr(options, name, None) for name in Workload.__struct_fields__}
-    return engine.Reading(cache, workers, calibration=calibration, workload=Workload(**told))
+    return engine.Reading(
+        cache,
+        workers,
+        calibration=calibration,
+        workload=Workload(**told),
+        currency=getattr(options, "currency", None) or "",
+        project=None if options.no_config else Path.cwd(),
+        has_config=not options.no_config,
+    )
 
 
 def cache_of(options: argparse.Namespace) -> Cache:

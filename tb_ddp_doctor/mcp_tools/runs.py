@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from msgspec.structs import replace
@@ -71,7 +72,9 @@ class Runs:
         run = _named(given, self.traces()[0], "run of traces")
         key = (run.name, tuple(_state(file.path) for file in run.files))
         if key not in self._results:
-            reading = engine.Reading(self.cache, workload=self._workload, confined_to=self.roots.paths)
+            reading = engine.Reading(
+                self.cache, workload=self._workload, project=Path.cwd(), confined_to=self.roots.paths
+            )
             self._results[key] = engine.diagnose(run, reading=reading)
         self._results.move_to_end(key)
         while len(self._results) > _KEPT:

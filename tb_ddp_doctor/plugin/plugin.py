@@ -40,6 +40,7 @@ import argparse
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorboard import version as tensorboard_version
@@ -118,7 +119,9 @@ def _diagnose(
     if isinstance(run, Dumps):
         return examine(run, progress)
     with executor(scheduler) as workers:
-        reading = engine.Reading(Cache(default_directory()), workers, changing=changing, expected=expected)
+        reading = engine.Reading(
+            Cache(default_directory()), workers, changing=changing, expected=expected, project=Path.cwd()
+        )
         return engine.diagnose(run, progress=progress, reading=reading)
 
 

@@ -13,6 +13,7 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import Diagnosis, Finding
 from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.report.shown import config
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped
 
 STYLES = {
@@ -23,6 +24,8 @@ STYLES = {
     "opportunity": "green",
     "healthy": "bold green",
 }
+#: Of ranks without a trace.
+_TO_ADD = "the file that the profiler wrote on each, to the folder of the others"
 #: Findings that have a line each.
 _SHOWN = 3
 
@@ -31,14 +34,18 @@ def print_brief(console: Console, result: Result, *, is_all: bool) -> None:
     """Print the lines; `is_all` if the rest follows."""
     diagnosis = result.diagnosis
     print_code(console, _cropped(f"{printable(diagnosis.name)}: {size(result)}", console.width), "bold")
-    if rates := wording.rates(diagnosis.rates):
+    if rates := wording.rates(diagnosis.rates, currency=diagnosis.rates.currency if diagnosis.rates else ""):
         print_wrapped(console, f"{rates}.", "bold")
+    for sentence in config(diagnosis):
+        print_wrapped(console, printable(sentence), "dim")
     level = diagnosis.level
     print_wrapped(console, printable(_verdict(diagnosis)), "bold" if level == "info" else STYLES[level])
     for mark, finding in marked(diagnosis)[:_SHOWN]:
         line = Text(_cropped(f"{mark:>2}  {_row(finding, diagnosis)}", console.width))
         line.stylize(STYLES[finding.severity], 4, 4 + len(_level(finding)))
         console.print(line, soft_wrap=True)
+    if diagnosis.missing_ranks:
+        print_wrapped(console, f"To see all: add {wording.ranks(diagnosis.missing_ranks)}, {_TO_ADD}.", "dim")
     print_wrapped(console, _rest(diagnosis, console.width, "" if is_all else " -v shows all."), "dim")
 
 

@@ -44,6 +44,7 @@ GLOSSARY = {
     "attainable": "of a kernel, the longer of its FLOP at the peak and of its bytes, each tensor read or written once, at the memory's bandwidth",
     "tokens/s per GPU": "tokens of a step / GPUs / step time, with the tokens of a step that the user gives",
     "samples/s per GPU": "the same of samples",
+    "energy a day": "GPUs x 24 hours x the highest power that was seen on each: at most",
     "money a day": "GPUs x 24 hours x the price of an hour that the user gives",
     "headroom": "exposed communication and straggler wait of a step without findings, mean over ranks; part of the floor",
     "check": "one rule on one run: passed, a finding, or not checked (lacks data)",

@@ -42,8 +42,9 @@ def _run(result: Result) -> Iterator[str]:
     yield f"**{escaped(diagnosis.headline)}**"
     steps = f"{len(diagnosis.steps)} step{'' if len(diagnosis.steps) == 1 else 's'}"
     length = wording.duration(diagnosis.step_ms)
-    rates = wording.rates(diagnosis.rates)
+    rates = wording.rates(diagnosis.rates, currency=diagnosis.rates.currency if diagnosis.rates else "")
     yield f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks, {steps}, {length} a step{rates and ', '}{rates}"
+    yield from map(escaped, shown.config(diagnosis))
     if diagnosis.rates and (used := shown.utilization(diagnosis.rates)):
         yield used
     if diagnosis.findings:

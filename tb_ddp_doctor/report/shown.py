@@ -107,8 +107,20 @@ def left_out(account: Account) -> Iterator[str]:
 
 def gain(finding: Finding, diagnosis: Diagnosis) -> str:
     """What the fix of a finding brings in the user's units; "" where these are not given."""
-    gains = diagnosis.rates.gains if diagnosis.rates else ()
-    return wording.rates(next((one for one in gains if one.finding == finding.id), None), "+")
+    if diagnosis.rates is None:
+        return ""
+    gain = next((one for one in diagnosis.rates.gains if one.finding == finding.id), None)
+    return wording.rates(gain, "+", diagnosis.rates.currency)
+
+
+def config(diagnosis: Diagnosis) -> Iterator[str]:
+    """A sentence for each file of settings that the diagnosis was made with."""
+    for one in diagnosis.config:
+        values = ", ".join(
+            f"{name}={value:g}" if isinstance(value, float | int) else f"{name}={value}"
+            for name, value in one.values.items()
+        )
+        yield f"Settings of {one.file}: {values}."
 
 
 def utilization(rates: Rates) -> str:

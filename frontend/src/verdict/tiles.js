@@ -46,8 +46,10 @@ function ofUser({ rates, world_size, step_ms: step, findings, opportunities }) {
   for (const [what, rate] of /** @type {[string, number | null][]} */ ([["Tokens", rates.tokens_per_second], ["Samples", rates.samples_per_second]])) {
     if (rate !== null) facts.push({ name: `${what}/s per GPU`, term: `${what.toLowerCase()}/s per GPU`, value: some(rate), basis: saved > 0 ? `${some(rate * faster)} with all findings and opportunities` : `with ${count(world_size, "rank")}` });
   }
-  const { money_per_day: money, workload } = rates;
-  if (money !== null) facts.push({ name: "Money a day", term: "money a day", value: some(money), basis: `${count(world_size, "GPU")} at ${workload.gpu_hour} an hour${saved > 0 ? `; ${some((money * saved) / step)} of it by findings and opportunities` : ""}` });
+  const { money_per_day: money, energy_kwh_per_day: energy, workload } = rates;
+  const currency = rates.currency ? ` ${rates.currency}` : "";
+  if (money !== null) facts.push({ name: "Money a day", term: "money a day", value: some(money) + currency, basis: `${count(world_size, "GPU")} at ${workload.gpu_hour} an hour${saved > 0 ? `; ${some((money * saved) / step)} of it by findings and opportunities` : ""}` });
+  if (energy !== null) facts.push({ name: "Energy a day", term: "energy a day", value: `up to ${some(energy)} kWh`, basis: `${count(world_size, "GPU")} at the highest power that was seen${saved > 0 ? `; ${some((energy * saved) / step)} of it by findings and opportunities` : ""}` });
   if (rates.mfu !== null) facts.push({ name: "MFU", term: "MFU", value: percent(rates.mfu), basis: `by your FLOPs${rates.counted_mfu === null ? "" : `; ${percent(rates.counted_mfu)} by those of the trace`}` });
   return facts;
 }

@@ -1,0 +1,1 @@
+"""`ddp-doctor.toml`: thresholds, what a step does, prices and a calibration, of a project or beside traces."""
