@@ -34,7 +34,10 @@ Status = Literal["finding", "opportunity", "clear", "not-applicable", "error"]
 Confidence = Literal["high", "medium", "low"]
 LineKind = Literal["floor", "tracing", "finding", "unexplained"]
 #: What a diagnosis has as a table.
-Table = Literal["findings", "opportunities", "outcomes", "communication", "budget", "phases"]
+Table = Literal[
+    "findings", "opportunities", "outcomes", "communication", "budget", "phases", "account", "floor", "measurements",
+    "thresholds", "evidence", "critical_path", "memory", "gains", "warnings",
+]  # fmt: skip
 
 
 SeverityLabel = Literal["opportunity", "info", "minor", "major", "critical"]
@@ -728,6 +731,15 @@ class Rates(msgspec.Struct, frozen=True):
     energy_kwh_per_day: float | None = None
 
 
+#: Of the bar in a notebook, light or dark.
+_BAR_COLOURS: dict[LineKind, str] = {
+    "floor": "#8a94a6",
+    "tracing": "#c3c9d4",
+    "finding": "#d1495b",
+    "unexplained": "#e9a346",
+}
+
+
 class Diagnosis(msgspec.Struct, frozen=True):
     """All that the doctor says of one run."""
 
@@ -797,7 +809,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
                 return self.findings[0].severity
 
     def to_pandas(self, table: Table = "findings") -> pd.DataFrame:
-        """One of its tables as a data frame: a row per finding, rule, collective, or rank.
+        """One of its tables as a data frame: a row per finding, rule, collective, rank, line or stretch of time.
 
         Raises ImportError where pandas is not installed, and ValueError for a table that there is not.
         """
@@ -808,23 +820,56 @@ class Diagnosis(msgspec.Struct, frozen=True):
         match table:
             case "findings" | "opportunities" | "outcomes" | "communication":
                 return pd.DataFrame([msgspec.to_builtins(row) for row in getattr(self, table)])
+            case "account" | "floor":
+                lines = self.account.lines if table == "account" else self.account.floor_lines
+                return pd.DataFrame([msgspec.to_builtins(line) for line in lines])
+            case "measurements" | "thresholds" | "evidence":
+                found = ((one.id, row) for one in self._all_findings for row in getattr(one, table))
+                return pd.DataFrame([{"finding": name, **msgspec.to_builtins(row)} for name, row in found])
+            case "critical_path":
+                pieces = ((part.step, piece) for part in self.critical_path for piece in part.pieces)
+                return pd.DataFrame([{"step": step, **msgspec.to_builtins(piece)} for step, piece in pieces])
+            case "memory" | "gains":
+                has = self.memory.ranks if table == "memory" and self.memory else ()
+                has = self.rates.gains if table == "gains" and self.rates else has
+                return pd.DataFrame([msgspec.to_builtins(row) for row in has])
+            case "warnings":
+                return pd.DataFrame([msgspec.to_builtins(row) for row in self.warnings])
             case "budget" | "phases":
                 by_rank = self.budget_ms if table == "budget" else self.phases_ms
                 frame = pd.DataFrame.from_dict(by_rank, orient="index")
                 frame.index = frame.index.astype(int).rename("rank")
                 return frame
 
+    @property
+    def _all_findings(self) -> tuple[Finding, ...]:
+        return (*self.findings, *self.opportunities)
+
+    def _account_bar(self) -> str:
+        """The account as a bar of HTML, each part as wide as its share, with its name and time to hover over."""
+        lines = [(line, escape(line.finding or line.kind)) for line in self.account.lines if line.share > 0]
+        parts = "".join(
+            f"<span title='{name}: {line.ms:.1f} ms' style='flex:{line.share:.4f} 1 0;"
+            f"background:{_BAR_COLOURS[line.kind]};border-right:1px solid #fff'></span>"
+            for line, name in lines
+        )
+        names = ", ".join(f"{name} {line.ms:.1f} ms" for line, name in lines)
+        return f"<div style='display:flex;height:14px;max-width:60em'>{parts}</div><small>{names}</small>"
+
     def _repr_html_(self) -> str:
-        """What a notebook shows: the verdict, and a row for each finding. Names come from traces: all is escaped."""
+        """What a notebook shows: the verdict, where the step goes, and a row for each finding.
+
+        Names come from traces: all is escaped.
+        """
         rows = "".join(
             f"<tr><td>{escape(each.severity)}</td><td>{escape(each.rule)}</td><td>{each.cost_ms:.1f}</td>"
             f"<td style='text-align:left'>{escape(each.title)}</td></tr>"
-            for each in (*self.findings, *self.opportunities)
+            for each in self._all_findings
         )
         head = "<tr><th>severity</th><th>rule</th><th>ms a step</th><th style='text-align:left'>what</th></tr>"
         return (
             f"<p><b>{escape(self.name)}</b>: {escape(self.headline)} ({len(self.ranks)} of {self.world_size} ranks, "
-            f"{self.step_ms:.1f} ms a step)</p>" + (f"<table>{head}{rows}</table>" if rows else "")
+            f"{self.step_ms:.1f} ms a step)</p>{self._account_bar()}" + (f"<table>{head}{rows}</table>" if rows else "")
         )
 
 

@@ -64,7 +64,14 @@ def test_a_limit_that_a_rules_page_says_is_that_of_the_code() -> None:
 
 
 def test_the_readme_and_other_pages_show_what_commands_print() -> None:
-    assert [path.name for path in SHOWING] == ["README.md", "capturing.md", "command-line.md", "compare.md", "plan.md"]
+    assert [path.name for path in SHOWING] == [
+        "README.md",
+        "capturing.md",
+        "command-line.md",
+        "compare.md",
+        "plan.md",
+        "tour.md",
+    ]
 
 
 def test_each_rule_has_a_page_of_its_own(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from tb_ddp_doctor.commands.options import parser
 from tb_ddp_doctor.demo import FOLDER, JOBS
 from tb_ddp_doctor.discover.runs import discover
 
+ROOT = Path(__file__).parents[1]
 COMMAND = str(Path(sys.executable).parent / "ddp-doctor")
 COMMANDS = next(action.choices for action in parser()._actions if action.dest == "command")
 
@@ -96,3 +100,52 @@ def test_completion_says_which_package_is_missing(
     monkeypatch.setattr("tb_ddp_doctor.commands.completion.find_spec", lambda name: None)
     assert main(["completion", "zsh"]) == 2
     assert "pip install 'tb-ddp-doctor[completion]'" in capsys.readouterr().err
+
+
+#: What somebody's own job has beside the lines of the README: a model, data and a rank that is slow.
+OWN_JOB = """
+import logging, os, time
+import torch
+from torch import distributed, nn
+logging.basicConfig(level=logging.INFO)
+torch.set_num_threads(1)
+distributed.init_process_group("gloo")
+model = nn.parallel.DistributedDataParallel(nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = [torch.ones(8, 64)] * 1010
+
+def train_step(batch):
+    train_step.n += 1
+    if train_step.n > 990 and distributed.get_rank() == 1:
+        time.sleep(0.2)
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+
+train_step.n = 0
+"""
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: pip install -e '.[test,torch]'")
+def test_from_a_clone_to_the_verdict_of_ones_own_job_as_the_readme_says(tmp_path: Path) -> None:
+    """README's lines in a job of two processes over gloo, from a clone (tests/test_wheel.py installs one)."""
+    subprocess.run(["git", "clone", "--quiet", "--depth=1", f"file://{ROOT}", "clone"], cwd=tmp_path, check=True)
+    readme = (tmp_path / "clone" / "README.md").read_text()
+    section = readme.split("## In your own job")[1].split("\n## ")[0]
+    (lines,) = re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    (tmp_path / "train.py").write_text(OWN_JOB + lines)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "clone"), "GLOO_SOCKET_IFNAME": "lo"}
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    subprocess.run(launcher, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300)
+    (command,) = re.findall(r"`ddp-doctor (diagnose [^`]+)`", section)
+    printed = ""
+    for _ in range(120):
+        # The job does not wait for its last digests when it ends.
+        words = [sys.executable, "-m", "tb_ddp_doctor.cli", *command.split()]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        printed = done.stdout
+        if "2 of 2 ranks, 3 steps" in printed:
+            break
+        time.sleep(1)
+    assert "2 of 2 ranks, 3 steps" in printed
+    assert "Rank 1 is the straggler" in printed

@@ -66,6 +66,13 @@ export const fetchComparison = (before, after) =>
 export const fetchDetail = (run, of) => get(`detail?run=${encodeURIComponent(run)}&of=${of}`);
 
 /**
+ * The address of a run's report.
+ * @param {string} run
+ * @param {"html" | "markdown"} format
+ */
+export const reportAddress = (run, format) => addressOf(`report?run=${encodeURIComponent(run)}&format=${format}`).href;
+
+/**
  * The events of some ranks in a window of the common clock.
  * @param {string} run
  * @param {number[]} ranks

@@ -142,13 +142,14 @@ export function copyButton(text) {
 /**
  * A button that copies a text.
  * @param {string} label
- * @param {() => string} text
+ * @param {() => string | Promise<string>} text
  * @param {string} refused what it says where the browser does not allow that
  */
 export function copying(label, text, refused) {
   const button = h("button", { type: "button", click: copy }, label);
   async function copy() {
-    button.textContent = (await toClipboard(text())) ? "Copied" : refused;
+    const copied = await Promise.resolve(text()).then(toClipboard, () => false);
+    button.textContent = copied ? "Copied" : refused;
     setTimeout(() => (button.textContent = label), 2000);
   }
   return button;

@@ -2,7 +2,7 @@
 // table.
 
 import { linkTo } from "./address.js";
-import { isReport } from "./api.js";
+import { isReport, reportAddress } from "./api.js";
 import { copying, folded, h } from "./dom.js";
 import { heading } from "./heading.js";
 import { keysDialog } from "./keys.js";
@@ -41,12 +41,24 @@ export function shell(report, went) {
   const share = h(
     "div",
     { class: "ways-out" },
-    isReport ? null : copying("Copy link", () => linkTo({ run: report.diagnosis.name, ...place }), "Copy it from the address bar"),
+    ...(isReport ? [] : sharing()),
     h("button", { type: "button", click: () => paper.print() }, "Print"),
   );
   const paper = printed(report, link);
   const element = h("div", { class: "report" }, heading(report, [selected, share]), tabs.elements, panel);
   document.addEventListener("keydown", pressed);
+
+  /** What the doctor says, for somebody else: as a link, as text for a pull request or a chat, as one file. */
+  function sharing() {
+    const { name } = report.diagnosis;
+    const save = () => h("a", { href: reportAddress(name, "html"), download: `${name.replace(/[^\w.-]+/g, "_")}.html` }).click();
+    const asMarkdown = async () => (await fetch(reportAddress(name, "markdown"))).text();
+    return [
+      copying("Copy link", () => linkTo({ run: name, ...place }), "Copy it from the address bar"),
+      copying("Copy Markdown", asMarkdown, "Use ddp-doctor diagnose --markdown"),
+      h("button", { type: "button", click: save }, "Save report"),
+    ];
+  }
 
   /** @param {Place} next */
   function show(next) {

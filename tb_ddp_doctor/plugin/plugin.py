@@ -22,6 +22,8 @@
                        Chrome-trace JSON, or columns for a page to draw (`slices.columns` has their shape)
     lanes?run=NAME&ranks=0,3&start=NS&end=NS
                        the owners of those ranks' time in that window, from the digests (`slices.lanes` has the shape)
+    report?run=NAME&format=html|markdown
+                       the diagnosis for somebody else: the tab as one file, or text for a pull request
     viewers            what can show a slice here: Perfetto's own page, or its one on the internet
     perfetto/...       the files of that page, and the sandbox around it (`perfetto_ui`)
 
@@ -220,6 +222,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             "/detail": self._in_turn(self._serve_detail),
             "/slice": self._in_turn(self._serve_slice),
             "/lanes": self._in_turn(self._serve_lanes),
+            "/report": self._in_turn(self._serve_report),
             "/viewers": self._serve_viewers,
         }
         pages = {route: wrappers.Request.application(partial(_serve_page, page)) for route, page in self._pages.items()}
@@ -369,6 +372,22 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         if of not in DETAILS:
             return _respond(request, {"error": f"Ask for one of: {', '.join(DETAILS)}."}, code=400)
         return _respond(request, msgspec.json.encode(DETAILS[of](result)))
+
+    def _serve_report(self, request: wrappers.Request) -> wrappers.Response:
+        from tb_ddp_doctor.report import html, markdown
+
+        name, form = request.args.get("run", ""), request.args.get("format", "")
+        result = self._result(name)
+        if result is None:
+            return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
+        if form == "markdown":
+            return _respond(request, markdown.document([result]), "text/markdown")
+        if form != "html":
+            return _respond(request, {"error": "format is html or markdown."}, code=400)
+        # To be saved, not shown: a page of this origin could ask TensorBoard for all that it serves.
+        page = html.page([result], self._logdir or self._logdir_spec)
+        saved = [("Content-Disposition", "attachment")]
+        return _respond(request, page, "text/html", headers=saved)
 
     def _serve_slice(self, request: wrappers.Request) -> wrappers.Response:
         from tb_ddp_doctor.plugin import slicing
