@@ -96,7 +96,19 @@ def test_a_call_that_ends_with_a_collective_of_another_stream_waits_for_it(name:
 
 @pytest.mark.parametrize(
     "name",
-    ["cudaDeviceSynchronize", "cudaEventSynchronize", "cudaHostAlloc", "hipStreamSynchronize", "hipFree", "cudaMemcpy"],
+    [
+        "cudaDeviceSynchronize",
+        "cudaEventSynchronize",
+        "cudaHostAlloc",
+        "cudaMemcpy",
+        "hipStreamSynchronize",
+        "hipDeviceSynchronize",
+        "hipEventSynchronize",
+        "hipMalloc",
+        "hipFree",
+        "hipHostMalloc",
+        "hipMemcpy",
+    ],
 )
 def test_whatever_the_name_of_the_blocking_call_is(name: str) -> None:
     def rename(events: Events) -> None:
@@ -105,6 +117,35 @@ def test_whatever_the_name_of_the_blocking_call_is(name: str) -> None:
                 event["name"] = name
 
     assert stall_ms(ranks(blocked_in("free"), LATE), rename) == pytest.approx(20, abs=1)
+
+
+@pytest.mark.parametrize("name", ["cuModuleLoadData", "cuLibraryLoadData", "hipModuleLoad"])
+@pytest.mark.parametrize("in_an_op", [False, True])
+def test_a_module_that_is_loaded_waits_for_the_device(name: str, in_an_op: bool) -> None:
+    def loads(events: Events) -> None:
+        for event in [event for event in events if event.get("name") in ("cudaFree", "aten::work")]:
+            call = {**event, "cat": "cuda_driver", "name": name, "ts": event["ts"] + 5, "dur": event["dur"] - 10}
+            events.append(call)
+            if event["name"] == "cudaFree":
+                events.remove(event)
+        with_short_ops(events)
+
+    assert stall_ms(ranks(blocked_in("work" if in_an_op else "free"), LATE), loads) == pytest.approx(20, abs=1)
+
+
+@pytest.mark.parametrize("way", ["Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pageable)"])
+def test_a_blocking_copy_either_way_waits_for_what_its_stream_awaits(way: str) -> None:
+    """The copy is launched at once, and its stream awaits the collective: the CPU is in the call until it is over."""
+
+    def copies(events: Events) -> None:
+        kernel = next(event for event in events if event.get("name") == "b_kernel")
+        for event in [event for event in events if event.get("name") == "cudaFree"]:
+            event["name"] = "cudaMemcpyAsync"
+            args = {"device": 0, "stream": 7, "correlation": event["args"]["correlation"], "bytes": 4096}
+            begin = event["ts"] + event["dur"] - 30
+            events.append({**kernel, "cat": "gpu_memcpy", "name": way, "ts": begin, "dur": 10, "args": args})
+
+    assert stall_ms(ranks(blocked_in("free"), LATE), copies) == pytest.approx(20, abs=1)
 
 
 @pytest.mark.parametrize("by_us", [90, -40])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts import unrecognised
 from tb_ddp_doctor.facts.facts import Facts, fact
@@ -13,6 +14,7 @@ from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.findings import Setting
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.mesh.mesh import Mesh, mesh
+from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -80,6 +82,10 @@ class Quality(msgspec.Struct, frozen=True):
     unmatched_share: float
     #: Whether ranks only send to each other, so that there is nothing to match.
     only_messages: bool
+    #: Calls that block a CPU for long (syncs, copies, calls for memory), and how many of them are tied to the device
+    #: work or the collective that they wait for.
+    blocking_calls: int
+    tied_calls: int
 
 
 @fact
@@ -115,6 +121,9 @@ def frame(facts: Facts) -> Frame:
 def _quality(facts: Facts) -> Quality:
     job = facts.job
     unmatched_share = unrecognised.unmatched_share(job)
+    blocked = joined([digest.track.blocked_by for digest in job.digests])
+    ties = joined([digest.track.waits | digest.track.synced for digest in job.digests])
+    blocking = (blocked >= 0) & (blocked < CpuTime.INPUT)
     return Quality(
         damaged=len({*job.damaged, *(warning.file for warning in job.warnings if warning.loses_events)}),
         has_shapes=all(digest.header.has_shapes for digest in job.digests),
@@ -122,6 +131,8 @@ def _quality(facts: Facts) -> Quality:
         matched=len(job.matched),
         unmatched_share=unmatched_share,
         only_messages=not (len(job.matched) or unmatched_share) and any(len(digest.messages) for digest in job.digests),
+        blocking_calls=int(blocking.sum()),
+        tied_calls=int((blocking & ties).sum()),
     )
 
 

@@ -48,7 +48,7 @@ class TraceQuality(Rule):
     def check(self, *, frame: Frame, quality: Quality) -> Result:
         lacks = self._lacks(frame, quality)
         if not lacks:
-            return Clear("All ranks have complete traces with enough steps, and are aligned.")
+            return Clear(f"All ranks have complete traces with enough steps, and are aligned.{_ties(quality)}")
         causes, sentences = zip(*lacks, strict=True)
         return Fault(
             change=Change(),
@@ -57,7 +57,7 @@ class TraceQuality(Rule):
             cause=causes[0],
             confidence="high",
             title=f"The traces lack data: {wording.listing(sentences)}.",
-            why="Faults that are not in the traces cannot be found.",
+            why=f"Faults that are not in the traces cannot be found.{_ties(quality)}",
             fix=_fix(causes, frame),
             evidence=(),
         )
@@ -112,6 +112,14 @@ class TraceQuality(Rule):
             ),
         ]
         return [(cause, sentence) for holds, cause, sentence in found if holds]
+
+
+def _ties(quality: Quality) -> str:
+    """Of how many blocking calls it is known what they wait for, as a sentence behind a space; "" where none blocks."""
+    if not quality.blocking_calls:
+        return ""
+    blocking = f"{quality.blocking_calls:,} call{'s that block' if quality.blocking_calls > 1 else ' that blocks'}"
+    return f" Of {blocking} a CPU, {quality.tied_calls:,} end with the GPU work that the CPU waits for."
 
 
 def _fix(lacks: Sequence[str], frame: Frame) -> str:

@@ -31,6 +31,19 @@ def test_whole_traces_of_all_ranks_are_clear() -> None:
     assert outcome(RULE, ranks(GOOD, GOOD)).status == "clear"
 
 
+def test_calls_that_block_a_cpu_are_counted_with_those_of_which_it_is_known_what_they_wait_for() -> None:
+    # cudaFree returns long after the GPU is done; the sync ends with the AllReduce.
+    frees = """
+        rank# step |1
+              host [a][free.........][b][ar][sync.....]
+              gpu   [a]               [b]
+              nccl                          [ar.....]
+    """
+    said = outcome(RULE, ranks(frees, frees)).reason
+    assert said.endswith("Of 12 calls that block a CPU, 6 end with the GPU work that the CPU waits for.")
+    assert "block" not in outcome(RULE, ranks(GOOD, GOOD)).reason
+
+
 def test_missing_ranks_are_told() -> None:
     found = finding(RULE, ranks(GOOD, GOOD), world_size=4)
     assert (found.cause, found.severity, found.cost_ms) == ("missing_ranks", "info", 0)
