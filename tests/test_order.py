@@ -93,6 +93,12 @@ def test_operators_that_overlap_without_nesting_are_out_of_turn() -> None:
     assert found.out_of_turn.tolist() == [0, 2, 0, 0, 0]
 
 
+def test_an_operator_that_begins_as_the_one_before_ends_overlaps_by_rounding_only() -> None:
+    trace = drawn()
+    found = counted(moved(trace, rows(trace, "aten::b", Category.OP), -0.001))
+    assert not found.out_of_turn.any()
+
+
 def test_a_clock_is_not_set_right_where_the_order_is_broken() -> None:
     trace = drawn()
     early = moved(trace, [row for name in "abc" for row in rows(trace, f"{name}_kernel")[8:12]], -20)

@@ -74,7 +74,8 @@ def out_of_turn(host: HostCalls, host_start_ns: Ints, host_end_ns: Ints) -> Ints
     """How many calls of each step on the host, from these starts to these ends, are out of turn on their thread.
 
     Calls of the runtime beside one with a smaller number that comes later, and operators and annotations that end
-    behind the one within which they begin.
+    behind the one within which they begin. Of two in a row the second may seem to begin within the first, where their
+    times are rounded.
     """
     numbered = np.flatnonzero(host.is_runtime)
     number = host.trace.events.correlation[host.row[numbered]]
@@ -86,6 +87,7 @@ def out_of_turn(host: HostCalls, host_start_ns: Ints, host_end_ns: Ints) -> Ints
     inside = np.flatnonzero(timed & (host.parent >= 0) & ~host.is_nested)
     parent = host.parent[inside]
     crosses = timed[parent] & (host.end_ns[inside] - host.end_ns[parent] > _OVERLAP_NS)
+    crosses &= host.end_ns[parent] - host.start_ns[inside] > _ROUNDED_NS
     calls = np.concatenate((numbered[:-1][back], numbered[1:][back], inside[crosses], parent[crosses]))
     return by_step(host.start_ns[calls], host_start_ns, host_end_ns)
 
