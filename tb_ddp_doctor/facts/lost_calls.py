@@ -30,14 +30,14 @@ def lost_calls_ns(job: Job) -> Floats:
     same steps, if that is longer.
     """
     calls, matched, lost = job.calls, job.matched, np.zeros(len(job.ranks))
+    lacking = matched.group_size > matched.parts
+    if not (sum(matched.unmatched) or matched.refused or lacking.any()):
+        return lost
     here = (job.call_step >= 0) & (calls.column("group_size") > 1) & ~calls.between_two
     here &= ~calls.text("kind").where(UNEVEN.__contains__)
     collective = np.full(len(calls), -1)
     collective[matched.of_calls(calls)] = np.repeat(np.arange(len(matched)), matched.parts)
     alone = here & (collective < 0)
-    lacking = matched.group_size > matched.parts
-    if not alone.any() and not lacking.any():
-        return lost
     group = numbered(calls.text("group").code, calls.column("group_size"))
     takes_ns = np.where(here, calls.column("end_ns") - calls.column("arrival_ns"), 0)
     of_group, longest_ns = np.full(len(matched), -1), np.zeros(len(matched))
