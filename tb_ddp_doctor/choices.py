@@ -32,8 +32,9 @@ def no_name(kind: str, given: object, names: Iterable[str]) -> str:
 
 def did_you_mean(given: object, names: Iterable[str]) -> str:
     """A sentence to put behind another one, with the name nearest to what was given; "" where none is near."""
-    by_letters = {name.casefold(): name for name in names}
-    near = difflib.get_close_matches(str(given).casefold(), by_letters, n=1, cutoff=0.6)
+    # The dashes that all options begin with make none of them near.
+    by_letters = {name.casefold().lstrip("-"): name for name in names}
+    near = difflib.get_close_matches(str(given).casefold().lstrip("-"), by_letters, n=1, cutoff=0.6)
     return f" Did you mean {by_letters[near[0]]!r}?" if near else ""
 
 

@@ -27,7 +27,7 @@ from traces import draw, job, ranks
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.capture import Doctor, child, retention, verdict
 from tb_ddp_doctor.capture.agent import Agent, Captured
-from tb_ddp_doctor.capture.core_wait import core_wait_ns
+from tb_ddp_doctor.capture.core_wait import core_times
 from tb_ddp_doctor.capture.directory import CaptureFolder, CaptureVerdict, Claim, capture_folders, read_json, write_json
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.capture.nvtx_ranges import NvtxRanges
@@ -127,7 +127,7 @@ class FakeRecorder:
 
     def __init__(self, window: CaptureWindow, *_: object) -> None:
         self.window, self.is_recording, self.calls = window, False, list[str]()
-        self.gave_way, self.core_wait_ms = False, None
+        self.gave_way, self.core_wait_ms, self.core_run_ms = False, None, None
         self.made.append(self)
 
     def _call(self, name: str) -> None:
@@ -329,6 +329,7 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         *(("max_gb", value) for value in ("50", -1, float("nan"))),
         *(("poll_s", value) for value in (0, "1", None, float("inf"))),
         *(("patience_s", value) for value in (-1, "300")),
+        *(("on_hang_s", value) for value in (0, -1, "600", float("nan"), float("inf"))),
         *(("margin_s", value) for value in (-1, "3")),
         *((name, "yes") for name in ("stacks", "memory", "nvtx", "keep")),
     ],
@@ -928,9 +929,9 @@ def test_the_line_of_a_fault_of_all_ranks_names_the_rule() -> None:
     assert parts <= diagnosis.step_ms + 1e-9
 
 
-def _late() -> tuple[Job, Finding]:
+def _late(steps: int = 3) -> tuple[Job, Finding]:
     """A job whose rank 2 is late by its host, and what is found."""
-    drawn = job(ranks(_PROMPT, _PROMPT, _LATE, _PROMPT))
+    drawn = job(ranks(_PROMPT, _PROMPT, _LATE, _PROMPT, steps=steps))
     (found,) = [finding for finding in engine.examine(drawn).findings if finding.ranks == (2,)]
     return drawn, found
 
@@ -981,7 +982,7 @@ def test_a_rank_that_waited_for_cores_as_its_peers_did_is_named_with_confidence(
     waits: tuple[float, ...], taken: int
 ) -> None:
     """On busy cores all threads wait: what a rank waited longer than a lucky peer may be its whole fault."""
-    drawn, finding = _late()
+    drawn, finding = _late(steps=48)
     evidence = {rank: RankEvidence(core_wait_ms=wait * finding.alone_ms) for rank, wait in enumerate(waits)}
     found = engine.examine(msgspec.structs.replace(drawn, rank_evidence=evidence)).findings[0]
     levels = ["high", "medium", "low", "low"]
@@ -989,15 +990,43 @@ def test_a_rank_that_waited_for_cores_as_its_peers_did_is_named_with_confidence(
     assert ("longer than those of other ranks" in found.why) == (taken > 0)
 
 
+@pytest.mark.parametrize(
+    ("steps", "ran_ms", "confidence"), [(3, 20, "low"), (12, 20, "medium"), (48, 20, "high"), (48, 4, "medium")]
+)
+def test_steps_that_waiting_for_cores_alone_may_tell_apart_accuse_nobody(
+    steps: int, ran_ms: float, confidence: str
+) -> None:
+    """Threads of all ranks wait in turns of milliseconds: by chance ranks differ, most in few steps and long turns."""
+    drawn, finding = _late(steps=steps)
+    evidence = {rank: RankEvidence(core_wait_ms=20.0, core_run_ms=ran_ms) for rank in range(4)}
+    found = engine.examine(msgspec.structs.replace(drawn, rank_evidence=evidence)).findings[0]
+    assert (finding.confidence, found.ranks, found.confidence) == ("high", (2,), confidence)
+    assert ("which alone makes ranks differ by about" in found.why) == (confidence != "high")
+
+
+@pytest.mark.parametrize(("ran_ms", "confidence"), [(20.0, "low"), (40.0, "high")])
+def test_a_rank_that_waits_for_cores_because_it_runs_for_longer_is_named_with_confidence(
+    ran_ms: float, confidence: str
+) -> None:
+    """Each thread waits as long as it runs: a rank with twice the work waits twice as long, by no bad luck."""
+    drawn, _ = _late(steps=192)
+    evidence = {rank: RankEvidence(core_wait_ms=20.0, core_run_ms=20.0) for rank in range(4)}
+    evidence[2] = RankEvidence(core_wait_ms=40.0, core_run_ms=ran_ms)
+    found = engine.examine(msgspec.structs.replace(drawn, rank_evidence=evidence)).findings[0]
+    assert (found.ranks, found.confidence) == ((2,), confidence)
+
+
 def test_threads_that_wait_for_a_core_are_counted() -> None:
     if not Path("/proc/self/schedstat").exists():
         pytest.skip("Linux alone counts")
-    before = core_wait_ns()
+    before = core_times()
     threads = [Thread(target=lambda: sum(range(3_000_000))) for _ in range(4)]
     for one in threads:
         one.start()
     for one in threads:
         one.join()
-    after = core_wait_ns()
+    after = core_times()
     assert before is not None and after is not None
-    assert after >= 0
+    # Threads that have ended no longer count.
+    assert min(before.ran_ns, after.ran_ns) > 0
+    assert after.waited_ns >= 0

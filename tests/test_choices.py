@@ -54,6 +54,8 @@ def test_a_name_is_refused_with_the_nearest_one() -> None:
     )
     assert did_you_mean("xyz", ["digests", "traces"]) == ""
     assert did_you_mean("Digest", ["digests"]) == " Did you mean 'digests'?"
+    assert did_you_mean("--jsn", ["--json", "-h"]) == " Did you mean '--json'?"
+    assert did_you_mean("--set", ["--last"]) == ""
 
 
 @pytest.mark.parametrize("text", ["", "0", "x", "1.5", "11", "-1"])

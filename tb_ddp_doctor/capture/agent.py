@@ -59,6 +59,7 @@ class Captured(msgspec.Struct, frozen=True):
     gpu: GpuState | None
     loading: Loading | None
     core_wait_ms: float | None = None
+    core_run_ms: float | None = None
 
 
 class _Pace:
@@ -325,7 +326,12 @@ class Agent(msgspec.Struct, eq=False):
             ranks=window.ranks,
             captured_ns=captured.captured_ns,
             tells=self.on_verdict is not None,
-            evidence=RankEvidence(gpu=captured.gpu, loading=captured.loading, core_wait_ms=captured.core_wait_ms),
+            evidence=RankEvidence(
+                gpu=captured.gpu,
+                loading=captured.loading,
+                core_wait_ms=captured.core_wait_ms,
+                core_run_ms=captured.core_run_ms,
+            ),
         )
         write_json(folder / "task", task)
         return folder / "task"

@@ -104,6 +104,7 @@ class Doctor:
         max_gb = _number("max_gb", max_gb) if max_gb is not None else None
         margin_s = _number("margin_s", margin_s) if margin_s is not None else None
         poll_s, patience_s = _number("poll_s", poll_s, above=True), _number("patience_s", patience_s)
+        on_hang_s = _number("on_hang_s", on_hang_s, above=True) if on_hang_s is not None else None
         told = {
             "tokens_per_step": tokens_per_step,
             "samples_per_step": samples_per_step,
@@ -376,7 +377,8 @@ class Doctor:
             return
         gpu = self._gpu.state() if self._gpu else None
         loading = self._watched.loading() if self._watched else None
-        agent.take(Captured(window, trace, time.time_ns(), self._rewinds, gpu, loading, recorder.core_wait_ms))
+        of_cores = recorder.core_wait_ms, recorder.core_run_ms
+        agent.take(Captured(window, trace, time.time_ns(), self._rewinds, gpu, loading, *of_cores))
 
     def _window_from(self, step: int) -> CaptureWindow | None:
         """The next window that begins at `step` or later."""

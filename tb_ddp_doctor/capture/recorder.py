@@ -16,7 +16,7 @@ import torch
 import torch.autograd.profiler
 from torch.profiler import profile, record_function, supported_activities
 
-from tb_ddp_doctor.capture.core_wait import core_wait_ns
+from tb_ddp_doctor.capture.core_wait import CoreTimes, core_times
 from tb_ddp_doctor.capture.watch import Watched
 from tb_ddp_doctor.capture.windows import CaptureWindow
 
@@ -40,9 +40,10 @@ class Recorder:
         self.is_recording = False
         #: Whether it ended because another profiler began: torch has room for one.
         self.gave_way = False
-        #: How long the process's threads waited for a core while it recorded, ms a step.
+        #: How long the process's threads waited for a core while it recorded, and how long they ran, ms a step.
         self.core_wait_ms: float | None = None
-        self._waited_ns: int | None = None
+        self.core_run_ms: float | None = None
+        self._before: CoreTimes | None = None
         self._who = who
         self._watched = watched
         self._profile = profile(
@@ -80,7 +81,7 @@ class Recorder:
         gc.callbacks.append(self._collections)
         if self._watched:
             self._watched.start()
-        self._waited_ns = core_wait_ns()
+        self._before = core_times()
         self._begin(step)
 
     def next_step(self, step: int) -> None:
@@ -102,8 +103,9 @@ class Recorder:
         self._way.end()
         self.is_recording = False
         self._end()
-        if self._waited_ns is not None and (waited_ns := core_wait_ns()) is not None:
-            self.core_wait_ms = (waited_ns - self._waited_ns) / 1e6 / self.window.steps
+        if self._before is not None and (now := core_times()) is not None:
+            self.core_wait_ms = (now.waited_ns - self._before.waited_ns) / 1e6 / self.window.steps
+            self.core_run_ms = (now.ran_ns - self._before.ran_ns) / 1e6 / self.window.steps
         if self._collections in gc.callbacks:
             gc.callbacks.remove(self._collections)
         if self._watched:

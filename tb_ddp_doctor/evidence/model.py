@@ -58,6 +58,8 @@ class RankEvidence(msgspec.Struct, frozen=True):
     is_capture: bool = False
     #: How long its threads together were ready to run without a core, ms a step; None where nobody counted.
     core_wait_ms: float | None = None
+    #: How long its threads together ran, ms a step; None where nobody counted.
+    core_run_ms: float | None = None
 
 
 class CaptureRecord(msgspec.Struct, frozen=True):

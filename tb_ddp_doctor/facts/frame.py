@@ -36,6 +36,8 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     recording_ns: np.ndarray[tuple[int], np.dtype[np.float64]]
     #: How long each rank's threads waited for a core in a step, shape (R,), ns; 0 where nobody counted.
     core_wait_ns: np.ndarray[tuple[int], np.dtype[np.float64]]
+    #: How long each rank's threads ran in a step, shape (R,), ns; 0 where nobody counted.
+    core_run_ns: np.ndarray[tuple[int], np.dtype[np.float64]]
     #: Whether the trace has ProfilerSteps.
     has_steps: bool
     #: Whether a device computes; else the CPU does.
@@ -103,6 +105,7 @@ def frame(facts: Facts) -> Frame:
         residual_ns=job.clock.residual_ns or 0.0,
         recording_ns=job.work(lambda work: work.recording_ns).mean(axis=1),
         core_wait_ns=np.array([(known.core_wait_ms or 0.0) * 1e6 for known in of_ranks]),
+        core_run_ns=np.array([(known.core_run_ms or 0.0) * 1e6 for known in of_ranks]),
         has_steps=all(digest.has_steps for digest in job.digests),
         has_device=job.has_device,
         setting=setting(job),

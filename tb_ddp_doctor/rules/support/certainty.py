@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,21 +17,50 @@ from tb_ddp_doctor.wording import listing, ms, percent, steps_seen
 LOWER: Mapping[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 #: Where a rank of good luck stands among its peers, by how long its threads waited for a core.
 _LUCKY = 0.25
+#: How long Linux lets a thread run while others wait for its core, ns.
+_SLICE_NS = 3e6
 
 
-def unlucky_ns(frame: Frame, affected: Sequence[int] = ()) -> float:
-    """How much longer threads of a rank waited for a core in a step than those of a lucky peer, ns; never below 0.
+class CoreWait(NamedTuple):
+    """What waiting for CPU cores may add to a slow rank's step, ns."""
 
-    Of `affected` rank indices (all if empty) it is that of the rank that waited longest. On busy cores the threads of
-    all ranks wait, so only the difference makes one rank slower than another. The peers are the ranks that are not
-    affected, and the lucky one waits longer than a quarter of them: the further apart they are, the more is chance.
-    Without peers all of the waiting counts.
+    #: How long threads of the affected rank waited that waited longest.
+    waited_ns: float
+    #: How much longer that is than a lucky peer would have waited for as much work; never below 0.
+    longer_ns: float
+    #: By how much the mean steps of two ranks differ by chance, where the threads of both wait that long.
+    chance_ns: float
+
+    @property
+    def explains_ns(self) -> float:
+        return max(self.longer_ns, self.chance_ns)
+
+
+def core_wait(frame: Frame, affected: Sequence[int] = ()) -> CoreWait:
+    """What waiting for CPU cores may add to the steps of `affected` rank indices (all if empty).
+
+    On busy cores the threads of all ranks wait, so only a difference makes one rank slower than another. The peers are
+    the ranks that are not affected, and the lucky one waits longer than a quarter of them: the further apart they are,
+    the more is chance. A rank that runs for longer also waits for longer, which is no bad luck: where it is known how
+    long threads ran, the wait for each ns that they ran counts. Without peers all of the waiting counts.
+
+    Ranks that wait equally long in sum may still differ: the sum is over all threads, and only some of them delay the
+    step. A thread that waits lets each other one on its core run for a slice, so it waits for u ns at a time: a slice,
+    times the wait for each ns that its rank's threads run. A wait of w ns comes in about w / u turns, so the waits of
+    single steps scatter by sqrt(w u), and the means of n steps of two ranks differ by sqrt((w1 + w2) u / n). Where both
+    ranks wait for 60 ms a step and run for 30 ms, that is 15 ms for 3 steps, and 6 ms for 20 steps.
     """
-    waited = frame.core_wait_ns
+    waited, ran = frame.core_wait_ns, frame.core_run_ns
     rows = np.array(affected, np.int64) if len(affected) else np.arange(len(waited))
     peers = np.setdiff1d(np.arange(len(waited)), rows)
-    usual = float(np.quantile(waited[peers], _LUCKY, method="lower")) if len(peers) else 0.0
-    return max(float(waited[rows].max()) - usual, 0.0)
+    slow = rows[np.argmax(waited[rows])]
+    most = float(waited[slow])
+    # Where nobody knows for how long threads ran, all ran equally long.
+    of_run = waited / ran * ran[slow] if ran.all() else waited
+    usual = float(np.quantile(of_run[peers], _LUCKY, method="lower")) if len(peers) else 0.0
+    turn = _SLICE_NS * (max(most / float(ran[slow]), 1.0) if ran.all() else 1.0)
+    chance = math.sqrt((most + usual) * turn / max(len(frame.steps), 1)) if len(peers) else 0.0
+    return CoreWait(most, max(most - usual, 0.0), chance)
 
 
 def confidence(
@@ -50,9 +81,9 @@ def confidence(
     usable trace take two away from faults of transfer, and so do calls without a match on another rank: if all ranks
     wait in each call as long as in the next, that wait counts as transfer. Collectives that the record of an affected
     rank lacks take one level if other ranks are in them for a quarter of the cost, and two for half of it: the rank may
-    have waited there. Where the CPU computes, and for faults of the host, ranks whose threads waited for a core for a
-    quarter of the cost longer than their peers (`unlucky_ns`) take one level away, and for half of it two: then that
-    alone may be the fault. No waiting makes a fault that `is_counted`, such as more operators.
+    have waited there. Where the CPU computes, and for faults of the host, waiting for CPU cores that may explain a
+    quarter of the cost (`core_wait`) takes one level away, and for half of it two: then that alone may be the fault. No
+    waiting makes a fault that `is_counted`, such as more operators.
     """
     doubts = []
     if not frame.has_steps:
@@ -76,12 +107,20 @@ def confidence(
     lost_ns = float((frame.lost_calls_ns[list(affected)] if len(affected) else frame.lost_calls_ns).max(initial=0.0))
     if lost_ns > cost_ns / 4:
         doubts.append(f"a record lacks calls of collectives in which other ranks are for {ms(lost_ns)} a step")
-    waited = unlucky_ns(frame, affected) if (on_host or not frame.has_device) and not is_counted else 0.0
-    if waited > cost_ns / 4:
-        longer = " longer than those of other ranks" if 0 < len(affected) < len(frame.ranks) else ""
-        doubts.append(f"threads of a rank waited {ms(waited)} a step{longer} for a CPU core that others had")
-    lost = len(doubts) + missing + unmatched + (lost_ns > cost_ns / 2) + (waited > cost_ns / 2)
+    waits = core_wait(frame, affected)
+    explained = waits.explains_ns if (on_host or not frame.has_device) and not is_counted else 0.0
+    if explained > cost_ns / 4:
+        doubts.append(_of_cores(waits, 0 < len(affected) < len(frame.ranks)))
+    lost = len(doubts) + missing + unmatched + (lost_ns > cost_ns / 2) + (explained > cost_ns / 2)
     level: Confidence = ("high", "medium", "low")[min(lost, 2)]
     basis = f"Seen in {steps_seen(seen, len(frame.steps))}"
     doubt = f"; but {listing(doubts)}" if doubts else ""
     return level, f"{basis}{doubt}."
+
+
+def _of_cores(waits: CoreWait, has_peers: bool) -> str:
+    if waits.chance_ns > waits.longer_ns:
+        alone = f"which alone makes ranks differ by about {ms(waits.chance_ns)}"
+        return f"threads of the ranks waited {ms(waits.waited_ns)} a step for CPU cores that others had, {alone}"
+    longer = " longer than those of other ranks" if has_peers else ""
+    return f"threads of a rank waited {ms(waits.longer_ns)} a step{longer} for a CPU core that others had"
