@@ -56,7 +56,7 @@ def _do(path: Path) -> int:
     except _SaidError:
         return 1
     except (OSError, TraceError) as error:
-        _complain(f"step {task.step}: rank {task.rank} is missing: {_reason(error)}.")
+        _complain(f"step {task.step}: rank {task.rank} is missing: {_reason(error, task)}.")
         return 1
     except Exception as error:
         named = f"{type(error).__name__}: {error}"
@@ -115,7 +115,7 @@ def _said(task: Task, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        _complain(f"step {task.step}: rank {task.rank}: {what}: {_reason(error)}.")
+        _complain(f"step {task.step}: rank {task.rank}: {what}: {_reason(error, task)}.")
         raise _SaidError from error
 
 
@@ -123,10 +123,10 @@ class _SaidError(Exception):
     """The work ends, and why was said."""
 
 
-def _reason(error: Exception) -> str:
-    """What an error says, without its number."""
+def _reason(error: Exception, task: Task) -> str:
+    """What an error says, without its number; of a full disk, which names no file, with the log directory."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+        return f"{error.strerror} ({error.filename or task.logdir})"
     return str(error).rstrip(".")
 
 
@@ -190,7 +190,7 @@ def _publish(task: Task) -> None:
     try:
         scalars.publish(Path(task.logdir))
     except OSError as error:
-        _complain(f"step {task.step}: TensorBoard's time series cannot be written: {_reason(error)}.")
+        _complain(f"step {task.step}: TensorBoard's time series cannot be written: {_reason(error, task)}.")
     except Exception as error:
         _complain(f"step {task.step}: TensorBoard's time series cannot be written ({type(error).__name__}: {error}).")
 
