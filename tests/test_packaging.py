@@ -13,8 +13,19 @@ def test_what_readmes_commands_name_is_in_the_source_distribution() -> None:
     words = {word.strip("'\"").rstrip("/") for block in code for word in block.split()}
     named = {word.split("/")[0] for word in words if (ROOT / word).exists() and not word.startswith((".", "/"))}
     assert "demo_logs" in named
-    grafted = set(re.findall(r"^graft (\w+)$", (ROOT / "MANIFEST.in").read_text(), re.MULTILINE))
-    assert named | {"tests", "docs"} <= grafted | {"tb_ddp_doctor"}
+    assert named | {"tests", "docs"} <= _packed()
+
+
+def test_folders_that_tests_read_are_in_the_source_distribution() -> None:
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
+    read = {name for text in texts for name in re.findall(r'ROOT / "([\w.-]+)"', text) if (ROOT / name).is_dir()}
+    assert {".github", "docs"} <= read <= _packed()
+
+
+def _packed() -> set[str]:
+    """Folders that MANIFEST.in takes into the source distribution, or setuptools does."""
+    taken = re.findall(r"^(?:graft|recursive-include) (\S+)", (ROOT / "MANIFEST.in").read_text(), re.MULTILINE)
+    return {*taken, "tb_ddp_doctor"}
 
 
 def test_actions_are_pinned_by_hash() -> None:
