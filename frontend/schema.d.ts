@@ -217,6 +217,10 @@ export interface Diagnosis {
   mesh: Mesh | null;
   /** Files with settings that this diagnosis was made with, the project's first. */
   config: ConfigUse[];
+  /** What the job does, as far as its traces show. */
+  kind: "RL" | "benchmark" | "diffusion" | "inference" | "inference server" | "recommender" | "training" | "unknown";
+  /** Of a server whose marks tell what its iterations work on; empty otherwise. */
+  iterations: IterationKind[];
   findings: Finding[];
   /** What is no fault and could be faster still, the largest saving first: findings of severity "opportunity". Their costs are what their fixes save in turn once all `findings` are fixed; they lie within the account's floor. */
   opportunities: Finding[];
@@ -344,6 +348,17 @@ export interface Headline {
   share: string;
   /** "seen once in 6 steps" of a fault that one of several steps shows; else "". */
   often: string;
+}
+
+/** A server's iterations of one kind, mean over them. */
+export interface IterationKind {
+  /** Of prompts, of answers, or of both. */
+  kind: "decode" | "mixed" | "prefill";
+  count: number;
+  mean_ms: number;
+  /** Requests whose prompt is read, and requests of which each gets a token. */
+  prefills: number;
+  decodes: number;
 }
 
 /** Kernels of one name: time and launches of a rank's step. The name "" sums up all that are not listed. */

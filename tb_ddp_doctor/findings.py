@@ -33,6 +33,8 @@ MEMORY = tuple(step_parts.MEMORY)
 Status = Literal["finding", "opportunity", "clear", "not-applicable", "error"]
 Confidence = Literal["high", "medium", "low"]
 LineKind = Literal["floor", "tracing", "finding", "unexplained"]
+#: Kinds of jobs; "inference" is forward passes alone.
+JobKind = Literal["training", "recommender", "RL", "inference server", "diffusion", "inference", "benchmark", "unknown"]
 #: What a diagnosis has as a table.
 Table = Literal[
     "findings", "opportunities", "outcomes", "communication", "budget", "phases", "account", "floor", "measurements",
@@ -740,6 +742,18 @@ _BAR_COLOURS: dict[LineKind, str] = {
 }
 
 
+class IterationKind(msgspec.Struct, frozen=True):
+    """A server's iterations of one kind, mean over them."""
+
+    #: Of prompts, of answers, or of both.
+    kind: Literal["prefill", "decode", "mixed"]
+    count: int
+    mean_ms: float
+    #: Requests whose prompt is read, and requests of which each gets a token.
+    prefills: float
+    decodes: float
+
+
 class Diagnosis(msgspec.Struct, frozen=True):
     """All that the doctor says of one run."""
 
@@ -793,6 +807,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
     mesh: Mesh | None = None
     #: Files with settings that this diagnosis was made with, the project's first.
     config: tuple[ConfigUse, ...] = ()
+    #: What the job does, as far as its traces show.
+    kind: JobKind = "unknown"
+    #: Of a server whose marks tell what its iterations work on; empty otherwise.
+    iterations: tuple[IterationKind, ...] = ()
 
     @property
     def level(self) -> Level:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tb_ddp_doctor.findings import Network, RateGain, Rates
+from tb_ddp_doctor.findings import JobKind, Network, RateGain, Rates
 
 #: How times are rounded: from so many ms on, the unit in ms, its name, and digits. The frontend has these tables too,
 #: in `rounding.js`.
@@ -38,6 +38,11 @@ def duration(value_ms: float) -> str:
         if abs(value_ms) >= least:
             return f"{value_ms / unit_ms:.{digits}f} {unit}"
     return "0 ms"
+
+
+def kind(job: JobKind) -> str:
+    """A kind of job: "training", "inference server", or "unknown kind of job"."""
+    return "unknown kind of job" if job == "unknown" else job
 
 
 def interval(least_ms: float, most_ms: float) -> str:

@@ -23,7 +23,7 @@ def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 def test_a_diagnosis_is_six_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     lines = printed(capsys, monkeypatch, 80, str(DEMO_LOGS / "straggler_cpu")).rstrip("\n").split("\n")
     assert lines == [
-        "straggler_cpu: 4 of 4 ranks, 3 steps, 182.9 ms a step",
+        "straggler_cpu: training, 4 of 4 ranks, 3 steps, 182.9 ms a step",
         "Rank 1 is the straggler: the other ranks wait 123.2 ms of every 182.9 ms.",
         " 1  Critical    125.2 ms    68 %  straggler (host), rank 1",
         " 2  Info          5.5 ms   3.0 %  profiler-overhead (recording), rank 1",

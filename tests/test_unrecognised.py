@@ -13,6 +13,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.facts import unrecognised
 from tb_ddp_doctor.findings import Diagnosis
+from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
@@ -190,7 +191,7 @@ def test_what_has_a_backward_pass_trains_whatever_its_kernels_are_called() -> No
               autograd                    [bwd.......]
               gpu      [fwd......................][bwd.]
     """
-    assert unrecognised.trains(changed(ranks(text), lambda event: event))
+    assert job_kind.trains(changed(ranks(text), lambda event: event))
 
 
 def test_forward_passes_alone_are_no_training() -> None:
@@ -199,8 +200,8 @@ def test_forward_passes_alone_are_no_training() -> None:
         lambda event: event,
         world_size=1,
     )
-    assert unrecognised.program(job) == "inference"
-    assert not unrecognised.trains(job)
+    assert job_kind.kind(job) == "inference"
+    assert not job_kind.trains(job)
 
 
 def test_a_loader_that_feeds_forward_passes_is_judged() -> None:
@@ -211,7 +212,7 @@ def test_a_loader_that_feeds_forward_passes_is_judged() -> None:
               gpu  {" " * 100}[kernel{"." * 142}]
     """
     job = changed(ranks(text), lambda event: event, world_size=1)
-    assert unrecognised.program(job) == "inference"
+    assert job_kind.kind(job) == "inference"
     found = engine.examine(job)
     assert found.verdict == "dataloader-stall"
     assert "does not train" in found.headline

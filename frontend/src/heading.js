@@ -1,4 +1,4 @@
-// What stands above every view: which job it is, and the sentence that says who causes the biggest loss.
+// What stands above every view: which job of which kind it is, and the sentence that says who causes the biggest loss.
 
 import { h, prose } from "./dom.js";
 import { count, ranges } from "./format.js";
@@ -29,6 +29,7 @@ export function heading(report, beside) {
 function facts({ diagnosis, views }) {
   const nodes = new Set(views?.nodes ?? []).size;
   const parts = [
+    diagnosis.kind === "unknown" ? "unknown kind of job" : diagnosis.kind,
     `${count(diagnosis.ranks.length, "rank")}${nodes > 1 ? ` on ${count(nodes, "node")}` : ""}`,
     `${diagnosis.steps.length === 1 ? "step" : "steps"} ${ranges(diagnosis.steps)}`,
     views?.device,

@@ -22,6 +22,7 @@ from tb_ddp_doctor.facts.arrivals import arrivals, stages, traffic
 from tb_ddp_doctor.facts.compute import Utilization, utilization
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.frame import frame
+from tb_ddp_doctor.facts.iterations import by_kind
 from tb_ddp_doctor.facts.memory import memory
 from tb_ddp_doctor.facts.pipeline import Pipeline
 from tb_ddp_doctor.facts.replayed import whatif
@@ -43,6 +44,7 @@ from tb_ddp_doctor.findings import (
     Traffic,
     Workload,
 )
+from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.critical_path import PathOfStep, critical_path
 from tb_ddp_doctor.trace.model import Ints
@@ -111,6 +113,8 @@ def assemble(
         ),
         communication=_communication(facts),
         mesh=_mesh(facts),
+        kind=job_kind.kind(job),
+        iterations=by_kind(job),
         network=job.network,
         findings=tuple(doubted(finding, disagreeing) for finding in savings.findings),
         outcomes=tuple(every),
@@ -304,7 +308,7 @@ def _unseen(job: Job) -> Iterator[FileWarning]:
             "for them is only estimated from transfers.",
         )
     if not all(rank.has_steps for rank in job.digests):
-        advice = " Call prof.step() after each step." if unrecognised.trains(job) else ""
+        advice = " Call prof.step() after each step." if job_kind.trains(job) else ""
         yield FileWarning(job.name, f"No ProfilerStep in the traces: the whole trace counts as one step.{advice}")
     if len(job.ranks) == 1:
         return

@@ -19,6 +19,7 @@ from tb_ddp_doctor.facts.charged import Charged, charged
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.facts.replayed import whatif
 from tb_ddp_doctor.findings import MOST_UNEXPLAINED, RuleOutcome, Severity
+from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -269,7 +270,7 @@ class _Limits(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, job: Job) -> _Limits:
         """As the job's traces show."""
-        return cls(unrecognised.hides_its_device(job), unrecognised.captures_graphs(job), unrecognised.trains(job))
+        return cls(unrecognised.hides_its_device(job), unrecognised.captures_graphs(job), job_kind.trains(job))
 
     def why_not(self, rule: Rule) -> str | None:
         """Why a rule cannot be checked, as a sentence; None if it can."""

@@ -62,6 +62,7 @@ from tb_ddp_doctor.digest.purposes import with_purposes
 from tb_ddp_doctor.digest.rank_track import rank_track
 from tb_ddp_doctor.digest.redundant import redundant
 from tb_ddp_doctor.digest.roofline import no_roofline, roofline
+from tb_ddp_doctor.digest.serving import serving_work
 from tb_ddp_doctor.digest.set_back import one_side
 from tb_ddp_doctor.digest.starvation import blocking_calls, no_blocking, recording, starvation
 from tb_ddp_doctor.digest.steps import NO_STEP, UPDATE, device_windows, host_steps, repeated_steps, step_of, updates
@@ -77,7 +78,7 @@ _SAID_OVERRUN = 0.01
 #: What says what a name means stands in its first letters, even of C++ templates; all names are searched many times.
 _MOST_LETTERS = 1 << 14
 #: Programs whose iterations are looked for where no step is marked: what repeats in them. Training repeats updates.
-_ITERATES = ("serving", "diffusion", "inference")
+_ITERATES = ("serving", "diffusion", "inference", "benchmark")
 #: Without a device.
 _NO_DEVICE = -1
 
@@ -164,6 +165,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
             redundant=redundant(host, device, steps),
             recording_ns=recording(host, device, steps),
             graph_walks=graph_walks(host, steps),
+            serving=serving_work(trace, steps),
             starved_ns=starved_ns,
         ),
         pieces=pieces,
@@ -231,6 +233,7 @@ def _digest_host(host: HostCalls) -> RankDigest:
             redundant=zeros(RedundantWork, len(steps)),
             recording_ns=recording(host, device, steps),
             graph_walks=graph_walks(host, steps),
+            serving=serving_work(trace, steps),
             starved_ns=np.zeros((len(steps), len(Starved)), np.int64),
         ),
         pieces=pieces,

@@ -28,7 +28,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 7
+MEANING = 8
 
 
 class RankOwner(IntEnum):
@@ -892,6 +892,15 @@ class GemmWork(msgspec.Struct, frozen=True, eq=False):
     slow_product_end_ns: Ints
 
 
+class ServingWork(msgspec.Struct, frozen=True, eq=False):
+    """What a server's iterations work on by their marks, shape (S,); zeros for a program that marks none."""
+
+    iterations: Ints
+    #: Requests whose prompt is read, in whole or in part; and requests of which each gets a token.
+    prefills: Ints
+    decodes: Ints
+
+
 class FlopWork(msgspec.Struct, frozen=True, eq=False):
     """Operations of products, convolutions and attention (`digest.flops`), shape (S,)."""
 
@@ -975,6 +984,7 @@ class StepWork(msgspec.Struct, frozen=True, eq=False):
     #: The host's time that recording its events took, by an estimate, ns.
     recording_ns: Ints
     graph_walks: GraphWalkWork
+    serving: ServingWork
     #: Shape (S, len(Starved)): device idle that an earlier launch would have shortened, by what delayed the launch.
     starved_ns: Annotated[Ints, Starved]
 
@@ -991,8 +1001,10 @@ class TraceContents(msgspec.Struct, frozen=True):
     unknown_work: dict[str, tuple[int, int]]
     #: What shows that a device worked, in a trace without any event of one, as words; "" if nothing does.
     hidden_work: str
-    #: Name of a `names.Program`, in small letters.
+    #: Value of a `program_names.Program`.
     program: str
+    #: Host time that annotations give to each role of reinforcement learning, ns, by `program_names.Role`'s value.
+    roles: dict[str, int]
     #: What marks the steps: "ProfilerStep", an annotation that repeats, "graph launch"; "" if nothing does.
     steps_from: str
     #: Share of the runtime's calls that were left out of the file; 0 for all that Kineto itself writes.

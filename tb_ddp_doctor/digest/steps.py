@@ -15,8 +15,9 @@ import numpy as np
 from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import Steps
-from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace import names, program_names
 from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
+from tb_ddp_doctor.trace.program_names import Iteration
 
 #: In place of a step's number: between two steps, where the record of several is lost.
 NO_STEP = -1
@@ -161,28 +162,41 @@ _MOST_UNEVEN = 2.0
 #: The number within a name differs from one iteration to the next ("execute_32_context_0").
 _NUMBERS = re.compile(r"\d+")
 GRAPH_LAUNCH = "graph launch"
+#: A server's own mark of an iteration.
+ITERATION = "mark of an iteration"
 
 
 def repeated_steps(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
     """What serves as steps where none is marked, and the steps as `host_steps` has them; None where nothing repeats.
 
-    An outermost annotation that comes back regularly is a server's or a pipeline's iteration. So is a graph's launch
+    A server's own mark of an iteration is one, however often it comes: prompts make iterations unequal. Otherwise an
+    outermost annotation that comes back regularly is a server's or a pipeline's iteration. So is a graph's launch
     where each iteration is one graph: then every launch has a copy before it, of the tokens or the noise that goes in.
     Launches without copies between them are parts of one iteration.
     """
-    return _repeated_annotation(trace) or _repeated_launches(trace)
+    return _marked_iterations(trace) or _repeated_annotation(trace) or _repeated_launches(trace)
+
+
+def iterations(trace: RankTrace) -> tuple[Ints, Ints, list[Iteration]]:
+    """Starts and ends (ns) of a server's iterations by their marks, by time, and what each works on.
+
+    Of marks within each other, which two layers of a server may set, the outer one counts.
+    """
+    marks = [program_names.iteration(text) for text in trace.strings]
+    is_mark = np.array([mark is not None for mark in marks], np.bool_)
+    rows = np.flatnonzero((trace.events.category == Category.ANNOTATION) & is_mark[trace.events.name])
+    rows, start, end = _outermost(trace, rows)
+    return start, end, [mark for name in trace.events.name[rows].tolist() if (mark := marks[name])]
+
+
+def _marked_iterations(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
+    start, end, _ = iterations(trace)
+    return (ITERATION, (np.arange(len(start)), start, np.append(start[1:], end[-1:]))) if len(start) else None
 
 
 def _repeated_annotation(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
     events = trace.events
-    rows = np.flatnonzero(events.category == Category.ANNOTATION)
-    rows = rows[np.lexsort((-events.duration_ns[rows], events.start_ns[rows]))]
-    if not len(rows):
-        return None
-    start = events.start_ns[rows]
-    end = start + events.duration_ns[rows]
-    outermost = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])
-    rows, start, end = rows[outermost], start[outermost], end[outermost]
+    rows, start, end = _outermost(trace, np.flatnonzero(events.category == Category.ANNOTATION))
     kinds = [_NUMBERS.sub("#", trace.strings[name]) for name in events.name[rows]]
     for kind, count in Counter(kinds).most_common():
         mine = np.array([one == kind for one in kinds], np.bool_)
@@ -190,6 +204,16 @@ def _repeated_annotation(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]
             first, last = start[mine], end[mine]
             return kind, (np.arange(count), first, np.append(first[1:], last[-1]))
     return None
+
+
+def _outermost(trace: RankTrace, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """Those of some events that lie within no other of them, by time, with their starts and ends (ns)."""
+    events = trace.events
+    rows = rows[np.lexsort((-events.duration_ns[rows], events.start_ns[rows]))]
+    start = events.start_ns[rows]
+    end = start + events.duration_ns[rows]
+    outer = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])[: len(rows)]
+    return rows[outer], start[outer], end[outer]
 
 
 def _repeated_launches(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:

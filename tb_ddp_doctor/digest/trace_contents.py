@@ -10,8 +10,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 
 from tb_ddp_doctor.digest.columns import searchsorted
@@ -19,16 +17,13 @@ from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import Intervals, different
 from tb_ddp_doctor.digest.launches import is_on_device
 from tb_ddp_doctor.digest.model import TraceContents
-from tb_ddp_doctor.digest.sums import count
-from tb_ddp_doctor.digest.vocabulary import Mask, Names
+from tb_ddp_doctor.digest.programs import program, role_times
+from tb_ddp_doctor.digest.vocabulary import Names
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, RankTrace
-from tb_ddp_doctor.trace.names import Program
 
 #: What marks the steps of a training loop.
 MARKED = "ProfilerStep"
-#: A trace of forward passes has more kinds of operators than this; fewer tell nothing.
-_LEAST_OPERATORS = 20
 #: Kineto keeps one call of the runtime in 1 to 16 numbers (25 jobs, 10 public traces); a sampled trace one in 215.
 _SAMPLED = 64
 #: Of these numbers, as many go with each call that Kineto keeps in an ordinary trace.
@@ -40,10 +35,12 @@ _LEAST_CALLS = 100
 def trace_contents(host: HostCalls, steps_from: str) -> TraceContents:
     """The contents of one trace; `steps_from` is what marks its steps."""
     captured, launches = _captured(host)
+    roles = role_times(host)
     return TraceContents(
         unknown_work=_unknown_work(host.trace),
         hidden_work=_hidden_work(host),
-        program=_program(host).name.lower(),
+        program=program(host, roles).value,
+        roles=roles,
         steps_from=steps_from,
         calls_left_out=_calls_left_out(host),
         captured_launches=captured,
@@ -80,22 +77,6 @@ def _hidden_work(host: HostCalls) -> str:
     return f"{on_device:,} operators that only a device runs" if on_device else ""
 
 
-def _program(host: HostCalls) -> Program:
-    """What the program does: whatever has a backward pass or an optimizer trains."""
-    words, annotations = _texts(host, host.is_operator), _texts(host, host.is_annotation)
-    trains = (names.Phase.BACKWARD, names.Phase.OPTIMIZER)
-    if any(map(names.is_backward, words)) or any(names.phase(name) in trains for name in annotations):
-        return Program.TRAINING
-    occurs = np.zeros(len(host.trace.strings), np.bool_)
-    occurs[host.trace.events.name] = occurs[host.trace.frames.name] = True
-    used = [host.trace.strings[index] for index in np.flatnonzero(occurs).tolist()]
-    told = Counter(kind for text in used if (kind := names.program(text)))
-    if told:
-        return told.most_common(1)[0][0]
-    talks = any(names.is_communication_kernel(text) or names.launches_collective(text) for text in used)
-    return Program.INFERENCE if len(words) >= _LEAST_OPERATORS and not talks else Program.UNKNOWN
-
-
 def _captured(host: HostCalls) -> tuple[int, int]:
     """How many kernel launches only went into graphs that are not launched in the record, and how many there are.
 
@@ -120,12 +101,6 @@ def _expert_library(trace: RankTrace) -> str:
     ran[trace.events.name[trace.events.category == Category.KERNEL]] = True
     found = {names.exchanges_tokens(trace.strings[index]) for index in np.flatnonzero(ran).tolist()} - {""}
     return min(found, default="")
-
-
-def _texts(host: HostCalls, chosen: Mask) -> list[str]:
-    """The different names of some calls."""
-    strings = host.trace.strings
-    return [strings[index] for index in np.flatnonzero(count(host.name, chosen, len(strings))).tolist()]
 
 
 def _calls_left_out(host: HostCalls) -> float:

@@ -12,6 +12,7 @@ from tb_ddp_doctor.facts.facts import Facts, fact
 from tb_ddp_doctor.facts.lost_calls import lost_calls_ns
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.findings import Setting
+from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.mesh.mesh import Mesh, mesh
 from tb_ddp_doctor.storage.constant import joined
@@ -50,7 +51,8 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     unmatched_share: float
     #: How long other ranks are in collectives that each rank's record lacks, mean over steps, shape (R,), ns.
     lost_calls_ns: np.ndarray[tuple[int], np.dtype[np.float64]]
-    #: Whether there is a training loop, as far as the traces show; and what the job does, as `unrecognised.program`.
+    #: Whether there is a training loop, as far as the traces show; and what the job does, as the value of a
+    #: `program_names.Program`.
     trains: bool
     program: str
     #: Whether events were left out of the files, so that a stretch without any is no stall.
@@ -112,8 +114,8 @@ def frame(facts: Facts) -> Frame:
         missing_ranks=len(job.missing_ranks),
         unmatched_share=unrecognised.unmatched_share(job),
         lost_calls_ns=lost_calls_ns(job),
-        trains=unrecognised.trains(job),
-        program=unrecognised.program(job),
+        trains=job_kind.trains(job),
+        program=job_kind.program(job).value,
         launches_graphs=any(digest.contents.graph_launches > 0 for digest in job.digests),
         mesh=mesh(job),
         is_sampled=any(digest.contents.calls_left_out > 0 for digest in job.digests),

@@ -6,24 +6,23 @@ Pure: a job in, a sentence out.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.trace_contents import MARKED
+from tb_ddp_doctor.facts.iterations import by_kind
 from tb_ddp_doctor.facts.lost_calls import lost_calls_ns
-from tb_ddp_doctor.findings import OWNERS, Severity
+from tb_ddp_doctor.facts.roles import of_roles
+from tb_ddp_doctor.findings import OWNERS, IterationKind, Severity
+from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.step_parts import IDLE
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.names import COMBINE, DISPATCH
 
-#: Programs that do not train, as sentences call them, and what their steps are called.
-_PROGRAMS = {
-    "serving": ("serves requests", "iteration"),
-    "diffusion": ("is a diffusion pipeline", "iteration"),
-    "inference": ("runs forward passes only", "iteration"),
-}
 #: Kernel launches that went into graphs, of all: one that warms up before the capture launches each kernel more often.
 _CAPTURED = 0.2
 #: Exposed communication, and that of experts, is said from this share of the step on.
@@ -32,22 +31,6 @@ _SAID = 0.03
 LEAST_STEPS = 3
 #: With a larger share of the calls of collectives without a match, no job is healthy.
 MOST_UNMATCHED = 0.05
-
-
-def program(job: Job) -> str:
-    """What the job does, as `names.Program` in small letters: what its ranks agree on, "unknown" where they do not."""
-    found = {digest.contents.program for digest in job.digests}
-    return found.pop() if len(found) == 1 else "unknown"
-
-
-def trains(job: Job) -> bool:
-    """Whether the job has a training loop, as far as its traces show: advice on it cannot apply to others."""
-    return program(job) not in _PROGRAMS
-
-
-def unit(job: Job) -> str:
-    """What the job's steps are called in a sentence: a server has no training steps."""
-    return "step" if trains(job) else _PROGRAMS[program(job)][1]
 
 
 def reason(job: Job) -> str | None:
@@ -68,7 +51,7 @@ def reason(job: Job) -> str | None:
 
 def notes(job: Job) -> tuple[str, ...]:
     """What must be said beside every verdict: all that keeps the traces from showing the whole job, as sentences."""
-    said = [_device(job), _capture(job), _sampled(job)]
+    said = [_device(job), _capture(job), _sampled(job), of_roles(job)]
     if not captures_graphs(job):
         said += [_no_training(job) or of_experts(job), one_rank(job)]
     said.append(_slower_left_out(job))
@@ -83,7 +66,7 @@ def one_rank(job: Job) -> str | None:
     many = f"one rank of {job.world_size} cannot separate straggler wait from transfer"
     if share < _SAID:
         return None
-    return f"{share * 100:.0f} % of the {unit(job)} is exposed communication; {many}."
+    return f"{share * 100:.0f} % of the {job_kind.unit(job)} is exposed communication; {many}."
 
 
 def unmatched_share(job: Job) -> float:
@@ -191,8 +174,8 @@ def _one_step(job: Job) -> str | None:
     if len(job.ranks) < 2 or len(job.steps) > 1 or not all(digest.has_steps for digest in job.digests):
         return None
     return (
-        f"No fault shows in the one {unit(job)} that these traces have of all ranks, but what delays a rank at its "
-        "beginning lies before it: record at least 3."
+        f"No fault shows in the one {job_kind.unit(job)} that these traces have of all ranks, but what delays a rank "
+        "at its beginning lies before it: record at least 3."
     )
 
 
@@ -211,7 +194,7 @@ def _lost_steps(job: Job) -> str | None:
     if sum(_excess(job, number) for number in lost) < Severity.MINOR.least_share * count:
         return None
     return (
-        f"No fault shows in {len(job.steps)} of the {count} {unit(job)}s that most ranks have. "
+        f"No fault shows in {len(job.steps)} of the {count} {job_kind.unit(job)}s that most ranks have. "
         "The others are not compared, since some rank's record lacks them or is damaged in them."
     )
 
@@ -245,7 +228,7 @@ def _slower_left_out(job: Job) -> str | None:
         return None
     return (
         f"Rank {rank}, which is left out since its record lacks collectives, computes {excess_ns / 1e6:.1f} ms a "
-        f"{unit(job)} longer than the median rank: the others may wait for it."
+        f"{job_kind.unit(job)} longer than the median rank: the others may wait for it."
     )
 
 
@@ -257,14 +240,15 @@ def _lost_calls(job: Job) -> str | None:
         return None
     return (
         f"No fault shows in these traces, but rank {job.ranks[rank]}'s record lacks collectives in which other ranks "
-        f"are for {lost_ns[rank] / 1e6:.1f} ms a {unit(job)}: who waits for whom in them is not known."
+        f"are for {lost_ns[rank] / 1e6:.1f} ms a {job_kind.unit(job)}: who waits for whom in them is not known."
     )
 
 
 def _no_training(job: Job) -> str | None:
-    if trains(job):
+    words = job_kind.words(job)
+    if words is None:
         return None
-    does, step = _PROGRAMS[program(job)]
+    step = words.unit
     marks = {digest.contents.steps_from for digest in job.digests}
     length = f"{job.step_ns / 1e6:.1f} ms"
     if "" in marks:
@@ -272,16 +256,27 @@ def _no_training(job: Job) -> str | None:
     elif len(job.steps) == 1:
         where = f"one {step} of {length}"
     else:
-        repeated = "" if marks == {"ProfilerStep"} else f", each a {min(marks)},"
-        where = f"{len(job.steps)} {step}s of {length} on average{repeated}"
+        kinds = by_kind(job)
+        repeated = "" if marks == {"ProfilerStep"} or kinds else f", each a {min(marks)},"
+        where = f"{len(job.steps)} {step}s of {length} on average{repeated}{_kinds(kinds)}"
     pace = _pace(job, step)
     said = [
-        f"This program {does} and does not train.",
+        f"This program {words.does} and does not train.",
         f"In {where} {pace}.",
         of_experts(job) or "",
         "Checks of a training loop do not apply.",
     ]
     return " ".join(filter(None, said))
+
+
+def _kinds(kinds: Sequence[IterationKind]) -> str:
+    """Iterations by what they work on: " (10 decode of 5.1 ms, 2 prefill of 60.2 ms; 1,230 tokens/s)", or ""."""
+    if not kinds:
+        return ""
+    listed = ", ".join(f"{one.count} {one.kind} of {wording.duration(one.mean_ms)}" for one in kinds)
+    lasted_ms = sum(one.count * one.mean_ms for one in kinds)
+    tokens = sum(one.count * one.decodes for one in kinds) / lasted_ms * 1e3 if lasted_ms else 0.0
+    return f" ({listed}{f'; {tokens:,.0f} tokens/s' if tokens else ''})"
 
 
 def _pace(job: Job, step: str) -> str:

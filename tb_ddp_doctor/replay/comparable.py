@@ -1,7 +1,8 @@
 """Says which ranks and steps of a job can be compared with each other: those that do the same work.
 
-Work differs by the collectives of a step (`tracks.sequences`), by the length of its sequences, and by the role of a
-rank. For example, actors and critics of reinforcement learning each sum gradients among themselves, and work differs:
+Work differs by the collectives of a step (`tracks.sequences`), by the length of its sequences, by whether a server
+reads prompts or generates, and by the role of a rank. For example, actors and critics of reinforcement learning each
+sum gradients among themselves, and work differs:
 
     ranks 0 to 3  actors, one process group    50 ms of compute    an actor of 90 ms is slow
     ranks 4 to 7  critics, one process group   20 ms of compute    not 2.5 times as fast as they should be
@@ -13,11 +14,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.collectives import UNEVEN
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.replay.cells import lower_median
 from tb_ddp_doctor.trace.model import Floats, Ints
+from tb_ddp_doctor.trace.program_names import Program
 
 #: Steps whose kernels' grids differ by no more than this are equally long, relative to the shorter one.
 _EQUALLY_LONG = 0.03
@@ -41,7 +44,9 @@ def comparable(job: Job, sequence: Ints) -> Comparable:
     shape, length = sequence.shape, _lengths(job)
     role = np.broadcast_to(_roles(job)[:, None], shape).ravel()
     as_long = np.broadcast_to(_clusters(length, _EQUALLY_LONG)[None, :], shape).ravel()
-    but_for_length = numbered(sequence.ravel(), role)
+    serving = job.work(lambda work: work.serving)
+    reads, writes = ((requests > 0).ravel() for requests in (serving.prefills, serving.decodes))
+    but_for_length = numbered(sequence.ravel(), role, reads, writes)
     return Comparable(
         numbered(but_for_length, as_long).reshape(shape),
         but_for_length.reshape(shape),
@@ -67,7 +72,16 @@ def _roles(job: Job) -> Ints:
        count.
     2. Circles with about the same compute have the same role.
     3. If more than half of the circles have the same role, all ranks have it: a circle that computes longer is slow.
+    4. In reinforcement learning, ranks that do something else (`job_kind.role`) have another role in any case.
     """
+    if job_kind.program(job) is not Program.RL:
+        return _roles_by_compute(job)
+    known = [job_kind.role(digest) for digest in job.digests]
+    _, number = np.unique(known, return_inverse=True)
+    return numbered(number, _roles_by_compute(job))
+
+
+def _roles_by_compute(job: Job) -> Ints:
     circle = _circles(job)
     count = int(circle.max()) + 1
     if count < 2:

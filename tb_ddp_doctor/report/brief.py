@@ -56,12 +56,13 @@ def marked(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
 
 
 def size(result: Result) -> str:
-    """How much of the job was seen, and how long its step is."""
+    """What kind of job it is, how much of it was seen, and how long its step is."""
     diagnosis = result.diagnosis
     steps = f"step {diagnosis.steps[0]}" if len(diagnosis.steps) == 1 else f"{len(diagnosis.steps)} steps"
     source = ", from digests alone" if result.from_digests else ""
     length = wording.duration(diagnosis.step_ms)
-    return f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks, {steps}, {length} a step{source}"
+    kind = wording.kind(diagnosis.kind)
+    return f"{kind}, {len(diagnosis.ranks)} of {diagnosis.world_size} ranks, {steps}, {length} a step{source}"
 
 
 def label(finding: Finding) -> str:

@@ -215,17 +215,6 @@ def source(frame: str) -> tuple[str, int, str] | None:
     return (found["path"], int(found["line"]), found["function"]) if found else None
 
 
-class Program(Enum):
-    """What a program does; the value is what sentences call it."""
-
-    TRAINING = "training"
-    SERVING = "a server of requests"
-    DIFFUSION = "a diffusion pipeline"
-    #: Forward passes alone.
-    INFERENCE = "inference"
-    UNKNOWN = ""
-
-
 class Activity(Enum):
     """What the host does while it stalls, outside operators; the value is its name in findings. The first wins."""
 
@@ -421,12 +410,6 @@ def copies(call: str) -> bool:
 def runs_on_device(name: str) -> bool:
     """Whether an operator or annotation can only work on a device, whether or not that was recorded."""
     return name.startswith(("nccl:", "rccl:", "hccl:", "xccl:")) or bool(_DEVICE_OPERATOR.match(name))
-
-
-def program(name: str) -> Program | None:
-    """What a program is that has this operator, annotation, kernel or Python function; None where that says nothing."""
-    name = name[:_LETTERS]
-    return next((kind for kind, pattern in _PROGRAMS if pattern.search(name)), None)
 
 
 def awaits_device(name: str) -> bool:
@@ -692,18 +675,6 @@ def is_to_host(memcpy: str) -> bool:
     return "DtoH" in memcpy
 
 
-#: Programs by the names of their own operators, annotations, kernels and modules.
-_PROGRAMS = (
-    (
-        Program.SERVING,
-        re.compile(
-            r"(^|[/:. _])(vllm|sglang|sgl_kernel|tensorrt_llm|lmdeploy|text_generation_server|ray/serve)([/:._ ]|$)|"
-            r"reshape_and_cache|paged_attention|[Bb]atch_?(mla|MLA|[Dd]ecode|[Pp]refill)\w*([Pp]aged?|_attention)|"
-            r"kv_?cache|copy_kv|kv_(indices|index)|\[(DECODE|PREFILL|EXTEND)\b"
-        ),
-    ),
-    (Program.DIFFUSION, re.compile(r"(^|[/ ])(diffusers|xfuser|comfy)/|execute_diffusion")),
-)
 _LAUNCH = re.compile(
     r"Launch(Cooperative)?(Kernel|Graph|Host)|GraphLaunch|^runFunction|EnqueueKernel|AppendLaunchKernel"
 )

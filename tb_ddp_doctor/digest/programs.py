@@ -1,0 +1,114 @@
+"""What the program of a trace does, from its operators, annotations, kernels, Python functions and their structure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import numpy as np
+
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.sums import count
+from tb_ddp_doctor.digest.vocabulary import Mask
+from tb_ddp_doctor.trace import names, program_names
+from tb_ddp_doctor.trace.model import Category
+from tb_ddp_doctor.trace.program_names import Program, Role
+
+#: A trace of forward passes has more kinds of operators than this; fewer tell nothing.
+_LEAST_OPERATORS = 20
+#: A benchmark runs no more kinds of kernels than this over and over, each so often at least.
+_MOST_KINDS = 3
+_LEAST_RUNS = 20
+
+
+class _Names(msgspec.Struct, frozen=True):
+    """The different names in a trace, by what has them; kernels with the number of their runs."""
+
+    operators: list[str]
+    annotations: list[str]
+    kernels: dict[str, int]
+    functions: list[str]
+
+    @classmethod
+    def of(cls, host: HostCalls) -> _Names:
+        """The names of one trace."""
+        events, strings = host.trace.events, host.trace.strings
+        runs = np.bincount(events.name[events.category == Category.KERNEL], minlength=len(strings))
+        frames = np.bincount(host.trace.frames.name, minlength=len(strings))
+        return cls(
+            _texts(host, host.is_operator),
+            _texts(host, host.is_annotation),
+            {strings[index]: int(runs[index]) for index in np.flatnonzero(runs).tolist()},
+            [strings[index] for index in np.flatnonzero(frames).tolist()],
+        )
+
+
+def program(host: HostCalls, roles: dict[str, int]) -> Program:
+    """What the program does; `roles` as `role_times` has them.
+
+    1. Whatever has marks of both generating and another role of reinforcement learning, or trains and generates with a
+       paged cache, does RL.
+    2. Whatever works on sharded embedding tables is a recommender, and what else has a backward pass or an optimizer
+       trains. Kernels tell that of what is captured in a graph.
+    3. Of the others, their own names tell, else their structure.
+    """
+    used = _Names.of(host)
+    everything = (*used.operators, *used.annotations, *used.kernels)
+    trains = _trains(used)
+    if (Role.ROLLOUT.value in roles and len(roles) > 1) or (trains and any(map(program_names.generates, everything))):
+        return Program.RL
+    if any(map(program_names.is_of_embeddings, everything)):
+        return Program.RECOMMENDER
+    if trains:
+        return Program.TRAINING
+    told = Counter(kind for text in (*everything, *used.functions) if (kind := program_names.program(text)))
+    return told.most_common(1)[0][0] if told else _by_structure(used)
+
+
+def role_times(host: HostCalls) -> dict[str, int]:
+    """How long each role of reinforcement learning took on the host, ns, by the role's name, from annotations alone."""
+    strings = host.trace.strings
+    different = np.flatnonzero(count(host.name, host.is_annotation, len(strings)))
+    which = np.full(len(strings), -1, np.int64)
+    every = tuple(Role)
+    for index in different.tolist():
+        if found := program_names.role(strings[index]):
+            which[index] = every.index(found)
+    of_call = np.where(host.is_annotation, which[host.name], -1)
+    times = {}
+    for number, role in enumerate(every):
+        mine = of_call == number
+        if mine.any():
+            times[role.value] = Intervals.union(host.start_ns[mine], host.end_ns[mine]).total
+    return times
+
+
+def _trains(used: _Names) -> bool:
+    """Whether anything is of a backward pass or of an optimizer."""
+    phases = (names.Phase.BACKWARD, names.Phase.OPTIMIZER)
+    return (
+        any(map(program_names.trains, used.operators))
+        or any(names.phase(name) in phases for name in used.annotations)
+        or any(map(program_names.is_training_kernel, used.kernels))
+    )
+
+
+def _by_structure(used: _Names) -> Program:
+    """Forward passes alone have many kinds of operators and no communication; a benchmark repeats a few kernels."""
+    computing = {name: runs for name, runs in used.kernels.items() if not names.is_communication_kernel(name)}
+    talks = len(computing) < len(used.kernels) or any(
+        names.launches_collective(name) for name in (*used.operators, *used.annotations)
+    )
+    repeated = computing or used.kernels
+    if repeated and len(repeated) <= _MOST_KINDS and min(repeated.values()) >= _LEAST_RUNS:
+        return Program.BENCHMARK
+    if len(used.operators) >= _LEAST_OPERATORS and not talks:
+        return Program.INFERENCE
+    return Program.UNKNOWN
+
+
+def _texts(host: HostCalls, chosen: Mask) -> list[str]:
+    """The different names of some calls."""
+    strings = host.trace.strings
+    return [strings[index] for index in np.flatnonzero(count(host.name, chosen, len(strings))).tolist()]

@@ -1,0 +1,55 @@
+"""What the ranks of reinforcement learning do, and how much of the step each role only waits: sentences.
+
+Pure: a job in, text out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.job import job_kind
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.step_parts import IDLE
+from tb_ddp_doctor.trace.program_names import Program, Role
+
+_ORDER = {role.value: place for place, role in enumerate(Role)}
+
+
+def of_roles(job: Job) -> str | None:
+    """The roles of an RL job and what each waits for; None of any other job.
+
+    Such as "Roles: rollout on ranks 0 and 1 (its GPUs compute 80 % of the step, and wait or idle 20 %); update on ranks
+    2 and 3 (...)." Where the same ranks do all in turn, the share of the step that each role takes instead.
+    """
+    if job_kind.program(job) is not Program.RL:
+        return None
+    by_rank = [job_kind.role(digest) for digest in job.digests]
+    different = sorted(set(by_rank) - {""}, key=lambda name: _ORDER[name])
+    if len(different) > 1:
+        parts = [_of_ranks(job, name, np.array([role == name for role in by_rank], np.bool_)) for name in different]
+        return f"This job does reinforcement learning. Roles: {'; '.join(parts)}."
+    return f"This job does reinforcement learning, all ranks in turn.{_in_turn(job)}"
+
+
+def _of_ranks(job: Job, name: str, mine: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> str:
+    """One role: its ranks, and how much of the step they compute, wait for other ranks, and idle."""
+    window = max(float(job.budget.window_ns[mine].mean()), 1.0)
+
+    def share(*owners: str) -> str:
+        return wording.percent(sum(float(job.budget.of(owner)[mine].mean()) for owner in owners) / window)
+
+    return (
+        f"{name} on {wording.ranks(job.ranks[mine].tolist())} (computes {share('compute', 'copy')} of the step, "
+        f"waits for other ranks {share('wait')}, transfers {share('transfer')}, idles {share(*IDLE)})"
+    )
+
+
+def _in_turn(job: Job) -> str:
+    """What share of the host's time each role takes where annotations tell: " Rollout takes 60 %, update 30 %."."""
+    total = sum(float((digest.steps.host_end_ns - digest.steps.host_start_ns).sum()) for digest in job.digests)
+    times = {
+        name: sum(digest.contents.roles.get(name, 0) for digest in job.digests) / max(total, 1.0) for name in _ORDER
+    }
+    said = [f"{name} {wording.percent(min(share, 1.0))}" for name, share in times.items() if share > 0]
+    return f" Of the record: {wording.listing(said)}." if said else ""

@@ -1,0 +1,91 @@
+"""What kind of job it is, and what each rank does in it.
+
+Pure: a job in; its program, its kind, roles and words out.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.findings import JobKind
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace.program_names import Program, Role
+
+
+class Words(msgspec.Struct, frozen=True):
+    """How sentences speak of a program that does not train."""
+
+    #: "This program ... and does not train."
+    does: str
+    #: What its steps are called.
+    unit: str
+
+
+_WORDS = {
+    Program.SERVING: Words("serves requests", "iteration"),
+    Program.DIFFUSION: Words("is a diffusion pipeline", "iteration"),
+    Program.INFERENCE: Words("runs forward passes only", "iteration"),
+    Program.BENCHMARK: Words("is a benchmark", "iteration"),
+}
+_KINDS: dict[Program, JobKind] = {
+    Program.TRAINING: "training",
+    Program.RECOMMENDER: "recommender",
+    Program.RL: "RL",
+    Program.SERVING: "inference server",
+    Program.DIFFUSION: "diffusion",
+    Program.INFERENCE: "inference",
+    Program.BENCHMARK: "benchmark",
+    Program.UNKNOWN: "unknown",
+}
+#: What a process does in reinforcement learning by its program, where no annotation says so.
+_ROLES = {
+    Program.SERVING: Role.ROLLOUT,
+    Program.TRAINING: Role.UPDATE,
+    Program.RECOMMENDER: Role.UPDATE,
+    Program.INFERENCE: Role.LOG_PROB,
+}
+
+
+def program(job: Job) -> Program:
+    """What the job does, from what its ranks do. Ranks whose traces do not tell it do not count.
+
+    Where some ranks serve and others train, the job does reinforcement learning. Otherwise the ranks agree, or it is
+    not known; forward passes alone are a part of whatever the others do.
+    """
+    found = {Program(digest.contents.program) for digest in job.digests} - {Program.UNKNOWN}
+    if Program.RL in found or {Program.SERVING, Program.TRAINING} <= found:
+        return Program.RL
+    if len(found) > 1:
+        found -= {Program.INFERENCE}
+    return found.pop() if len(found) == 1 else Program.UNKNOWN
+
+
+def kind(job: Job) -> JobKind:
+    """The kind of job as users get it."""
+    return _KINDS[program(job)]
+
+
+def trains(job: Job) -> bool:
+    """Whether the job has a training loop, as far as its traces show: advice on it cannot apply to others."""
+    return program(job) not in _WORDS
+
+
+def words(job: Job) -> Words | None:
+    """How sentences speak of the job; None for one that trains."""
+    return _WORDS.get(program(job))
+
+
+def unit(job: Job) -> str:
+    """What the job's steps are called in a sentence: a server has no training steps."""
+    found = words(job)
+    return found.unit if found else "step"
+
+
+def role(digest: RankDigest) -> str:
+    """What a rank of reinforcement learning does most of the time, as `Role` calls it; "" where nothing shows that."""
+    times = digest.contents.roles
+    if times:
+        return max(times, key=lambda name: times[name])
+    found = _ROLES.get(Program(digest.contents.program))
+    return found.value if found else ""

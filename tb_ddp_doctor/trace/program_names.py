@@ -1,0 +1,149 @@
+"""What the names of operators, annotations, kernels and Python functions say of the program that has them.
+
+Pure: a name in, what it says out. Callers ask once per name, never once per event.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+import msgspec
+
+from tb_ddp_doctor.trace import names
+
+#: What is looked at of a name: it says early what it is.
+_LETTERS = 1024
+
+
+class Program(Enum):
+    """What a program does; digests have the value."""
+
+    TRAINING = "training"
+    #: Training, or forward passes, with sharded embedding tables.
+    RECOMMENDER = "recommender"
+    #: Generates and trains on what it generated.
+    RL = "rl"
+    SERVING = "serving"
+    DIFFUSION = "diffusion"
+    #: Forward passes alone.
+    INFERENCE = "inference"
+    #: The same few kernels over and over, or collectives alone.
+    BENCHMARK = "benchmark"
+    UNKNOWN = "unknown"
+
+
+class Role(Enum):
+    """What a process, or a stretch of one, does in reinforcement learning; the value is its name in sentences."""
+
+    ROLLOUT = "rollout"
+    REWARD = "reward"
+    #: Log-probabilities and values of what was generated, by the policy and by a reference.
+    LOG_PROB = "log-prob"
+    UPDATE = "update"
+    WEIGHT_SYNC = "weight sync"
+
+
+#: Backward passes and optimizers that no operator shows: those of a graph, in a compiled region, without CPU events.
+_TRAINING_KERNEL = re.compile(
+    r"bprop|backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])bw_|wgrad|igemm_wrw|BwdSpatial|Fused(Adam|Sgd|Adagrad)|fused_adam",
+    re.IGNORECASE,
+)
+#: Megatron-LM's linear layers add to the gradient of their weights.
+_TRAINING_OPERATOR = re.compile(r"GradAccumulation")
+#: Embedding tables that are sharded over ranks, their lookups and their metrics: FBGEMM and torchrec.
+_EMBEDDINGS = re.compile(
+    r"split_embedding|(^|[^a-z])_?embedding_bag|permute_[12]D_(sparse|lengths)|all2all_data:kjt|KJTAllToAll|"
+    r"PooledEmbedding|block_bucketize_sparse|rec_?metrics?(?![a-z])|RecMetric",
+)
+#: What only a server runs: attention to a cache in pages, and marks of its own.
+_GENERATES = re.compile(
+    r"reshape_and_cache|paged_attention|[Bb]atch_?(mla|MLA|[Dd]ecode|[Pp]refill)\w*([Pp]aged?|_attention)|"
+    r"unified_kv_cache|\[(DECODE|PREFILL|EXTEND|MIXED)\b"
+)
+_SERVES = re.compile(
+    r"(^|[/:. _])(vllm|sglang|sgl_kernel|tensorrt_llm|lmdeploy|text_generation_server|ray/serve)([/:._ ]|$)|"
+    r"kv_?cache|copy_kv|kv_(indices|index)"
+)
+_DIFFUSION = re.compile(r"(^|[/ ])(diffusers|xfuser|comfy)/|execute_diffusion|(?<![a-z])denois(e|ing)(?![a-z])")
+_BENCHMARK = re.compile(r"triton/testing\.py|torch/utils/benchmark/|(?<![a-z])do_bench(?![a-z])")
+_ROLES = (
+    (
+        Role.WEIGHT_SYNC,
+        re.compile(
+            r"(sync|update|broadcast|load|send|recv|transfer)_(model_)?weights?(?![a-z])|weights?_(sync|update|transfer)"
+        ),
+    ),
+    (Role.ROLLOUT, re.compile(r"rollout|generate_(sequences|samples)|make_experience")),
+    (Role.REWARD, re.compile(r"(?<![a-z])rewards?(?![a-z])")),
+    (Role.LOG_PROB, re.compile(r"log_?probs?(?![a-z])|logps(?![a-z])|compute_values|(?<![a-z])ref_log")),
+    (Role.UPDATE, re.compile(r"update_(actor|critic|policy)|(actor|critic|policy)_update|ppo_(train|update|step)")),
+)
+#: An iteration of vLLM, and of SGLang: how many requests are in their prefill, and how many in their decode.
+_VLLM = re.compile(r"context_(\d{1,9})(?:\([^)]{0,200}\))?_generation_(\d{1,9})")
+_VLLM_OF_2024 = re.compile(r"execute_new_(\d{1,9})_cached_(\d{1,9})")
+_SGLANG = re.compile(r"step\[(DECODE|PREFILL|EXTEND|MIXED)\b(?:[^\]]{0,200}\bbs=(\d{1,9}))?")
+
+
+class Iteration(msgspec.Struct, frozen=True):
+    """What a server's iteration works on."""
+
+    #: Requests whose prompt is read, in whole or in part; and requests of which each gets a token.
+    prefills: int
+    decodes: int
+
+
+def iteration(annotation: str) -> Iteration | None:
+    """The requests of a server's iteration, as its mark tells them; None for every other annotation.
+
+    SGLang does not say how a mixed batch is divided: at least one request is of either kind.
+    """
+    annotation = annotation[:_LETTERS]
+    if found := _VLLM.search(annotation) or _VLLM_OF_2024.match(annotation):
+        return Iteration(int(found[1]), int(found[2]))
+    if found := _SGLANG.match(annotation):
+        requests = max(int(found[2] or 1), 1)
+        match found[1]:
+            case "DECODE":
+                return Iteration(0, requests)
+            case "MIXED":
+                return Iteration(1, max(requests - 1, 1))
+            case _:
+                return Iteration(requests, 0)
+    return None
+
+
+def program(name: str) -> Program | None:
+    """What a program is that has this operator, annotation, kernel or Python function; None where that says nothing."""
+    name = name[:_LETTERS]
+    if _GENERATES.search(name) or _SERVES.search(name) or iteration(name):
+        return Program.SERVING
+    if _DIFFUSION.search(name):
+        return Program.DIFFUSION
+    return Program.BENCHMARK if _BENCHMARK.search(name) else None
+
+
+def generates(name: str) -> bool:
+    """Whether an operator, annotation or kernel is one that only the generation of tokens has."""
+    return bool(_GENERATES.search(name[:_LETTERS])) or iteration(name) is not None
+
+
+def is_of_embeddings(name: str) -> bool:
+    """Whether an operator, annotation or kernel works on sharded embedding tables."""
+    return bool(_EMBEDDINGS.search(name[:_LETTERS]))
+
+
+def trains(name: str) -> bool:
+    """Whether an operator or an annotation is of a backward pass or of an optimizer."""
+    return names.is_backward(name) or bool(_TRAINING_OPERATOR.search(name[:_LETTERS]))
+
+
+def is_training_kernel(kernel: str) -> bool:
+    """Whether a kernel computes gradients or updates parameters, by its name."""
+    return bool(_TRAINING_KERNEL.search(kernel[:_LETTERS]))
+
+
+def role(annotation: str) -> Role | None:
+    """What an annotation stands for in reinforcement learning; None for every other annotation."""
+    lowered = annotation[:_LETTERS].lower()
+    return next((kind for kind, pattern in _ROLES if pattern.search(lowered)), None)
