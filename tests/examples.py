@@ -24,8 +24,10 @@ sys.path.insert(0, str(Path(__file__).parent / "rules"))
 
 import test_allocator_churn as allocator_churn
 import test_communication_bound as communication_bound
+import test_cuda_graph_breaks as cuda_graph_breaks
 import test_dataloader_stall as dataloader_stall
 import test_find_unused_parameters as find_unused_parameters
+import test_graph_breaks as graph_breaks
 import test_host_stall as host_stall
 import test_host_sync as host_sync
 import test_launch_bound as launch_bound
@@ -40,6 +42,7 @@ import test_op_stall as op_stall
 import test_pageable_memcpy as pageable_memcpy
 import test_pipeline_bubble as pipeline_bubble
 import test_profiler_overhead as profiler_overhead
+import test_recompilation as recompilation
 import test_redundant_allreduce as redundant_allreduce
 import test_repeated_casts as repeated_casts
 import test_sharding_wait as sharding_wait
@@ -169,6 +172,7 @@ HEALTHY, SLOW = straggler.HEALTHY, straggler.SLOW_DEVICE
 _LISTED: Mapping[str, Example] = {
     "allocator-churn": two(allocator_churn.HIDDEN, allocator_churn.CHURNS),
     "communication-bound": two(communication_bound.HIDDEN, communication_bound.BOUND),
+    "cuda-graph-breaks": once(cuda_graph_breaks.GRAPH, cuda_graph_breaks.CAPTURES),
     "dataloader-stall": two(dataloader_stall.HIDDEN, dataloader_stall.STALLED),
     "find-unused-parameters": two(find_unused_parameters.PLAIN, find_unused_parameters.SEARCHED),
     "host-stall": two(host_stall.AHEAD, host_stall.STALLED),
@@ -177,6 +181,9 @@ _LISTED: Mapping[str, Example] = {
     "load-imbalance": Example(
         Drawn([[LIGHT] * 3]),
         Drawn([[HEAVY, LIGHT, LIGHT], [LIGHT, HEAVY, LIGHT], [LIGHT, LIGHT, HEAVY]]),
+    ),
+    "graph-breaks": with_options(
+        two(graph_breaks.HEALTHY, graph_breaks.FAULTY), graph_breaks.OPTIONS, graph_breaks.OPTIONS
     ),
     "low-mfu": with_options(two(low_mfu.MODEL, low_mfu.MODEL), low_mfu.of(10), low_mfu.of(2)),
     "low-occupancy": with_options(
@@ -201,6 +208,21 @@ _LISTED: Mapping[str, Example] = {
     "profiler-overhead": two(profiler_overhead.AHEAD, profiler_overhead.STALLED),
     "repeated-casts": with_options(
         two(repeated_casts.HEALTHY, repeated_casts.FAULTY), repeated_casts.OPTIONS, repeated_casts.OPTIONS
+    ),
+    "recompilation": with_options(
+        Example(
+            Drawn([[recompilation.USUAL] * 2] * 4),
+            Drawn(
+                [
+                    [recompilation.USUAL] * 2,
+                    [recompilation.WAITS, recompilation.COMPILES],
+                    [recompilation.USUAL] * 2,
+                    [recompilation.USUAL] * 2,
+                ]
+            ),
+        ),
+        recompilation.OPTIONS,
+        recompilation.OPTIONS,
     ),
     "redundant-allreduce": two(redundant_allreduce.NO_SYNC, redundant_allreduce.SYNCED),
     "sharding-wait": two(sharding_wait.PREFETCHED, sharding_wait.LATE_BACKWARD),

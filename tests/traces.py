@@ -11,9 +11,9 @@ character. Lanes:
 - host: operators of the training thread. `load` is a DataLoader in the training process, `fetch` one with workers,
   `sync` a stream synchronisation, `item` one that reads a value, `alloc` a cudaMalloc, `free` a cudaFree, `full` a call
   that waits for a place in the launch queue, `flush` one held by the profiler, `update` an optimizer's step, `zero` its
-  zero_grad, `ddp` DDP's forward, `walk` DDP's search for unused parameters, `own_...` an annotation of the user's,
-  "## ... ##". `optim` and `multi_tensor_apply` are operators in an optimizer's step, `scores`, `scale`, `softmax`,
-  `values` and `undo` (the softmax backward) operations of attention, with shapes.
+  zero_grad, `capture` the capture of a CUDA graph, `ddp` DDP's forward, `walk` DDP's search for unused parameters,
+  `own_...` an annotation of the user's, "## ... ##". `optim` and `multi_tensor_apply` are operators in an optimizer's
+  step, `scores`, `scale`, `softmax`, `values` and `undo` (the softmax backward) operations of attention, with shapes.
 - within: the same, within those of the lane host. thread2, thread3, ...: operators of other threads.
 - autograd: backward's thread; its operators are autograd nodes, `checkpoint` that of a reentrant one. `grad@2`
   completes a gradient of 2 million elements.
@@ -108,7 +108,12 @@ _FUNCTIONS = {
     "save": "torch/serialization.py(944): save",
     "emit": "logging/__init__.py(1080): emit",
 }
-_CALLS = {"sync": "cudaStreamSynchronize", "alloc": "cudaMalloc", "free": "cudaFree"}
+_CALLS = {
+    "sync": "cudaStreamSynchronize",
+    "alloc": "cudaMalloc",
+    "free": "cudaFree",
+    "capture": "cudaStreamBeginCapture",
+}
 #: Operator and shapes: two samples, four heads, 64 queries of 16 values.
 _ATTENTION: dict[str, tuple[str, list[list[int]]]] = {
     "scores": ("aten::bmm", [[8, 64, 16], [8, 16, 64]]),
@@ -173,6 +178,8 @@ class Options:
     dims: Mapping[str, list[list[int]]] = field(default_factory=dict)
     #: Types of the same inputs.
     types: Mapping[str, list[str]] = field(default_factory=dict)
+    #: Names of the trace in place of those that are drawn, as {"aten::region": "Torch-Compiled Region: 0/0"}.
+    names: Mapping[str, str] = field(default_factory=dict)
     #: What the trace says of its device.
     device: Mapping[str, Any] = field(default_factory=lambda: {"name": "Drawn GPU", "computeMajor": 9})
 
@@ -219,7 +226,15 @@ def draw(text: str, **options: Any) -> dict[int, bytes]:
         for group in set(re.findall(r"\[\??\w+/(\w+)", "".join(drawn.values()))):
             groups[group].append(rank)
     groups["0"] = list(range(size))
-    return {rank: _trace(rank, size, drawn, width, groups, traced) for rank, drawn in lanes.items()}
+    return {
+        rank: _renamed(_trace(rank, size, drawn, width, groups, traced), traced.names) for rank, drawn in lanes.items()
+    }
+
+
+def _renamed(data: bytes, names: Mapping[str, str]) -> bytes:
+    for drawn, name in names.items():
+        data = data.replace(msgspec.json.encode(drawn), msgspec.json.encode(name))
+    return data
 
 
 def write(folder: Path, text: str, **options: Any) -> Path:
@@ -473,7 +488,7 @@ def _add_host(events: _Events, blocks: list[Block], options: Options) -> None:
             case name if name.startswith("own_"):
                 events.add("user_annotation", f"## {name.removeprefix('own_')} ##", start, end, _MAIN)
             case name if name in _CALLS:
-                events.launch(_CALLS[name], start, _MAIN, end - start)
+                _add_call(events, block)
             case "walk":
                 events.add("cpu_op", "torch.distributed.ddp.reducer::search_unused_parameters", start, end, _MAIN)
             case "item":
@@ -491,6 +506,16 @@ def _add_host(events: _Events, blocks: list[Block], options: Options) -> None:
                     events.add("user_annotation", "Optimizer.step#AdamW.step", start, end, _MAIN)
                 shapes = {key: given[name] for key, given in options.inputs.items() if name in given}
                 events.add("cpu_op", f"aten::{name}", start, end, _MAIN, **shapes)
+
+
+def _add_call(events: _Events, block: Block) -> None:
+    """A call of the runtime; a graph that is captured is made ready to be launched at its end."""
+    if block.name != "capture":
+        events.launch(_CALLS[block.name], block.start_ns, _MAIN, block.end_ns - block.start_ns)
+        return
+    events.launch(_CALLS[block.name], block.start_ns, _MAIN)
+    events.launch("cudaStreamEndCapture", block.end_ns - 2 * _CALL_NS, _MAIN)
+    events.launch("cudaGraphInstantiate", block.end_ns - _CALL_NS, _MAIN)
 
 
 def _add_autograd(events: _Events, blocks: list[Block], options: Options) -> None:

@@ -9,6 +9,7 @@ from tb_ddp_doctor.digest import owners
 from tb_ddp_doctor.digest.allocator import ON_CPU
 from tb_ddp_doctor.digest.attention import attention, on_scores
 from tb_ddp_doctor.digest.collectives import device_collectives, host_collectives
+from tb_ddp_doctor.digest.compiled import compiled_work, prepares
 from tb_ddp_doctor.digest.copies import copies
 from tb_ddp_doctor.digest.device_clock import corrected
 from tb_ddp_doctor.digest.device_events import DeviceEvents
@@ -125,14 +126,15 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
     calls = blocking_calls(host, device, steps)
     updates = host_updates(host, device, steps, calls)
     stuck = stalls(host, layers, blocked, updates.work)
-    others = stuck.intervals | updates.work
+    # Once done, later steps need neither: host time of a kind of its own, as a stall inside an op is.
+    compiling = prepares(host) - (layers.input | layers.sync | layers.alloc)
+    once = stuck.intervals | (compiling - blocked.full_queue - blocked.profiler - updates.work)
+    others = once | updates.work
     removable = calls.chosen(~updates.awaited)
     starved_ns, blocking = starvation(host, device, steps, layers, blocked, removable, others, words)
     found = device_collectives(host, device, phase, words)
     meetings = host_meetings(host, steps, words)
-    played, row_end_ns = rank_track(
-        host, device, steps, layers, blocked, calls, updates, stuck.intervals, phases, meetings
-    )
+    played, row_end_ns = rank_track(host, device, steps, layers, blocked, calls, updates, once, phases, meetings)
     parameters = gradients(host, device, steps, phase, words)
     scores, alone = on_scores(host, device), of_single_tensors(host, device)
     return RankDigest(
@@ -166,6 +168,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
             recording_ns=recording(host, device, steps),
             graph_walks=graph_walks(host, steps),
             serving=serving_work(trace, steps),
+            compiled=compiled_work(host, steps),
             starved_ns=starved_ns,
         ),
         pieces=pieces,
@@ -234,6 +237,7 @@ def _digest_host(host: HostCalls) -> RankDigest:
             recording_ns=recording(host, device, steps),
             graph_walks=graph_walks(host, steps),
             serving=serving_work(trace, steps),
+            compiled=compiled_work(host, steps),
             starved_ns=np.zeros((len(steps), len(Starved)), np.int64),
         ),
         pieces=pieces,

@@ -6,6 +6,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.collectives import enqueues
 from tb_ddp_doctor.digest.columns import searchsorted
+from tb_ddp_doctor.digest.compiled import captured
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import LostKernels
@@ -22,11 +23,12 @@ def lost_kernels(
 ) -> LostKernels:
     """Of the steps with these numbers and host windows. `odd` says which events of the trace are out of order.
 
-    What is launched inside `record_param_comms` is communication. Launches of CUDA graphs are not counted.
+    What is launched inside `record_param_comms` is communication. Launches of CUDA graphs are not counted, nor those
+    that a graph captures.
     """
     correlation = host.trace.events.correlation
     calls = np.flatnonzero(host.is_runtime & host.named(names.launches_kernel))
-    calls = calls[correlation[host.row[calls]] >= 0]
+    calls = calls[(correlation[host.row[calls]] >= 0) & ~captured(host).covers(host.start_ns[calls])]
     start = host.start_ns[calls]
     step = np.where(start < host_end_ns[-1], step_of(start, host_start_ns), -1)
     communicates = host.around(calls, enqueues(host)) >= 0

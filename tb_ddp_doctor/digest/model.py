@@ -901,6 +901,26 @@ class ServingWork(msgspec.Struct, frozen=True, eq=False):
     decodes: Ints
 
 
+class CompiledWork(msgspec.Struct, frozen=True, eq=False):
+    """What CUDA graphs and torch.compile do in a step, by its host window, shape (S,); times of the host, ns."""
+
+    #: Launches of captured graphs.
+    graph_launches: Ints
+    #: Captures of graphs, with what makes them ready to be launched.
+    captures: Ints
+    capture_ns: Ints
+    #: Compilations, and their time with that of autotuning; autotuning alone.
+    compilations: Ints
+    compile_ns: Ints
+    tune_ns: Ints
+    #: Gaps between the compiled regions before and after a graph break, and of that, waiting for the device.
+    breaks: Ints
+    break_ns: Ints
+    break_sync_ns: Ints
+    #: All waiting for the device.
+    sync_ns: Ints
+
+
 class FlopWork(msgspec.Struct, frozen=True, eq=False):
     """Operations of products, convolutions and attention (`digest.flops`), shape (S,)."""
 
@@ -985,6 +1005,7 @@ class StepWork(msgspec.Struct, frozen=True, eq=False):
     recording_ns: Ints
     graph_walks: GraphWalkWork
     serving: ServingWork
+    compiled: CompiledWork
     #: Shape (S, len(Starved)): device idle that an earlier launch would have shortened, by what delayed the launch.
     starved_ns: Annotated[Ints, Starved]
 

@@ -14,6 +14,7 @@ from tb_ddp_doctor import record_again
 from tb_ddp_doctor.digest.kernels import blocks
 from tb_ddp_doctor.digest.model import (
     AttentionWork,
+    CompiledWork,
     CopyWork,
     GemmWork,
     KernelWork,
@@ -182,6 +183,12 @@ def _attentions(facts: Facts) -> AttentionWork:
     if not any(digest.header.has_shapes for digest in job.digests):
         raise MissingFactError(record_again.no_shapes(setting(job)))
     return job.work(lambda work: work.attention)
+
+
+@fact
+def _compiled(facts: Facts) -> CompiledWork:
+    needs_device(facts.job)
+    return facts.job.work(lambda work: work.compiled)
 
 
 @fact

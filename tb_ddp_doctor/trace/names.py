@@ -402,6 +402,35 @@ def captures_graph(call: str) -> bool:
     return bool(_GRAPH_CAPTURE.search(call))
 
 
+def begins_capture(call: str) -> bool:
+    """Whether a runtime call begins the capture of a graph."""
+    return bool(_CAPTURE_BEGINS.search(call))
+
+
+def ends_capture(call: str) -> bool:
+    """Whether a runtime call ends the capture of a graph."""
+    return bool(_CAPTURE_ENDS.search(call))
+
+
+def compiles(name: str) -> bool:
+    """Whether an operator, annotation or Python function is torch.compile at work: Dynamo, AOTAutograd or Inductor."""
+    return bool(_COMPILES.search(name[:_LETTERS]))
+
+
+def autotunes(name: str) -> bool:
+    """Whether an operator, annotation or Python function times kernels to choose one."""
+    return bool(_AUTOTUNES.search(name[:_LETTERS]))
+
+
+def compiled_region(name: str) -> str:
+    """The code that a compiled region runs: "3" of "Torch-Compiled Region: 3/1"; "" for every other name.
+
+    The number after the slash counts how often this code was compiled.
+    """
+    found = _COMPILED_REGION.match(name)
+    return found[1] if found else ""
+
+
 def copies(call: str) -> bool:
     """Whether a runtime call copies between host and device, or within one."""
     return "Memcpy" in call
@@ -679,6 +708,15 @@ _LAUNCH = re.compile(
     r"Launch(Cooperative)?(Kernel|Graph|Host)|GraphLaunch|^runFunction|EnqueueKernel|AppendLaunchKernel"
 )
 _GRAPH_CAPTURE = re.compile(r"^(cuda|cu|hip)(StreamEndCapture|GraphInstantiate)")
+_CAPTURE_BEGINS = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
+_CAPTURE_ENDS = re.compile(r"^(cuda|cu|hip)StreamEndCapture")
+_COMPILED_REGION = re.compile(r"Torch-Compiled Region: (\d{1,9})/\d")
+#: Dynamo's and Inductor's marks (`dynamo_timed`), and their functions in stacks.
+_COMPILES = re.compile(
+    r"\(dynamo_timed\)|torch/_dynamo/convert_frame\.py\(\d+\): _?compile|"
+    r"torch/_inductor/compile_fx\.py\(\d+\): compile_fx"
+)
+_AUTOTUNES = re.compile(r"benchmark_all_configs|(?<![a-z])do_bench|autotune_(to_one_config|at_compile_time|process)")
 _GRAPH_LAUNCH = re.compile(r"^(cuda|cu|hip)GraphLaunch")
 _DEVICE_OPERATOR = re.compile(r"^aten::(_?cudnn|miopen)_")
 

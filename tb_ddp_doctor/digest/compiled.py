@@ -1,0 +1,101 @@
+"""What CUDA graphs and torch.compile do in each step: launches and captures of graphs, compilations, graph breaks.
+
+A graph break ends a compiled region, runs what cannot be compiled, and begins the region of the code behind it:
+
+    host  [Torch-Compiled Region: 0/0][item][Torch-Compiled Region: 1/0]
+                                      ^ gap ^
+
+Regions of other modules follow each other as well, so only a gap in which the host waits for the device is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tb_ddp_doctor.digest.columns import searchsorted
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
+from tb_ddp_doctor.digest.model import CompiledWork, Steps
+from tb_ddp_doctor.digest.steps import within
+from tb_ddp_doctor.digest.sums import count
+from tb_ddp_doctor.digest.vocabulary import Names
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Ints
+
+
+def compiled_work(host: HostCalls, steps: Steps) -> CompiledWork:
+    """Of each step, by its host window."""
+    compiles, tunes = _over(host, names.compiles), _over(host, names.autotunes)
+    captures = captured(host) - compiles
+    waits = host.over(host.is_runtime & host.trains & host.named(names.is_sync))
+    gaps = _breaks(host, waits)
+    launches = np.flatnonzero(host.is_runtime & host.named(names.launches_graph))
+    at, size = within(host.start_ns[launches], steps), len(steps)
+    begins, ends = steps.host_start_ns, steps.host_end_ns
+
+    def number(intervals: Intervals) -> Ints:
+        step = within(intervals.start, steps)
+        return count(step, np.ones(len(step), np.bool_), size)
+
+    return CompiledWork(
+        graph_launches=count(at, np.ones(len(at), np.bool_), size),
+        captures=number(captures),
+        capture_ns=captures.measure(begins, ends),
+        compilations=number(compiles),
+        compile_ns=(compiles | tunes).measure(begins, ends),
+        tune_ns=tunes.measure(begins, ends),
+        breaks=number(gaps),
+        break_ns=gaps.measure(begins, ends),
+        break_sync_ns=(gaps & waits).measure(begins, ends),
+        sync_ns=waits.measure(begins, ends),
+    )
+
+
+def prepares(host: HostCalls) -> Intervals:
+    """When the host compiles, tunes or captures, which it does once for many steps."""
+    return _over(host, names.compiles) | _over(host, names.autotunes) | captured(host)
+
+
+def captured(host: HostCalls) -> Intervals:
+    """When graphs are captured and made ready to be launched: what is launched meanwhile does not run."""
+    begins = np.flatnonzero(host.is_runtime & host.named(names.begins_capture))
+    ends = np.flatnonzero(host.is_runtime & host.named(names.ends_capture))
+    if not len(ends):
+        return EMPTY
+    begun = np.sort(host.start_ns[begins])
+    end = np.sort(host.end_ns[ends])
+    before = searchsorted(begun, end) - 1
+    start = np.where(before >= 0, begun[np.maximum(before, 0)] if len(begun) else 0, end)
+    ready = host.is_runtime & host.named(names.captures_graph)
+    return Intervals.union(np.concatenate((start, host.start_ns[ready])), np.concatenate((end, host.end_ns[ready])))
+
+
+def _over(host: HostCalls, test: Callable[[str], bool]) -> Intervals:
+    """When calls or Python functions of some names run on the training threads."""
+    calls = host.trains & (host.is_operator | host.is_annotation) & host.named(test)
+    frames = host.trace.frames
+    functions = Names(host.trace.strings, frames.name).among(frames.name, test)
+    return Intervals.union(
+        np.concatenate((host.start_ns[calls], frames.start_ns[functions])),
+        np.concatenate((host.end_ns[calls], frames.start_ns[functions] + frames.duration_ns[functions])),
+    )
+
+
+def _breaks(host: HostCalls, waits: Intervals) -> Intervals:
+    """The gaps of graph breaks, given when the host waits for the device."""
+    regions = np.flatnonzero(host.trains & host.named(_is_region))
+    regions = regions[np.lexsort((host.start_ns[regions], host.thread[regions]))]
+    if len(regions) < 2:
+        return EMPTY
+    code = np.array([names.compiled_region(text) for text in host.texts(regions)])
+    before, after = regions[:-1], regions[1:]
+    follows = (host.thread[before] == host.thread[after]) & (code[:-1] != code[1:])
+    start, end = host.end_ns[before], host.start_ns[after]
+    follows &= (end > start) & (waits.measure(start, np.maximum(start, end)) > 0)
+    return Intervals.union(start[follows], end[follows])
+
+
+def _is_region(name: str) -> bool:
+    return names.compiled_region(name) != ""

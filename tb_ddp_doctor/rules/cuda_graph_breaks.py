@@ -1,0 +1,107 @@
+"""See `CudaGraphBreaks`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.digest.model import CompiledWork, CpuTime
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.replay.cells import lower_median
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import limits
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.host_work import shares
+
+
+@dataclass(frozen=True)
+class CudaGraphBreaks(Rule):
+    """Some steps launch their kernels without the CUDA graph of most steps, or capture a graph again.
+
+    What:
+        Steps with fewer graph launches than the median step of the rank: they launch kernels one by one (`eager`). And
+        steps in which a graph is captured (`capture`). The cost is what the steps save with a capture's CPU time
+        removed, and with the CPU's work of an eager step as short as that of the median step.
+    Why:
+        A graph holds for one set of shapes and addresses. With another shape the program runs eagerly, or captures once
+        more, which takes the CPU some tens of milliseconds and synchronises the GPU.
+    Evidence:
+        The step that loses most.
+    Fix:
+        Pad to the shapes that are captured, or capture all shapes before the first step.
+    Limits:
+        At least three steps, most of which launch graphs. Captures are seen where the trace has the runtime's calls
+        (cudaStreamBeginCapture, cudaGraphInstantiate).
+    """
+
+    id: ClassVar[str] = "cuda-graph-breaks"
+    subject: ClassVar[str] = "Capturing again or launching without the CUDA graph"
+    of_every_program: ClassVar[bool] = True
+    refines: ClassVar[tuple[str, ...]] = (
+        "straggler", "load-imbalance", "op-stall", "host-stall", "launch-bound", "slow-step",
+    )  # fmt: skip
+
+    min_cost: float = threshold(*limits.LAUNCHES)
+
+    def check(self, *, frame: Frame, whatif: WhatIf, compiled: CompiledWork, places: Places) -> Result:
+        launches = compiled.graph_launches
+        usual = lower_median(launches.T)[:, None]
+        if not usual.any():
+            return Clear("These steps launch no CUDA graphs, or most of them do not.")
+        if not whatif.plays:
+            return NotApplicable("Steps cannot be replayed, so it is not known what steps without a graph cost.")
+        if len(frame.steps) < _FEWEST_STEPS:
+            return NotApplicable("Fewer than three steps cannot show which of them lacks its graph.")
+        eager, captures = launches < usual, compiled.captures > 0
+        odd = eager | captures
+        if not odd.any():
+            return Clear("Every step launches its CUDA graphs, and none captures one.")
+        work = whatif.host_ns(CpuTime.WORK)
+        typical = np.where(odd, 0, work).sum(axis=1) / np.maximum((~odd).sum(axis=1), 1)
+        excess = np.maximum(work - typical[:, None], 0) * odd
+        removed = np.maximum(excess, compiled.capture_ns * odd).astype(np.int64)
+        change = Change(host=shares(whatif, removed))
+        cost = whatif.cost_ns(change)
+        if cost < self.min_cost * frame.step_ns:
+            return Clear(f"Steps without their CUDA graph cost {wording.ms(cost)} a step.")
+        ranks, steps = np.flatnonzero(odd.any(axis=1)), np.flatnonzero(odd.any(axis=0))
+        cause = "capture" if compiled.capture_ns[odd].sum() * 2 > removed.sum() else "eager"
+        rank, step = (int(index) for index in np.unravel_index(int(removed.argmax()), removed.shape))
+        numbers = frame.rank_numbers(ranks)
+        on = "" if len(ranks) == len(frame.ranks) else f" on {wording.ranks(numbers)}"
+        return Fault(
+            change=change,
+            ranks=numbers,
+            steps=tuple(frame.steps[steps].tolist()),
+            cause=cause,
+            subject=_SUBJECTS[cause],
+            confidence="high" if len(steps) > 1 else "medium",
+            title=f"{_WHAT[cause]} in {wording.steps_seen(len(steps), len(frame.steps))}{on}.",
+            why=f"The CPU works up to {wording.ms(float(removed.max()))} longer in such a step. {_WHY[cause]}",
+            fix=_FIX,
+            evidence=(places.window(rank, step, "The step that loses most."),),
+        )
+
+
+#: Of two steps none is odd.
+_FEWEST_STEPS = 3
+_SUBJECTS = {"capture": "Capturing a CUDA graph again", "eager": "Launching without the CUDA graph"}
+_WHAT = {
+    "capture": "A CUDA graph is captured again",
+    "eager": "Kernels are launched one by one instead of in the CUDA graph",
+}
+_WHY = {
+    "capture": "A new shape or address makes the graph invalid, and the program captures another.",
+    "eager": "No graph was captured for the shapes of these steps.",
+}
+_FIX = """\
+Pad inputs to the shapes that are captured, keep them in the same tensors, or capture every shape before the first step.
+
+for length in (512, 1024, 2048):                 # all lengths that batches are padded to
+    step(example(length))
+torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True"""

@@ -1,0 +1,85 @@
+"""See `GraphBreaks`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.digest.model import CompiledWork, CpuTime
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.findings import Measurement
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import limits
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.host_work import shares
+
+
+@dataclass(frozen=True)
+class GraphBreaks(Rule):
+    """A compiled function is broken in parts, between which the CPU waits for the GPU.
+
+    What:
+        Gaps between two compiled regions of different code on one thread, in which the CPU waits for the GPU: it reads
+        a value (`.item()`, `if tensor:`, printing), which torch.compile cannot compile. The cost is what the steps save
+        without these gaps.
+    Why:
+        The GPU has run all that was launched when the CPU goes on, and idles until the next region launches. Kernels
+        cannot be fused over the gap.
+    Evidence:
+        The step with the longest such gaps.
+    Fix:
+        Leave the value on the GPU (`torch.where`), or read it after the compiled function.
+    Limits:
+        Breaks without a wait look like two compiled modules in a row, and are not counted. Needs the names of compiled
+        regions of PyTorch 2.5 and later (`Torch-Compiled Region: 0/0`).
+    """
+
+    id: ClassVar[str] = "graph-breaks"
+    subject: ClassVar[str] = "Waiting at graph breaks of torch.compile"
+    of_every_program: ClassVar[bool] = True
+    refines: ClassVar[tuple[str, ...]] = ("host-sync", "launch-bound")
+
+    min_cost: float = threshold(*limits.LAUNCHES)
+
+    def check(self, *, frame: Frame, whatif: WhatIf, compiled: CompiledWork, places: Places) -> Result:
+        gaps = compiled.break_ns
+        if not gaps.any():
+            return Clear("No wait for the GPU lies between two compiled regions.")
+        if not whatif.plays:
+            return NotApplicable("Steps cannot be replayed, so it is not known what graph breaks cost.")
+        waits = compiled.break_sync_ns
+        # How long a sync takes depends on the device: it is removed by its share of the step's syncs.
+        of_syncs = waits / np.maximum(compiled.sync_ns, 1)
+        change = Change(host={**shares(whatif, gaps - waits), CpuTime.SYNC: of_syncs})
+        cost = whatif.cost_ns(change)
+        if cost < self.min_cost * frame.step_ns:
+            return Clear(f"Graph breaks cost {wording.ms(cost)} a step.")
+        ranks, steps = np.flatnonzero(gaps.any(axis=1)), np.flatnonzero(gaps.any(axis=0))
+        rank, step = (int(index) for index in np.unravel_index(int(gaps.argmax()), gaps.shape))
+        each = float(compiled.breaks.sum()) / compiled.breaks.size
+        return Fault(
+            change=change,
+            ranks=frame.rank_numbers(ranks),
+            steps=tuple(frame.steps[steps].tolist()),
+            cause=None,
+            confidence="high" if len(steps) > 1 else "medium",
+            title=f"Graph breaks end compiled regions, and the CPU waits for the GPU: {each:.1f} a step.",
+            why=f"Between the regions before and after a break the CPU spends {wording.ms(float(gaps.mean()))} a step, "
+            f"{wording.ms(float(waits.mean()))} of it waiting.",
+            fix=_FIX,
+            evidence=(places.window(rank, step, "The step with the longest gaps between compiled regions."),),
+            measurements=(Measurement("graph breaks", each, "1", frame.rank_numbers(ranks), frame.all_steps),),
+        )
+
+
+_FIX = """\
+Find the breaks, and keep their values on the GPU: torch.where in place of `if tensor:`, no .item() and no print in \
+the compiled function.
+
+TORCH_LOGS=graph_breaks torchrun ...             # says which line breaks
+model = torch.compile(model, fullgraph=True)     # fails at the first break"""

@@ -1,0 +1,29 @@
+"""A stretch of the host's time as a change: which share of each kind of host time it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.trace.model import Floats, Ints
+
+#: What the host's time goes to that is neither waiting nor the DataLoader's, in the order in which long work is taken.
+WORK = (CpuTime.OP_STALL, CpuTime.STALL, CpuTime.ALLOC, CpuTime.WORK)
+
+
+def shares(whatif: WhatIf, host_ns: Ints, kinds: Sequence[CpuTime] = WORK) -> Mapping[CpuTime, Floats]:
+    """The shares of some kinds of host time, taken one after the other, that sum to `host_ns`, shape (R, S).
+
+    Less where the host has not spent as much on these kinds.
+    """
+    left, found = host_ns.astype(np.float64), {}
+    for kind in kinds:
+        spent = whatif.host_ns(kind)
+        taken = np.minimum(left, spent)
+        if taken.any():
+            found[kind] = taken / np.maximum(spent, 1)
+        left = left - taken
+    return found

@@ -1,0 +1,56 @@
+"""Steps that lack their CUDA graph, or capture it again, are found with their cost."""
+
+from __future__ import annotations
+
+import pytest
+from traces import finding, in_row, outcome, ranks
+
+RULE = "cuda-graph-breaks"
+GRAPH = """
+    rank# step     |1
+          host     [graph]
+          autograd        [bwd]
+          gpu       [graph*20............]
+          nccl                            [ar..]
+"""
+CAPTURES = """
+    rank# step     |1
+          host     [capture.........................][graph]
+          autograd                                          [bwd]
+          gpu                                         [graph*20............]
+          nccl                                                              [ar..]
+"""
+EAGER = """
+    rank# step     |1
+          host     [k1..][k2..][k3..][k4..][k5..][k6..][k7..][k8..]
+          autograd                                                 [bwd]
+          gpu       [k1] [k2]  [k3]  [k4]  [k5]  [k6]  [k7]  [k8]
+          nccl                                                          [ar..]
+"""
+
+
+def job_of(odd: str, *, at: tuple[int, ...] = (2, 4), steps: int = 5) -> str:
+    """Steps of two ranks, of which some are drawn as `odd`; steps count from 1."""
+    return in_row(*(ranks(*[odd if step in at else GRAPH] * 2, steps=1) for step in range(1, steps + 1)))
+
+
+def test_a_graph_that_is_captured_again_is_found_with_its_cost() -> None:
+    found = finding(RULE, job_of(CAPTURES))
+    assert (found.steps, found.ranks, found.cause) == ((2, 4), (0, 1), "capture")
+    assert found.cost_ms == pytest.approx(34 * 2 / 5, rel=0.1)
+    assert found.title == "A CUDA graph is captured again in 2 of 5 steps."
+
+
+def test_steps_that_fall_back_to_single_launches_are_found_with_their_cost() -> None:
+    found = finding(RULE, job_of(EAGER))
+    assert (found.steps, found.cause) == ((2, 4), "eager")
+    assert found.cost_ms > 3
+    assert found.title.startswith("Kernels are launched one by one instead of in the CUDA graph in 2 of 5 steps")
+
+
+def test_steps_that_all_launch_their_graph_are_clear() -> None:
+    assert outcome(RULE, job_of(GRAPH)).reason == "Every step launches its CUDA graphs, and none captures one."
+
+
+def test_jobs_without_graphs_are_clear() -> None:
+    assert outcome(RULE, ranks(EAGER, EAGER)).status == "clear"

@@ -1,0 +1,39 @@
+"""Graph breaks whose gaps wait for the GPU are found with their cost."""
+
+from __future__ import annotations
+
+import pytest
+from traces import finding, outcome, ranks, step_ms
+
+RULE = "graph-breaks"
+OPTIONS = {"names": {f"aten::region{code}": f"Torch-Compiled Region: {code}/0" for code in range(2)}}
+FAULTY = """
+    rank# step     |1
+          host     [region0][item.......]     [region1]
+          autograd                                     [bwd]
+          gpu       [region0............]      [region1....][bwd.......]
+          nccl                                                 [ar...]
+"""
+#: Two modules that are compiled each, one after the other.
+HEALTHY = """
+    rank# step     |1
+          host     [region0][region1]
+          autograd                   [bwd]
+          gpu       [region0............][region1....][bwd.......]
+          nccl                                           [ar...]
+"""
+
+
+def test_a_break_that_waits_for_the_gpu_is_found_with_its_cost() -> None:
+    found = finding(RULE, ranks(FAULTY, FAULTY), **OPTIONS)
+    assert found.cost_ms == pytest.approx(step_ms(ranks(FAULTY, FAULTY)) - step_ms(ranks(HEALTHY, HEALTHY)), rel=0.25)
+    assert found.title == "Graph breaks end compiled regions, and the CPU waits for the GPU: 1.0 a step."
+
+
+def test_compiled_modules_in_a_row_are_clear() -> None:
+    assert outcome(RULE, ranks(HEALTHY, HEALTHY), **OPTIONS).status == "clear"
+
+
+def test_the_same_region_again_is_no_break() -> None:
+    names = {f"aten::region{code}": "Torch-Compiled Region: 0/0" for code in range(2)}
+    assert outcome(RULE, ranks(FAULTY, FAULTY), names=names).status == "clear"

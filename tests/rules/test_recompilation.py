@@ -1,0 +1,77 @@
+"""Compiling within steps is found with its cost, on the rank that compiles."""
+
+from __future__ import annotations
+
+import pytest
+from traces import finding, in_row, job, outcome, ranks, step_ms
+
+from tb_ddp_doctor import engine
+
+RULE = "recompilation"
+OPTIONS = {
+    "names": {
+        "aten::compile": "_compile.compile_inner (dynamo_timed)",
+        "aten::tune": "CachingAutotuner.benchmark_all_configs (dynamo_timed)",
+    }
+}
+USUAL = """
+    rank# step     |1
+          host     [fwd..]
+          autograd        [bwd.......]
+          gpu      [fwd..........][bwd.]
+          nccl                [ar......]
+"""
+COMPILES = """
+    rank# step     |1
+          host     [compile...............................][fwd..]
+          autograd                                                [bwd.......]
+          gpu                                              [fwd..........][bwd.]
+          nccl                                                        [ar......]
+"""
+WAITS = """
+    rank# step     |1
+          host     [fwd..]
+          autograd        [bwd.......]
+          gpu      [fwd..........][bwd.]
+          nccl                [ar..............................................]
+"""
+
+
+def job_of(odd: list[str], *, at: tuple[int, ...] = (2, 4), steps: int = 5) -> str:
+    """Steps of two ranks, of which some are drawn as `odd`; steps count from 1."""
+    return in_row(*(ranks(*(odd if step in at else [USUAL] * 2), steps=1) for step in range(1, steps + 1)))
+
+
+def test_a_rank_that_compiles_alone_is_named_with_what_the_others_wait() -> None:
+    found = finding(RULE, job_of([WAITS, COMPILES]), **OPTIONS)
+    assert (found.ranks, found.steps, found.cause) == ((1,), (2, 4), "recompile")
+    slower_ms = step_ms(job_of([WAITS, COMPILES])) - step_ms(job_of([USUAL, USUAL]))
+    assert found.cost_ms == pytest.approx(slower_ms, rel=0.02)
+    assert found.title == "Rank 1 compiles within 2 of 5 steps, for up to 40.0 ms while the other ranks wait."
+
+
+def test_the_compiling_rank_is_the_verdict_and_no_straggler_of_unknown_cause() -> None:
+    diagnosis = engine.examine(job(job_of([WAITS, COMPILES]), **OPTIONS))
+    assert diagnosis.verdict == RULE
+    assert diagnosis.findings[0].ranks == (1,)
+    assert all(one.rule != "straggler" for one in diagnosis.findings if one.severity != "info")
+
+
+def test_all_ranks_that_compile_are_found_together() -> None:
+    found = finding(RULE, job_of([COMPILES, COMPILES]), **OPTIONS)
+    assert found.ranks == (0, 1)
+    assert found.title.startswith("The job compiles within 2 of 5 steps, for up to 40.0 ms.")
+
+
+def test_autotuning_in_later_steps_has_its_own_advice() -> None:
+    found = finding(RULE, job_of([COMPILES.replace("compile", "tune...")] * 2), **OPTIONS)
+    assert found.cause == "autotune"
+    assert "TORCHINDUCTOR_CACHE_DIR" in found.fix
+
+
+def test_steps_without_compiling_are_clear() -> None:
+    assert outcome(RULE, job_of([USUAL, USUAL]), **OPTIONS).reason == "Nothing is compiled in these steps."
+
+
+def test_a_long_op_that_does_not_compile_is_not_taken_for_it() -> None:
+    assert outcome(RULE, job_of([WAITS, COMPILES])).status == "clear"
