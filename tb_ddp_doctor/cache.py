@@ -1,4 +1,5 @@
-"""What was made of trace files, kept between runs: heads, columns and digests, in the user's cache directory.
+"""What was made of trace files, kept between runs: heads, columns and digests, in the user's cache directory. Parts of
+a job's step times as well.
 
 An entry is named for the file's path, size and modification time and for the version of what it holds, so a changed
 file or a newer doctor finds nothing and writes anew. Entries are written to a temporary file and renamed, so that
@@ -26,6 +27,7 @@ from tb_ddp_doctor.digest.valid import InvalidError, check
 from tb_ddp_doctor.discover.files import digested_trace
 from tb_ddp_doctor.discover.head import Head, peek, source
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
+from tb_ddp_doctor.history.windows import Part
 from tb_ddp_doctor.storage.cache_directory import MAX_BYTES
 from tb_ddp_doctor.storage.column_file import StoreError, dump, layout, load
 from tb_ddp_doctor.storage.paths import FilePath, identity
@@ -36,15 +38,15 @@ from tb_ddp_doctor.version import __version__
 #: Entries younger than this are not removed, whatever their size: another process may be about to use them.
 _KEPT_S = 60.0
 #: What entries are called, and what `storage.whole_file` has not finished.
-_OWN_NAME = re.compile(r"[0-9a-f]{64}\.(?:head|columns|digest|answer)|\.new-[0-9a-f]{16}")
+_OWN_NAME = re.compile(r"[0-9a-f]{64}\.(?:head|columns|digest|answer|steps)|\.new-[0-9a-f]{16}")
 #: File beside the entries: the limit, bytes, that they were below when they were last looked at.
 _LIMIT = "limit"
 _log = logging.getLogger(__name__)
 #: Directories that nothing could be kept in, as was said.
 _warned_of: set[Path] = set()
-T = TypeVar("T", Head, RankTrace, RankDigest)
+T = TypeVar("T", Head, RankTrace, RankDigest, Part)
 
-_SUFFIX: dict[type, str] = {Head: "head", RankTrace: "columns", RankDigest: "digest"}
+_SUFFIX: dict[type, str] = {Head: "head", RankTrace: "columns", RankDigest: "digest", Part: "steps"}
 #: The packages and modules whose code makes what is kept, the native library among them.
 _MADE_BY = (
     "nsys",
@@ -52,6 +54,7 @@ _MADE_BY = (
     "discover",
     "trace",
     "digest",
+    "history",
     "storage",
     "workers",
     "findings",
@@ -166,6 +169,17 @@ class Cache(msgspec.Struct, frozen=True):
         kept = self._path(RankTrace, _key(path))
         return None if kept is not None and kept.exists() else trace
 
+    def part(self, key: str) -> Part | None:
+        """A part of a job's step times, if it is kept."""
+        return self._load(Part, key, checked=False)
+
+    def keep_part(self, part: Part, key: str) -> None:
+        """Keep a part of a job's step times."""
+        path = self._path(Part, key)
+        if path is not None:
+            with contextlib.suppress(OSError, UnicodeEncodeError):
+                _write(part, _version(Part), path)
+
     def warn_unless_kept(self, paths: Collection[FilePath]) -> None:
         """Say, once, that nothing is kept, where that is so of all traces that were just read."""
         # A path that is no UTF-8 is never kept, nor what a digest file holds.
@@ -272,7 +286,7 @@ def read_digest(path: Path) -> RankDigest:
     return replace(found, file=str(path), warnings=warnings)
 
 
-def _write(value: Head | RankTrace | RankDigest, version: str, path: Path) -> None:
+def _write(value: Head | RankTrace | RankDigest | Part, version: str, path: Path) -> None:
     with written_whole(path) as file:
         dump(value, version, file)
 

@@ -15,6 +15,7 @@ from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.history import blocks
 from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.grid import step_grid
+from tb_ddp_doctor.history.job import of_grid
 from tb_ddp_doctor.history.levels import levels
 from tb_ddp_doctor.history.rare import of_period, period
 from tb_ddp_doctor.history.read import Phase, RankHistory, Stretch, history_files, read_history
@@ -48,7 +49,7 @@ def history(rank: int, node: str, stretch: Stretch, with_busy: bool = True) -> R
 def summary(files: list[RankHistory]) -> Summary:
     grid = step_grid(files)
     assert grid is not None
-    return summarise(grid)
+    return summarise(of_grid(grid))
 
 
 def said(event: Event) -> tuple[str, str, tuple[int, ...], int, int]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
 
 from tb_ddp_doctor.capture.directory import capture_folders
 from tb_ddp_doctor.commands.output import complain, print_json
-from tb_ddp_doctor.history.grid import step_grid
-from tb_ddp_doctor.history.read import RankHistory, history_files, read_history
+from tb_ddp_doctor.commands.runs import cache_of
 from tb_ddp_doctor.history.summary import summarise
+from tb_ddp_doctor.history.windows import read_job
 from tb_ddp_doctor.report.history import HistoryAnswer, history_lines, nearest, openmetrics, webhook_line
+from tb_ddp_doctor.workers.pool import CrashError
 
 
 def run(options: argparse.Namespace, errors: Console) -> int:
@@ -22,12 +22,20 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     logdir = Path(options.logdir)
     if not logdir.is_dir():
         raise ValueError(f"There is no folder {logdir}: name the one that the job gave its Doctor.")
-    grid = step_grid(_read(logdir, errors), since=options.since)
-    if grid is None:
+    cache = cache_of(options)
+    try:
+        job, problems = read_job(logdir, cache, options.since)
+    except CrashError as error:
+        complain(errors, f"{logdir} cannot be read: {error}")
+        return 2
+    cache.trim()
+    for problem in problems:
+        complain(errors, problem)
+    if job is None:
         since = "" if options.since is None else f" from step {options.since} on"
         complain(errors, f"{logdir} has no step times{since}: Doctor(LOGDIR, history=True) records them.")
         return 2
-    summary = summarise(grid)
+    summary = summarise(job)
     starts = [logdir, *sorted(folder for folder in logdir.iterdir() if folder.is_dir() and not folder.is_symlink())]
     captures = {folder.step: str(folder.path) for start in starts for folder in capture_folders(start)}
     near = tuple(nearest(event, captures) for event in summary.events)
@@ -42,17 +50,3 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         sys.stdout.write("\n".join([*history_lines(answer, options.gpu_hour), ""]))
     limit = options.fail_on
     return int(limit is not None and any(event.cost_share * 100 >= limit for event in summary.events))
-
-
-def _read(logdir: Path, errors: Console) -> Iterator[RankHistory]:
-    """All files that can be read; the others are named."""
-    for file in history_files(logdir):
-        try:
-            history = read_history(file)
-        except OSError as error:
-            complain(errors, f"{file} cannot be read ({error.strerror or error}).")
-            continue
-        if history is None:
-            complain(errors, f"{file} holds no step times, or its first 128 bytes are damaged.")
-        else:
-            yield history

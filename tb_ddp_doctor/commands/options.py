@@ -219,7 +219,8 @@ def parser() -> argparse.ArgumentParser:
         help="wait so long for all ranks (default: %(default)g)",
     )
     history = commands.add_parser(
-        "history", help="say what changed in the hours of a job, when and on which rank, from the time of every step"
+        "history",
+        help="say what changed in the hours of a job, when and on which rank, from the time of every step",
     )
     history.add_argument("logdir", help="the log directory that the job gave its Doctor(history=True)")
     shape = history.add_mutually_exclusive_group()
@@ -240,6 +241,7 @@ def parser() -> argparse.ArgumentParser:
     history.add_argument(
         "--gpu-hour", type=number("a price"), metavar="PRICE", help="what a GPU costs an hour: also show money"
     )
+    _add_cache_options(history)
     explain = commands.add_parser("explain", help="explain a rule or a term of the diagnosis")
     explain.add_argument(
         "term", nargs="?", help="a rule, such as host-sync, or a term, such as busbw (default: list all)"

@@ -12,15 +12,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.history.grid import StepGrid
 from tb_ddp_doctor.history.levels import LEAST_SHARE, LEAST_T, Levels, fitted, largest_t, levels, noise
 from tb_ddp_doctor.history.over_ranks import lower_median
-from tb_ddp_doctor.history.rare import Outliers, of_period, outliers, period
+from tb_ddp_doctor.history.pyramid import Pyramid, compared_bins
+from tb_ddp_doctor.history.rare import LongSteps, of_bins, of_period, period
 
 #: Shifts up and down again of sizes within this share of each other are one event with an end.
 _SAME_SIZE = 0.3
-#: Columns whose maxima over ranks are taken at once.
-_COLUMNS = 8192
 
 Kind = Literal["change", "drift", "period", "outliers"]
 Level = Literal["job", "node", "rank"]
@@ -54,38 +52,39 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     cost_share: float
 
 
-def events(grid: StepGrid, median_us: float, max_us: NDArray[Any]) -> tuple[Event, ...]:
-    """All events, most costly first. `median_us` is the job's median step, `max_us` the largest busy time of each."""
-    found = _Events(grid, median_us, max_us)
-    medians = np.stack([grid.bins(row) for row in grid.busy_us])
+def events(pyramid: Pyramid, median_us: float) -> tuple[Event, ...]:
+    """All events, most costly first. `median_us` is the job's median step."""
+    medians, width = compared_bins(pyramid)
+    found = _Events(pyramid, median_us, medians, width)
     if medians.shape[1] and not np.isnan(medians).all():
-        found.add_levels(medians)
-        found.add_rare(medians)
+        found.add_levels()
+        found.add_rare()
     return tuple(sorted(found.events, key=lambda event: -abs(event.cost_s)))
 
 
 class _Events:
     """The events of a job that were found so far."""
 
-    def __init__(self, grid: StepGrid, median_us: float, max_us: NDArray[Any]) -> None:
-        self._grid = grid
-        self._count = grid.busy_us.shape[1]
+    def __init__(self, pyramid: Pyramid, median_us: float, medians: NDArray[Any], width: int) -> None:
+        self._job = pyramid
+        self._count = len(pyramid.steps.length_us)
         self._median_us = median_us
-        self._max_us = max_us
+        #: Of the bins that are compared, shape (R, B), and the steps of a bin.
+        self._medians, self._width = medians, width
         self.events: list[Event] = []
 
-    def add_levels(self, medians: NDArray[Any]) -> None:
+    def add_levels(self) -> None:
         """Changes and drift of the job, then of nodes beside the job, then of ranks beside their node."""
-        grid = self._grid
+        job, medians = self._job, self._medians
         least = LEAST_SHARE * self._median_us
         usual = _filled(lower_median(medians))
-        everyone = np.arange(len(grid.ranks))
+        everyone = np.arange(len(job.ranks))
         self._add_levels("job", everyone, levels(usual, least))
         beside = np.stack([_filled(row) for row in medians - usual])
-        if not grid.is_busy or len(grid.ranks) < 2:
+        if not job.is_busy or len(job.ranks) < 2:
             return
         by_node: dict[str, list[int]] = {}
-        for row, node in enumerate(grid.nodes):
+        for row, node in enumerate(job.nodes):
             by_node.setdefault(node, []).append(row)
         if len(by_node) > 1:
             for rows in by_node.values():
@@ -99,11 +98,11 @@ class _Events:
             self._add_levels("rank", np.array([row]), levels(beside[row], least))
 
     def _add_levels(self, level: Level, rows: NDArray[Any], found: Levels) -> None:
-        width = self._grid.bin_steps
+        width = self._width
         if found.slope:
             total = found.slope * self._count / width
             ramp = total * np.arange(self._count) / self._count
-            self._add("drift", level, rows, 0, self._count, total, cost_us=self._without(rows, ramp))
+            self._add("drift", level, rows, 0, self._count, total, cost_us=self._without(level, rows, ramp))
         shifts = list(found.shifts)
         while shifts:
             shift = shifts.pop(0)
@@ -116,32 +115,30 @@ class _Events:
             first, end = shift.at * width, self._count if back is None else back.at * width
             added = np.zeros(self._count)
             added[first:end] = shift.height
-            self._add("change", level, rows, first, end, shift.height, cost_us=self._without(rows, added))
+            self._add("change", level, rows, first, end, shift.height, cost_us=self._without(level, rows, added))
 
-    def _without(self, rows: NDArray[Any], added_us: NDArray[Any]) -> NDArray[Any]:
-        """How much longer each step is for what was added to these ranks, µs, shape (N,)."""
-        if len(rows) == len(self._grid.ranks):
+    def _without(self, level: Level, rows: NDArray[Any], added_us: NDArray[Any]) -> NDArray[Any]:
+        """How much longer each step is for what was added to all ranks, a node or a rank, µs, shape (N,)."""
+        if len(rows) == len(self._job.ranks):
             return added_us
-        busy = self._grid.busy_us
-        others = np.setdiff1d(np.arange(len(busy)), rows)
-        columns = np.flatnonzero(added_us)
-        cost = np.zeros(self._count)
-        for at in range(0, len(columns), _COLUMNS):
-            part = columns[at : at + _COLUMNS]
-            part_busy = busy[:, part[0] : part[-1] + 1][:, part - part[0]]
-            fixed = np.fmax(
-                np.fmax.reduce(part_busy[others], axis=0), np.fmax.reduce(part_busy[rows], 0) - added_us[part]
-            )
-            cost[part] = np.nan_to_num(self._max_us[part] - fixed)
-        return cost
+        steps = self._job.steps
+        others_us = steps.other_node_us if level == "node" else steps.second_us
+        largest_us = steps.largest_us.astype(np.float64)
+        is_slowest = np.isin(steps.largest_row, rows)
+        # Where another rank is the slowest, it hides what these lost. What they gained would have made the step longer
+        # where they would have been the slowest without: by their usual busy time, of single steps it is not kept.
+        usual_us = of_bins(np.fmax.reduce(self._medians[rows], axis=0), self._width, self._count)
+        own_us = np.where(is_slowest, largest_us, np.where(added_us < 0, usual_us, -np.inf)) - added_us
+        fixed_us = np.where(is_slowest, np.fmax(others_us, own_us), np.fmax(largest_us, own_us))
+        result: NDArray[Any] = np.nan_to_num(largest_us - fixed_us)
+        return result
 
-    def add_rare(self, medians: NDArray[Any]) -> None:
-        """Periods of the job and of ranks, then what the other outliers have in common."""
-        grid = self._grid
-        found = outliers(grid.busy_us, medians, grid.bin_steps, self._median_us)
+    def add_rare(self) -> None:
+        """Periods of the job and of ranks, then what the other long steps have in common."""
+        found = self._job.long_steps
         if not len(found.rows):
             return
-        found = self._periods_of_ranks(found) if grid.is_busy else found
+        found = self._periods_of_ranks(found) if self._job.is_busy else found
         while len(found.rows):
             every = period(np.unique(found.columns))
             if every is None:
@@ -152,7 +149,7 @@ class _Events:
         if len(found.rows):
             self._other_outliers(found)
 
-    def _periods_of_ranks(self, found: Outliers) -> Outliers:
+    def _periods_of_ranks(self, found: LongSteps) -> LongSteps:
         """Add the periods that each rank has for itself, of equal length in one event; returns the other outliers."""
         by_period: dict[int, list[NDArray[Any]]] = {}
         for row in np.unique(found.rows):
@@ -168,12 +165,12 @@ class _Events:
             left &= ~chosen
         return found.where(left)
 
-    def _other_outliers(self, found: Outliers) -> None:
+    def _other_outliers(self, found: LongSteps) -> None:
         """One event for each rank or node that most have in common, and one for the rest."""
-        nodes = np.array(self._grid.nodes)
+        nodes = np.array(self._job.nodes)
         columns = len(np.unique(found.columns))
         rows, counts = np.unique(found.rows, return_counts=True)
-        shared = len(found.rows) > 2 * columns or not self._grid.is_busy
+        shared = len(found.rows) > 2 * columns or not self._job.is_busy
         common = [] if shared else [found.rows == row for row in rows[counts >= max(0.5 * columns, 5)]]
         if not shared and not common:
             common = [
@@ -189,21 +186,31 @@ class _Events:
         if len(np.unique(found.columns[left])) >= 3:
             self._add_outliers("outliers", found.where(left), None)
 
-    def _add_outliers(self, kind: Kind, found: Outliers, every: int | None) -> None:
+    def _add_outliers(self, kind: Kind, found: LongSteps, every: int | None) -> None:
         rows = np.unique(found.rows)
-        columns, place = np.unique(found.columns, return_inverse=True)
-        busy = self._grid.busy_us[:, columns].copy()
-        busy[found.rows, place] -= found.excess_us
+        columns = np.unique(found.columns)
         cost = np.zeros(self._count)
-        cost[columns] = np.nan_to_num(self._max_us[columns] - np.fmax.reduce(busy, axis=0))
-        nodes = {self._grid.nodes[row] for row in rows}
+        cost[columns] = self._excess_of(found, columns)
+        nodes = {self._job.nodes[row] for row in rows}
         # Of a job whose ranks all have them in the same steps.
-        level: Level = "rank" if self._grid.is_busy and len(found.rows) < 2 * len(columns) else "job"
-        if level == "rank" and len(rows) > 1 and len(nodes) == 1 and len(set(self._grid.nodes)) > 1:
+        level: Level = "rank" if self._job.is_busy and len(found.rows) < 2 * len(columns) else "job"
+        if level == "rank" and len(rows) > 1 and len(nodes) == 1 and len(set(self._job.nodes)) > 1:
             level = "node"
         first, end = int(columns[0]), int(columns[-1]) + 1
         size = float(np.median(found.excess_us))
         self._add(kind, level, rows, first, end, size, cost_us=cost, every=every, times=len(columns))
+
+    def _excess_of(self, found: LongSteps, columns: NDArray[Any]) -> NDArray[Any]:
+        """How much longer these steps of the job are since those of ranks are long, µs."""
+        steps, every = self._job.steps, self._job.long_steps
+        numbers = every.rows * self._count + every.columns
+        others = every.where(
+            np.isin(every.columns, columns) & ~np.isin(numbers, found.rows * self._count + found.columns)
+        )
+        fixed_us = steps.regular_us[columns].astype(np.float64)
+        np.fmax.at(fixed_us, np.searchsorted(columns, others.columns), others.busy_us)
+        result: NDArray[Any] = np.nan_to_num(steps.largest_us[columns] - fixed_us)
+        return result
 
     def _add(
         self,
@@ -218,19 +225,18 @@ class _Events:
         every: int | None = None,
         times: int | None = None,
     ) -> None:
-        grid = self._grid
-        known = ~np.isnan(grid.step_us)
-        cost_s = float(cost_us[known].sum(dtype=np.float64)) / 1e6
-        steps_s = float(np.nansum(grid.step_us, dtype=np.float64)) / 1e6
-        nodes = {grid.nodes[row] for row in rows}
+        job, length_us = self._job, self._job.steps.length_us
+        cost_s = float(cost_us[~np.isnan(length_us)].sum(dtype=np.float64)) / 1e6
+        steps_s = float(np.nansum(length_us, dtype=np.float64)) / 1e6
+        nodes = {job.nodes[row] for row in rows}
         self.events.append(
             Event(
                 kind=kind,
                 level=level,
-                ranks=tuple(grid.ranks[rows].tolist()),
+                ranks=tuple(job.ranks[rows].tolist()),
                 node=nodes.pop() if len(nodes) == 1 and level != "job" else None,
-                first_step=grid.first_step + first,
-                last_step=grid.first_step + end - 1,
+                first_step=job.first_step + first,
+                last_step=job.first_step + end - 1,
                 begin_s=self._when(first),
                 end_s=self._when(end - 1),
                 added_ms=added_us / 1000,
@@ -244,9 +250,9 @@ class _Events:
 
     def _when(self, column: int) -> float:
         """When a step began, s since 1970; of one that was not timed, when the next one did."""
-        known = np.flatnonzero(self._grid.begins_ns)
+        known = np.flatnonzero(self._job.steps.begins_ns)
         at = known[min(int(np.searchsorted(known, column)), len(known) - 1)]
-        return float(self._grid.begins_ns[at]) / 1e9
+        return float(self._job.steps.begins_ns[at]) / 1e9
 
 
 def _filled(series: NDArray[Any]) -> NDArray[Any]:

@@ -57,19 +57,19 @@ class StepGrid(msgspec.Struct, frozen=True):
         """Steps in a bin."""
         return max(_FEWEST_STEPS_A_BIN, -(-int(self.busy_us.shape[1]) // _MOST_BINS))
 
-    def bins(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Medians of values per step, shape (..., N), over whole bins of steps, shape (..., B); NaN where all are."""
-        width = self.bin_steps
-        count = values.shape[-1] // width
-        cut = values[..., : count * width].reshape(*values.shape[:-1], count, width)
-        medians: NDArray[Any] = np.median(cut, axis=-1)
-        holes = np.isnan(medians)
-        if holes.any():
-            # Of an even number of steps the lower median: no mean of two, so that NaN sorts to the end.
-            part = np.sort(cut[holes], axis=-1)
-            known = np.count_nonzero(~np.isnan(part), axis=-1)
-            medians[holes] = np.where(known > 0, part[np.arange(len(part)), np.maximum(known - 1, 0) // 2], np.nan)
-        return medians
+
+def medians_of_bins(values: NDArray[Any], width: int) -> NDArray[Any]:
+    """Medians of values, shape (..., N), over whole bins of `width` values, shape (..., B); NaN where all are."""
+    count = values.shape[-1] // width
+    cut = values[..., : count * width].reshape(*values.shape[:-1], count, width)
+    medians: NDArray[Any] = np.median(cut, axis=-1)
+    holes = np.isnan(medians)
+    if holes.any():
+        # Of an even number of steps the lower median: no mean of two, so that NaN sorts to the end.
+        part = np.sort(cut[holes], axis=-1)
+        known = np.count_nonzero(~np.isnan(part), axis=-1)
+        medians[holes] = np.where(known > 0, part[np.arange(len(part)), np.maximum(known - 1, 0) // 2], np.nan)
+    return medians
 
 
 def step_grid(histories: Iterable[RankHistory], since: int | None = None) -> StepGrid | None:
@@ -91,7 +91,7 @@ def step_grid(histories: Iterable[RankHistory], since: int | None = None) -> Ste
     is_busy = all(map(_is_busy, timed))
     files = [sorted(by_rank[rank], key=lambda file: file.started_ns) for rank in ranks]
     busy, step, begins = _rows(files, first, count, is_busy)
-    restarts, again_s = _restarts(files[0])
+    restarts, again_s = restarts_of(files[0])
     return StepGrid(
         np.array(ranks),
         tuple(each[-1].node for each in files),
@@ -115,16 +115,21 @@ def _rows(
     busy = np.full((len(files), count), np.nan, dtype=np.float32)
     sampled = []
     begins = np.zeros(count, dtype=np.int64)
-    every = -(-len(files) // _SAMPLED_RANKS)
+    asked = set(sampled_rows(len(files)))
     for at, of_rank in enumerate(files):
         length = np.full(count, np.nan, dtype=np.float32)
         for file in of_rank:
             phases = sorted(file.phases)
             for stretch in file.stretches:
-                _place(stretch, first, phases, is_busy, busy[at], length, None if at else begins)
-        if at % every == 0:
+                place(stretch, first, phases, is_busy, busy[at], length, None if at else begins)
+        if at in asked:
             sampled.append(length)
     return busy, lower_median(np.stack(sampled)), begins
+
+
+def sampled_rows(ranks: int) -> range:
+    """The rows of the ranks whose median step is the job's: up to 33, evenly spaced, the first among them."""
+    return range(0, ranks, -(-ranks // _SAMPLED_RANKS))
 
 
 def _axis(timed: Sequence[RankHistory], ranks: int, since: int | None) -> tuple[int, int, int] | None:
@@ -146,7 +151,7 @@ def _is_busy(file: RankHistory) -> bool:
     return known > sum(len(one.steps_us) for one in file.stretches) / 2
 
 
-def _place(
+def place(
     stretch: Stretch,
     first: int,
     phases: Sequence[Phase],
@@ -170,16 +175,17 @@ def _place(
                 times[at] = left if left > 0 else np.nan
     skipped = max(first - stretch.first_step, 0)
     at = stretch.first_step + skipped - first
-    until = at + len(steps_us) - skipped
+    until = min(at + len(steps_us) - skipped, len(busy))
     if until <= at:
         return
-    busy[at:until] = busy_us[skipped:]
-    length[at:until] = steps_us[skipped:]
+    part = slice(skipped, skipped + until - at)
+    busy[at:until] = busy_us[part]
+    length[at:until] = steps_us[part]
     if begins is not None:
-        begins[at:until] = begins_ns[skipped:].astype(np.int64)
+        begins[at:until] = begins_ns[part].astype(np.int64)
 
 
-def _restarts(files: Sequence[RankHistory]) -> tuple[tuple[Restart, ...], float]:
+def restarts_of(files: Sequence[RankHistory]) -> tuple[tuple[Restart, ...], float]:
     """Where one rank's job ended and went on, and the time of its steps that came again, s."""
     found, again_us = [], 0.0
     reached, end_ns = -1, 0

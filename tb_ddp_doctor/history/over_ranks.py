@@ -1,4 +1,4 @@
-"""The largest and the usual of all ranks in each step. R ranks, N steps; NaN where nothing is known."""
+"""The median rank of each step. R ranks, N steps; NaN where nothing is known."""
 
 from __future__ import annotations
 
@@ -6,21 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-#: Columns that are taken at once.
-_COLUMNS = 8192
-
-
-def largest(busy_us: NDArray[Any]) -> NDArray[Any]:
-    """Largest of all ranks in each step, shape (N,); NaN where all are."""
-    result: NDArray[Any] = np.fmax.reduce(busy_us, axis=0).astype(np.float64)
-    return result
-
-
-def usual(busy_us: NDArray[Any]) -> NDArray[Any]:
-    """Lower median of all ranks in each step, shape (N,)."""
-    parts = [lower_median(busy_us[:, at : at + _COLUMNS]) for at in range(0, busy_us.shape[1], _COLUMNS)]
-    return np.concatenate(parts).astype(np.float64)
 
 
 def lower_median(values: NDArray[Any]) -> NDArray[Any]:

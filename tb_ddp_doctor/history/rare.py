@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-#: An outlier is longer than its bin's median by so many robust standard deviations and by this share of a step.
+#: A long step is longer than its bin's median by so many robust standard deviations and by this share of a step.
 _LEAST_SIGMA, _LEAST_SHARE = 8.0, 0.1
 #: A period is seen this often, and in this share of the steps that it should be in.
 _LEAST_TIMES, _LEAST_SEEN = 4, 0.7
@@ -20,31 +21,32 @@ _LAGS, _CANDIDATES = 6, 16
 _RARITY = 1e4
 
 
-class Outliers(NamedTuple):
-    """Long steps, one row each: which row of the grid, which column, and the excess over the bin's median, µs."""
+class LongSteps(msgspec.Struct, frozen=True):
+    """Steps of ranks that are much longer than those around them, an entry each."""
 
-    rows: NDArray[Any]
-    columns: NDArray[Any]
-    excess_us: NDArray[Any]
+    #: Row and column in the job's grid of ranks and steps.
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    #: Busy time beyond the median of the bin, and in all, µs.
+    excess_us: NDArray[np.float32]
+    busy_us: NDArray[np.float32]
 
-    def where(self, mask: NDArray[Any]) -> Outliers:
+    def where(self, mask: NDArray[Any]) -> LongSteps:
         """Those that the mask has."""
-        return Outliers(self.rows[mask], self.columns[mask], self.excess_us[mask])
+        return LongSteps(self.rows[mask], self.columns[mask], self.excess_us[mask], self.busy_us[mask])
 
 
-def outliers(busy_us: NDArray[Any], medians_us: NDArray[Any], bin_steps: int, step_us: float) -> Outliers:
-    """The long steps of all ranks, busy times of shape (R, N), medians of bins of shape (R, B)."""
-    rows, columns, excesses = [], [], []
-    count = busy_us.shape[1]
-    at = np.minimum(np.arange(count) // bin_steps, medians_us.shape[1] - 1)
-    for row, (busy, medians) in enumerate(zip(busy_us, medians_us, strict=True)):
-        excess = busy - medians[at]
-        spread = 1.4826 * np.nanmedian(np.abs(excess)) if not np.isnan(excess).all() else np.inf
-        found = np.flatnonzero(excess > max(_LEAST_SIGMA * spread, _LEAST_SHARE * step_us))
-        rows.append(np.full(len(found), row))
-        columns.append(found)
-        excesses.append(excess[found])
-    return Outliers(np.concatenate(rows), np.concatenate(columns), np.concatenate(excesses))
+def long_steps_of(busy_us: NDArray[Any], medians_us: NDArray[Any], bin_steps: int, step_us: float) -> NDArray[Any]:
+    """Columns of a rank's long steps: busy times of shape (N,), medians of its bins of shape (B,), B at least 1."""
+    excess = busy_us - of_bins(medians_us, bin_steps, len(busy_us))
+    spread = 1.4826 * np.nanmedian(np.abs(excess)) if not np.isnan(excess).all() else np.inf
+    return np.flatnonzero(excess > max(_LEAST_SIGMA * spread, _LEAST_SHARE * step_us))
+
+
+def of_bins(medians_us: NDArray[Any], bin_steps: int, count: int) -> NDArray[Any]:
+    """The value of its bin for each of `count` steps; of steps after the last whole bin, that of this one."""
+    result: NDArray[Any] = medians_us[np.minimum(np.arange(count) // bin_steps, len(medians_us) - 1)]
+    return result
 
 
 def period(columns: NDArray[Any]) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,21 @@ _MOST_RANKS, _LAST_STEP = 1 << 22, 1 << 50
 
 #: A block begins within this of the end of the one before it where no time lies between: each has whole µs.
 _SAME_TIME_NS = 10_000
-#: First step, begin in ns, rows, whether it has the second column, payload.
-_Block: TypeAlias = tuple[int, int, int, int, memoryview]
+#: Bytes that are read at once, and of a block's payload: the writer keeps a million steps at most.
+_FIRST_PIECE, _PIECE, _MOST_BYTES = 1 << 16, 1 << 20, 1 << 24
+#: Bytes of blocks whose checksum does not fit: of more, the rest of the file is left out. They take a second.
+_MOST_BELIEVED = 1 << 30
+
+
+class _Block(NamedTuple):
+    """A block of steps."""
+
+    first_step: int
+    begin_ns: int
+    rows: int
+    #: Whether it has the second column.
+    has_busy: int
+    payload: memoryview
 
 
 class Stretch(NamedTuple):
@@ -85,49 +98,110 @@ def history_files(logdir: Path) -> list[Path]:
 def read_history(path: Path) -> RankHistory | None:
     """All whole blocks of a file; None where it is not a file of step times. Raises OSError."""
     with open_plain(path) as file:
-        data = file.read()
+        head = read_head(file)
+        if head is None:
+            return None
+        portion = read_portion(file, FILE_HEAD_BYTES)
+    return RankHistory(path, *head, portion.stretches, portion.phases, portion.lost_bytes)
+
+
+class Head(NamedTuple):
+    """Whose step times a file has."""
+
+    rank: int
+    world_size: int
+    node: str
+    started_ns: int
+
+
+class Portion(NamedTuple):
+    """The blocks of a part of a file."""
+
+    stretches: list[Stretch]
+    phases: list[Phase]
+    lost_bytes: int
+    #: From which byte on to read later steps: one block before them, whose phases may fall into them.
+    later_at: int
+    #: The first of them, and whether its block says when the rank waits; None where there are none.
+    later_step: int | None
+    later_has_busy: bool
+
+
+def read_head(file: BinaryIO) -> Head | None:
+    """Read the head of a file from its first byte on; None where it is none of a file of step times."""
+    data = file.read(FILE_HEAD_BYTES)
     if len(data) < FILE_HEAD_BYTES:
         return None
     magic, rank, world_size, started_ns, node = FILE_HEAD.unpack(data[: FILE_HEAD.size])
-    (checksum,) = CHECKSUM.unpack(data[FILE_HEAD.size : FILE_HEAD_BYTES])
+    (checksum,) = CHECKSUM.unpack(data[FILE_HEAD.size :])
     if magic != FILE_MAGIC or checksum != zlib.crc32(data[: FILE_HEAD.size]) or not rank < world_size <= _MOST_RANKS:
         return None
+    return Head(rank, world_size, node.rstrip(b"\0").decode("utf-8", "replace"), started_ns)
+
+
+def read_portion(file: BinaryIO, at: int, until: int = _LAST_STEP) -> Portion:
+    """All whole blocks from byte `at` on that begin before step `until`, up to the first that begins later."""
     blocks: list[_Block] = []
     phases: list[Phase] = []
-    lost = 0
-    at = FILE_HEAD_BYTES
-    view = memoryview(data)
-    while at < len(data):
-        end = _read_block(view, at, blocks, phases)
+    lost, believed, piece = 0, 0, _FIRST_PIECE
+    #: Where the last block began that has only earlier steps, and what was lost before it.
+    earlier_at, lost_before, is_later = at, 0, False
+    file.seek(at)
+    data, base, place, is_whole = b"", at, 0, False
+    while True:
+        count = len(blocks)
+        end, claimed = _read_block(memoryview(data), place, blocks, phases)
+        if claimed > len(data) - place and not is_whole:
+            # It goes on in the next piece.
+            more = file.read(piece)
+            data, base, place, is_whole, piece = data[place:] + more, base + place, 0, not more, _PIECE
+            continue
         if end is None:
-            found = data.find(BLOCK_MAGIC, at + 1)
-            end = found if found >= 0 else len(data)
-            lost += end - at
-        at = end
-    name = node.rstrip(b"\0").decode("utf-8", "replace")
-    return RankHistory(path, rank, world_size, name, started_ns, _stretches(blocks), phases, lost)
+            if place >= len(data):
+                break
+            # Many heads that claim much without a checksum that fits: nothing more is looked for.
+            believed += claimed
+            found = data.find(BLOCK_MAGIC, place + 1) if believed < _MOST_BELIEVED else -1
+            is_last = is_whole or believed >= _MOST_BELIEVED
+            end = found if found >= 0 else len(data) if is_last else max(len(data) - len(BLOCK_MAGIC), place + 1)
+            lost += end - place
+        elif len(blocks) > count:
+            is_later = is_later or blocks[-1].first_step + blocks[-1].rows > until
+            if blocks[-1].first_step >= until:
+                later = blocks.pop()
+                return Portion(
+                    _stretches(blocks), phases, lost_before, earlier_at, later.first_step, bool(later.has_busy)
+                )
+            if not is_later:
+                earlier_at, lost_before = base + place, lost
+        place = end
+    if is_later:
+        return Portion(_stretches(blocks), phases, lost_before, earlier_at, until, bool(blocks[-1].has_busy))
+    return Portion(_stretches(blocks), phases, lost, base + place, None, False)
 
 
-def _read_block(data: memoryview, at: int, blocks: list[_Block], phases: list[Phase]) -> int | None:
-    """Add a block's content, and return where it ends; None where no whole block begins there."""
+def _read_block(data: memoryview, at: int, blocks: list[_Block], phases: list[Phase]) -> tuple[int | None, int]:
+    """Add a block's content; returns where it ends, None where no whole one begins there, and the bytes that it has."""
     begin = at + BLOCK_HEAD_BYTES
     if begin > len(data):
-        return None
+        return None, BLOCK_HEAD_BYTES
     magic, kind, columns, rows, first_step, begin_ns, checksum = WHOLE_BLOCK_HEAD.unpack_from(data, at)
     size = payload_bytes(kind, columns, rows)
-    if magic != BLOCK_MAGIC or size is None or begin + size > len(data):
-        return None
+    if magic != BLOCK_MAGIC or size is None or size > _MOST_BYTES:
+        return None, 0
+    if begin + size > len(data):
+        return None, BLOCK_HEAD_BYTES + size
     payload = data[begin : begin + size]
     if checksum != zlib.crc32(payload, zlib.crc32(data[at : begin - CHECKSUM.size])):
-        return None
+        return None, BLOCK_HEAD_BYTES + size
     if kind == STEPS and rows and 0 <= first_step < _LAST_STEP and 0 <= begin_ns < _LATEST_NS:
-        blocks.append((first_step, begin_ns, rows, columns & HAS_BUSY, payload))
+        blocks.append(_Block(first_step, begin_ns, rows, columns & HAS_BUSY, payload))
     elif kind != STEPS:
         for row in np.frombuffer(payload, dtype=PHASE_ROW):
             first, last = int(row["begin_ns"]), int(row["end_ns"])
             if 0 <= first <= last < _LATEST_NS:
                 phases.append(Phase(first, last, row["name"].decode("utf-8", "replace")))
-    return begin + size
+    return begin + size, BLOCK_HEAD_BYTES + size
 
 
 def _stretches(blocks: list[_Block]) -> list[Stretch]:

@@ -7,8 +7,7 @@ import numpy as np
 
 from tb_ddp_doctor.history.account import Account, account
 from tb_ddp_doctor.history.events import Event, events
-from tb_ddp_doctor.history.grid import StepGrid
-from tb_ddp_doctor.history.over_ranks import largest
+from tb_ddp_doctor.history.job import JobHistory
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,30 +34,31 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int
 
 
-def summarise(grid: StepGrid) -> Summary:
+def summarise(job: JobHistory) -> Summary:
     """All events of a job's step times, and the account of its time."""
     with np.errstate(all="ignore"):
-        median_us, max_us = float(np.nanmedian(grid.step_us)), largest(grid.busy_us)
-        all_us = np.nan_to_num(grid.step_us)
-        known = np.flatnonzero(grid.begins_ns)
-        begin_ns, end_ns = int(grid.begins_ns[known[0]]), int(grid.begins_ns[known[-1]])
+        pyramid, steps = job.pyramid, job.pyramid.steps
+        median_us = float(np.nanmedian(steps.length_us))
+        all_us = np.nan_to_num(steps.length_us)
+        known = np.flatnonzero(steps.begins_ns)
+        begin_ns, end_ns = int(steps.begins_ns[known[0]]), int(steps.begins_ns[known[-1]])
         end_ns += int(all_us[known[-1]]) * 1000
         whole_s = max((end_ns - begin_ns) / 1e9, float(all_us.sum(dtype=np.float64)) / 1e6)
         return Summary(
-            ranks=len(grid.ranks),
-            nodes=len(set(grid.nodes)),
+            ranks=len(pyramid.ranks),
+            nodes=len(set(pyramid.nodes)),
             steps=int(np.count_nonzero(all_us)),
-            first_step=grid.first_step + int(known[0]),
-            last_step=grid.first_step + int(known[-1]),
+            first_step=pyramid.first_step + int(known[0]),
+            last_step=pyramid.first_step + int(known[-1]),
             begin_s=begin_ns / 1e9,
             end_s=end_ns / 1e9,
-            names_ranks=grid.is_busy and len(grid.ranks) > 1,
+            names_ranks=pyramid.is_busy and len(pyramid.ranks) > 1,
             median_step_ms=median_us / 1000,
-            p99_step_ms=float(np.nanpercentile(grid.step_us, 99)) / 1000,
-            events=events(grid, median_us, max_us),
-            account=account(grid, whole_s, median_us, max_us),
-            restarts=len(grid.restarts),
-            trained_again=sum(restart.trained_again for restart in grid.restarts),
-            lost_bytes=grid.lost_bytes,
-            left_out=grid.left_out,
+            p99_step_ms=float(np.nanpercentile(steps.length_us, 99)) / 1000,
+            events=events(pyramid, median_us),
+            account=account(job, whole_s, median_us),
+            restarts=len(job.restarts),
+            trained_again=sum(restart.trained_again for restart in job.restarts),
+            lost_bytes=job.lost_bytes,
+            left_out=job.left_out,
         )

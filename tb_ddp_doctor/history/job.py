@@ -1,0 +1,28 @@
+"""A job's hours: the pyramid of its step times, and the time that lies between steps."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tb_ddp_doctor.history.grid import Restart, StepGrid
+from tb_ddp_doctor.history.pyramid import Pyramid, reduced
+from tb_ddp_doctor.history.read import Phase
+
+
+class JobHistory(msgspec.Struct, frozen=True):
+    """All that is summarised and drawn of a job's hours."""
+
+    pyramid: Pyramid
+    phases: tuple[Phase, ...]
+    restarts: tuple[Restart, ...]
+    #: Time of steps that were trained once more later, s.
+    trained_again_s: float
+    #: Bytes of files that belong to no whole block.
+    lost_bytes: int
+    #: Steps before the first of the pyramid, which are too far from it.
+    left_out: int
+
+
+def of_grid(grid: StepGrid) -> JobHistory:
+    """The hours of a job whose step times are all in memory."""
+    return JobHistory(reduced(grid), grid.phases, grid.restarts, grid.trained_again_s, grid.lost_bytes, grid.left_out)
