@@ -59,6 +59,7 @@ _MADE_BY = (
     "workers",
     "findings",
     "step_parts",
+    "view",
     "wording",
 )
 _SOURCES = (".py", ".so", ".dll")
@@ -179,6 +180,29 @@ class Cache(msgspec.Struct, frozen=True):
         if path is not None:
             with contextlib.suppress(OSError, UnicodeEncodeError):
                 _write(part, _version(Part), path)
+
+    def answer(self, key: str) -> bytes | None:
+        """An answer of the tab, if it is kept."""
+        path = self._answer_path(key)
+        try:
+            data = path.read_bytes() if path else b""
+        except OSError:
+            return None
+        checksum, answer = data[: hashlib.sha256().digest_size], data[hashlib.sha256().digest_size :]
+        return answer if checksum == hashlib.sha256(answer).digest() else None
+
+    def keep_answer(self, answer: bytes, key: str) -> None:
+        """Keep an answer of the tab."""
+        path = self._answer_path(key)
+        if path is not None:
+            with contextlib.suppress(OSError), written_whole(path) as file:
+                file.write(hashlib.sha256(answer).digest() + answer)
+
+    def _answer_path(self, key: str) -> Path | None:
+        if self.directory is None:
+            return None
+        name = hashlib.sha256(f"{key}\n{__version__}.{_code()}".encode(errors="surrogateescape")).hexdigest()
+        return self.directory / name[:2] / f"{name}.answer"
 
     def warn_unless_kept(self, paths: Collection[FilePath]) -> None:
         """Say, once, that nothing is kept, where that is so of all traces that were just read."""

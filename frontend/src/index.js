@@ -26,7 +26,7 @@ import { followTheme } from "./theme.js";
 const SHEETS = [
   "theme", "base", "runs", "report", "tabs", "plan", "whatif", "verdict", "costliest", "opportunities", "owners", "cards", "findings",
   "budget", "steps", "states", "widths", "tables", "charts", "memory", "dialogs", "compare", "stuck",
-  "phone", "timeline", "ranks", "calibration", "paper",
+  "phone", "timeline", "ranks", "history", "calibration", "paper",
 ];
 
 export async function render() {

@@ -5,6 +5,7 @@ import { budget } from "./views/budget.js";
 import { communication } from "./views/communication.js";
 import { compare } from "./views/compare.js";
 import { findings } from "./views/findings.js";
+import { history } from "./views/history.js";
 import { memory } from "./views/memory.js";
 import { operators } from "./views/operators.js";
 import { plan } from "./views/plan.js";
@@ -61,7 +62,7 @@ export const TABS = [
   { title: "Communication", question: "Which collectives are exposed, and is a link slow?", views: [communication] },
   { title: "Memory", question: "What fills the memory, and would a larger batch fit?", views: [memory] },
   { title: "Plan", question: "What would more GPUs, other buckets or a faster network bring?", views: [plan] },
-  { title: "History", question: "Is it slower than before?", views: [compare] },
+  { title: "History", question: "Is it slower than before, and since when?", views: [compare, history] },
 ];
 
 export const VIEWS = TABS.flatMap(({ views }) => views);

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tb_ddp_doctor.capture.directory import capture_folders
 from tb_ddp_doctor.commands.output import complain, print_json
 from tb_ddp_doctor.commands.runs import cache_of
 from tb_ddp_doctor.history.summary import summarise
 from tb_ddp_doctor.history.windows import read_job
-from tb_ddp_doctor.report.history import HistoryAnswer, history_lines, nearest, openmetrics, webhook_line
+from tb_ddp_doctor.report.history import HistoryAnswer, Nearest, history_lines, openmetrics, webhook_line
+from tb_ddp_doctor.view.history import captures_of
 from tb_ddp_doctor.workers.pool import CrashError
 
 
@@ -36,9 +36,8 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         complain(errors, f"{logdir} has no step times{since}: Doctor(LOGDIR, history=True) records them.")
         return 2
     summary = summarise(job)
-    starts = [logdir, *sorted(folder for folder in logdir.iterdir() if folder.is_dir() and not folder.is_symlink())]
-    captures = {folder.step: str(folder.path) for start in starts for folder in capture_folders(start)}
-    near = tuple(nearest(event, captures) for event in summary.events)
+    captures = {capture.step: capture.path for capture in captures_of(logdir)}
+    near = tuple(Nearest.of(event, captures) for event in summary.events)
     answer = HistoryAnswer(logdir=str(logdir), summary=summary, nearest_captures=near)
     if options.json:
         print_json(answer)

@@ -34,16 +34,9 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 def account(job: JobHistory, whole_s: float, median_us: float) -> Account:
     """The account of a job that took `whole_s` in all and has a median step of `median_us`."""
-    steps = job.pyramid.steps
-    all_us = np.nan_to_num(steps.length_us).astype(np.float64)
-    steps_s = float(all_us.sum()) / 1e6
-    rare, rare_s = _rare(job.pyramid, all_us, median_us)
-    straggling_us = np.zeros(len(all_us))
-    if job.pyramid.is_busy:
-        straggling_us = np.minimum(np.nan_to_num(steps.largest_us - steps.median_us).astype(np.float64), all_us)
-    straggling_us[rare] = 0
-    straggling_s = float(straggling_us.sum()) / 1e6
-    time_s = {"training": steps_s - rare_s - straggling_s, "stragglers": straggling_s, "rare steps": rare_s}
+    steps_s = float(np.nansum(job.pyramid.steps.length_us, dtype=np.float64)) / 1e6
+    lost_s = {name: float(each.sum()) / 1e6 for name, each in lost_us(job, median_us).items()}
+    time_s = {"training": steps_s - sum(lost_s.values()), **lost_s}
     for phase in job.phases:
         time_s[phase.name] = time_s.get(phase.name, 0.0) + (phase.end_ns - phase.begin_ns) / 1e9
     time_s["restarts"] = sum(restart.begin_ns - restart.end_ns for restart in job.restarts) / 1e9
@@ -57,15 +50,26 @@ def account(job: JobHistory, whole_s: float, median_us: float) -> Account:
     )
 
 
-def _rare(pyramid: Pyramid, all_us: NDArray[Any], median_us: float) -> tuple[NDArray[Any], float]:
-    """Columns of rare steps, and the time by which they are longer than those around them, s."""
+def lost_us(job: JobHistory, median_us: float) -> dict[str, NDArray[Any]]:
+    """What each step of a job lost to stragglers, or for being rare, µs, shape (N,)."""
+    steps = job.pyramid.steps
+    all_us = np.nan_to_num(steps.length_us).astype(np.float64)
+    rare_us = _rare(job.pyramid, all_us, median_us)
+    straggling_us = np.zeros(len(all_us))
+    if job.pyramid.is_busy:
+        straggling_us = np.minimum(np.nan_to_num(steps.largest_us - steps.median_us).astype(np.float64), all_us)
+        straggling_us[rare_us > 0] = 0
+    return {"stragglers": straggling_us, "rare steps": rare_us}
+
+
+def _rare(pyramid: Pyramid, all_us: NDArray[Any], median_us: float) -> NDArray[Any]:
+    """By how much rare steps are longer than those around them, µs, shape (N,); 0 of other steps."""
     _, width = compared_bins(pyramid)
     medians_us = medians_of_bins(pyramid.steps.length_us, width)
     if not len(medians_us):
-        return np.zeros(0, dtype=np.int64), 0.0
+        return np.zeros(len(all_us))
     excess_us = all_us - np.nan_to_num(of_bins(medians_us, width, len(all_us)))
-    columns = np.flatnonzero(excess_us > _RARE * median_us)
-    return columns, float(excess_us[columns].sum()) / 1e6
+    return np.where(excess_us > _RARE * median_us, excess_us, 0)
 
 
 def _what_if(pyramid: Pyramid, steps_s: float) -> tuple[float, float | None]:

@@ -15,7 +15,7 @@
                        over one of them too; with `fields`, which of them the record does not answer
     compare?before=NAME&after=NAME
                        what differs between two runs; while one of them is read, how far that is
-    detail?run=NAME&of=operators|communication|memory|ranks|quality
+    detail?run=NAME&of=operators|communication|memory|ranks|quality|history
                        the numbers behind one of the further views (`details`)
     slice?run=NAME&ranks=0,3&start=NS&end=NS[&format=native|json|columns]
                        the events of some ranks in a window of the common clock, whole ns: a native Perfetto trace,
@@ -134,6 +134,15 @@ def _answer(result: Result) -> Any:
     if isinstance(result, DumpResult):
         return {"state": "ready", "diagnosis": result.diagnosis, "views": None}
     return answer(result)
+
+
+def _history(result: engine.Result) -> bytes:
+    """The hours of a run's job, of which what does not change any more is kept."""
+    from tb_ddp_doctor.cache import Cache
+    from tb_ddp_doctor.storage.cache_directory import default_directory
+    from tb_ddp_doctor.view.history import kept_history
+
+    return kept_history(result, Cache(default_directory()))
 
 
 def _stamps(run: Run) -> dict[str, Stamp]:
@@ -371,6 +380,8 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
         if of not in DETAILS:
             return _respond(request, {"error": f"Ask for one of: {', '.join(DETAILS)}."}, code=400)
+        if of == "history":
+            return _respond(request, _history(result))
         return _respond(request, msgspec.json.encode(DETAILS[of](result)))
 
     def _serve_report(self, request: wrappers.Request) -> wrappers.Response:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
 from tb_ddp_doctor.history.events import Event
+from tb_ddp_doctor.history.sentences import headline, sentence
 from tb_ddp_doctor.history.summary import Summary
 from tb_ddp_doctor.report.escape import printable
-from tb_ddp_doctor.wording import capital, duration, percent, ranks
+from tb_ddp_doctor.view.history import nearest
+from tb_ddp_doctor.wording import duration, percent
 
 #: Events that are shown without --json.
 _SHOWN = 6
@@ -23,6 +25,11 @@ class Nearest(msgspec.Struct, frozen=True):
     before: str | None
     after: str | None
 
+    @classmethod
+    def of(cls, event: Event, captures: Mapping[int, Path]) -> Nearest:
+        """Those of an event; `captures` are folders by step."""
+        return cls(*(None if path is None else str(path) for path in nearest(event, captures)))
+
 
 class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What `ddp-doctor history --json` prints."""
@@ -32,13 +39,6 @@ class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary
     #: Of each event, in the same order.
     nearest_captures: tuple[Nearest, ...]
-
-
-def nearest(event: Event, captures: Mapping[int, str]) -> Nearest:
-    """The last capture before an event begins and the first one within it; `captures` are folders by step."""
-    before = max((step for step in captures if step < event.first_step), default=-1)
-    after = min((step for step in captures if event.first_step <= step <= event.last_step), default=-1)
-    return Nearest(captures.get(before), captures.get(after))
 
 
 def history_lines(answer: HistoryAnswer, gpu_hour: float | None) -> list[str]:
@@ -81,26 +81,6 @@ def history_lines(answer: HistoryAnswer, gpu_hour: float | None) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def headline(told: Summary) -> str:
-    """The costliest event in one sentence, or that there is none."""
-    costly = [event for event in told.events if event.cost_s > 0]
-    if not costly:
-        return f"Steady: no change, period or drift. Goodput {percent(told.account.goodput)}."
-    share = percent(costly[0].cost_share)
-    return f"{_what(costly[0], told)}: {share} of the job. Goodput {percent(told.account.goodput)}."
-
-
-def sentence(event: Event, told: Summary, gpu_hour: float | None) -> str:
-    """An event with when, where, how much, and what it costs the whole job."""
-    hours = event.cost_s / 3600 * told.ranks
-    price = "" if gpu_hour is None else f", {hours * gpu_hour:,.2f} in money"
-    if event.cost_s < 0:
-        return f"{_what(event, told)}: {percent(-event.cost_share)} of the job saved."
-    per_step = duration(event.cost_s * 1000 / max(told.steps, 1))
-    share = percent(event.cost_share)
-    return f"{_what(event, told)}: {share} of the job, {per_step} a step, {hours:,.1f} GPU-hours{price}."
-
-
 def webhook_line(answer: HistoryAnswer) -> bytes:
     """One line of JSON that chats and pagers take: `text`, and each event."""
     text = f"{answer.logdir}: {headline(answer.summary)}"
@@ -134,31 +114,6 @@ def openmetrics(answer: HistoryAnswer) -> str:
         lines += [f"# TYPE ddp_doctor_{name} gauge", f"# HELP ddp_doctor_{name} {help_}"]
         lines += [f"ddp_doctor_{name}{'{' + labels + '}' if labels else ''} {value:.6g}" for labels, value in values]
     return "\n".join([*lines, "# EOF", ""])
-
-
-def _what(event: Event, told: Summary) -> str:
-    is_all = event.level == "job" or len(event.ranks) == told.ranks > 1
-    who = "all ranks" if is_all else event.node if event.level == "node" and event.node else ""
-    who = capital(who or ranks(event.ranks))
-    plural = is_all or (event.level != "node" and len(event.ranks) > 1)
-    added = f"{duration(abs(event.added_ms))} ({percent(abs(event.added_share))} of a step)"
-    when = f"since step {event.first_step:,} ({_clock(event.begin_s)})"
-    if event.kind == "change":
-        is_or_are, slower = "are" if plural else "is", "slower" if event.added_ms > 0 else "faster"
-        has_end = f" until step {event.last_step:,} ({_clock(event.end_s)})" if event.last_step < told.last_step else ""
-        return f"{who} {is_or_are} {added} {slower} {when}{has_end}"
-    if event.kind == "drift":
-        become, slower = "become" if plural else "becomes", "slower" if event.added_ms > 0 else "faster"
-        an_hour = event.added_ms / max((event.end_s - event.begin_s) / 3600, 1e-9)
-        return f"{who} {become} {slower} by {duration(abs(an_hour))} an hour, {added} in all"
-    has = "have" if plural else "has"
-    if event.kind == "period":
-        return f"{who} {has} a long step every {event.every:,} steps, by {added}, {event.times:,} such steps in all"
-    return f"{who} {has} {event.times:,} long steps, by {added}, {when}"
-
-
-def _clock(seconds: float) -> str:
-    return time.strftime("%b %d %H:%M", time.localtime(seconds))
 
 
 def _hours(seconds: float) -> str:

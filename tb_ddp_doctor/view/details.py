@@ -23,6 +23,7 @@ from tb_ddp_doctor.slices.cut import on_common_clock
 from tb_ddp_doctor.slices.words import label
 from tb_ddp_doctor.step_parts import IDLE, KERNEL_CLASSES
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.view.history import history
 from tb_ddp_doctor.view.messages import sent
 from tb_ddp_doctor.view.nodes import nodes
 
@@ -317,4 +318,5 @@ DETAILS: dict[str, Callable[[Result], dict[str, Any]]] = {
     "memory": _memory,
     "ranks": _ranks,
     "quality": _quality,
+    "history": history,
 }

@@ -1,0 +1,131 @@
+// A job's hours as the server tells them (`view/history.py`), and what follows from them. Bins are of equally many steps;
+// bin j is from edges_s[j] to edges_s[j + 1], s since 1970.
+
+/**
+ * @typedef {object} JobEvent
+ * @property {string} kind
+ * @property {"job" | "node" | "rank"} level
+ * @property {string} what
+ * @property {string} cost
+ * @property {number} cost_s
+ * @property {number[]} ranks
+ * @property {number} first_step
+ * @property {number} last_step
+ * @property {number} begin_s
+ * @property {number} end_s
+ * @property {string | null} before run of the last capture before it
+ * @property {string | null} after run of the first capture within it
+ */
+
+/** @typedef {{step: number, at_s: number | null, run: string | null}} Capture */
+
+/**
+ * @typedef {object} HeatLevels
+ * @property {number[]} ranks the first of each row
+ * @property {number} of ranks of a row
+ * @property {string[]} nodes
+ * @property {number} level share above the median rank that a level is
+ * @property {string} median levels of the bins' medians, a byte each, base64
+ * @property {string} longest the same of their longest steps
+ */
+
+/**
+ * @typedef {object} Hours
+ * @property {string} folder
+ * @property {string[]} problems
+ * @property {string} headline
+ * @property {number} ranks
+ * @property {number} nodes
+ * @property {number} steps
+ * @property {boolean} names_ranks
+ * @property {number} median_step_ms
+ * @property {number} p99_step_ms
+ * @property {number} goodput
+ * @property {number | null} slowdown
+ * @property {number | null} slowest_workers
+ * @property {Record<string, number>} time_s
+ * @property {JobEvent[]} events
+ * @property {Capture[]} captures
+ * @property {number} bin_steps
+ * @property {number} first_step
+ * @property {number[]} edges_s
+ * @property {{low: (number | null)[], median: (number | null)[], p99: (number | null)[], high: (number | null)[]}} step_ms
+ * @property {Record<string, number[]>} lost_s
+ * @property {HeatLevels | null} heat
+ */
+
+/** Bins from the first to before the last. @typedef {{from: number, to: number}} Range */
+
+/** Of nothing known. */
+const UNKNOWN = 255;
+
+/**
+ * The rows of a heat map, share above the median rank; NaN where nothing is known.
+ * @param {HeatLevels} heat
+ * @param {"median" | "longest"} quantity
+ * @returns {Float32Array[]}
+ */
+export function sharesOf(heat, quantity) {
+  const bytes = Uint8Array.from(atob(heat[quantity]), (letter) => letter.charCodeAt(0));
+  const columns = bytes.length / Math.max(heat.ranks.length, 1);
+  const shares = Float32Array.from(bytes, (level) => (level === UNKNOWN ? NaN : level * heat.level));
+  return heat.ranks.map((_, row) => shares.subarray(row * columns, (row + 1) * columns));
+}
+
+/**
+ * The bin that has an instant, or the nearest one.
+ * @param {number[]} edges_s
+ * @param {number} at_s
+ */
+export function binAt(edges_s, at_s) {
+  let [low, high] = [0, edges_s.length - 2];
+  while (low < high) {
+    const middle = Math.ceil((low + high) / 2);
+    if (edges_s[middle] <= at_s) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
+/**
+ * The bin of a step, or the nearest one.
+ * @param {Hours} hours
+ * @param {number} step
+ */
+export const binOf = ({ first_step, bin_steps, edges_s }, step) =>
+  Math.max(0, Math.min(edges_s.length - 2, Math.floor((step - first_step) / bin_steps)));
+
+/**
+ * Where the time of some bins went, s; what is left of it trained.
+ * @param {Hours} hours
+ * @param {Range} range
+ */
+export function accountOf({ edges_s, lost_s }, { from, to }) {
+  const whole = edges_s[to] - edges_s[from];
+  const lost = Object.entries(lost_s).map(([name, seconds]) => /** @type {[string, number]} */ ([name, sum(seconds.slice(from, to))]));
+  return { whole, parts: /** @type {[string, number][]} */ ([["training", Math.max(0, whole - sum(lost.map(([, seconds]) => seconds)))], ...lost]) };
+}
+
+/**
+ * The rows that are slowest in some bins, by the mean share above the median rank; those above `least` alone.
+ * @param {Float32Array[]} rows
+ * @param {Range} range
+ * @param {number} most rows
+ * @param {number} least
+ * @returns {[number, number][]} row and share
+ */
+export function slowestRows(rows, { from, to }, most, least) {
+  return rows
+    .map((row, i) => /** @type {[number, number]} */ ([i, mean(row.subarray(from, to))]))
+    .filter(([, share]) => share >= least)
+    .sort(([, a], [, b]) => b - a)
+    .slice(0, most);
+}
+
+const sum = (/** @type {number[]} */ values) => values.reduce((all, value) => all + value, 0);
+
+/** @param {Float32Array} values */
+function mean(values) {
+  const known = values.filter((value) => value === value);
+  return known.length ? sum([...known]) / known.length : 0;
+}

@@ -1,0 +1,34 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { clockTicks } from "../src/history/clock.js";
+import { accountOf, binAt, binOf, sharesOf, slowestRows } from "../src/history/model.js";
+
+/** Four bins of ten steps, 100 s each, after which a restart took 50 s. */
+const hours = /** @type {any} */ ({ first_step: 40, bin_steps: 10, edges_s: [1000, 1100, 1200, 1350, 1450], lost_s: { stragglers: [5, 15, 0, 0], restarts: [0, 0, 50, 0] } });
+
+test("an instant and a step are in the bin that has them, or the nearest", () => {
+  assert.deepEqual([900, 1000, 1099, 1100, 1349, 9999].map((at) => binAt(hours.edges_s, at)), [0, 0, 0, 1, 2, 3]);
+  assert.deepEqual([0, 40, 49, 50, 79, 999].map((step) => binOf(hours, step)), [0, 0, 0, 1, 3, 3]);
+});
+
+test("the account of a range sums to its time", () => {
+  assert.deepEqual(accountOf(hours, { from: 0, to: 2 }), { whole: 200, parts: [["training", 180], ["stragglers", 20], ["restarts", 0]] });
+  assert.deepEqual(accountOf(hours, { from: 2, to: 3 }).parts, [["training", 100], ["stragglers", 0], ["restarts", 50]]);
+});
+
+test("levels are shares above the median rank, and the slowest rows of a range are named", () => {
+  const bytes = [0, 0, 0, 0, 0, 20, 20, 255, 10, 0, 0, 0];
+  const heat = /** @type {any} */ ({ ranks: [0, 1, 2], of: 1, nodes: ["a", "a", "a"], level: 0.005, median: btoa(String.fromCharCode(...bytes)), longest: "" });
+  const rows = sharesOf(heat, "median");
+  assert.ok(Math.abs(rows[1][1] - 0.1) < 1e-6 && Number.isNaN(rows[1][3]));
+  assert.deepEqual(slowestRows(rows, { from: 1, to: 4 }, 3, 0.01).map(([row]) => row), [1]);
+  assert.deepEqual(slowestRows(rows, { from: 0, to: 4 }, 3, 0.01).map(([row]) => row), [1, 2]);
+});
+
+test("midnights and the first named time have the date", () => {
+  const midnight = new Date(2026, 8, 22).getTime() / 1000;
+  const texts = clockTicks({ from: midnight - 7 * 3600, to: midnight + 13 * 3600 }, 400).map(({ text }) => text);
+  assert.deepEqual(texts, ["09-21 18:00", "09-22", "06:00", "12:00"]);
+  assert.equal(clockTicks({ from: midnight + 3600, to: midnight + 3660 }, 600)[1].text, "01:00:10");
+});

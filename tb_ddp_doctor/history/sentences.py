@@ -1,0 +1,59 @@
+"""What happened in a job's hours, in sentences."""
+
+from __future__ import annotations
+
+import time
+
+from tb_ddp_doctor.history.events import Event
+from tb_ddp_doctor.history.summary import Summary
+from tb_ddp_doctor.wording import capital, duration, percent, ranks
+
+
+def headline(told: Summary) -> str:
+    """The costliest event in one sentence, or that there is none."""
+    costly = [event for event in told.events if event.cost_s > 0]
+    if not costly:
+        return f"Steady: no change, period or drift. Goodput {percent(told.account.goodput)}."
+    share = percent(costly[0].cost_share)
+    return f"{what(costly[0], told)}: {share} of the job. Goodput {percent(told.account.goodput)}."
+
+
+def sentence(event: Event, told: Summary, gpu_hour: float | None) -> str:
+    """An event: who, how much, when, and what it costs the whole job."""
+    return f"{what(event, told)}: {cost(event, told, gpu_hour)}."
+
+
+def cost(event: Event, told: Summary, gpu_hour: float | None = None) -> str:
+    """What an event costs the whole job: "4.2 % of the job, 181.9 ms a step, 17.5 GPU-hours"."""
+    if event.cost_s < 0:
+        return f"{percent(-event.cost_share)} of the job saved"
+    hours = event.cost_s / 3600 * told.ranks
+    price = "" if gpu_hour is None else f", {hours * gpu_hour:,.2f} in money"
+    per_step = duration(event.cost_s * 1000 / max(told.steps, 1))
+    return f"{percent(event.cost_share)} of the job, {per_step} a step, {hours:,.1f} GPU-hours{price}"
+
+
+def what(event: Event, told: Summary) -> str:
+    """Who became slower by how much, and when: "Node2 is 337.2 ms (7.7 % of a step) slower since step 8,858 (...)"."""
+    is_all = event.level == "job" or len(event.ranks) == told.ranks > 1
+    who = "all ranks" if is_all else event.node if event.level == "node" and event.node else ""
+    who = capital(who or ranks(event.ranks))
+    plural = is_all or (event.level != "node" and len(event.ranks) > 1)
+    added = f"{duration(abs(event.added_ms))} ({percent(abs(event.added_share))} of a step)"
+    when = f"since step {event.first_step:,} ({_clock(event.begin_s)})"
+    if event.kind == "change":
+        is_or_are, slower = "are" if plural else "is", "slower" if event.added_ms > 0 else "faster"
+        has_end = f" until step {event.last_step:,} ({_clock(event.end_s)})" if event.last_step < told.last_step else ""
+        return f"{who} {is_or_are} {added} {slower} {when}{has_end}"
+    if event.kind == "drift":
+        become, slower = "become" if plural else "becomes", "slower" if event.added_ms > 0 else "faster"
+        an_hour = event.added_ms / max((event.end_s - event.begin_s) / 3600, 1e-9)
+        return f"{who} {become} {slower} by {duration(abs(an_hour))} an hour, {added} in all"
+    has = "have" if plural else "has"
+    if event.kind == "period":
+        return f"{who} {has} a long step every {event.every:,} steps, by {added}, {event.times:,} such steps in all"
+    return f"{who} {has} {event.times:,} long steps, by {added}, {when}"
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%b %d %H:%M", time.localtime(seconds))

@@ -1,0 +1,268 @@
+"""The view History: a job's hours in up to 512 bins of steps, its events, and its captures.
+
+The history lies in the log directory that the job gave its Doctor: the run's own folder, or one above it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.discover.names import CAPTURE_FOLDER
+from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.history.account import lost_us
+from tb_ddp_doctor.history.blocks import FOLDER, SUFFIX
+from tb_ddp_doctor.history.events import Event
+from tb_ddp_doctor.history.job import JobHistory
+from tb_ddp_doctor.history.pyramid import compared_bins
+from tb_ddp_doctor.history.read import history_files
+from tb_ddp_doctor.history.sentences import cost, headline, what
+from tb_ddp_doctor.history.summary import Summary, summarise
+from tb_ddp_doctor.history.windows import Keep, read_job
+from tb_ddp_doctor.slices.words import label
+from tb_ddp_doctor.storage.paths import identity
+
+#: A run's folder is at most this far below the log directory of its job: start_2/step_8000.
+_FARTHEST = 3
+#: Rows of the heat map: of more ranks, a row is the slowest of as many successive ones.
+_MOST_ROWS = 512
+#: Events and ranks of an event that are sent.
+_EVENTS, _EVENT_RANKS = 100, 64
+#: A level of the heat map is half a percent above the median rank; the last but one is 127 % and more, 255 unknown.
+_LEVEL, _UNKNOWN = 0.005, 255
+
+
+class KeepAnswers(Keep, Protocol):
+    """Where parts and answers are kept between runs."""
+
+    def answer(self, key: str) -> bytes | None: ...
+
+    def keep_answer(self, answer: bytes, key: str) -> None: ...
+
+
+class Capture(NamedTuple):
+    """The folder of a capture, and its first step."""
+
+    step: int
+    path: Path
+
+
+def captures_of(logdir: Path) -> list[Capture]:
+    """A job's captures, by step; of those of several starts at one step, the last start's."""
+    starts = [logdir, *sorted(folder for folder in logdir.iterdir() if folder.is_dir() and not folder.is_symlink())]
+    found: dict[int, Path] = {}
+    for start in starts:
+        for folder in start.glob("step_*"):
+            named = CAPTURE_FOLDER.fullmatch(folder.name)
+            if named and folder.is_dir() and not folder.is_symlink():
+                found[int(named[1])] = folder
+    return [Capture(step, path) for step, path in sorted(found.items())]
+
+
+def nearest(event: Event, captures: Mapping[int, Path]) -> tuple[Path | None, Path | None]:
+    """The last capture before an event begins and the first one within it; `captures` are folders by step."""
+    before = max((step for step in captures if step < event.first_step), default=-1)
+    after = min((step for step in captures if event.first_step <= step <= event.last_step), default=-1)
+    return captures.get(before), captures.get(after)
+
+
+def logdir_of(result: Result) -> Path | None:
+    """The log directory with the step times of the job that a run is a capture of; None where there is none."""
+    paths = [path for path in result.files if isinstance(path, Path)]
+    if not paths:
+        return None
+    for folder in [paths[0].parent, *paths[0].parent.parents][: _FARTHEST + 1]:
+        if next((folder / FOLDER).glob(f"*{SUFFIX}"), None) is not None:
+            return folder
+    return None
+
+
+def kept_history(result: Result, keep: KeepAnswers) -> bytes:
+    """`history` as JSON, made once for a state of the job's files."""
+    logdir = logdir_of(result)
+    if logdir is None:
+        return msgspec.json.encode(history(result))
+    key = hashlib.sha256(f"{result.diagnosis.name}\0{result.files[0]}\0".encode(errors="surrogateescape"))
+    for capture in captures_of(logdir):
+        key.update(f"{capture}\0".encode(errors="surrogateescape"))
+    for path in history_files(logdir):
+        with contextlib.suppress(OSError):
+            key.update(f"{identity(path)}\0".encode(errors="surrogateescape"))
+    answer = keep.answer(key.hexdigest())
+    if answer is None:
+        answer = msgspec.json.encode(history(result, keep))
+        keep.keep_answer(answer, key.hexdigest())
+    return answer
+
+
+def history(result: Result, keep: Keep | None = None) -> dict[str, Any]:
+    """The numbers of the view; `folder` is None where the job kept no step times."""
+    logdir = logdir_of(result)
+    job, problems = read_job(logdir, keep) if logdir else (None, [])
+    if logdir is None or job is None:
+        return {"folder": None, "problems": [label(problem) for problem in problems]}
+    summary = summarise(job)
+    captures = captures_of(logdir)
+    run_of = _Runs(result, logdir)
+    by_step = {capture.step: capture.path for capture in captures}
+    return {
+        "folder": label(str(logdir)),
+        "problems": [label(problem) for problem in problems],
+        "headline": label(headline(summary)),
+        "ranks": summary.ranks,
+        "nodes": summary.nodes,
+        "steps": summary.steps,
+        "names_ranks": summary.names_ranks,
+        "median_step_ms": summary.median_step_ms,
+        "p99_step_ms": summary.p99_step_ms,
+        "goodput": summary.account.goodput,
+        "slowdown": summary.account.slowdown,
+        "slowest_workers": summary.account.slowest_workers,
+        "time_s": {label(name): round(seconds, 3) for name, seconds in summary.account.time_s.items()},
+        "events": [_event(event, summary, run_of, nearest(event, by_step)) for event in summary.events[:_EVENTS]],
+        "captures": [
+            {"step": capture.step, "at_s": _when(job, capture.step), "run": run_of(capture.path)}
+            for capture in captures
+        ],
+        **_bins(job, summary),
+        "heat": _heat(job),
+    }
+
+
+class _Runs:
+    """What runs are called in the tab, by their folders."""
+
+    def __init__(self, result: Result, logdir: Path) -> None:
+        own = next(path.parent for path in result.files if isinstance(path, Path))
+        name = result.diagnosis.name
+        self._here = own
+        self._name = name
+        #: The tab's log directory, where the run's name is its path below it.
+        depth = len(Path(name).parts)
+        self._root = own.parents[depth - 1] if own.parts[-depth:] == Path(name).parts else logdir
+
+    def __call__(self, folder: Path | None) -> str | None:
+        if folder is None:
+            return None
+        if folder == self._here:
+            return self._name
+        try:
+            return folder.relative_to(self._root).as_posix()
+        except ValueError:
+            return None
+
+
+def _event(event: Event, summary: Summary, run_of: _Runs, near: tuple[Path | None, Path | None]) -> dict[str, Any]:
+    return {
+        "kind": event.kind,
+        "level": event.level,
+        "what": label(what(event, summary)),
+        "cost": label(cost(event, summary)),
+        "cost_s": event.cost_s,
+        "cost_share": event.cost_share,
+        "ranks": list(event.ranks[:_EVENT_RANKS]),
+        "first_step": event.first_step,
+        "last_step": event.last_step,
+        "begin_s": event.begin_s,
+        "end_s": event.end_s,
+        "before": run_of(near[0]),
+        "after": run_of(near[1]),
+    }
+
+
+def _bins(job: JobHistory, summary: Summary) -> dict[str, Any]:
+    """By bin of steps: when it begins, the job's step (minimum, median, p99, maximum), and the time lost by kind."""
+    steps = job.pyramid.steps
+    _, width = compared_bins(job.pyramid)
+    count = len(steps.length_us) // width
+    first = np.arange(count) * width
+    cut = steps.length_us[: count * width].reshape(count, width)
+    with np.errstate(all="ignore"):
+        ordered = np.sort(cut, axis=1)  # NaN last
+    known = np.maximum(np.count_nonzero(~np.isnan(cut), axis=1), 1)
+    each = np.arange(count)
+    begins_s = _begins(job)[first] / 1e9
+    edges_s = np.concatenate((begins_s, [summary.end_s]))
+    lost = {
+        name: np.add.reduceat(us.astype(np.float64), first) / 1e6 if count else np.zeros(0)
+        for name, us in lost_us(job, summary.median_step_ms * 1000).items()
+    }
+    between = [(phase.name, phase.begin_ns, phase.end_ns) for phase in job.phases]
+    between += [("restarts", restart.end_ns, restart.begin_ns) for restart in job.restarts]
+    for name, begin_ns, end_ns in between:
+        overlap = np.minimum(edges_s[1:], end_ns / 1e9) - np.maximum(edges_s[:-1], begin_ns / 1e9)
+        lost[name] = lost.get(name, np.zeros(count)) + np.maximum(overlap, 0)
+    return {
+        "bin_steps": width,
+        "first_step": job.pyramid.first_step,
+        "edges_s": np.round(edges_s, 3).tolist(),
+        "step_ms": {
+            name: _ms(ordered[each, at])
+            for name, at in (
+                ("low", np.zeros(count, dtype=np.int64)),
+                ("median", (known - 1) // 2),
+                ("p99", np.ceil(0.99 * known).astype(np.int64) - 1),
+                ("high", known - 1),
+            )
+        },
+        "lost_s": {label(name): np.round(seconds, 3).tolist() for name, seconds in lost.items() if seconds.any()},
+    }
+
+
+def _heat(job: JobHistory) -> dict[str, Any] | None:
+    """Busy time of ranks by bin, above the median rank, as levels of half a percent, in base64; None without ranks."""
+    pyramid = job.pyramid
+    if not pyramid.is_busy or len(pyramid.ranks) < 2:
+        return None
+    medians, width = compared_bins(pyramid)
+    longest = _largest_of_bins(pyramid.high_us, width // pyramid.width)
+    rows = -(-len(medians) // _MOST_ROWS)
+    first = np.arange(0, len(medians), rows)
+    with np.errstate(all="ignore"):
+        usual = np.sort(medians, axis=0)[
+            (np.count_nonzero(~np.isnan(medians), axis=0) - 1) // 2, np.arange(medians.shape[1])
+        ]
+        shares = {"median": medians / usual - 1, "longest": longest / usual - 1}
+    return {
+        "ranks": pyramid.ranks[first].tolist(),
+        "of": rows,
+        "nodes": [label(pyramid.nodes[row]) for row in first.tolist()],
+        "level": _LEVEL,
+        **{name: _levels(np.fmax.reduceat(share, first, axis=0)) for name, share in shares.items()},
+    }
+
+
+def _largest_of_bins(values: NDArray[Any], of: int) -> NDArray[Any]:
+    count = values.shape[1] // of
+    result: NDArray[Any] = np.fmax.reduce(values[:, : count * of].reshape(len(values), count, of), axis=2)
+    return result
+
+
+def _levels(shares: NDArray[Any]) -> str:
+    levels = np.where(np.isnan(shares), _UNKNOWN, np.clip(np.nan_to_num(shares) / _LEVEL, 0, _UNKNOWN - 1))
+    return base64.b64encode(levels.astype(np.uint8).tobytes()).decode()
+
+
+def _begins(job: JobHistory) -> NDArray[Any]:
+    """When each step begins, ns; of steps that were not timed, when the last one before did."""
+    begins_ns = np.maximum.accumulate(job.pyramid.steps.begins_ns)
+    known = begins_ns[begins_ns > 0]
+    return np.where(begins_ns > 0, begins_ns, known[0] if len(known) else 0)
+
+
+def _when(job: JobHistory, step: int) -> float | None:
+    """When a step began, s since 1970; None of one outside of the history."""
+    at = step - job.pyramid.first_step
+    return round(float(_begins(job)[at]) / 1e9, 3) if 0 <= at < len(job.pyramid.steps.begins_ns) else None
+
+
+def _ms(values_us: NDArray[Any]) -> list[float | None]:
+    return [None if value != value else round(value / 1000, 4) for value in values_us.tolist()]
