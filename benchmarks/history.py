@@ -27,7 +27,7 @@ from tb_ddp_doctor.history import blocks
 from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.grid import step_grid
 from tb_ddp_doctor.history.job import of_grid
-from tb_ddp_doctor.history.read import RankHistory, Stretch
+from tb_ddp_doctor.history.read import RankHistory, Stretch, history_files
 from tb_ddp_doctor.history.summary import summarise
 from tb_ddp_doctor.history.windows import read_job
 
@@ -192,7 +192,7 @@ def large(ranks: int, steps: int, folder: Path) -> None:
     cache = Cache(folder / "cache")
     for which in ("first", "again"):
         began, cpu = time.perf_counter(), _cpu_s()
-        job, _ = read_job(folder, cache)
+        job, _ = read_job(history_files(folder), cache)
         assert job is not None
         read = time.perf_counter()
         events = summarise(job).events

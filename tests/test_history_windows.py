@@ -57,7 +57,7 @@ def in_memory(folder: Path) -> JobHistory:
 
 
 def read(folder: Path, keep: windows.Keep | None = None, since: int | None = None) -> JobHistory:
-    found, problems = read_job(folder, keep, since)
+    found, problems = read_job(history_files(folder), keep, since)
     assert found is not None
     assert problems == []
     return found
@@ -127,7 +127,7 @@ def test_a_restart_goes_on_in_the_same_pyramid(tmp_path: Path) -> None:
 
 def test_from_a_step_on(tmp_path: Path) -> None:
     assert read(job(tmp_path), since=200).pyramid.first_step == 200
-    assert read_job(tmp_path, since=1000)[0] is None
+    assert read_job(history_files(tmp_path), since=1000)[0] is None
 
 
 def test_a_hole_of_step_numbers_takes_no_memory(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from tb_ddp_doctor.commands.output import complain, print_json
 from tb_ddp_doctor.commands.runs import cache_of
+from tb_ddp_doctor.history.read import history_files
 from tb_ddp_doctor.history.summary import summarise
 from tb_ddp_doctor.history.windows import read_job
 from tb_ddp_doctor.report.history import HistoryAnswer, Nearest, history_lines, openmetrics, webhook_line
@@ -24,7 +25,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         raise ValueError(f"There is no folder {logdir}: name the one that the job gave its Doctor.")
     cache = cache_of(options)
     try:
-        job, problems = read_job(logdir, cache, options.since)
+        job, problems = read_job(history_files(logdir), cache, options.since)
     except CrashError as error:
         complain(errors, f"{logdir} cannot be read: {error}")
         return 2

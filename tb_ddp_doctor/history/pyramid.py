@@ -176,40 +176,61 @@ def compared_bins(pyramid: Pyramid) -> tuple[NDArray[Any], int]:
 
 
 def _columns(grid: StepGrid, long_steps: LongSteps) -> StepColumns:
-    """What each step has of all ranks, some thousand steps at a time, a row for each step."""
+    """What each step has of all ranks, made of some thousand steps at a time."""
     busy, count = grid.busy_us, grid.busy_us.shape[1]
     nodes, node_of = np.unique(grid.nodes, return_inverse=True)
     by_node = np.argsort(node_of, kind="stable")
     first_of_node = np.searchsorted(node_of[by_node], np.arange(len(nodes)))
-    largest, second, other_node, median, regular = np.full((5, count), np.nan, dtype=np.float32)
+    ordered = long_steps.where(np.argsort(long_steps.columns, kind="stable"))
+    values = np.full((5, count), np.nan, dtype=np.float32)
     row = np.full(count, -1, dtype=np.int32)
-    order = np.argsort(long_steps.columns, kind="stable")
-    columns = long_steps.columns[order]
     most = max(_VALUES // len(busy), 1)
     for begin in range(0, count, most):
         part = busy[:, begin : begin + most].T.copy()
-        place = slice(begin, begin + len(part))
-        median[place] = lower_median_of_rows(part)
+        at = slice(begin, begin + len(part))
+        found, end = np.searchsorted(ordered.columns, [begin, begin + most])
+        values[0, at] = lower_median_of_rows(part)
         # No busy time is negative: -1 is nothing in what follows.
         np.nan_to_num(part, copy=False, nan=-1)
-        at, each = part.argmax(axis=1), np.arange(len(part))
-        largest[place] = part[each, at]
-        row[place] = np.where(largest[place] < 0, -1, at)
-        of_nodes = np.maximum.reduceat(part[:, by_node], first_of_node, axis=1)
-        of_nodes[each, node_of[at]] = -1
-        other_node[place] = of_nodes.max(axis=1)
-        long = order[np.searchsorted(columns, begin) : np.searchsorted(columns, begin + most)]
-        in_part = long_steps.columns[long] - begin, long_steps.rows[long]
-        was = part[in_part]
-        part[in_part] -= long_steps.excess_us[long]
-        regular[place] = part.max(axis=1)
-        part[in_part] = was
-        part[each, at] = -1
-        second[place] = part.max(axis=1)
-    for values in (largest, second, other_node, regular):
-        values[values < 0] = np.nan
-    length = grid.step_us.astype(np.float32)
-    return StepColumns(length, grid.begins_ns, largest, row, second, other_node, median, regular)
+        long = ordered.where(np.arange(found, end))
+        values[1, at] = _without_excess(part, long.columns - begin, long).max(axis=1)
+        row[at] = part.argmax(axis=1)
+        values[2:, at] = _slowest(part, row[at], (node_of, by_node, first_of_node))
+    values[values < 0] = np.nan
+    row[np.isnan(values[2])] = -1
+    return StepColumns(
+        length_us=grid.step_us.astype(np.float32),
+        begins_ns=grid.begins_ns,
+        largest_us=values[2],
+        largest_row=row,
+        second_us=values[3],
+        other_node_us=values[4],
+        median_us=values[0],
+        regular_us=values[1],
+    )
+
+
+def _without_excess(part: NDArray[Any], columns: NDArray[Any], long: LongSteps) -> NDArray[Any]:
+    """Busy times of steps, shape (C, R), where long steps are as long as the median of their bin."""
+    result: NDArray[Any] = part.copy()
+    result[columns, long.rows] -= long.excess_us
+    return result
+
+
+def _slowest(
+    part: NDArray[Any], row: NDArray[Any], nodes: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+) -> tuple[NDArray[Any], ...]:
+    """Of steps, shape (C, R), whose largest time is in `row`: this one, that of other rows, and of other nodes.
+
+    `nodes` are the node of each row, the rows by node, and the first of each node among those. Changes `part`.
+    """
+    node_of, by_node, first_of_node = nodes
+    each = np.arange(len(part))
+    largest = part[each, row]
+    of_nodes = np.maximum.reduceat(part[:, by_node], first_of_node, axis=1)
+    of_nodes[each, node_of[row]] = -1
+    part[each, row] = -1
+    return largest, part.max(axis=1), of_nodes.max(axis=1)
 
 
 def lower_median_of_rows(values: NDArray[Any]) -> NDArray[Any]:

@@ -21,7 +21,7 @@ from tb_ddp_doctor.history.grid import StepGrid, place, restarts_of, sampled_row
 from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.over_ranks import lower_median
 from tb_ddp_doctor.history.pyramid import Bins, Floats, Ints, Pyramid, bins_of_row, joined, reduced
-from tb_ddp_doctor.history.read import Head, history_files, read_head, read_history, read_portion
+from tb_ddp_doctor.history.read import Head, read_head, read_history, read_portion
 from tb_ddp_doctor.storage.plain_file import open_plain
 from tb_ddp_doctor.workers import pool
 
@@ -107,12 +107,14 @@ class BatchRows(msgspec.Struct, frozen=True):
     rows: tuple[RankRow, ...]
 
 
-def read_job(logdir: Path, keep: Keep | None = None, since: int | None = None) -> tuple[JobHistory | None, list[str]]:
-    """The hours of a job, from step `since` on, and a sentence for each file that cannot be read.
+def read_job(
+    paths: Sequence[Path], keep: Keep | None = None, since: int | None = None
+) -> tuple[JobHistory | None, list[str]]:
+    """The hours of a job in its files, from step `since` on, and a sentence for each file that cannot be read.
 
     None where no step is there. Raises CrashError.
     """
-    sources, problems = _sources(history_files(logdir))
+    sources, problems = _sources(paths)
     by_rank: dict[int, list[Source]] = {}
     for source in sources:
         by_rank.setdefault(source.head.rank, []).append(source)

@@ -16,9 +16,9 @@ from tb_ddp_doctor import api, engine, step_parts
 from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.findings import OWNERS, Evidence, Finding
-from tb_ddp_doctor.history.grid import step_grid
-from tb_ddp_doctor.history.read import history_files, read_history
+from tb_ddp_doctor.history.read import history_files
 from tb_ddp_doctor.history.summary import summarise
+from tb_ddp_doctor.history.windows import read_job
 from tb_ddp_doctor.mcp_tools import answers, questions
 from tb_ddp_doctor.mcp_tools.paging import page
 from tb_ddp_doctor.mcp_tools.runs import Runs
@@ -238,11 +238,11 @@ class Toolbox:
     def history(self, asked: questions.OfHistory) -> answers.Hours:
         """Say what changed in the hours of a job, when and on which rank, from the time of every step."""
         folder = self._runs.roots.folder(asked.directory)
-        read = [read_history(path) for path in history_files(folder) if self._runs.roots.holds(path)]
-        grid = step_grid([one for one in read if one is not None], since=asked.since)
-        if grid is None:
+        files = [path for path in history_files(folder) if self._runs.roots.holds(path)]
+        job, _ = read_job(files, self._runs.cache, asked.since)
+        if job is None:
             raise ValueError("There are no step times: Doctor(LOGDIR, history=True) records them.")
-        told = summarise(grid)
+        told = summarise(job)
         rows = [
             answers.EventRow(
                 kind=event.kind,

@@ -106,7 +106,7 @@ def kept_history(result: Result, keep: KeepAnswers) -> bytes:
 def history(result: Result, keep: Keep | None = None) -> dict[str, Any]:
     """The numbers of the view; `folder` is None where the job kept no step times."""
     logdir = logdir_of(result)
-    job, problems = read_job(logdir, keep) if logdir else (None, [])
+    job, problems = read_job(history_files(logdir), keep) if logdir else (None, [])
     if logdir is None or job is None:
         return {"folder": None, "problems": [label(problem) for problem in problems]}
     summary = summarise(job)
