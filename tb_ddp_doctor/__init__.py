@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tb_ddp_doctor.findings import Workload
     from tb_ddp_doctor.planning.model import Question
 
-__all__ = ["Question", "Workload", "__version__", "compare", "diagnose", "examine_dumps", "plan"]
+__all__ = ["Question", "Workload", "__version__", "compare", "diagnose", "examine_dumps", "hours", "plan"]
 
 
 def __getattr__(name: str) -> Any:

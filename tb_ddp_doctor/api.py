@@ -1,4 +1,4 @@
-"""The doctor from Python: `tb_ddp_doctor.diagnose`, `compare`, `plan` and `examine_dumps`."""
+"""The doctor from Python: `tb_ddp_doctor.diagnose`, `compare`, `hours`, `plan` and `examine_dumps`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.findings import Diagnosis, Workload
+from tb_ddp_doctor.history.hours import Hours
+from tb_ddp_doctor.history.read import history_files
+from tb_ddp_doctor.history.summary import summarise
+from tb_ddp_doctor.history.windows import read_job
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.answer import OVERVIEW, answer
 from tb_ddp_doctor.planning.model import PlanResult, Question
@@ -87,6 +91,20 @@ def compare(before: Logdir, after: Logdir, *, cache: Logdir | bool | None = True
     runs = [only_run(os.fspath(location), peek=kept.peek) for location in (before, after)]
     with executor(scheduler) as workers:
         return build.compare(*(_result(run, engine.Reading(kept, workers, project=Path.cwd()), {}) for run in runs))
+
+
+def hours(logdir: Logdir, *, since: int | None = None, cache: Logdir | bool | None = True) -> Hours:
+    """The hours of a job, from the time of every step that `Doctor(history=True)` kept in its log directory.
+
+    From step `since` on; `cache` as in `diagnose`. Raises DiscoverError where there are no step times. A file that
+    cannot be read is left out with a DoctorWarning.
+    """
+    job, problems = read_job(history_files(Path(logdir)), _cache(cache), since)
+    for problem in problems:
+        warnings.warn(problem, DoctorWarning, stacklevel=2)
+    if job is None:
+        raise DiscoverError(f"{logdir} has no step times: Doctor(LOGDIR, history=True) records them.")
+    return Hours(summarise(job), job)
 
 
 def plan(

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.commands.output import complain, print_json
-from tb_ddp_doctor.commands.runs import cache_of
+from tb_ddp_doctor.commands.runs import cache_of, diagnose_all
+from tb_ddp_doctor.comparison import of_ranks
+from tb_ddp_doctor.comparison.build import compare
+from tb_ddp_doctor.discover.runs import DiscoverError, only_run
 from tb_ddp_doctor.history.read import history_files
-from tb_ddp_doctor.history.summary import summarise
+from tb_ddp_doctor.history.summary import Summary, summarise
 from tb_ddp_doctor.history.windows import read_job
 from tb_ddp_doctor.report.history import HistoryAnswer, Nearest, history_lines, openmetrics, webhook_line
 from tb_ddp_doctor.view.history import captures_of
 from tb_ddp_doctor.workers.pool import CrashError
+
+#: Changes whose captures are compared.
+_COMPARED = 2
 
 
 def run(options: argparse.Namespace, errors: Console) -> int:
@@ -39,7 +48,8 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     summary = summarise(job)
     captures = {capture.step: capture.path for capture in captures_of(logdir)}
     near = tuple(Nearest.of(event, captures) for event in summary.events)
-    answer = HistoryAnswer(logdir=str(logdir), summary=summary, nearest_captures=near)
+    compared = _compared(summary, near, cache, errors) if options.compare else {}
+    answer = HistoryAnswer(logdir=str(logdir), summary=summary, nearest_captures=near, compared=compared)
     if options.json:
         print_json(answer)
     elif options.webhook:
@@ -50,3 +60,23 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         sys.stdout.write("\n".join([*history_lines(answer, options.gpu_hour), ""]))
     limit = options.fail_on
     return int(limit is not None and any(event.cost_share * 100 >= limit for event in summary.events))
+
+
+def _compared(summary: Summary, near: Sequence[Nearest], cache: Cache, errors: Console) -> dict[int, str]:
+    """What the captures on either side of the costliest changes differ in, by the number of the event."""
+    found: dict[int, str] = {}
+    for number, (event, captures) in enumerate(zip(summary.events, near, strict=True)):
+        if event.kind != "change" or captures.before is None or captures.after is None or len(found) == _COMPARED:
+            continue
+        try:
+            runs = [only_run(path, peek=cache.peek) for path in (captures.before, captures.after)]
+        except (DiscoverError, ValueError) as error:
+            complain(errors, str(error))
+            continue
+        results = diagnose_all(runs, engine.Reading(cache), {}, errors)
+        if len(results) == 2:
+            before, after = results
+            change = compare(before, after)
+            parts = [change.headline, of_ranks.sentence(before, after, event.ranks), *change.story[:1]]
+            found[number] = "; ".join(part.rstrip(".") for part in parts if part)
+    return found

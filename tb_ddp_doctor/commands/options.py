@@ -241,6 +241,9 @@ def parser() -> argparse.ArgumentParser:
     history.add_argument(
         "--gpu-hour", type=number("a price"), metavar="PRICE", help="what a GPU costs an hour: also show money"
     )
+    history.add_argument(
+        "--compare", action="store_true", help="say what the captures on either side of the costliest changes differ in"
+    )
     _add_cache_options(history)
     explain = commands.add_parser("explain", help="explain a rule or a term of the diagnosis")
     explain.add_argument(

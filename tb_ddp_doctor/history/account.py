@@ -81,12 +81,14 @@ def _what_if(pyramid: Pyramid, steps_s: float) -> tuple[float, float | None]:
     ideal_s = ideal_us * int(np.count_nonzero(known)) / 1e6
     if not ideal_s or steps_s <= ideal_s:
         return 1.0, None
-    slowest = np.argsort(-pyramid.total_us / np.maximum(pyramid.known, 1))
+    at = pyramid.sampled
+    # How much longer the job would take with all other ranks at the median of their step.
+    alone_us = np.fmax(pyramid.sampled_us - steps.median_us[at], 0)
+    slowest = np.argsort(-np.nansum(alone_us, axis=1, dtype=np.float64), kind="stable")
     slowest = slowest[: max(int(np.ceil(_SLOWEST * len(slowest))), 1)]
     others = np.setdiff1d(np.arange(len(pyramid.ranks)), slowest)
     if not len(others):
         return steps_s / ideal_s, None
-    at = pyramid.sampled
     others_us = np.fmax(np.fmax.reduce(pyramid.sampled_us[others], axis=0), steps.median_us[at])
     gained_us = (steps.largest_us[at] - others_us)[known[at]]
     gained_s = float(np.nanmean(gained_us, dtype=np.float64)) * int(np.count_nonzero(known)) / 1e6

@@ -66,9 +66,6 @@ class Pyramid(msgspec.Struct, frozen=True):
     median_us: Floats
     high_us: Floats
     long_steps: LongSteps
-    #: Busy times of each rank in all, µs, and the steps that they are known of, shape (R,).
-    total_us: NDArray[np.float64]
-    known: Ints
     #: Columns of some steps, evenly spaced, shape (S,), and all busy times in them, shape (R, S).
     sampled: Ints
     sampled_us: Floats
@@ -128,8 +125,6 @@ def reduced(grid: StepGrid, width: int | None = None, rows: Sequence[Bins] | Non
         np.stack([row.median_us for row in rows]),
         np.stack([row.high_us for row in rows]),
         long_steps,
-        np.array([np.nansum(row, dtype=np.float64) for row in busy]),
-        np.array([np.count_nonzero(~np.isnan(row)) for row in busy]),
         sampled,
         np.ascontiguousarray(busy[:, ::every]),
     )
@@ -161,8 +156,6 @@ def joined(parts: Sequence[Pyramid]) -> Pyramid:
         np.concatenate([part.median_us for part in parts], axis=1),
         np.concatenate([part.high_us for part in parts], axis=1),
         together(LongSteps, long_steps),
-        np.sum([part.total_us for part in parts], axis=0),
-        np.sum([part.known for part in parts], axis=0),
         np.concatenate([part.sampled + begin for part, begin in zip(parts, begins, strict=False)]),
         np.concatenate([part.sampled_us for part in parts], axis=1),
     )

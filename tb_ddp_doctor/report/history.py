@@ -39,6 +39,8 @@ class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary
     #: Of each event, in the same order.
     nearest_captures: tuple[Nearest, ...]
+    #: With --compare: what the captures around an event differ in, by the event's number from 0 on.
+    compared: dict[int, str] = {}
 
 
 def history_lines(answer: HistoryAnswer, gpu_hour: float | None) -> list[str]:
@@ -50,12 +52,10 @@ def history_lines(answer: HistoryAnswer, gpu_hour: float | None) -> list[str]:
         f"{duration(told.median_step_ms)} a step (p99 {duration(told.p99_step_ms)})",
         headline(told),
     ]
-    for number, event in enumerate(told.events[:_SHOWN], 1):
-        line = f"{number:2}  {sentence(event, told, gpu_hour)}"
-        near = answer.nearest_captures[number - 1]
-        if event.kind == "change" and near.before is not None and near.after is not None:
-            line += f" Compare: ddp-doctor compare {shlex.quote(near.before)} {shlex.quote(near.after)}"
-        lines.append(line)
+    lines += [
+        f"{number + 1:2}  {sentence(event, told, gpu_hour)}{_captures(answer, number)}"
+        for number, event in enumerate(told.events[:_SHOWN])
+    ]
     if len(told.events) > _SHOWN:
         lines.append(f"    {len(told.events) - _SHOWN} more: --json has all.")
     if account.time_s:
@@ -79,6 +79,16 @@ def history_lines(answer: HistoryAnswer, gpu_hour: float | None) -> list[str]:
     if told.lost_bytes or told.left_out:
         lines.append(f"Not read: {told.lost_bytes:,} damaged bytes, {told.left_out:,} earlier steps.")
     return [printable(line) for line in lines]
+
+
+def _captures(answer: HistoryAnswer, number: int) -> str:
+    """What the captures around an event differ in, or the command that says it; "" where a side has none."""
+    near = answer.nearest_captures[number]
+    if number in answer.compared:
+        return f" Captures: {answer.compared[number]}."
+    if answer.summary.events[number].kind != "change" or near.before is None or near.after is None:
+        return ""
+    return f" Compare: ddp-doctor compare {shlex.quote(near.before)} {shlex.quote(near.after)}"
 
 
 def webhook_line(answer: HistoryAnswer) -> bytes:

@@ -1,4 +1,4 @@
-"""The JSON Schemas of `ddp-doctor diagnose --json`, `compare --json`, `plan --json` and `calibration.json`."""
+"""The JSON Schemas of `calibration.json` and of what `diagnose`, `compare`, `plan` and `history --json` print."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.findings import SCHEMA_VERSION
 from tb_ddp_doctor.planning.model import PlanReport
+from tb_ddp_doctor.report.history import HistoryAnswer
 from tb_ddp_doctor.stuck.model import Report
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -37,8 +38,19 @@ def plan() -> dict[str, Any]:
     return {"$schema": _DIALECT, "title": "ddp-doctor plan --json", **msgspec.json.schema(PlanReport)}
 
 
+def history() -> dict[str, Any]:
+    """Made likewise."""
+    return {"$schema": _DIALECT, "title": "ddp-doctor history --json", **msgspec.json.schema(HistoryAnswer)}
+
+
 #: By name, as docs/NAME.schema.json has them.
-SCHEMAS = {"diagnosis": diagnosis, "comparison": comparison, "calibration": calibration, "plan": plan}
+SCHEMAS = {
+    "diagnosis": diagnosis,
+    "comparison": comparison,
+    "calibration": calibration,
+    "plan": plan,
+    "history": history,
+}
 
 
 def text(name: str) -> str:
