@@ -1,4 +1,4 @@
-"""The view History: the numbers behind it, and the view in a real browser, as a report holds it."""
+"""The view Hours: the numbers behind it, and the view in a real browser, as a report holds it."""
 
 from __future__ import annotations
 
@@ -131,6 +131,7 @@ def test_the_view_shows_hours_explains_a_range_and_compares_captures(
     page.set_viewport_size({"width": 1440, "height": 1200})
     page.goto(report.as_uri())
     page.get_by_role("link", name="History", exact=True).click()
+    page.get_by_role("link", name="Hours", exact=True).click()
     main = page.locator("main")
     expect(main).to_contain_text("Rank 3 is 159.5 ms (15 % of a step) slower since step 2,000")
     expect(main.locator(".hours-account")).to_contain_text("All steps")

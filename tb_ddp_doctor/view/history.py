@@ -1,4 +1,4 @@
-"""The view History: a job's hours in up to 512 bins of steps, its events, and its captures.
+"""The view Hours: a job's hours in up to 512 bins of steps, its events, and its captures.
 
 The history lies in the log directory that the job gave its Doctor: the run's own folder, or one above it.
 """
