@@ -847,10 +847,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
             case "critical_path":
                 pieces = ((part.step, piece) for part in self.critical_path for piece in part.pieces)
                 return pd.DataFrame([{"step": step, **msgspec.to_builtins(piece)} for step, piece in pieces])
-            case "memory" | "gains":
-                has = self.memory.ranks if table == "memory" and self.memory else ()
-                has = self.rates.gains if table == "gains" and self.rates else has
-                return pd.DataFrame([msgspec.to_builtins(row) for row in has])
+            case "memory":
+                return pd.DataFrame([msgspec.to_builtins(row) for row in (self.memory.ranks if self.memory else ())])
+            case "gains":
+                return pd.DataFrame([msgspec.to_builtins(row) for row in (self.rates.gains if self.rates else ())])
             case "warnings":
                 return pd.DataFrame([msgspec.to_builtins(row) for row in self.warnings])
             case "budget" | "phases":
