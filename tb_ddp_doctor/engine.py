@@ -87,6 +87,8 @@ class Reading(msgspec.Struct, frozen=True):
     #: The folder of the project, whose file of settings counts; None: none. And whether those beside traces do.
     project: Path | None = None
     has_config: bool = True
+    #: Called when all of the run's traces and digests are read, before their ranks are joined.
+    joining: Callable[[], None] | None = None
     #: Of what lies beside the traces, only files below these folders are read, all links followed; () reads all.
     confined_to: tuple[Path, ...] = ()
 
@@ -149,6 +151,8 @@ def diagnose(
     by_rank, clashes = _by_rank(digests, world_size)
     arriving = [FileWarning(path, _ARRIVING, "arriving") for path in (*changing, *unfinished)]
     warnings = (*run.warnings, *failed, *clashes, *arriving)
+    if reading.joining:
+        reading.joining()
     try:
         job = build(
             run.name,
@@ -159,6 +163,8 @@ def diagnose(
         )
     except JobError as error:
         raise RunError(_ALL_ARRIVING if arriving and not digests else str(error), unfinished) from None
+    except MemoryError:
+        raise
     except Exception as error:
         _log.debug("joining the ranks of %s failed", run.name, exc_info=True)
         raise RunError(f"Joining its ranks failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
@@ -175,6 +181,8 @@ def diagnose(
     lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}
     try:
         diagnosis, savings = _examine(job, rules, lacking)
+    except MemoryError:
+        raise
     except Exception as error:
         _log.debug("examining %s failed", run.name, exc_info=True)
         raise RunError(f"Examining it failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error

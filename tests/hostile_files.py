@@ -206,6 +206,31 @@ def digest_of_many_collectives(folder: Path) -> Path:
     return path
 
 
+def digests_of_many_messages(folder: Path) -> Path:
+    """Digests of all ranks, each of which tells of messages to 60,000 others and as many collectives more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank, made in digests(JOB).items():
+        path = folder / f"host{rank}_{100 + rank}.1700000000000000000.pt.trace.json.digest"
+        tables = {name: _grown(getattr(made, name), 60_000) for name in ("messages", "collectives")}
+        tables["messages"] = replace(tables["messages"], peer=np.arange(len(tables["messages"])))
+        with path.open("wb") as file:
+            column_file.dump(replace(made, file=str(path), **tables), digest_version(), file)
+    return path
+
+
+def _grown(table: Any, rows: int) -> Any:
+    """A table with as many more rows as its last one, or as one of zeros, each a microsecond later."""
+    columns = {}
+    for name in table.__struct_fields__:
+        column = getattr(table, name)
+        last = column[-1:] if len(column) else np.zeros(1, column.dtype)
+        later = np.repeat(last, rows)
+        if name.endswith("_ns"):
+            later += np.arange(1, rows + 1) * 1000
+        columns[name] = np.concatenate((column, later))
+    return type(table)(**columns)
+
+
 def digest_of_one_long_name(folder: Path) -> Path:
     """All of 60,000 kinds of kernels, and what is launched after each gap, have one name of a megabyte."""
     path, made = _digest(folder), digests(JOB)[RANK]
@@ -382,6 +407,7 @@ def record(folder: Path) -> Path:
 SILENT = (
     pipes,
     digest_that_is_overwritten,
+    digests_of_many_messages,
     digest_of_one_long_name,
     record,
     trace_of_many_steps,
@@ -393,7 +419,7 @@ CASES: dict[str, Callable[[Path], Path]] = {
         dump_of_shared_lists, dump_of_ranks, dump_of_a_large_group, dump_of_one_hash, answer_of_ras,
         stacks_that_are_read_over_and_over, snapshot_of_shared_blocks, snapshot_of_unclosed_annotations,
         sqlite_whose_pages_share_a_child, sqlite_with_a_computed_column, digest_with_wrong_columns,
-        digest_of_one_column, digest_of_many_collectives, digest_of_one_long_name,
+        digest_of_one_column, digest_of_many_collectives, digests_of_many_messages, digest_of_one_long_name,
         digest_with_a_large_index, digest_that_is_overwritten,
         trace_of_many_processes, trace_of_250_ranks, trace_of_a_million_kernels, trace_of_empty_blocks,
         trace_of_many_steps, trace_that_never_answers, log_that_never_answers, snapshot_that_never_answers,

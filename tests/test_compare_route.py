@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from soak import server
 from tensorboard.plugins import base_plugin
 from traces import ranks, write
 from werkzeug.test import Client, TestResponse
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.plugin import examination
+from tb_ddp_doctor.plugin.examination import Examination
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 
 USUAL = """
@@ -86,11 +89,11 @@ def test_what_cannot_be_compared_is_said(get: Get, query: dict[str, str], status
     assert (response.status_code, words in response.get_json()["error"]) == (status, True)
 
 
-def test_no_lock_is_held_while_runs_are_compared(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tb_ddp_doctor.comparison import build
-
+def test_no_lock_is_held_while_runs_are_compared(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reached, go_on = threading.Event(), threading.Event()
-    compare = build.compare
+    compare = examination.compare
+    plugin = DiagnosisPlugin(base_plugin.TBContext(logdir=str(logs)), examiner=Examination())
+    get = server(logs, plugin)
 
     def slowly(before: engine.Result, after: engine.Result) -> object:
         reached.set()
@@ -98,7 +101,7 @@ def test_no_lock_is_held_while_runs_are_compared(get: Get, monkeypatch: pytest.M
         return compare(before, after)
 
     answered(get, before="short", after=ODD)
-    monkeypatch.setattr(build, "compare", slowly)
+    monkeypatch.setattr(examination, "compare", slowly)
     asking = threading.Thread(target=get, args=("/compare",), kwargs={"before": "short", "after": ODD})
     asking.start()
     assert reached.wait(120)

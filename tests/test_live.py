@@ -15,10 +15,12 @@ from tensorboard.plugins import base_plugin
 from traces import draw, in_row, ranks, write
 from werkzeug.test import TestResponse
 
+from tb_ddp_doctor import engine
 from tb_ddp_doctor.discover import runs
 from tb_ddp_doctor.discover.head import RememberedHeads, peek
 from tb_ddp_doctor.plugin import analyses, arrivals
 from tb_ddp_doctor.plugin.arrivals import FileArrivals, Stamp
+from tb_ddp_doctor.plugin.examination import Examination
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 
 TRACES = in_row(ranks(HEALTHY, SLOW, HEALTHY))
@@ -140,28 +142,32 @@ def test_what_a_half_written_file_has_shown_is_told_to_who_asks(tmp_path: Path) 
     assert diagnosis(get)["headline"].endswith("(1 file is incomplete.)")
 
 
-def test_a_file_that_nobody_goes_on_writing_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_nobody_goes_on_writing_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "job", TRACES)
     half = files(folder)[2]
     data = half.read_bytes()
     half.write_bytes(data[: len(data) * 9 // 10])
-    age(folder, arrivals.ABANDONED_S - 2)
+    age(folder, 30)
     get = server(tmp_path)
     assert entry_when(get, lambda run: run["state"] == "ready")["arriving"] == 1
+    monkeypatch.setattr(arrivals, "ABANDONED_S", 30.0)
     assert entry_when(get, is_ready)["ranks"] == 3
     assert any("cut off" in warning["message"] for warning in diagnosis(get)["warnings"])
 
 
-def test_a_file_without_device_events_is_left_out_once_nothing_more_is_expected(tmp_path: Path) -> None:
+def test_a_file_without_device_events_is_left_out_once_nothing_more_is_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kineto writes the host's events first: what has arrived looks like a rank whose device did nothing."""
     folder = write(tmp_path / "job", TRACES)
     half = files(folder)[2]
     data = half.read_bytes()
     half.write_bytes(data[: data.index(b'"kernel"')])
-    age(folder, arrivals.ABANDONED_S - 2)
+    age(folder, 30)
     get = server(tmp_path)
     assert entry_when(get, lambda run: run["state"] == "ready")["arriving"] == 1
     assert diagnosis(get)["missing_ranks"] == [2]
+    monkeypatch.setattr(arrivals, "ABANDONED_S", 30.0)
     assert entry_when(get, is_ready)["ranks"] == 2
     found = diagnosis(get)
     assert found["missing_ranks"] == [2] and found["headline"].endswith("1 file is incomplete.)")
@@ -251,18 +257,17 @@ def test_the_reload_button_has_the_directory_searched_at_once(tmp_path: Path, mo
 def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
     folder = write(tmp_path / "job", TRACES)
     age(folder)
-    from tb_ddp_doctor import engine
-
     reads = []
 
-    def diagnose(run: runs.Run, progress: Any, changing: Any, expected: Any) -> engine.Result:
+    def diagnose(run: Any, *_: object) -> engine.Result:
         result = engine.diagnose(run)
         reads.append(len(result.diagnosis.ranks))
         if len(reads) == 1:
             os.utime(files(folder)[0])
         return result
 
-    plugin = DiagnosisPlugin(base_plugin.TBContext(logdir=str(tmp_path)), diagnose=diagnose)
+    context = base_plugin.TBContext(logdir=str(tmp_path))
+    plugin = DiagnosisPlugin(context, examiner=Examination(diagnose=diagnose))
     get = server(tmp_path, plugin)
     entry_when(get, is_ready)
     assert len(reads) > 1
@@ -309,24 +314,3 @@ def test_paths_with_dots_and_links_out_of_the_directory(tmp_path: Path) -> None:
     # A name is looked up among those that were found: it is no path.
     for name in ("../elsewhere/job", "linked/../linked", str(tmp_path / "elsewhere" / "job"), "./linked"):
         assert get("/run", run=name).status_code == 404
-
-
-def test_results_are_given_back_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 400 runs they took 481 MB, for as long as TensorBoard ran."""
-    monkeypatch.setattr(analyses, "_MOST_RESULTS", 1)
-    for name in ("a", "b", "c"):
-        age(write(tmp_path / "logs" / name, TRACES))
-    context = base_plugin.TBContext(logdir=str(tmp_path / "logs"), flags=None)
-    plugin = DiagnosisPlugin(context)
-    found = plugin._analyses
-    until = time.monotonic() + PATIENCE_S
-    while [run["state"] for run in found.listing()["runs"]] != ["ready"] * 3:
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    names = [run["name"] for run in found.listing()["runs"]]
-    assert sum(found.kept(name) is not None for name in names) == 1
-    for name in names:
-        result = found.result(name)
-        assert result is not None and result.diagnosis.name == name
-        assert [other for other in names if found.kept(other)] == [name]
-        assert isinstance(found.open(name), bytes)

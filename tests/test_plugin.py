@@ -21,6 +21,7 @@ from tb_ddp_doctor.engine import RunError
 from tb_ddp_doctor.findings import OWNERS, Account, AccountLine, Clock, Diagnosis, Finding, LineKind, Prospect
 from tb_ddp_doctor.plugin import analyses
 from tb_ddp_doctor.plugin.arrivals import Stamp
+from tb_ddp_doctor.plugin.examination import Examination
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 from tb_ddp_doctor.view import assets
 
@@ -108,8 +109,10 @@ class Bench:
         self.plugin = DiagnosisPlugin(
             context,
             discover=self.discover,
-            diagnose=self.diagnose,
-            answer=lambda result: {"state": "ready", "diagnosis": result.diagnosis, "views": self.views},
+            examiner=Examination(
+                diagnose=self.diagnose,
+                answer=lambda result: {"state": "ready", "diagnosis": result.diagnosis, "views": self.views},
+            ),
             stamps=lambda run: {f"{run.name}/trace": Stamp(self.stamps.get(run.name, 0), 0)},
         )
         self.apps = self.plugin.get_plugin_apps()
@@ -118,7 +121,9 @@ class Bench:
         self.locations.append(location)
         return [SimpleNamespace(name=name) for name in self.runs]
 
-    def diagnose(self, run: Any, progress: Callable[[int, int, str], None], *arriving: Any) -> Any:
+    def diagnose(
+        self, run: Any, changing: Any, expected: Any, progress: Callable[[int, int, str], None], joining: Any
+    ) -> Any:
         self.read.append(run.name)
         progress(1, 2, "file")
         result = self.runs[run.name]

@@ -46,12 +46,15 @@ def _from_peers(job: Job) -> tuple[int, int] | None:
     """Stages and micro-batches where messages name both ends: the longest chain (or ring) of neighbours."""
     sent: dict[tuple[int, int], float] = {}
     for rank, digest in zip(job.ranks.tolist(), job.digests, strict=True):
-        table = digest.messages
-        for peer in np.unique(table.peer[table.peer >= 0]).tolist():
-            mine = table.peer == peer
-            there, back = (int(table.count[mine & (table.sent == way)].sum()) for way in (1, 0))
-            sent[rank, peer] = there / max(len(digest.steps), 1)
-            sent.setdefault((peer, rank), back / max(len(digest.steps), 1))
+        table, steps = digest.messages, max(len(digest.steps), 1)
+        known = table.peer >= 0
+        peers, which = np.unique(table.peer[known], return_inverse=True)
+        there, back = (
+            np.bincount(which, table.count[known] * (table.sent[known] == way), len(peers)) / steps for way in (1, 0)
+        )
+        for peer, number, returned in zip(peers.tolist(), there.tolist(), back.tolist(), strict=True):
+            sent[rank, peer] = number
+            sent.setdefault((peer, rank), returned)
     neighbours: defaultdict[int, set[int]] = defaultdict(set)
     for (rank, peer), number in sent.items():
         if number > 0 and sent.get((peer, rank), 0) > 0:

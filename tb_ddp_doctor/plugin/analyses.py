@@ -2,7 +2,7 @@
 
 One daemon thread scans the log directory and then reads the runs one after the other: a run already uses every core
 through the engine's own pool. The thread starts with the first question that the tab asks and ends when nothing is
-left to do. The lock guards the table of runs only; nothing is scanned, read or encoded while it is held.
+left to do. The lock guards the table of runs only; nothing is scanned or read while it is held.
 
 The directory may change all the time. What a run was found to be stays until it is found to be something else; files
 that are still arriving (`arrivals`) are left out unless asked for; where files are deleted, the last result stays, and
@@ -11,7 +11,7 @@ says so.
 
 from __future__ import annotations
 
-import gzip
+import itertools
 import logging
 import threading
 import time
@@ -20,15 +20,11 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from tb_ddp_doctor.plugin.arrivals import FileArrivals, Stamps
+from tb_ddp_doctor.plugin.asking import Progress, Shown, Source
 from tb_ddp_doctor.plugin.entry import Entry, Files, Ready
-from tb_ddp_doctor.view.summary import summary
 
 if TYPE_CHECKING:
-    from tb_ddp_doctor.plugin.runs import Result, Run
-
-Progress = Callable[[int, int, str], None]
-#: Gives the result of a run without the files of the third, and without those of the fourth that lack their end.
-Diagnose = Callable[["Run", Progress, Collection[str], Collection[str]], "Result"]
+    from tb_ddp_doctor.plugin.runs import Run
 
 #: A directory that is asked about again after this long is searched again: traces arrive while a job trains.
 RESCAN_S = 10.0
@@ -36,12 +32,8 @@ RESCAN_S = 10.0
 ARRIVING_RESCAN_S = 1.0
 #: A search that takes long, on a slow disk, may take this share of the time.
 RESCAN_SHARE = 0.05
-#: gzip's level: higher ones take three times as long for a fifth less.
-_QUICK = 1
 #: Results of deleted runs that are kept.
 _MOST_DELETED = 20
-#: Results of runs that are kept to be asked about, 1.2 MB each and more; what the tab shows first is kept of all.
-_MOST_RESULTS = 64
 
 _log = logging.getLogger(__name__)
 
@@ -53,21 +45,16 @@ class Analyses:
         self,
         *,
         scan: Callable[[], Sequence[Run]],
-        diagnose: Diagnose,
-        answer: Callable[[Result], Any],
+        show: Callable[[Source, Progress], Shown],
         stamps: Callable[[Run], Stamps],
     ) -> None:
         self._scan = scan
-        self._diagnose = diagnose
-        self._answer = answer
+        self._show = show
         self._stamps = stamps
         self._arrivals = FileArrivals()
         self._lock = threading.Lock()
-        #: Held while a run is read again of which the result was given back.
-        self._reading_again = threading.Lock()
+        self._numbers = itertools.count()
         self._entries: dict[str, Entry] = {}
-        #: Runs whose results are kept, those that were used last at the end.
-        self._used: list[Entry] = []
         self._opened: str | None = None
         #: When the directory may be searched again, on the monotonic clock; None before the first search has ended.
         self._rescan_at: float | None = None
@@ -115,51 +102,22 @@ class Analyses:
                     return None
                 return {"state": "queued", "progress": {"done": 0, "total": 0, "file": "", "elapsed_s": None}}
             if entry.shown:
-                return entry.shown.body
+                return entry.shown.shown.body
             if entry.error is not None:
                 return {"state": "failed", "error": entry.error}
             self._opened = name
             return {"state": entry.state, "progress": entry.progress.shown()}
 
-    def result(self, name: str) -> Result | None:
-        """What a run was found to be; None where no run of that name is ready.
-
-        Where that was given back, the run is read again, as a rule from the cache.
-        """
-        if (result := self.kept(name)) is not None:
-            return result
-        with self._reading_again:
-            with self._lock:
-                entry = self._entries.get(name)
-                if entry is None or entry.ready is None or entry.ready.result is not None:
-                    return entry.ready.result if entry and entry.ready else None
-                run, changing = entry.run, entry.files.changing
-                expected = self._arrivals.expected(entry.files.stamps)
-            try:
-                result = self._diagnose(run, lambda *_: None, changing, expected)
-            except Exception:
-                _log.debug("run %r could not be read again", name, exc_info=True)
-                return None
-            with self._lock:
-                entry.keep(result)
-                self._use(entry)
-            return result
-
-    def kept(self, name: str) -> Result | None:
-        """The same without reading anything: None where it was given back."""
+    def source(self, name: str) -> Source | None:
+        """What a run was found from; None where no run of that name is ready."""
         with self._lock:
             entry = self._entries.get(name)
-            if entry is None or entry.ready is None or entry.ready.result is None:
-                return None
-            self._use(entry)
-            return entry.ready.result
+            return entry.ready.source if entry and entry.ready else None
 
-    def _use(self, entry: Entry) -> None:
-        """Keep the result of a run, and give those back that nobody used for longest; the lock is held."""
-        self._used = [one for one in self._used if one is not entry and one is self._entries.get(one.run.name)]
-        self._used.append(entry)
-        while len(self._used) > _MOST_RESULTS:
-            self._used.pop(0).keep(None)
+    def sources(self) -> list[Source]:
+        """The same of all runs that are ready."""
+        with self._lock:
+            return [entry.ready.source for entry in self._entries.values() if entry.ready]
 
     def _wake(self) -> None:
         """Start the thread if there is something to do; the lock is held."""
@@ -255,41 +213,32 @@ class Analyses:
         return not entry.all_asked and still != files.arriving
 
     def _analyse(self, entry: Entry) -> None:
-        import msgspec
-
-        from tb_ddp_doctor.engine import RunError
-
         def progress(done: int, total: int, file: str) -> None:
             with self._lock:
                 entry.read(done, total, PurePath(file).name)
 
         with self._lock:
             run, stamps, changing = entry.run, entry.files.stamps, entry.files.changing
-            expected = self._arrivals.expected(stamps)
+            expected = frozenset(self._arrivals.expected(stamps))
             if entry.all_asked:
                 changing = expected = frozenset()
+        source = Source(next(self._numbers), run, changing, expected)
         try:
-            result = self._diagnose(run, progress, changing, expected)
-            body = gzip.compress(msgspec.json.encode(self._answer(result)), _QUICK, mtime=0)
-            ready = Ready(result, summary(result.diagnosis), body)
-            if not entry.all_asked and self._changed(run, stamps, changing):
+            shown = self._show(source, progress)
+            if shown.error is None and not entry.all_asked and self._changed(run, stamps, changing):
                 with self._lock:
                     entry.put_off()
                     self._rescan_at = time.monotonic()
                 return
-        except RunError as problem:
-            error, unfinished = str(problem), problem.unfinished
         except Exception as problem:  # one run never hides another
             _log.exception("Run %r could not be analysed", entry.run.name)
             error = f"This run could not be analysed: {_first_line(problem)} TensorBoard's log has the details."
-            unfinished = ()
-        else:
-            with self._lock:
-                entry.succeed(ready, result.unfinished)
-                self._use(entry)
-            return
+            shown = Shown({}, b"", error=error)
         with self._lock:
-            entry.fail(error, unfinished)
+            if shown.error is None:
+                entry.succeed(Ready(shown, source))
+            else:
+                entry.fail(shown.error, shown.unfinished)
 
     def _changed(self, run: Run, stamps: Stamps, changing: Collection[str]) -> bool:
         """Whether a file that was read is no longer what the search saw: then the result is of no state of the run."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tb_ddp_doctor.plugin.arrivals import Stamps
+from tb_ddp_doctor.plugin.asking import Shown, Source
 
 if TYPE_CHECKING:
-    from tb_ddp_doctor.plugin.runs import Result, Run
+    from tb_ddp_doctor.plugin.runs import Run
 
 State = Literal["queued", "reading", "ready", "failed"]
 
@@ -31,11 +32,9 @@ _UNREAD: dict[str, Any] = {
 class Ready:
     """What a run was found to be."""
 
-    #: None once it was given back: the run is then read again, from the cache, when somebody asks for more.
-    result: Result | None
-    summary: dict[str, Any]
-    #: The answer to `run?run=NAME`: JSON in gzip, made once.
-    body: bytes
+    shown: Shown
+    #: What it was found from: to be asked about further.
+    source: Source
 
 
 @dataclass(slots=True)
@@ -129,7 +128,7 @@ class Entry:
             "arriving": len(self.files.arriving),
             "deleted": self.files.deleted,
             "modified_s": self.files.modified_s,
-            **(self.ready.summary if self.ready else _UNREAD),
+            **(self.ready.shown.summary if self.ready else _UNREAD),
         }
 
     def ask_for_all(self) -> None:
@@ -160,10 +159,10 @@ class Entry:
         self.due = True
         self.progress.began = None
 
-    def succeed(self, ready: Ready, unfinished: Collection[str]) -> None:
+    def succeed(self, ready: Ready) -> None:
         """It was read."""
         self.ready, self.error, self.awaited = ready, None, False
-        self.files.unfinished = frozenset(unfinished)
+        self.files.unfinished = frozenset(ready.shown.unfinished)
         self.progress.began = None
 
     def fail(self, error: str, unfinished: Collection[str]) -> None:
@@ -172,11 +171,6 @@ class Entry:
         self.progress.began = None
         if not unfinished or self.shown:
             self.ready, self.error, self.awaited = None, error, False
-
-    def keep(self, result: Result | None) -> None:
-        """Keep the result again, or give it back: a megabyte and more, while what is shown takes a tenth."""
-        if self.ready:
-            self.ready = replace(self.ready, result=result)
 
     def delete(self) -> None:
         """Its directory is gone; the result stays."""

@@ -40,9 +40,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorboard import version as tensorboard_version
@@ -51,16 +50,16 @@ from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 
 from tb_ddp_doctor.plugin import perfetto_ui
-from tb_ddp_doctor.plugin.analyses import Analyses, Diagnose, Progress
+from tb_ddp_doctor.plugin.analyses import Analyses
 from tb_ddp_doctor.plugin.arrivals import Stamp, Stamps
-from tb_ddp_doctor.plugin.run_plans import RunPlans
+from tb_ddp_doctor.plugin.asking import Examiner, Question, Source
+from tb_ddp_doctor.plugin.examiners import Examiners
 from tb_ddp_doctor.plugin.turns import RETRY_AFTER_S, TooManyError, Turns
 from tb_ddp_doctor.view.assets import assets, folder
 
 if TYPE_CHECKING:
-    from tb_ddp_doctor import engine
     from tb_ddp_doctor.discover.head import RememberedHeads
-    from tb_ddp_doctor.plugin.runs import Result, Run
+    from tb_ddp_doctor.plugin.runs import Run
     from tb_ddp_doctor.storage.paths import FilePath
 
 Location = str | Mapping[str, str]
@@ -71,6 +70,9 @@ _FRAMES_PERFETTO_DEV = (2, 21)
 #: How long a browser keeps files whose folder has the version in its name: of more than a hundred, none is asked for
 #: again when the tab opens again.
 _KEPT_S = 24 * 3600
+#: The curve that other runs may be measured points of, and the most of them that are looked at.
+_MEASURED_CURVE = "bucket_mb"
+_MOST_OTHERS = 63
 #: TensorBoard's option that has everything below the log directory looked into.
 _EVERYWHERE = "--ddp_doctor_everywhere"
 
@@ -107,42 +109,6 @@ class _Discover:
             return with_dumps(location, partial(discover, location, peek=self._heads.peek, reach=reach), reach)
         finally:
             self.left_out = tuple(dict.fromkeys(sentence for walk in walks for sentence in walk.left_out()))
-
-
-def _diagnose(
-    run: Run, progress: Progress, changing: Collection[str], expected: Collection[str], scheduler: str
-) -> Result:
-    from tb_ddp_doctor import engine
-    from tb_ddp_doctor.cache import Cache
-    from tb_ddp_doctor.plugin.runs import Dumps, examine
-    from tb_ddp_doctor.storage.cache_directory import default_directory
-    from tb_ddp_doctor.workers.cluster import executor
-
-    if isinstance(run, Dumps):
-        return examine(run, progress)
-    with executor(scheduler) as workers:
-        reading = engine.Reading(
-            Cache(default_directory()), workers, changing=changing, expected=expected, project=Path.cwd()
-        )
-        return engine.diagnose(run, progress=progress, reading=reading)
-
-
-def _answer(result: Result) -> Any:
-    from tb_ddp_doctor.plugin.runs import DumpResult
-    from tb_ddp_doctor.view.answer import answer
-
-    if isinstance(result, DumpResult):
-        return {"state": "ready", "diagnosis": result.diagnosis, "views": None}
-    return answer(result)
-
-
-def _history(result: engine.Result) -> bytes:
-    """The hours of a run's job, of which what does not change any more is kept."""
-    from tb_ddp_doctor.cache import Cache
-    from tb_ddp_doctor.storage.cache_directory import default_directory
-    from tb_ddp_doctor.view.history import kept_history
-
-    return kept_history(result, Cache(default_directory()))
 
 
 def _stamps(run: Run) -> dict[str, Stamp]:
@@ -190,8 +156,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         context: base_plugin.TBContext,
         *,
         discover: Callable[[Location], Sequence[Run]] | None = None,
-        diagnose: Diagnose | None = None,
-        answer: Callable[[Result], Any] = _answer,
+        examiner: Examiner | None = None,
         stamps: Callable[[Run], Stamps] = _stamps,
     ) -> None:
         self._context = context
@@ -202,10 +167,9 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             everywhere=bool(getattr(context.flags, "ddp_doctor_everywhere", False))
         )
         scheduler = getattr(context.flags, "ddp_doctor_scheduler", None) or ""
-        diagnose = diagnose or partial(_diagnose, scheduler=scheduler)
+        self._examiner = examiner or Examiners(scheduler)
         self._turns = Turns()
-        self._plans = RunPlans()
-        self._analyses = Analyses(scan=self._scan, diagnose=diagnose, answer=answer, stamps=stamps)
+        self._analyses = Analyses(scan=self._scan, show=self._examiner.show, stamps=stamps)
 
     @cached_property
     def _files(self) -> dict[str, tuple[bytes, str]]:
@@ -225,13 +189,13 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             "/runs": self._serve_runs,
             "/run": self._serve_run,
             "/rule": self._serve_rule,
-            "/whatif": self._in_turn(self._serve_whatif),
-            "/plan": self._in_turn(self._serve_plan),
+            "/whatif": self._in_turn(partial(self._serve_answer, "whatif")),
+            "/plan": self._in_turn(partial(self._serve_answer, "plan")),
             "/compare": self._in_turn(self._serve_compare),
-            "/detail": self._in_turn(self._serve_detail),
-            "/slice": self._in_turn(self._serve_slice),
-            "/lanes": self._in_turn(self._serve_lanes),
-            "/report": self._in_turn(self._serve_report),
+            "/detail": self._in_turn(partial(self._serve_answer, "detail")),
+            "/slice": self._in_turn(partial(self._serve_answer, "slice")),
+            "/lanes": self._in_turn(partial(self._serve_answer, "lanes")),
+            "/report": self._in_turn(partial(self._serve_answer, "report")),
             "/viewers": self._serve_viewers,
         }
         pages = {route: wrappers.Request.application(partial(_serve_page, page)) for route, page in self._pages.items()}
@@ -271,20 +235,6 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             return self._discover(parse_logdir_spec(self._logdir_spec))
         return self._discover(self._logdir) if self._logdir else []
 
-    def _result(self, name: str) -> engine.Result | None:
-        """What a run of traces was found to be; None where none of that name is ready."""
-        from tb_ddp_doctor.plugin.runs import DumpResult
-
-        result = self._analyses.result(name)
-        return None if isinstance(result, DumpResult) else result
-
-    def _kept(self, name: str) -> engine.Result | None:
-        """The same, if it is at hand."""
-        from tb_ddp_doctor.plugin.runs import DumpResult
-
-        result = self._analyses.kept(name)
-        return None if isinstance(result, DumpResult) else result
-
     def _serve_runs(self, request: wrappers.Request) -> wrappers.Response:
         answer = {
             "logdir": self._logdir or self._logdir_spec,
@@ -314,117 +264,48 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         documented = page(CATALOGUE[name])
         return _respond(request, {"summary": documented.summary, "sections": documented.sections})
 
-    def _serve_whatif(self, request: wrappers.Request) -> wrappers.Response:
-        import msgspec
-
-        from tb_ddp_doctor.rules import is_name
-
+    def _serve_answer(self, route: str, request: wrappers.Request) -> wrappers.Response:
+        """What is asked about one run."""
         name = request.args.get("run", "")
-        result = self._result(name)
-        if result is None:
+        source = self._analyses.source(name)
+        if source is None:
             return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
-        without = [one for one in request.args.get("without", "").split(",") if one]
-        unknown = sorted({one for one in without if not is_name(one)})
-        if unknown:
-            return _respond(request, {"error": f"There is no rule {unknown[0]!r}."}, code=400)
-        return _respond(request, msgspec.json.encode(result.savings.without(without)))
+        logdir = self._logdir or self._logdir_spec
+        others: Sequence[Source] = ()
+        if request.args.get("curve") == _MEASURED_CURVE:
+            others = [other for other in self._analyses.sources() if other is not source][:_MOST_OTHERS]
+        return self._reply(request, Question(route, source, request.args.to_dict(), tuple(others), logdir))
 
-    def _serve_plan(self, request: wrappers.Request) -> wrappers.Response:
-        import msgspec
+    def _reply(self, request: wrappers.Request, question: Question) -> wrappers.Response:
+        """What the examiner says; of a run that takes more than it may, that."""
+        from tb_ddp_doctor.workers.answers import CrashError
 
-        name = request.args.get("run", "")
-        result = self._result(name)
-        if result is None:
-            return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
-        others = {run["name"]: self._kept(run["name"]) for run in self._analyses.listing()["runs"]}
         try:
-            found = self._plans.answer(name, result, others, request.args)
-        except ValueError as error:
-            return _respond(request, {"error": str(error)}, code=400)
-        return _respond(request, msgspec.json.encode(found))
+            reply = self._examiner.reply(question)
+        except CrashError as error:
+            return _respond(request, {"error": str(error)}, code=500)
+        headers = [*map(tuple, reply.headers)]
+        return _respond(request, reply.content, reply.content_type, code=reply.code, headers=headers)
 
     def _serve_compare(self, request: wrappers.Request) -> wrappers.Response:
-        import msgspec
-
-        from tb_ddp_doctor.comparison.build import compare
-
         names = request.args.get("before", ""), request.args.get("after", "")
         if not all(names):
             sentence = "Which two runs? Ask for compare?before=NAME&after=NAME, with names from runs."
             return _respond(request, {"error": sentence}, code=400)
-        results = []
+        sources = []
         for name in names:
             # A run that waits its turn is read next.
-            answer, result = self._analyses.open(name), self._result(name)
+            answer, source = self._analyses.open(name), self._analyses.source(name)
             if answer is None:
                 return _respond(request, {"error": f"There is no run named {name!r} in the log directory."}, code=404)
-            if result is not None:
-                results.append(result)
+            if source is not None:
+                sources.append(source)
             elif isinstance(answer, dict) and answer["state"] == "failed":
                 return _respond(request, {"error": f"{name} could not be read: {answer['error']}"}, code=409)
-            elif not isinstance(answer, dict):
-                return _respond(request, {"error": f"{name} has dumps of a stuck job and no steps."}, code=409)
             else:
-                progress = answer["progress"]
+                progress = answer["progress"] if isinstance(answer, dict) else None
                 return _respond(request, {"state": "reading", "run": name, "progress": progress}, code=202)
-        return _respond(request, msgspec.json.encode({"state": "ready", "comparison": compare(*results)}))
-
-    def _serve_detail(self, request: wrappers.Request) -> wrappers.Response:
-        import msgspec
-
-        from tb_ddp_doctor.view.details import DETAILS
-
-        name, of = request.args.get("run", ""), request.args.get("of", "")
-        result = self._result(name)
-        if result is None:
-            return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
-        if of not in DETAILS:
-            return _respond(request, {"error": f"Ask for one of: {', '.join(DETAILS)}."}, code=400)
-        if of == "history":
-            return _respond(request, _history(result))
-        return _respond(request, msgspec.json.encode(DETAILS[of](result)))
-
-    def _serve_report(self, request: wrappers.Request) -> wrappers.Response:
-        from tb_ddp_doctor.report import html, markdown
-
-        name, form = request.args.get("run", ""), request.args.get("format", "")
-        result = self._result(name)
-        if result is None:
-            return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
-        if form == "markdown":
-            return _respond(request, markdown.document([result]), "text/markdown")
-        if form != "html":
-            return _respond(request, {"error": "format is html or markdown."}, code=400)
-        # To be saved, not shown: a page of this origin could ask TensorBoard for all that it serves.
-        page = html.page([result], self._logdir or self._logdir_spec)
-        saved = [("Content-Disposition", "attachment")]
-        return _respond(request, page, "text/html", headers=saved)
-
-    def _serve_slice(self, request: wrappers.Request) -> wrappers.Response:
-        from tb_ddp_doctor.plugin import slicing
-
-        return self._of_window(request, slicing.answer)
-
-    def _serve_lanes(self, request: wrappers.Request) -> wrappers.Response:
-        from tb_ddp_doctor.plugin import slicing
-
-        return self._of_window(request, slicing.lanes_answer)
-
-    def _of_window(
-        self, request: wrappers.Request, answer: Callable[[engine.Result, Mapping[str, str]], tuple[bytes, str]]
-    ) -> wrappers.Response:
-        """What is asked of some ranks in a window of time, with its content type."""
-        from tb_ddp_doctor.slices.model import SliceError
-
-        name = request.args.get("run", "")
-        result = self._result(name)
-        if result is None:
-            return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
-        try:
-            content, content_type = answer(result, request.args)
-        except SliceError as error:
-            return _respond(request, {"error": str(error)}, code=400)
-        return _respond(request, content, content_type)
+        return self._reply(request, Question("compare", sources[0], request.args.to_dict(), (sources[1],)))
 
     def _serve_viewers(self, request: wrappers.Request) -> wrappers.Response:
         answer = {

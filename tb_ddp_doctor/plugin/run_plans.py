@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class RunPlans:
         self._lock = threading.Lock()
 
     def answer(
-        self, name: str, result: engine.Result, others: Mapping[str, engine.Result | None], asked: Mapping[str, str]
+        self, name: str, result: engine.Result, others: Sequence[engine.Result], asked: Mapping[str, str]
     ) -> PlanAnswer:
         """What is asked of a run. Raises ValueError, with a sentence, for what makes no question."""
         from tb_ddp_doctor.api import jobs_of_sweep
@@ -43,7 +43,7 @@ class RunPlans:
             raise ValueError(f"There is no curve over {over!r}; there are: {', '.join(CURVES)}.")
         with self._lock:
             curves = {over: CURVES[over]} if over else {}
-            jobs = jobs_of_sweep(result, filter(None, others.values()))
+            jobs = jobs_of_sweep(result, others)
             plan = answer(result.job, lambda: self._planner(name, result), question, curves, jobs)
             refused = unanswerable(lambda: self._planner(name, result)) if "fields" in asked else ()
         return PlanAnswer(plan=plan, unanswerable=refused)

@@ -31,6 +31,10 @@ _BYTES_PER_BYTE = 4
 _SURE_ANSWER_BYTES = 64 << 20
 
 
+#: The soft limits that the user has set, by their number, of those that were changed here.
+_given: dict[int, int] = {}
+
+
 class Limits(msgspec.Struct, frozen=True):
     """What reading one file may take."""
 
@@ -77,6 +81,25 @@ def hold(limits: Limits) -> None:
         _limit(resource.RLIMIT_DATA, _own_bytes() + limits.bytes)
 
 
+def release() -> None:
+    """Hold this process to no limits but the user's, until `hold` is called again; what it has then is its own."""
+    if sys.platform == "win32":
+        return
+    for which, soft in _given.items():
+        with suppress(OSError, ValueError):
+            resource.setrlimit(which, (soft, resource.getrlimit(which)[1]))
+    _own_bytes.cache_clear()
+
+
+def own_bytes() -> int:
+    """Private memory of this process, bytes; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[5])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * resource.getpagesize()
+
+
 def kept_waiting_s(pid: int | None) -> float:
     """How long a process could have run and other processes had the cores, s; 0 where the system does not say."""
     try:
@@ -87,7 +110,8 @@ def kept_waiting_s(pid: int | None) -> float:
 
 def _limit(which: int, most: int) -> None:
     """Set a limit, as far as the one that the user has set allows it."""
-    hard = resource.getrlimit(which)[1]
+    soft, hard = resource.getrlimit(which)
+    _given.setdefault(which, soft)
     with suppress(OSError, ValueError):
         resource.setrlimit(which, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
@@ -95,8 +119,4 @@ def _limit(which: int, most: int) -> None:
 @cache
 def _own_bytes() -> int:
     """Private memory of this process when its first file comes: what it frees later it may use again."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[5])
-    except (OSError, ValueError, IndexError):
-        return 1 << 30
-    return pages * resource.getpagesize()
+    return own_bytes() or 1 << 30

@@ -19,33 +19,34 @@ hung under the first, and 6 of 40 under pebble 5.2.
 
 from __future__ import annotations
 
-import builtins
 import math
 import os
 import signal
 import sys
 import threading
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import suppress
-from multiprocessing.connection import Connection, Pipe
+from functools import partial
+from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_pipes
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
-from weakref import WeakSet
 
 import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor.storage import transient
-from tb_ddp_doctor.storage.message import MessageError, packed, unpacked, whole_text
+from tb_ddp_doctor.storage.message import packed, unpacked
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath
+from tb_ddp_doctor.workers import answers
 from tb_ddp_doctor.workers.limits import Limits, hold, kept_waiting_s, limits_for, shared_cpu_s
 from tb_ddp_doctor.workers.process import CleanProcess
 
+CrashError = answers.CrashError
+LimitError = answers.LimitError
 T = TypeVar("T")
 #: A path and its size on disk, bytes.
 File: TypeAlias = tuple[FilePath, int]
@@ -59,8 +60,6 @@ _GZIP_RATIO = 16
 _MEMORY_SHARE = 0.7
 #: Below this many bytes of JSON in all, starting processes takes longer than reading.
 _WORTH_PROCESSES = 150 << 20
-#: Of an exception's text, and of its traceback; and of all that an answer has beside its result.
-_MOST_LETTERS, _MOST_WORDS = 1 << 14, 1 << 20
 _TAKEN = "Reading the ranks that were merged into its file takes more in all than a file of its size needs."
 #: How often a wait looks whether it was cancelled, s.
 _HEARTBEAT_S = 0.2
@@ -68,14 +67,6 @@ _HEARTBEAT_S = 0.2
 
 class CancelledError(Exception):
     """The work was cancelled; files under way are finished and dropped."""
-
-
-class CrashError(Exception):
-    """The process that worked on a file died. Its text is a sentence for users."""
-
-
-class LimitError(CrashError):
-    """Working on a file took more than a file of its size needs. Its text is a sentence for users."""
 
 
 #: What processes that read files take, by default.
@@ -106,10 +97,10 @@ def run(
         yield from _finished({executor.submit(function, path): path for path, _ in ordered}, stop)
         return
     for path, _ in ordered:
-        if _is_of_this_process(path):
+        if is_of_this_process(path):
             _check(stop)
             yield path, _here(function, path)
-    ordered = [file for file in ordered if not _is_of_this_process(file[0])]
+    ordered = [file for file in ordered if not is_of_this_process(file[0])]
     CleanProcess.share(imports)
     pays = len(files) > 1 and sum(json_bytes(*file) for file in files) >= _WORTH_PROCESSES
     workers = workers_for(files, cores=_cores(), free_bytes=_free_bytes()) if pays else 1
@@ -255,11 +246,7 @@ class _Worker:
 
     def __init__(self, calls: _Calls) -> None:
         self._calls = calls
-        self.pipe, theirs = Pipe()
-        _OURS.add(self.pipe)
-        with theirs:
-            self._process = CleanProcess(target=_serve, args=(theirs, calls.function, dict(os.environ)))
-            self._process.start()
+        self._process, self.pipe = answers.started(_serve, calls.function)
         self.ended = False
         #: What the last task took, s; without end where that was more than it may.
         self.cpu_s = 0.0
@@ -283,17 +270,26 @@ class _Worker:
                 self._end()
                 self.cpu_s = math.inf
                 return _failed(_too_much(f"{limits.seconds:,.0f} s"))
-            answer = unpacked(self.pipe.recv_bytes(limits.answer_bytes + _MOST_WORDS), _Answer)
-            self.cpu_s = max(answer.cpu_s, 0.0)
-            return _result(answer, self._calls, limits)
-        except MessageError as odd:
-            return _failed(odd)
+            message = self.pipe.recv_bytes(limits.answer_bytes + answers.MOST_WORDS)
         except (EOFError, OSError):
             self._end()
+        else:
+            return self._told(message)
         if sys.platform != "win32" and self._process.exitcode == -signal.SIGXCPU:
             self.cpu_s = math.inf
             return _failed(_too_much(f"{self._limits.cpu_s:,.0f} s of CPU time"))
         return None
+
+    def _told(self, message: bytes) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            told = unpacked(message, answers.Answer)
+            self.cpu_s = max(told.cpu_s, 0.0)
+            calls = self._calls
+            future.set_result(answers.result(told, calls.gives, calls.raises, self._limits, _too_much))
+        except Exception as error:
+            return _failed(error)
+        return future
 
     def _end(self) -> None:
         # On another day, or machine, it may be read.
@@ -309,88 +305,11 @@ def _too_much(what: str) -> LimitError:
     return LimitError(f"Reading it takes more than {what}, which no file of its size needs.")
 
 
-#: The parent's ends of its processes' pipes.
-_OURS: WeakSet[Connection] = WeakSet()
-
-
-def _close_inherited() -> None:
-    """A forked process has the parent's ends of all pipes, and would keep them from ending."""
-    for pipe in [*_OURS]:
-        pipe.close()
-
-
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_close_inherited)
-
-
-def _serve(pipe: Connection, function: Callable[[Any], Any], environment: dict[str, str]) -> None:
-    # The server that it may be forked from has that of its start: since then, credentials may have come.
-    os.environ.clear()
-    os.environ.update(environment)
-    # Ctrl-C is the parent's to answer: a process ends with the file that it is at, when its pipe is closed.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(EOFError, OSError):
-        while True:
-            path, limits = pipe.recv()
-            hold(limits)
-            pipe.send_bytes(_answer(function, path, limits.answer_bytes))
-
-
-class _Answer(msgspec.Struct):
-    """What a process says of a file."""
-
-    #: As `message.packed` has it; nothing where there was an exception.
-    result: bytes = b""
-    #: The exception's class, its text, and the traceback, which exceptions lose on the way.
-    error: str = ""
-    said: str = ""
-    where: str = ""
-    #: Whether something was not read for a reason that may pass (`storage.transient`).
-    is_transient: bool = False
-    #: CPU time that it took, s.
-    cpu_s: float = 0.0
-
-
-def _answer(function: Callable[[Any], Any], path: Any, most_bytes: int) -> bytes:
-    since, began = transient.Since(), time.process_time()
-    try:
-        result = packed(function(path))
-        if len(result) > most_bytes:
-            raise MemoryError
-        return packed(_Answer(result, is_transient=since.noted(), cpu_s=time.process_time() - began))
-    except Exception as error:
-        said, where = whole_text(str(error))[:_MOST_LETTERS], whole_text(traceback.format_exc())[-_MOST_LETTERS:]
-        took = time.process_time() - began
-        return packed(_Answer(b"", type(error).__name__, said, where, since.noted(), took))
-
-
-def _result(answer: _Answer, calls: _Calls, limits: Limits) -> Future[Any]:
-    try:
-        if answer.is_transient:
-            transient.note()
-        if answer.error:
-            return _failed(_raised(answer, calls, limits))
-        future: Future[Any] = Future()
-        future.set_result(unpacked(answer.result, calls.gives))
-    except MessageError as odd:
-        return _failed(odd)
-    return future
-
-
-def _raised(answer: _Answer, calls: _Calls, limits: Limits) -> Exception:
-    """The exception that a process tells of, with its traceback as cause."""
-    if answer.error in ("MemoryError", "_ArrayMemoryError"):
-        transient.note()
-        error: Exception = _too_much(f"{limits.bytes >> 20:,} MiB of memory")
-    else:
-        known = {kind.__name__: kind for kind in calls.raises}
-        kind = known.get(answer.error) or getattr(builtins, answer.error, None)
-        if not isinstance(kind, type) or not issubclass(kind, Exception) or issubclass(kind, UnicodeError):
-            error = RuntimeError(f"{answer.error}: {answer.said}")
-        else:
-            error = kind(answer.said)
-    error.__cause__ = RuntimeError(answer.where)
-    return error
+def _serve(pipe: Connection, function: Callable[[Any], Any]) -> None:
+    while True:
+        path, limits = pipe.recv()
+        hold(limits)
+        pipe.send_bytes(packed(answers.answer(partial(function, path), limits.answer_bytes)))
 
 
 def _finished(running: dict[Future[T], FilePath], stop: threading.Event) -> Iterator[tuple[FilePath, Future[T]]]:
@@ -405,7 +324,7 @@ def _finished(running: dict[Future[T], FilePath], stop: threading.Event) -> Iter
             yield running.pop(future), future
 
 
-def _is_of_this_process(path: object) -> bool:
+def is_of_this_process(path: object) -> bool:
     """Whether no other process can read it: what fsspec keeps in this one's memory, as a notebook may."""
     return isinstance(path, RemotePath) and path.service == "memory"
 

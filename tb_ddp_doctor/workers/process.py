@@ -31,6 +31,8 @@ if _HAS_SERVER:
 
 #: What each process of ours imports before all else.
 _FIRST = "tb_ddp_doctor.workers.process_setup"
+#: What they share, in the order in which it was asked for.
+_shared: dict[str, None] = {}
 
 
 class CleanProcess(SpawnProcess):
@@ -41,9 +43,10 @@ class CleanProcess(SpawnProcess):
 
     @staticmethod
     def share(modules: Sequence[str]) -> None:
-        """Let the processes share these modules, imported once, unless one was started before."""
+        """Let the processes share these modules too, imported once, unless one was started before."""
+        _shared.update(dict.fromkeys(modules))
         if _HAS_SERVER:
-            set_forkserver_preload([_FIRST, *modules])
+            set_forkserver_preload([_FIRST, *_shared])
 
     def __getstate__(self) -> dict[str, object]:
         # A spawned process unpickles in this order: what comes after may import numpy.
