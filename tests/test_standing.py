@@ -148,3 +148,20 @@ def test_python_ends_while_a_task_is_done(tmp_path: Path) -> None:
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
     subprocess.run(command, check=True, timeout=120, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux alone")
+def test_a_thread_that_was_joined_is_no_reason_to_start_a_server() -> None:
+    script = """
+        import multiprocessing.forkserver as server, os, threading
+        from pathlib import Path
+        from tb_ddp_doctor.workers import pool, process_setup
+        for _ in range(40):
+            thread = threading.Thread(target=lambda: None)
+            thread.start()
+            thread.join()
+            ((_, found),) = pool.run(os.path.getsize, [(Path("/proc/self/stat"), 0)], gives=int)
+            found.result()
+        assert server._forkserver._forkserver_pid is None
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=300)

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.context import SpawnProcess
@@ -31,6 +32,8 @@ if _HAS_SERVER:
 
 #: What each process of ours imports before all else.
 _FIRST = "tb_ddp_doctor.workers.process_setup"
+#: A thread that Python has joined is there a moment longer: how often that is waited for, s. A server takes a second.
+_PAUSES_S = (0.0, 0.001, 0.002, 0.004, 0.008)
 #: What they share, in the order in which it was asked for.
 _shared: dict[str, None] = {}
 
@@ -87,9 +90,15 @@ _starting = threading.Lock()
 def _has_one_thread() -> bool:
     """Whether no other thread, of Python's or not, may hold a lock that a forked process would find held for ever."""
     try:
-        return len(os.listdir("/proc/self/task")) == 1
+        for pause_s in _PAUSES_S:
+            time.sleep(pause_s)
+            if len(os.listdir("/proc/self/task")) == 1:
+                return True
+            if threading.active_count() > 1:
+                break
     except OSError:
-        return False
+        pass
+    return False
 
 
 @contextmanager
