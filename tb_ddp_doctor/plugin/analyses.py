@@ -213,6 +213,8 @@ class Analyses:
         return not entry.all_asked and still != files.arriving
 
     def _analyse(self, entry: Entry) -> None:
+        from tb_ddp_doctor.workers.answers import CrashError
+
         def progress(done: int, total: int, file: str) -> None:
             with self._lock:
                 entry.read(done, total, PurePath(file).name)
@@ -230,6 +232,8 @@ class Analyses:
                     entry.put_off()
                     self._rescan_at = time.monotonic()
                 return
+        except CrashError as problem:  # it took more than it may, or TensorBoard ends
+            shown = Shown({}, b"", error=str(problem))
         except Exception as problem:  # one run never hides another
             _log.exception("Run %r could not be analysed", entry.run.name)
             error = f"This run could not be analysed: {_first_line(problem)} TensorBoard's log has the details."
