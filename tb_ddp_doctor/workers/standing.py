@@ -96,7 +96,9 @@ class StandingProcess:
 
 def _stop(process: CleanProcess, pipe: Connection) -> None:
     pipe.close()
-    process.kill()
+    # The number of one that has ended may be another process' by now.
+    if process.is_alive():
+        process.kill()
 
 
 class _Said(msgspec.Struct):
