@@ -221,19 +221,23 @@ def test_times_sum_to_the_budget(seed: int) -> None:
         assert (table.p99_ns <= table.total_ns).all()
 
 
-def of_run(folder: Path, *mlp_end: int) -> str:
-    """Two modules in a run with a rank for each end of the second one's kernel, µs."""
-    for rank, end in enumerate(mlp_end):
-        kernels = [(3, 1, 10, 20, 7, "relu"), (12, 1, 20, end, 7, "gemm"), (42, 2, end, end + 5, 7, "relu")]
+def of_run(folder: Path, *ranks: tuple[Sequence[Call], Sequence[Kernel]]) -> str:
+    """A run of these calls and kernels of each rank; times are in 100 µs."""
+    for rank, (calls, kernels) in enumerate(ranks):
         (folder / "job").mkdir(exist_ok=True)
-        (folder / "job" / f"rank{rank}.pt.trace.json").write_bytes(trace(FORWARD, kernels, 100_000))
+        (folder / "job" / f"rank{rank}.pt.trace.json").write_bytes(trace(calls, kernels, 100_000))
     return str(folder / "job")
+
+
+def with_mlp_until(end: int) -> tuple[Sequence[Call], Sequence[Kernel]]:
+    """Two modules, and the end of the second one's kernel."""
+    return FORWARD, [(3, 1, 10, 20, 7, "relu"), (12, 1, 20, end, 7, "gemm"), (42, 2, end, end + 5, 7, "relu")]
 
 
 def test_the_terminal_lists_modules_of_the_median_rank_and_the_longest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = of_run(tmp_path, 40, 42, 60)
+    job = of_run(tmp_path, *map(with_mlp_until, (40, 42, 60)))
     assert main(["diagnose", job, "--layers", "--depth", "3"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "layers 4.70 100 % 3.20 0.50 1.00 6.50 2" in said
@@ -241,7 +245,7 @@ def test_the_terminal_lists_modules_of_the_median_rank_and_the_longest(
 
 
 def test_the_terminal_lists_modules_of_a_rank_to_a_depth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    job = of_run(tmp_path, 40, 60)
+    job = of_run(tmp_path, *map(with_mlp_until, (40, 60)))
     assert main(["diagnose", job, "--layers", "--depth", "1", "--rank", "1"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "step of rank 1, ms (named by Doctor.watch)" in said
@@ -254,4 +258,5 @@ def test_the_terminal_lists_modules_of_a_rank_to_a_depth(tmp_path: Path, capsys:
 def test_traces_that_name_no_modules_say_what_to_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "job", "step |1\nhost [work]")
     assert main(["diagnose", str(tmp_path / "job"), "--layers"]) == 0
-    assert "No trace names the model's modules: capture with" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "No trace names the model's modules, and no operators repeat from layer to layer: capture with" in said

@@ -187,7 +187,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         track=played,
         roofline=roofline(host, device, row_end_ns, parameters, scores, alone, words),
         gradients=parameters,
-        modules=device_modules(host, device, steps, layers, phase, words),
+        modules=device_modules(host, device, steps, layers, phases, phase, words),
         contents=contents,
         warnings=(*trace.warnings, *_joining_warnings(device, number, rows)),
         strings=words.strings(),

@@ -2,7 +2,8 @@
 
 Two recorders name modules: `Doctor.watch` marks calls by the module's whole path ("nn.Module: layers.0.mlp"), and
 with_stack=True records calls by class and number ("nn.Module: Block_0"), whose path is that of the calls around. Where
-a trace has both, the marks are used. Wrappers (DDP, FSDP, torch.compile) are no level of their own.
+a trace has both, the marks are used. Wrappers (DDP, FSDP, torch.compile) are no level of their own. Where neither is,
+layers are guessed from what repeats (`digest.repeated_layers`) and called "layer 1" to "layer n".
 
 A node of autograd belongs to the module whose forward operator has its sequence number (`digest.autograd_nodes`).
 Forward that is computed again within a node belongs to its own module.
@@ -18,8 +19,10 @@ import numpy as np
 
 from tb_ddp_doctor.digest.autograd_nodes import nodes
 from tb_ddp_doctor.digest.host_calls import HostCalls
-from tb_ddp_doctor.digest.model import ModulePaths
+from tb_ddp_doctor.digest.model import ModulePaths, Steps
 from tb_ddp_doctor.digest.nesting import around, enclosing
+from tb_ddp_doctor.digest.phases import HostPhases
+from tb_ddp_doctor.digest.repeated_layers import layer_calls
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Indices, Ints
@@ -28,6 +31,8 @@ from tb_ddp_doctor.trace.model import Indices, Ints
 MOST_LEVELS = 24
 #: The whole model.
 ROOT = 0
+#: What names layers that are guessed from what repeats.
+GUESSED = "repeats"
 _WRAPPER = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel|FSDP\w*|OptimizedModule|DataParallel)_\d+")
 
 
@@ -69,7 +74,7 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The recorded calls of modules; shape (calls,)."""
 
     host: HostCalls
-    #: What recorded them: "Doctor.watch", "stacks", or "" for none.
+    #: What recorded them: "Doctor.watch", "stacks", "repeats" where they are guessed, or "" for none.
     named_by: str
     table: PathTable
     #: Index into the table.
@@ -79,7 +84,7 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
     thread: Indices
 
     @classmethod
-    def of(cls, host: HostCalls) -> ModuleCalls:
+    def of(cls, host: HostCalls, phases: HostPhases, steps: Steps) -> ModuleCalls:
         """The calls of modules in a trace."""
         marks = np.flatnonzero(host.is_annotation & host.named(names.is_module))
         if len(marks):
@@ -88,9 +93,21 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
         frames = host.trace.frames
         by_name = np.array([names.is_module(text) for text in host.trace.strings], np.bool_)
         chosen = np.flatnonzero(by_name[frames.name]) if len(frames) else np.empty(0, np.int64)
+        if not len(chosen):
+            return cls._guessed(host, phases, steps)
         start = frames.start_ns[chosen]
-        end, named_by = start + frames.duration_ns[chosen], "stacks" if len(chosen) else ""
-        return cls._of(host, named_by, frames.name[chosen], start, end, frames.thread[chosen])
+        end = start + frames.duration_ns[chosen]
+        return cls._of(host, "stacks", frames.name[chosen], start, end, frames.thread[chosen])
+
+    @classmethod
+    def _guessed(cls, host: HostCalls, phases: HostPhases, steps: Steps) -> ModuleCalls:
+        table, found = PathTable(), layer_calls(host, phases, steps)
+        for number in range(1, int(found.number.max(initial=0)) + 1):
+            table.child(ROOT, f"layer {number}")
+        start, end = host.start_ns[found.first], host.end_ns[found.last]
+        named_by = GUESSED if len(found) else ""
+        # Layers are children of the root, in the order of their numbers: layer n is the n-th module.
+        return cls(host, named_by, table, found.number, start, end, host.thread[found.first])
 
     @classmethod
     def _of(cls, host: HostCalls, named_by: str, name: Indices, start: Ints, end: Ints, thread: Indices) -> ModuleCalls:

@@ -49,10 +49,16 @@ class _Work(msgspec.Struct, frozen=True, eq=False):
 
 
 def device_modules(
-    host: HostCalls, device: DeviceEvents, steps: Steps, layers: Layers, phase: Ints, words: Vocabulary
+    host: HostCalls,
+    device: DeviceEvents,
+    steps: Steps,
+    layers: Layers,
+    phases: HostPhases,
+    phase: Ints,
+    words: Vocabulary,
 ) -> Modules:
     """The modules of a rank with a device; `phase` is what launched each of the device's events."""
-    calls, launched = ModuleCalls.of(host), np.flatnonzero(device.is_launched)
+    calls, launched = ModuleCalls.of(host, phases, steps), np.flatnonzero(device.is_launched)
     by = device.launch[launched]
     module, again = np.full(len(device), ROOT, np.int64), np.zeros(len(device), np.bool_)
     module[launched] = calls.at(host.start_ns[by], host.thread[by])
@@ -67,7 +73,7 @@ def host_modules(
     host: HostCalls, steps: Steps, layers: Layers, operators: HostOperators, phases: HostPhases, words: Vocabulary
 ) -> Modules:
     """The modules of a rank that computes on its CPU."""
-    calls = ModuleCalls.of(host)
+    calls = ModuleCalls.of(host, phases, steps)
     stretches = [
         _innermost(host, chosen, kind)
         for chosen, kind in (

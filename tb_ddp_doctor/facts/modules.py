@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import ModulePaths, ModuleTime, ModuleTimes, RankDigest
+from tb_ddp_doctor.digest.module_paths import GUESSED
 from tb_ddp_doctor.facts.facts import MissingFactError
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
@@ -37,8 +38,11 @@ class Part(IntEnum):
 class ModuleTree(msgspec.Struct, frozen=True, eq=False):
     """The model's modules, with their times on each rank."""
 
-    #: What names modules: "Doctor.watch" or "stacks"; both, with "and", where ranks differ.
+    #: What names modules: "Doctor.watch" or "stacks", or "repeats" where layers are guessed from operators that repeat;
+    #: several, with "and", where ranks differ.
     named_by: str
+    #: Device events (operators on a CPU) of a guessed layer in a step, the median over layers and ranks; 0 of named ones.
+    layer_events: int
     #: Shape (M,): the module around (-1 for the whole model, which is the first; parents come before children), the
     #: path, as "layers.0.mlp", and how many modules are around.
     parent: Ints
@@ -55,7 +59,8 @@ def modules(digests: Sequence[RankDigest]) -> ModuleTree:
     named = sorted({digest.modules.named_by for digest in digests} - {""})
     if not named:
         raise MissingFactError(
-            "No trace names the model's modules: capture with Doctor.watch(model), or profile with with_stack=True."
+            "No trace names the model's modules, and no operators repeat from layer to layer: capture with "
+            "Doctor.watch(model), or profile with with_stack=True."
         )
     index: dict[tuple[int, str], int] = {(-1, ""): 0}
     places = [_places(digest, index) for digest in digests]
@@ -70,7 +75,19 @@ def modules(digests: Sequence[RankDigest]) -> ModuleTree:
     for around, name in list(index)[1:]:
         path.append(f"{path[around]}.{name}" if around else name)
         level.append(level[around] + 1)
-    return ModuleTree(" and ".join(named), parent, tuple(path), np.array(level, np.int64), own, whole)
+    sources = " and ".join(named)
+    return ModuleTree(sources, _layer_events(digests), parent, tuple(path), np.array(level, np.int64), own, whole)
+
+
+def _layer_events(digests: Sequence[RankDigest]) -> int:
+    """How many device events a guessed layer has in a step, the median over layers and ranks; 0 without one."""
+    counts: list[NDArray[np.float64]] = []
+    for digest in digests:
+        if digest.modules.named_by == GUESSED:
+            table = digest.modules.times
+            events = np.bincount(table.module, table.events, len(digest.modules.paths))
+            counts.append(events[1:] / max(len(digest.steps), 1))
+    return round(float(np.median(np.concatenate(counts)))) if counts else 0
 
 
 def _places(digest: RankDigest, index: dict[tuple[int, str], int]) -> Ints:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.digest.module_paths import GUESSED
 from tb_ddp_doctor.facts.facts import MissingFactError
 from tb_ddp_doctor.facts.modules import ModuleTree, Part, modules
 from tb_ddp_doctor.report.escape import printable
@@ -40,7 +41,9 @@ def print_layers(console: Console, result: Result, depth: int, rank: int | None)
         return
     chosen = tree.step_ns if rank is None else tree.step_ns[[ranks.index(rank)]]
     of = f"rank {rank}" if rank is not None else "the median rank" if len(ranks) > 1 else f"rank {ranks[0]}"
-    title = f"Modules by their time in a step of {of}, ms (named by {tree.named_by})"
+    title = (
+        f"{'Layers' if tree.named_by == GUESSED else 'Modules'} by their time in a step of {of}, ms ({_named(tree)})"
+    )
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 0, 0, 1), pad_edge=False)
     listed = [part for part in Part if tree.step_ns[:, :, part].any()]
     several = rank is None and len(ranks) > 1
@@ -69,6 +72,13 @@ def print_layers(console: Console, result: Result, depth: int, rank: int | None)
         name = tree.path[module].rpartition(".")[2] if module else "whole step"
         table.add_row(Text("  " * int(tree.level[module]) + printable(name)), *cells)
     console.print(table)
+
+
+def _named(tree: ModuleTree) -> str:
+    """What names the modules; of guessed layers, that they are guesses."""
+    if tree.layer_events:
+        return f"guessed: repeats of {tree.layer_events} kernels"
+    return f"named by {tree.named_by}"
 
 
 def in_order(tree: ModuleTree) -> list[int]:

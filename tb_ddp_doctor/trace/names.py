@@ -578,6 +578,14 @@ def multiplies(operator: str) -> Multiplies:
     return _MULTIPLIES.get(operator, Multiplies.NOTHING)
 
 
+_MULTIPLIES_MATRICES = re.compile(r"(mm|matmul|linear)(_|\.out)?$|conv\w*$|attention|gemm", re.IGNORECASE)
+
+
+def multiplies_matrices(operator: str) -> bool:
+    """Whether an operator multiplies matrices or calls one that does: layers do, the preparation of data does not."""
+    return _MULTIPLIES_MATRICES.search(operator) is not None
+
+
 _FORWARD_ONLY = frozenset(
     f"aten::{name}"
     for name in (
@@ -611,6 +619,11 @@ def is_forward_only(operator: str) -> bool:
 def casts(operator: str) -> bool:
     """Whether an operator gives a tensor another type, or brings it elsewhere."""
     return operator in ("aten::to", "aten::_to_copy")
+
+
+def adds(operator: str) -> bool:
+    """Whether an operator adds two tensors, as a residual connection ends."""
+    return operator in ("aten::add", "aten::add_")
 
 
 def copies_tensor(operator: str) -> bool:

@@ -1,0 +1,147 @@
+"""Guesses the layers of a model that nothing names: forward's operators repeat from layer to layer.
+
+A forward pass is the outermost operators of the training thread in a step, between two backward passes. Where a pass
+has layers 1 to n, so has each further pass with the same operators, as micro-batches have; ranks that run the same
+model number their layers alike. Backward follows from forward (`digest.module_paths`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import numpy as np
+
+from tb_ddp_doctor.digest.columns import searchsorted
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.model import Steps
+from tb_ddp_doctor.digest.phases import HostPhases
+from tb_ddp_doctor.digest.repeats import repeats
+from tb_ddp_doctor.digest.vocabulary import Mask
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.names import Phase
+
+#: Fewer repeats are no layers, nor are repeats with less of a pass's operators, nor those of which fewer are the same,
+#: or multiply matrices: data is prepared by operators that repeat, too.
+_LEAST_LAYERS = 3
+_LEAST_SHARE = 0.5
+_LEAST_SAME = 0.5
+#: Different passes that are searched for layers, those with most operators in the trace.
+_MOST_PASSES = 8
+#: An operator with more of a pass's time wraps the model (DDP's forward, a compiled function): what it calls counts.
+_WRAPS = 0.5
+_MOST_WRAPPERS = 4
+
+
+class LayerCalls(msgspec.Struct, frozen=True, eq=False):
+    """The calls of layers on the thread that trains; shape (calls,)."""
+
+    #: From 1 on, in the order of forward.
+    number: Ints
+    #: The first operator of each and the last one, as indices into `HostCalls`.
+    first: Ints
+    last: Ints
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+
+def layer_calls(host: HostCalls, phases: HostPhases, steps: Steps) -> LayerCalls:
+    """The calls of a rank's layers in forward; none where too little repeats."""
+    passes = _passes(host, phases, steps)
+    texts = [host.name[one].tobytes() for one in passes]
+    by_text = dict(zip(texts, passes, strict=True))
+    count = Counter(texts)
+    known: dict[bytes, list[tuple[int, int, int]]] = {}
+    # Short ones first: a pass may be several others.
+    for text in sorted(sorted(count, key=lambda text: -len(text) * count[text])[:_MOST_PASSES], key=len):
+        known[text] = _several(text, known, host.name.itemsize) or _layers(host, by_text[text])
+    number, first, last = [], [], []
+    for text, one in zip(texts, passes, strict=True):
+        for layer, begin, end in known.get(text, []):
+            number.append(layer)
+            first.append(one[begin])
+            last.append(one[end - 1])
+    return LayerCalls(*(np.array(column, np.int64) for column in (number, first, last)))
+
+
+def _several(text: bytes, known: dict[bytes, list[tuple[int, int, int]]], size: int) -> list[tuple[int, int, int]]:
+    """The layers of a pass that is several known ones after each other, as a pipeline begins a step; none of others."""
+    for single, layers in known.items():
+        if layers and len(text) > len(single) and single * (len(text) // len(single)) == text:
+            at = range(0, len(text) // size, len(single) // size)
+            return [(layer, start + begin, start + end) for start in at for layer, begin, end in layers]
+    return []
+
+
+def _layers(host: HostCalls, operators: Ints) -> list[tuple[int, int, int]]:
+    """Number, first operator and the one behind the last of each layer of a pass."""
+    tokens = host.name[operators]
+    adds = host.named(names.adds)[operators]
+    # A residual's addition ends a layer more often than it begins one.
+    found = repeats(tokens, set(tokens[adds].tolist()))
+    if len(found) < _LEAST_LAYERS or found.same < _LEAST_SAME * len(found):
+        return []
+    edges = np.stack((found.first, found.end), axis=1).reshape(-1)
+    # An operator that is called again and again counts once.
+    changes = np.append(np.append(True, tokens[1:] != tokens[:-1]), False).astype(np.int64)
+    covered = np.add.reduceat(changes, edges)[::2]
+    multiply = host.is_operator & host.named(names.multiplies_matrices)
+    products = np.append(_within(host, operators, multiply), 0)
+    with_products = np.add.reduceat(products, edges)[::2] > 0
+    if covered.sum() < _LEAST_SHARE * changes.sum() or (multiply.any() and with_products.mean() < _LEAST_SAME):
+        return []
+    return list(zip(range(1, len(found) + 1), found.first.tolist(), found.end.tolist(), strict=True))
+
+
+def _within(host: HostCalls, operators: Ints, chosen: Mask) -> Ints:
+    """How many of the chosen calls each of some operators of a thread calls, itself among them; shape (operators,)."""
+    before = np.append(0, np.cumsum(chosen))
+    # Calls stand in the order of their starts, so that what an operator calls follows it.
+    first, last = np.searchsorted(host.thread, host.thread[operators[0]] + np.array((0, 1), host.thread.dtype))
+    until = first + searchsorted(host.start_ns[first:last], host.end_ns[operators])
+    found: Ints = np.maximum(before[until] - before[operators], 0)
+    return found
+
+
+def _passes(host: HostCalls, phases: HostPhases, steps: Steps) -> list[Ints]:
+    """The operators of each forward pass that no other operator of it holds, but for what wraps the model."""
+    thread = host.training_thread if host.training_thread >= 0 else _busiest(host)
+    backward = np.sort(host.start_ns[host.is_operator & host.named(names.is_backward)])
+    phase = Phase.FORWARD if len(backward) else Phase.OTHER
+    chosen = host.is_operator & (host.thread == thread)
+    passes: list[Ints] = []
+    for _ in range(_MOST_WRAPPERS):
+        operators = host.outermost(chosen)
+        found = phases.at(host.start_ns[operators]) == phase
+        operators = operators[found]
+        if not len(operators):
+            return []
+        start = host.start_ns[operators]
+        between = searchsorted(backward, start) + searchsorted(steps.host_start_ns, start, side="right")
+        passes = np.split(operators, np.flatnonzero(np.diff(between)) + 1)
+        wraps = _wrappers(host, passes)
+        if not len(wraps):
+            break
+        chosen[wraps] = False
+    return passes
+
+
+def _wrappers(host: HostCalls, passes: list[Ints]) -> Ints:
+    """Operators with most of a pass's time that call others."""
+    calls: Mask = np.zeros(len(host) + 1, np.bool_)
+    calls[host.parent[host.is_operator]] = True
+    found = []
+    for one in passes:
+        length = host.length_ns[one]
+        longest = int(length.argmax())
+        if length[longest] > _WRAPS * length.sum() and calls[one[longest]]:
+            found.append(int(one[longest]))
+    return np.array(found, np.int64)
+
+
+def _busiest(host: HostCalls) -> int:
+    """The thread with most operators; -1 for none."""
+    threads = host.thread[host.is_operator]
+    return int(np.bincount(threads).argmax()) if len(threads) else -1

@@ -1,0 +1,248 @@
+"""Finds what repeats in a sequence: the layers of a model, in the order of its operators or of its gradients' sizes.
+
+The sequence is cut before every occurrence of a short word, and of all words the one is taken that makes the shortest
+description: each different piece is written once, and each repeat refers to it. Pieces need not be the same: blocks of
+a ResNet are of two kinds, those that halve the image and the others. In
+
+    stem | conv relu conv add | conv relu conv down add | conv relu conv add | pool
+
+every block but the first ends where "add" ends; cut there, 16 operators are 2 kinds of pieces and 3 references. Cut
+before "conv" they would be 7 pieces of 4 kinds, and "conv relu conv add | conv ..." cut elsewhere loses the first block
+or the last one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.vocabulary import Mask
+from tb_ddp_doctor.trace.model import Ints
+
+Hashes = NDArray[np.uint64]
+#: Lengths of the words to cut before.
+_WORDS = (1, 2, 4, 8)
+#: Words whose cuts are looked at closely, those with the shortest descriptions.
+_MOST_WORDS = 12
+#: Sequences that are longer are not searched: time grows with length, and no model has as many operators.
+MOST_TOKENS = 1 << 16
+#: A piece is a repeat if it shares this much of its tokens with the commonest piece. One that occurs several times may
+#: differ more, but not be shorter than this part of it.
+_ALIKE = 0.6
+_SHORTEST = 0.5
+#: Lengths of pieces that are looked for before the first cut and behind the last one.
+_KINDS = 8
+#: An odd number with many bits set, as multiplications modulo 2 ** 64 need.
+_BASE = 0x9E3779B97F4A7C15
+_NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+class Repeats(msgspec.Struct, frozen=True, eq=False):
+    """The repeats in a sequence, in order; shape (repeats,)."""
+
+    #: Index of the first token of each, and of the one after its last.
+    first: Ints
+    end: Ints
+    #: How many of them have the same tokens: those of the commonest kind.
+    same: int
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+def repeats(tokens: Ints, last: Collection[int] = ()) -> Repeats:
+    """The pieces that repeat in a sequence of tokens, none where nothing does.
+
+    Where cuts at several places are as good, they are put behind a token of `last`, or else as early as can be.
+    """
+    if not 2 <= len(tokens) <= MOST_TOKENS:
+        return Repeats(*_NOTHING, 0)
+    text = _Text.of(tokens)
+    ends = np.isin(tokens, list(last)) if last else np.zeros(len(tokens), np.bool_)
+    found = [cut for cuts in _words(text) if (cut := _moved(text, cuts, ends))]
+    if not found:
+        return Repeats(*_NOTHING, 0)
+    described = [_length(tokens, cut) for cut in found]
+    best = min(range(len(found)), key=lambda at: (described[at], found[at].elsewhere, int(found[at].first[0])))
+    cut, (kept, same) = found[best], _alike(tokens, found[best])
+    return Repeats(cut.first[kept], cut.end[kept], same)
+
+
+class _Cut(msgspec.Struct, frozen=True, eq=False):
+    """A sequence cut into pieces that follow each other; shape (pieces,)."""
+
+    first: Ints
+    end: Ints
+    #: The same number for pieces with the same tokens.
+    text: Hashes
+    #: Whether not all pieces end with a token that pieces are to end with.
+    elsewhere: bool
+
+
+class _Text(msgspec.Struct, frozen=True, eq=False):
+    """A sequence whose stretches can be compared by a number each."""
+
+    length: int
+    #: Sums of the tokens' random numbers times powers of a base, up to each token; shape (length + 1,).
+    sums: Hashes
+    #: Powers of the inverse of the base, shape (length + 1,).
+    inverse: Hashes
+
+    @classmethod
+    def of(cls, tokens: Ints) -> _Text:
+        different, number = np.unique(tokens, return_inverse=True)
+        values = np.random.default_rng(0).integers(1, 1 << 63, len(different), np.uint64)[number.reshape(-1)]
+        powers = _powers(_BASE, len(tokens))
+        sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(values * powers[:-1], dtype=np.uint64)))
+        return cls(len(tokens), sums, _powers(pow(_BASE, -1, 1 << 64), len(tokens)))
+
+    def stretch(self, first: Ints, end: Ints) -> Hashes:
+        """A number that is the same for stretches with the same tokens."""
+        return (self.sums[end] - self.sums[first]) * self.inverse[first]
+
+
+def _powers(base: int, count: int) -> Hashes:
+    factors = np.full(count + 1, base, np.uint64)
+    factors[0] = 1
+    return np.cumprod(factors, dtype=np.uint64)
+
+
+def _words(text: _Text) -> list[Ints]:
+    """The places of each of the words that repeat whose cuts make the shortest descriptions."""
+    costs, places = [], []
+    for size in _WORDS:
+        if size >= text.length:
+            break
+        at = np.arange(text.length - size + 1)
+        word = text.stretch(at, at + size)
+        order = np.argsort(word, kind="stable")
+        begins = np.flatnonzero(np.append(True, word[order][1:] != word[order][:-1]))
+        ends = np.append(begins[1:], len(order))
+        several = ends - begins > 1
+        begins, ends = begins[several], ends[several]
+        if len(begins):
+            costs.append(_costs(text, order, begins, ends))
+            places += [(order, first, end) for first, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+    if not costs:
+        return []
+    known, best = set(), []
+    for index in np.argsort(np.concatenate(costs), kind="stable").tolist():
+        order, first, end = places[index]
+        cuts = order[first:end]
+        # Words that lie in the same piece have cuts at the same distances.
+        key = np.diff(cuts).tobytes()
+        if key not in known:
+            known.add(key)
+            best.append(cuts)
+        if len(best) == _MOST_WORDS:
+            break
+    return best
+
+
+def _costs(text: _Text, order: Ints, begins: Ints, ends: Ints) -> Ints:
+    """Length of the description of the sequence, cut at each word's places `order[begins:ends]`."""
+    group = np.repeat(np.arange(len(begins)), ends - begins)
+    at = np.concatenate([order[first:end] for first, end in zip(begins.tolist(), ends.tolist(), strict=True)])
+    inside = group[1:] == group[:-1]
+    first, end, group = at[:-1][inside], at[1:][inside], group[1:][inside]
+    piece = text.stretch(first, end)
+    sort = np.lexsort((piece, group))
+    new = np.ones(len(sort), np.bool_)
+    new[1:] = (piece[sort][1:] != piece[sort][:-1]) | (group[sort][1:] != group[sort][:-1])
+    written = np.bincount(group[sort][new], (end - first)[sort][new], len(begins))
+    outside = text.length - (order[ends - 1] - order[begins])
+    found: Ints = written.astype(np.int64) + (ends - begins - 1) + outside
+    return found
+
+
+def _moved(text: _Text, cuts: Ints, last: Mask) -> _Cut | None:
+    """The shortest of the descriptions with all cuts moved to each place of a piece; None where no piece repeats.
+
+    `last` are the tokens to end with.
+    """
+    lengths = np.diff(cuts)
+    shortest = int(lengths.min())
+    shift = np.arange(max(1 - shortest, -int(cuts[0])), min(shortest, text.length - int(cuts[-1]) + 1))
+    # Shapes (shifts, cuts) and (shifts, pieces).
+    place = cuts + shift[:, None]
+    piece = text.stretch(place[:, :-1], place[:, 1:])
+    common = [length for length, _ in Counter(lengths.tolist()).most_common(_KINDS)]
+    before = _beyond(text, piece, [(place[:, 0] - length, place[:, 0]) for length in common])
+    behind = _beyond(text, piece, [(place[:, -1], place[:, -1] + length) for length in common])
+    order = np.argsort(piece, axis=1, kind="stable")
+    ascending = np.take_along_axis(piece, order, axis=1)
+    new = np.ones(piece.shape, np.bool_)
+    new[:, 1:] = ascending[:, 1:] != ascending[:, :-1]
+    count = len(lengths) + (before > 0) + (behind > 0)
+    outside = text.length - int(cuts[-1] - cuts[0]) - before - behind
+    described = np.where(new, lengths[order], 0).sum(axis=1) + count + outside
+    elsewhere = ~last[place[:, 1:] - 1].all(axis=1)
+    # One of its kind is no repeat.
+    several = new.sum(axis=1) < count
+    if not several.any():
+        return None
+    described[~several] = text.length + 1
+    best = int(np.lexsort((shift, elsewhere, described))[0])
+    at = place[best]
+    if before[best]:
+        at = np.append(at[0] - before[best], at)
+    if behind[best]:
+        at = np.append(at, at[-1] + behind[best])
+    return _Cut(at[:-1], at[1:], text.stretch(at[:-1], at[1:]), bool(elsewhere[best]))
+
+
+def _beyond(text: _Text, piece: Hashes, stretches: list[tuple[Ints, Ints]]) -> Ints:
+    """For each shift the length of the first stretch that is the same as a piece, 0 for none; shape (shifts,)."""
+    found = np.zeros(len(piece), np.int64)
+    for first, end in stretches:
+        inside = (first >= 0) & (end <= text.length) & (found == 0)
+        number = text.stretch(np.maximum(first, 0), np.minimum(end, text.length))
+        same = inside & (piece == number[:, None]).any(axis=1)
+        found[same] = (end - first)[same]
+    return found
+
+
+def _length(tokens: Ints, cut: _Cut) -> int:
+    """Length of the description where a piece is written as its difference from the commonest one, if that is shorter.
+
+    An operator that is in one layer alone makes that layer no other kind of piece.
+    """
+    texts, _, count = _kinds(tokens, cut)
+    commonest = texts[int(count.argmax())]
+    written = len(commonest)
+    for text in texts:
+        if text is not commonest:
+            written += min(len(text), max(len(text), len(commonest)) - _shared_ends(text, commonest) + 1)
+    return written + len(cut.text) + len(tokens) - int(cut.end[-1] - cut.first[0])
+
+
+def _shared_ends(one: list[int], other: list[int]) -> int:
+    """How many tokens two pieces share at their beginnings and ends."""
+    least = min(len(one), len(other))
+    before = next((at for at in range(least) if one[at] != other[at]), least)
+    behind = next((at for at in range(least - before) if one[-1 - at] != other[-1 - at]), least - before)
+    return before + behind
+
+
+def _kinds(tokens: Ints, cut: _Cut) -> tuple[list[list[int]], Ints, Ints]:
+    """The tokens of each kind of pieces, the kind of each piece, and how many pieces are of each kind."""
+    _, which, kind, count = np.unique(cut.text, return_index=True, return_inverse=True, return_counts=True)
+    first, end = cut.first[which].tolist(), cut.end[which].tolist()
+    texts = [tokens[begin:until].tolist() for begin, until in zip(first, end, strict=True)]
+    return texts, kind.reshape(-1), count
+
+
+def _alike(tokens: Ints, cut: _Cut) -> tuple[Mask, int]:
+    """Which pieces are repeats, as the constants say, and how many are of the commonest kind."""
+    texts, kind, count = _kinds(tokens, cut)
+    commonest = texts[int(count.argmax())]
+    kept = np.zeros(len(texts), np.bool_)
+    for index, text in enumerate(texts):
+        shared = (Counter(text) & Counter(commonest)).total()
+        kept[index] = shared >= _ALIKE * max(len(text), len(commonest))
+        kept[index] |= count[index] > 1 and len(text) >= _SHORTEST * len(commonest)
+    return kept[kind], int(count.max())
