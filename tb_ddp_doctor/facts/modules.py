@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import ModulePaths, ModuleTime, ModuleTimes, RankDigest
 from tb_ddp_doctor.digest.module_paths import GUESSED
-from tb_ddp_doctor.facts.facts import MissingFactError
+from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -35,13 +35,17 @@ class Part(IntEnum):
     IDLE = 5
 
 
+#: The parts in which kernels and copies run.
+BUSY = (Part.FORWARD, Part.BACKWARD, Part.RECOMPUTED, Part.OTHER)
+
+
 class ModuleTree(msgspec.Struct, frozen=True, eq=False):
     """The model's modules, with their times on each rank."""
 
     #: What names modules: "Doctor.watch" or "stacks", or "repeats" where layers are guessed from operators that repeat;
     #: several, with "and", where ranks differ.
     named_by: str
-    #: Device events (operators on a CPU) of a guessed layer in a step, the median over layers and ranks; 0 of named ones.
+    #: Device events (operators on a CPU) of a guessed layer in a step, the median over layers and ranks; 0 if named.
     layer_events: int
     #: Shape (M,): the module around (-1 for the whole model, which is the first; parents come before children), the
     #: path, as "layers.0.mlp", and how many modules are around.
@@ -52,6 +56,15 @@ class ModuleTree(msgspec.Struct, frozen=True, eq=False):
     own_ns: NDArray[np.float64]
     #: The same with all modules within it: of the whole model it is the step.
     step_ns: NDArray[np.float64]
+
+
+@fact
+def module_tree(facts: Facts) -> ModuleTree | None:
+    """The model's modules, or its layers where these are guessed; None where the traces show neither."""
+    try:
+        return modules(facts.job.digests)
+    except MissingFactError:
+        return None
 
 
 def modules(digests: Sequence[RankDigest]) -> ModuleTree:

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.digest.module_paths import GUESSED
+from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts.facts import MissingFactError
 from tb_ddp_doctor.facts.modules import ModuleTree, Part, modules
 from tb_ddp_doctor.report.escape import printable

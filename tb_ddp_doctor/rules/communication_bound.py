@@ -12,6 +12,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.links import Link, excess_ns
+from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.facts.repeats import Repeats
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.facts.transfers import Transfers
@@ -21,7 +22,7 @@ from tb_ddp_doctor.planning.fact import Plans
 from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support import certainty, limits, part, tuner
+from tb_ddp_doctor.rules.support import certainty, layers, limits, part, tuner
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 
@@ -41,7 +42,8 @@ class CommunicationBound(Rule):
         When communication takes longer than the compute beside it, the links set the step time.
     Evidence:
         The longest exposed communication on the slowest rank of the step; the measured busbw, beside that of a
-        calibration where there is one (`torchrun ... -m tb_ddp_doctor.check`); and the time that communication would
+        calibration where there is one (`torchrun ... -m tb_ddp_doctor.check`); the modules or guessed layers whose
+        backward launches it; and the time that communication would
         take as bfloat16, by the latency and busbw fitted to the trace.
     Fix:
         Send fewer bytes (compress to bfloat16, accumulate gradients), compute more per byte (a larger local batch),
@@ -76,6 +78,7 @@ class CommunicationBound(Rule):
         links: tuple[Link, ...],
         repeats: Repeats,
         expected: Expected | None,
+        modules: ModuleTree | None,
         places: Places,
         plans: Plans,
     ) -> Result:
@@ -116,7 +119,7 @@ class CommunicationBound(Rule):
             why=f"Communication takes {wording.ms(total)} a step{size}, compute {wording.ms(compute)}. "
             f"{_link(communication, expected)}{self._prospects(communication, total, compute)}"
             f"{wording.network(network)}"
-            f"{tuner.choice(network, communication[0]) if communication else ''}{basis}",
+            f"{tuner.choice(network, communication[0]) if communication else ''}{_in_modules(modules)}{basis}",
             fix=_fix(transfers, frame.setting, network, plans),
             evidence=most_exposed(exposed, whatif, places),
             subject=_OR_WAIT if frame.missing_ranks else "",
@@ -132,6 +135,12 @@ class CommunicationBound(Rule):
             times = total_ns / (self.achievable * compute_ns)
             said += f"To hide it, compute would have to take {times:.1f} times as long. "
         return said
+
+
+def _in_modules(modules: ModuleTree | None) -> str:
+    """In which modules exposed communication is launched, and a space; "" where that is not known."""
+    place = layers.where(modules, layers.exposed_ns(modules)) if modules else ""
+    return f"Of all communication with nothing beside it, {place}. " if place else ""
 
 
 def _link(communication: tuple[Traffic, ...], expected: Expected | None) -> str:

@@ -12,9 +12,10 @@ from tb_ddp_doctor.digest.model import CpuTime, KernelWork, RankOwner, Starved
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import OpStalls, Starvation
+from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.findings import Severity
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support import certainty, limits
+from tb_ddp_doctor.rules.support import certainty, layers, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import shared
 
@@ -30,7 +31,7 @@ class LaunchBound(Rule):
         An eager op costs the CPU about 10 µs; with kernels shorter than that the GPU waits for launches.
     Evidence:
         The longest such gap on the slowest rank, with the number of kernels, their mean time and the CPU time per
-        launch.
+        launch; and the modules or guessed layers before whose kernels the GPU idles.
     Fix:
         Fewer and larger kernels: torch.compile, CUDA graphs, fused optimizers, a larger batch.
     Limits:
@@ -55,6 +56,7 @@ class LaunchBound(Rule):
         computed: KernelWork,
         starvation: Starvation,
         op_stalls: OpStalls,
+        modules: ModuleTree | None,
         places: Places,
     ) -> Result:
         if frame.is_sampled:
@@ -99,7 +101,7 @@ class LaunchBound(Rule):
             confidence=level,
             title="The GPU idles, launch-bound: launching a kernel takes the CPU longer than the GPU runs it.",
             why=f"{kernels:.0f} kernels a step take {mean_ns / 1e3:.0f} µs each on average, and one comes every "
-            f"{issue_ns / 1e3:.0f} µs. {basis}"
+            f"{issue_ns / 1e3:.0f} µs. {_in_modules(modules)}{basis}"
             + (" Without the profiler it may be far less: time untraced steps first." if mostly_traced else ""),
             at_most=Severity.MAJOR if mostly_traced else Severity.CRITICAL,
             fix=_FIXES.get(frame.program, _FIX),
@@ -113,6 +115,12 @@ class LaunchBound(Rule):
                 ),
             ),
         )
+
+
+def _in_modules(modules: ModuleTree | None) -> str:
+    """Before which modules' kernels the GPU idles, and a space; "" where that is not known."""
+    place = layers.where(modules, layers.idle_ns(modules)) if modules else ""
+    return f"Of the GPU's idle time, {place}. " if place else ""
 
 
 _FIX = """\

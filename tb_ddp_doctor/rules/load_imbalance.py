@@ -13,10 +13,11 @@ from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import HostStalls
+from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Measurement
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support import activity, certainty, limits, uneven_experts
+from tb_ddp_doctor.rules.support import activity, certainty, layers, limits, uneven_experts
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import (
     Slowness,
@@ -45,7 +46,8 @@ class LoadImbalance(Rule):
         is slow on average.
     Evidence:
         The whole of each such step on its slowest rank; by how much it is slower; and, where the traces have phases,
-        the phase in which it takes longer.
+        the phase in which it takes longer. Where it is one rank, and modules or layers are known, those in which it
+        computes longer.
     Fix:
         Balance the work of a step: sequences of similar length in one step, shards by size, no extra work on one rank.
         Where the ranks differ in loading: more workers and prefetching, so that no step waits for a slow batch. Where
@@ -77,7 +79,15 @@ class LoadImbalance(Rule):
     straggler_steps: float = threshold(*limits.SLOW_RANK_STEPS)
 
     def check(
-        self, *, frame: Frame, whatif: WhatIf, arrivals: Arrivals, phases: Phases, stalls: HostStalls, places: Places
+        self,
+        *,
+        frame: Frame,
+        whatif: WhatIf,
+        arrivals: Arrivals,
+        phases: Phases,
+        stalls: HostStalls,
+        modules: ModuleTree | None,
+        places: Places,
     ) -> Result:
         if len(frame.steps) < 2:
             return NotApplicable("One step cannot show whether the slow rank changes from step to step.")
@@ -107,6 +117,8 @@ class LoadImbalance(Rule):
             return Clear(f"Ranks that are slow in some steps cost {wording.ms(cost)} a step. {differs}: this is noise.")
         more = (phases.busy_ns[slowest[uneven], uneven] - np.median(phases.busy_ns[:, uneven], axis=0)).mean(axis=0)
         where = behind("The slowest", more, phases)
+        if len(movers) == 1 and modules:
+            where += layers.behind(modules, int(movers[0]), np.delete(np.arange(len(frame.ranks)), movers), lost.mean())
         known = _known_stalls(movers, np.where(chosen, excess, 0), stalls)
         doing = f" The CPUs of these ranks spend {known.said}, mean over all steps." if known else ""
         level, basis = certainty.confidence(frame, cost, len(uneven))

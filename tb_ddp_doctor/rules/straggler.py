@@ -19,13 +19,14 @@ from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import HostStalls, OpStalls
 from tb_ddp_doctor.facts.links import Link, excess_ns
+from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.facts.waits import Waits
 from tb_ddp_doctor.findings import Evidence, Severity
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules import op_stall
-from tb_ddp_doctor.rules.support import activity, certainty, limits, naming, part
+from tb_ddp_doctor.rules.support import activity, certainty, layers, limits, naming, part
 from tb_ddp_doctor.rules.support import rank_evidence as beside
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.lateness import Lateness
@@ -39,6 +40,8 @@ from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: Causes that a rank shows without the job too, where it is its hardware's.
 _OF_HARDWARE = ("slow_device", "slow_link", "host", "unknown")
+#: Causes of longer compute, which lies in some of the model's modules.
+_OF_COMPUTE = ("more_work", "slow_device")
 #: Stragglers whose worst steps are evidence.
 _SHOWN = 4
 
@@ -60,7 +63,8 @@ class Straggler(Rule):
         (its Python, launches or syncs), `more_work` (more kernels, or larger ones), `slow_device` (the same kernels,
         slower), `slow_link` (its communication, slower than in comparable groups), otherwise `unknown`. Where stacks
         or annotations show what its CPU does, that is the cause: `garbage_collection`, `checkpoint` or `logging`. If
-        the traces have phases, the phase in which it falls behind. Beside the traces: its GPU's clock and why it is
+        the traces have phases, the phase in which it falls behind; if they show modules or layers that repeat, in which
+        of them it computes longer. Beside the traces: its GPU's clock and why it is
         throttled (a capture's own record, `nvidia-smi -q`, DCGM), how long its DataLoader's workers take, and where
         py-spy found its main thread.
     Fix:
@@ -105,6 +109,7 @@ class Straggler(Rule):
         op_stalls: OpStalls,
         rank_evidence: tuple[RankEvidence, ...],
         expected: Expected | None,
+        modules: ModuleTree | None,
         places: Places,
     ) -> Result:
         found = slowness(whatif, frame, self.min_excess, self.min_steps)
@@ -141,6 +146,8 @@ class Straggler(Rule):
             if group.cause == "host":
                 seen += _op_stalls(rank, found.others, whatif, op_stalls) + _update(rank, found, whatif)
             seen += _beside_traces(group.cause, rank, rank_evidence)
+            if group.cause in _OF_COMPUTE and modules:
+                seen += layers.behind(modules, rank, found.others, float(excess_ns[rank]))
             if group.cause in _OF_HARDWARE:
                 seen += beside.of_check(int(frame.ranks[rank]), expected, len(frame.ranks) + frame.missing_ranks)
             faults.append(job.fault(group, seen, change, cost_ns, known.get(rank)))

@@ -1,0 +1,118 @@
+"""Findings say in which of the model's modules, or guessed layers, the time lies that they are about."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from traces import MS, job, ranks
+
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.modules import ModuleTree, Part, module_tree
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.support.base import run
+from tb_ddp_doctor.rules.support.layers import behind, where
+
+HEALTHY = """
+    rank# step |1
+          gpu  [fwd....][bwd.]
+          nccl                [ar........]
+"""
+SLOW_DEVICE = """
+    rank# step |1
+          gpu  [fwd........][bwd.]
+          nccl                    [ar....]
+"""
+NAMES = ("layers", "layers.0", "layers.0.mlp", "layers.1", "layers.2", "head")
+
+
+def tree(
+    *own: Mapping[str, float], part: Part = Part.BACKWARD, guessed: int = 0, names: tuple[str, ...] = NAMES
+) -> ModuleTree:
+    """Modules with each rank's own times, ms."""
+    path = ("", *names)
+    parent = np.array([-1, *(path.index(name.rpartition(".")[0]) for name in names)])
+    level = np.array([0, *(name.count(".") + 1 for name in names)])
+    times = np.zeros((len(own), len(path), len(Part)))
+    for rank, of in enumerate(own):
+        for name, time in of.items():
+            times[rank, path.index(name), part] = time * MS
+    whole = times.copy()
+    for module in range(len(path) - 1, 0, -1):
+        whole[:, parent[module]] += whole[:, module]
+    return ModuleTree("repeats" if guessed else "stacks", guessed, parent, path, level, times, whole)
+
+
+def said(guessed: int = 0, **own: float) -> str:
+    of = {name.replace("_", "."): time for name, time in own.items()}
+    one = tree(of, guessed=guessed)
+    return where(one, one.own_ns[0].sum(axis=1))
+
+
+def test_a_time_in_one_module_is_said_with_its_path() -> None:
+    assert said(layers_0_mlp=93, head=7) == "93 % is in layers.0.mlp"
+
+
+def test_a_time_in_all_layers_is_said_with_how_long_each_takes() -> None:
+    assert (
+        said(layers_0=2.9, layers_1=3.1, layers_2=3.0, head=1)
+        == "90 % is in all 3 modules of layers, 2.9 to 3.1 ms each"
+    )
+
+
+def test_a_time_in_some_modules_names_the_longest() -> None:
+    assert said(layers_0=30, layers_2=4, head=30) == "most is in layers (34.0 ms) and head (30.0 ms)"
+
+
+def test_a_time_outside_of_all_modules_is_said() -> None:
+    one = tree({"": 9, "head": 1})
+    assert where(one, one.own_ns[0].sum(axis=1)) == "90 % is outside the model's layers"
+
+
+def test_that_layers_are_guessed_is_said() -> None:
+    names = tuple(f"layer {number}" for number in range(1, 5))
+    one = tree(dict.fromkeys(names, 2), names=names, guessed=46)
+    assert where(one, one.own_ns[0].sum(axis=1)) == "100 % is in all 4 layers, 2.0 to 2.0 ms each (layers are guessed)"
+
+
+@pytest.mark.parametrize("own", [{}, {"head": -3}])
+def test_no_time_lies_nowhere(own: Mapping[str, float]) -> None:
+    one = tree(own)
+    assert where(one, one.own_ns[0].sum(axis=1)) == ""
+
+
+def test_work_that_no_other_rank_has_is_outside_of_their_layers() -> None:
+    both = {"layers.0": 5, "": 1}
+    found = behind(tree(both, both, {**both, "": 41}), 2, np.array([0, 1]), 40 * MS)
+    assert found == (
+        " Of its longer compute, 100 % is outside the model's layers, where no other rank computes longer than 1.0 ms."
+    )
+
+
+def test_a_rank_that_is_slow_by_other_than_compute_has_no_modules() -> None:
+    both = {"layers.0": 5}
+    assert behind(tree(both, {"layers.0": 6}), 1, np.array([0]), 40 * MS) == ""
+
+
+def test_a_straggler_is_said_to_be_slow_in_the_module_that_takes_longer() -> None:
+    facts = Facts(job(ranks(HEALTHY, HEALTHY, SLOW_DEVICE, steps=3)))
+    usual = {"layers.0": 2, "layers.1": 2}
+    known = facts.replaced(module_tree, tree(usual, usual, {**usual, "layers.1": 6}))
+    _, found = run(dataclasses.replace(CATALOGUE["straggler"]), known)
+    assert found
+    assert "Of its longer compute, 100 % is in layers.1." in found.faults[0].why
+
+
+def test_communication_that_is_exposed_is_said_to_be_launched_in_a_module() -> None:
+    drawn = """
+        rank# step |1
+              gpu  [fwd][bwd]
+              nccl           [ar@40..............................]
+    """
+    facts = Facts(job(ranks(drawn, drawn, steps=3)))
+    known = facts.replaced(module_tree, tree({"head": 30}, {"head": 30}, part=Part.COMMUNICATION))
+    _, found = run(CATALOGUE["communication-bound"], known)
+    assert found
+    assert "Of all communication with nothing beside it, 100 % is in head." in found.faults[0].why
