@@ -260,3 +260,21 @@ def test_traces_that_name_no_modules_say_what_to_capture(tmp_path: Path, capsys:
     assert main(["diagnose", str(tmp_path / "job"), "--layers"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "No trace names the model's modules, and no operators repeat from layer to layer: capture with" in said
+
+
+def test_the_terminal_shows_a_rank_beside_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = of_run(tmp_path, *map(with_mlp_until, (40, 40, 60)))
+    assert main(["diagnose", job, "--layers", "--depth", "3", "--rank", "2"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "others more" in said
+    assert "layers 6.50 100 % 5.00 0.50 1.00 4.50 +2.00" in said
+
+
+def test_two_runs_are_compared_by_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for run, end in (("one", 40), ("two", 60)):
+        (tmp_path / run).mkdir()
+        of_run(tmp_path / run, with_mlp_until(end))
+    assert main(["compare", str(tmp_path / "one"), str(tmp_path / "two"), "--layers", "--depth", "3"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Modules by their time in a step of the median rank, ms; by part, what it is more" in said
+    assert "mlp 2.00 4.00 +2.00 +2.00 +0.00" in said

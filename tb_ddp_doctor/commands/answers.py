@@ -75,7 +75,7 @@ def _entry(options: argparse.Namespace) -> Path | None:
     given = vars(options)
     read = [Path(given[name]) for name in (*given.get("reads", ()), "calibration") if given.get(name)]
     read += [path for path in (Path.cwd() / CONFIG_NAME,) if path.is_file()]
-    writes = any(given.get(name) for name in ("html", "junit", "output"))
+    writes = any(given.get(name) for name in ("html", "junit", "output", "pprof", "collapsed"))
     if not given.get("reads") or writes or options.no_cache or options.scheduler:
         return None
     if any("://" in str(location) or not location.exists() for location in read):

@@ -14,6 +14,7 @@ from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import only_run, with_step_range
 from tb_ddp_doctor.report import markdown, terminal
+from tb_ddp_doctor.report.layers import print_compared
 from tb_ddp_doctor.storage.reach import Reach
 from tb_ddp_doctor.workers.cluster import executor
 
@@ -34,7 +35,10 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     elif options.markdown:
         sys.stdout.buffer.write(markdown.comparison(found).encode("utf-8", errors="replace"))
     else:
-        terminal.compared(Console(highlight=False), found)
+        console = Console(highlight=False)
+        terminal.compared(console, found)
+        if options.layers:
+            print_compared(console, *results, options.depth)
     return 1 if _regressed(found, options.fail_on_regression, errors) else 0
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def run(options: argparse.Namespace, errors: Console) -> int:
     """Diagnose, write and print; the status says what `--fail-on` asks for."""
     settings = _settings(options.set)
-    for written in filter(None, (options.html, options.junit)):
+    for written in filter(None, (options.html, options.junit, options.pprof, options.collapsed)):
         check_output(written)
     with looking(errors) as looked:
         reach = Reach(everywhere=options.everywhere, looked=looked)
@@ -43,6 +43,8 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     if not results and not jobs:
         return 2
     _show(results, jobs, options, errors)
+    if (options.pprof or options.collapsed) and not _write_stacks(results, options, errors):
+        return 2
     diagnoses = [result.diagnosis for result in results]
     if options.fail_on is None:
         return 0
@@ -115,6 +117,24 @@ def _write_junit(
     with written_whole(options.junit) as file:
         file.write(text)
     say_written(errors, options.junit, f"{len(names)} run{'s' if len(names) > 1 else ''}, JUnit XML")
+
+
+def _write_stacks(results: Sequence[engine.Result], options: argparse.Namespace, errors: Console) -> bool:
+    """Write the times of modules for other viewers; whether there are any."""
+    from tb_ddp_doctor.facts.facts import MissingFactError
+    from tb_ddp_doctor.report import flame
+
+    try:
+        found = flame.stacks(results, options.rank)
+    except MissingFactError as error:
+        complain(errors, str(error))
+        return False
+    for path, written in ((options.pprof, flame.pprof), (options.collapsed, flame.collapsed)):
+        if path:
+            with written_whole(path) as file:
+                file.write(written(found))
+            say_written(errors, path, f"{len(found)} stacks")
+    return True
 
 
 def _show(

@@ -155,10 +155,20 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="also show which of the model's modules a step is spent in, where traces name them",
     )
+    _add_depth(diagnose)
     diagnose.add_argument(
-        "--depth", type=int, metavar="N", default=2, help="with --layers: levels of modules to show (default: 2)"
+        "--rank",
+        type=int,
+        metavar="R",
+        help="with --layers: a rank's times, and the median rank's beside them; with --pprof and --collapsed: only it",
     )
-    diagnose.add_argument("--rank", type=int, metavar="R", help="with --layers: a rank's times, not the median rank's")
+    for name, what in (
+        ("pprof", "a profile for pprof"),
+        ("collapsed", "collapsed stacks for speedscope or flamegraph"),
+    ):
+        diagnose.add_argument(
+            f"--{name}", type=Path, metavar="FILE", help=f"also write the times of the model's modules there, as {what}"
+        )
     diagnose.add_argument(
         "--fail-on",
         choices=[severity.label for severity in Severity],
@@ -207,6 +217,10 @@ def parser() -> argparse.ArgumentParser:
         help="exit with 1 if a step takes more than this many percent longer; what may be noise, and less than 3 "
         "percent, never fails",
     )
+    comparing.add_argument(
+        "--layers", action="store_true", help="also show by how much longer a step is in each of the model's modules"
+    )
+    _add_depth(comparing)
     dump = commands.add_parser(
         "dump", help="ask a job that hangs now where its ranks are: Python stacks and Flight Recorder of each"
     )
@@ -296,6 +310,12 @@ def parser() -> argparse.ArgumentParser:
         command.epilog = epilog(name)
         command.formatter_class = argparse.RawDescriptionHelpFormatter
     return parser
+
+
+def _add_depth(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--depth", type=int, metavar="N", default=2, help="with --layers: levels of modules to show (default: 2)"
+    )
 
 
 def _add_plan(commands: argparse._SubParsersAction[_Parser], parents: list[_Parser]) -> None:

@@ -16,5 +16,5 @@ def repeated_layers(elements: Ints) -> Ints:
 
     `elements` are the gradients' elements in their order: 9, [4, 2], [4, 2], [4, 2] gives 0, 2, 4, 6.
     """
-    found = repeats(elements)
-    return np.append(found.first[:1], found.end) - 1
+    layers = repeats(elements)
+    return np.append(layers.first[:1], layers.end) - 1
