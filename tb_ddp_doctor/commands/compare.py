@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         console = Console(highlight=False)
         terminal.compared(console, found)
         if options.layers:
-            print_compared(console, *results, options.depth)
+            print_compared(console, results[0], results[1], options.depth)
     return 1 if _regressed(found, options.fail_on_regression, errors) else 0
 
 

@@ -61,7 +61,7 @@ from tb_ddp_doctor.digest.plausible import plausible, without_copies
 from tb_ddp_doctor.digest.point_to_point import message_ends, messages, no_message_ends
 from tb_ddp_doctor.digest.purposes import with_purposes
 from tb_ddp_doctor.digest.rank_track import rank_track
-from tb_ddp_doctor.digest.redundant import redundant
+from tb_ddp_doctor.digest.redundant import recomputed_events, redundant
 from tb_ddp_doctor.digest.roofline import no_roofline, roofline
 from tb_ddp_doctor.digest.serving import serving_work
 from tb_ddp_doctor.digest.set_back import one_side
@@ -136,6 +136,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
     meetings = host_meetings(host, steps, words)
     played, row_end_ns = rank_track(host, device, steps, layers, blocked, calls, updates, once, phases, meetings)
     parameters = gradients(host, device, steps, phase, words)
+    recomputes = recomputed_events(host, device)
     scores, alone = on_scores(host, device), of_single_tensors(host, device)
     return RankDigest(
         file=trace.file,
@@ -164,7 +165,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
             flops=flops(host, steps),
             optimizer=optimizer(host, device, steps, alone),
             attention=attention(host, device, steps, scores),
-            redundant=redundant(host, device, steps),
+            redundant=redundant(host, device, steps, recomputes),
             recording_ns=recording(host, device, steps),
             graph_walks=graph_walks(host, steps),
             serving=serving_work(trace, steps),
@@ -187,7 +188,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         track=played,
         roofline=roofline(host, device, row_end_ns, parameters, scores, alone, words),
         gradients=parameters,
-        modules=device_modules(host, device, steps, layers, phases, phase, words),
+        modules=device_modules(host, device, steps, layers, phases, phase, recomputes, words),
         contents=contents,
         warnings=(*trace.warnings, *_joining_warnings(device, number, rows)),
         strings=words.strings(),

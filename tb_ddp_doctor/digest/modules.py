@@ -55,17 +55,20 @@ def device_modules(
     layers: Layers,
     phases: HostPhases,
     phase: Ints,
+    recomputes: Mask,
     words: Vocabulary,
 ) -> Modules:
-    """The modules of a rank with a device; `phase` is what launched each of the device's events."""
+    """The modules of a rank with a device; `phase` is what launched each of the device's events.
+
+    `recomputes` says which of them compute forward again (`redundant.recomputed_events`).
+    """
     calls, launched = ModuleCalls.of(host, phases, steps), np.flatnonzero(device.is_launched)
     by = device.launch[launched]
-    module, again = np.full(len(device), ROOT, np.int64), np.zeros(len(device), np.bool_)
+    module = np.full(len(device), ROOT, np.int64)
     module[launched] = calls.at(host.start_ns[by], host.thread[by])
-    again[launched] = recomputed(host, by)
     copies = one_of(device.category, (Category.MEMCPY, Category.MEMSET))
     kind = np.select([device.communicates, copies], [ModuleTime.COMMUNICATION, ModuleTime.COPY], ModuleTime.COMPUTE)
-    work = _Work(device.start_ns, device.end_ns, kind, module, phase, again)
+    work = _Work(device.start_ns, device.end_ns, kind, module, phase, recomputes)
     return _modules(calls, work, steps, layers, words)
 
 

@@ -18,11 +18,14 @@ from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
 
-def redundant(host: HostCalls, device: DeviceEvents, steps: Steps) -> RedundantWork:
-    """The redundant work of the steps. Without launch records or operators all of it is zero."""
+def redundant(host: HostCalls, device: DeviceEvents, steps: Steps, recomputes: Mask) -> RedundantWork:
+    """The redundant work of the steps. Without launch records or operators all of it is zero.
+
+    `recomputes` says which device events compute forward again (`recomputed_events`).
+    """
     chosen = np.flatnonzero(device.computes & device.is_launched & (device.step >= 0))
     launch = device.launch[chosen]
-    again = recomputed(host, launch)
+    again = recomputes[chosen]
     cast = ~again & _recast(host, launch)
     layout = ~again & ~cast & (_for_layout(host, launch) | device.named(names.changes_layout)[chosen])
     size = len(steps)
@@ -38,6 +41,14 @@ def redundant(host: HostCalls, device: DeviceEvents, steps: Steps) -> RedundantW
             f"{name}_end_ns": end,
         }
     return RedundantWork(**columns)
+
+
+def recomputed_events(host: HostCalls, device: DeviceEvents) -> Mask:
+    """Which device events compute forward again within backward; shape (events,)."""
+    again = np.zeros(len(device), np.bool_)
+    launched = np.flatnonzero(device.is_launched)
+    again[launched] = recomputed(host, device.launch[launched])
+    return again
 
 
 def recomputed(host: HostCalls, launch: Ints) -> Mask:

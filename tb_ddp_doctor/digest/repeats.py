@@ -27,7 +27,7 @@ Hashes = NDArray[np.uint64]
 #: Lengths of the words to cut before.
 _WORDS = (1, 2, 4, 8)
 #: Words whose cuts are looked at closely, those with the shortest descriptions.
-_MOST_WORDS = 12
+_MOST_WORDS = 4
 #: Sequences that are longer are not searched: time grows with length, and no model has as many operators.
 MOST_TOKENS = 1 << 16
 #: A piece is a repeat if it shares this much of its tokens with the commonest piece. One that occurs several times may
@@ -146,7 +146,7 @@ def _words(text: _Text) -> list[Ints]:
 def _costs(text: _Text, order: Ints, begins: Ints, ends: Ints) -> Ints:
     """Length of the description of the sequence, cut at each word's places `order[begins:ends]`."""
     group = np.repeat(np.arange(len(begins)), ends - begins)
-    at = np.concatenate([order[first:end] for first, end in zip(begins.tolist(), ends.tolist(), strict=True)])
+    at = order[np.arange(len(group)) + np.repeat(begins - np.cumsum(ends - begins) + (ends - begins), ends - begins)]
     inside = group[1:] == group[:-1]
     first, end, group = at[:-1][inside], at[1:][inside], group[1:][inside]
     piece = text.stretch(first, end)
