@@ -93,6 +93,21 @@ def test_operators_that_overlap_without_nesting_are_out_of_turn() -> None:
     assert found.out_of_turn.tolist() == [0, 2, 0, 0, 0]
 
 
+@pytest.mark.parametrize("by_ms", [90, 900, 10_000_000])
+def test_one_operator_that_lasts_too_long_to_be_true_costs_itself_alone(by_ms: int) -> None:
+    """One wrong digit in a duration: its rank stays in the comparison, with all of its steps."""
+    traces = [*read(ranks(*[RANK] * 3, steps=5)).values()]
+    length = traces[1].events.duration_ns.copy()
+    length[rows(traces[1], "aten::b", Category.OP)[1]] += by_ms * MS
+    traces[1] = replace(traces[1], events=replace(traces[1].events, duration_ns=length))
+    job = joined(traces)
+    assert job.ranks.tolist() == [0, 1, 2] and job.steps.tolist() == [1, 2, 3, 4, 5]
+    (warning,) = (each.message for each in job.warnings)
+    assert warning.startswith("1 event with impossible times left out: aten::b")
+    sound = joined([*read(ranks(*[RANK] * 3, steps=5)).values()])
+    assert np.array_equal(job.budget.owner_ns, sound.budget.owner_ns)
+
+
 def test_an_operator_that_begins_as_the_one_before_ends_overlaps_by_rounding_only() -> None:
     trace = drawn()
     found = counted(moved(trace, rows(trace, "aten::b", Category.OP), -0.001))

@@ -49,7 +49,7 @@ from tb_ddp_doctor.digest.modules import device_modules, host_modules
 from tb_ddp_doctor.digest.op_stalls import no_op_stalls, op_stalls, stalls
 from tb_ddp_doctor.digest.operators import operators
 from tb_ddp_doctor.digest.optimizer import of_single_tensors, optimizer
-from tb_ddp_doctor.digest.order import before_launch, broken_order
+from tb_ddp_doctor.digest.order import before_launch, broken_order, overlong
 from tb_ddp_doctor.digest.phases import (
     device_phases,
     exposed_on_host,
@@ -72,6 +72,7 @@ from tb_ddp_doctor.digest.track import no_track
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.model import Events, Ints, RankTrace
 
 #: Overruns are said from this share of the device's time on: kernels launched programmatically overlap by design.
@@ -80,6 +81,8 @@ _SAID_OVERRUN = 0.01
 _MOST_LETTERS = 1 << 14
 #: Programs whose iterations are looked for where no step is marked: what repeats in them. Training repeats updates.
 _ITERATES = ("serving", "diffusion", "inference", "benchmark")
+#: Operators too long to be true that are left out; beyond that the record is damaged as a whole.
+_MOST_OVERLONG = 3
 #: Without a device.
 _NO_DEVICE = -1
 
@@ -100,12 +103,25 @@ def _digest(read: RankTrace, rows: DeviceRows) -> RankDigest:
     if trace is not read:
         rows = DeviceRows.of(trace.events)
     if not len(rows.kernels):
-        return _digest_host(HostCalls.of(trace))
+        return _digest_host(_calls(trace))
     odd = broken_order(rows)
     right = trace if odd.any() else corrected(trace, rows)
     if right is not trace:
         rows = DeviceRows.of(right.events)
-    return _digest_device(HostCalls.of(_clip_overruns(right, rows)), rows, odd | before_launch(rows))
+    return _digest_device(_calls(_clip_overruns(right, rows)), rows, odd | before_launch(rows))
+
+
+def _calls(trace: RankTrace) -> HostCalls:
+    """The calls of a trace but for single operators that last too long to be true."""
+    host = HostCalls.of(trace)
+    for _ in range(_MOST_OVERLONG):
+        if (call := overlong(host)) < 0:
+            break
+        losses = Losses()
+        losses.add(Loss.IMPOSSIBLE, 0, f"{host.texts(np.array([call]))[0]} ends behind what it begins within", 1)
+        (warning,) = losses.warnings(trace.file)
+        host = host.without(call, warning)
+    return host
 
 
 def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:

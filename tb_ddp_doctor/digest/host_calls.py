@@ -11,15 +11,19 @@ from functools import cached_property
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.nesting import around, first_chosen, outermost
 from tb_ddp_doctor.digest.vocabulary import Mask, Names
+from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Bytes8, Category, Indices, Ints, RankTrace
 
 _CATEGORIES = (Category.OP, Category.ANNOTATION, Category.RUNTIME)
+#: Columns of calls that do not depend on other calls.
+_COLUMNS = ("row", "thread", "start_ns", "end_ns", "category", "name", "trains")
 #: Bits of a sortable key for the time since the first event: three days; the others are for the thread.
 _TIME_BITS = 48
 
@@ -65,6 +69,13 @@ class HostCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
             calls = np.flatnonzero(category == Category.RUNTIME)
             training[thread[calls[known.among(name[calls], names.launches_work)]]] = True
         return cls(trace, known, rows, thread, start, end, category, name, around(start, end, thread), training[thread])
+
+    def without(self, call: int, warning: FileWarning) -> HostCalls:
+        """The same but for one call, whose children have its parent, with a warning that says so."""
+        columns = {column: np.delete(getattr(self, column), call) for column in _COLUMNS}
+        trace = replace(self.trace, warnings=(*self.trace.warnings, warning))
+        parent = around(columns["start_ns"], columns["end_ns"], columns["thread"])
+        return HostCalls(trace=trace, names=Names(trace.strings, columns["name"]), parent=parent, **columns)
 
     def __len__(self) -> int:
         return len(self.row)

@@ -35,6 +35,8 @@ from tb_ddp_doctor.trace.model import Ints
 _OVERLAP_NS = 100_000
 #: Times of old traces are whole microseconds: which of two calls in one came first is not told, ns.
 _ROUNDED_NS = 2_000
+#: An operator is as long as others of its name, of which there are some, or a stall within it is its parent's as well.
+_OVERLONG, _LEAST_ALIKE = 5, 3
 #: A device's clock is set right to a microsecond; single events are dropped from 10 ms on, ns.
 _EARLY_NS = 1_000_000
 
@@ -82,14 +84,36 @@ def out_of_turn(host: HostCalls, host_start_ns: Ints, host_end_ns: Ints) -> Ints
     numbered, number = numbered[number > 0], number[number > 0]
     thread, start = host.thread[numbered], host.start_ns[numbered]
     back = (thread[1:] == thread[:-1]) & (number[1:] < number[:-1]) & (start[1:] - start[:-1] > _ROUNDED_NS)
+    inside = crossing(host)
+    calls = np.concatenate((numbered[:-1][back], numbered[1:][back], inside, host.parent[inside]))
+    return by_step(host.start_ns[calls], host_start_ns, host_end_ns)
+
+
+def crossing(host: HostCalls) -> Ints:
+    """The operators and annotations that end behind the one within which they begin, by their indices."""
     # The runtime's calls are timed by another clock than the host's other events.
     timed = host.trains & ~host.is_runtime
     inside = np.flatnonzero(timed & (host.parent >= 0) & ~host.is_nested)
     parent = host.parent[inside]
     crosses = timed[parent] & (host.end_ns[inside] - host.end_ns[parent] > _OVERLAP_NS)
     crosses &= host.end_ns[parent] - host.start_ns[inside] > _ROUNDED_NS
-    calls = np.concatenate((numbered[:-1][back], numbered[1:][back], inside[crosses], parent[crosses]))
-    return by_step(host.start_ns[calls], host_start_ns, host_end_ns)
+    return inside[crosses]
+
+
+def overlong(host: HostCalls) -> int:
+    """The first operator that lasts too long to be true, or -1: one wrong digit in a duration makes such an operator.
+
+    It ends behind the one within which it begins, and lasts far longer than all others of its name:
+
+        [aten::linear.....]          [aten::linear.....]
+            [aten::to.........................]             others take a hundredth of that
+    """
+    for call in crossing(host).tolist():
+        alike = np.flatnonzero(host.is_operator & (host.name == host.name[call]))
+        others = np.sort(host.length_ns[alike])[:-1]
+        if len(others) >= _LEAST_ALIKE and host.length_ns[call] > _OVERLONG * others[-1]:
+            return int(call)
+    return -1
 
 
 def by_step(instant: Ints, host_start_ns: Ints, host_end_ns: Ints) -> Ints:
