@@ -417,6 +417,7 @@ RUN = {
     "opportunities": [FINDING],
     "rates": (dict, type(None)),
     "mesh": (dict, type(None)),
+    "config": list,
     "outcomes": [{"rule": str, "status": str, "reason": str}],
     "warnings": [{"file": str, "message": str, "kind": str}],
     "critical_path": [{"step": int, "start_ns": int, "end_ns": int, "pieces": [PIECE]}],
