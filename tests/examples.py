@@ -30,10 +30,12 @@ import test_find_unused_parameters as find_unused_parameters
 import test_graph_breaks as graph_breaks
 import test_host_stall as host_stall
 import test_host_sync as host_sync
+import test_larger_batch as larger_batch
 import test_launch_bound as launch_bound
 import test_load_imbalance as load_imbalance
 import test_low_mfu as low_mfu
 import test_low_occupancy as low_occupancy
+import test_lower_precision as lower_precision
 import test_memory_fragmentation as memory_fragmentation
 import test_missing_straggler as missing_straggler
 import test_no_overlap as no_overlap
@@ -49,6 +51,7 @@ import test_sharding_wait as sharding_wait
 import test_slow_kernels as slow_kernels
 import test_slow_step as slow_step
 import test_small_collectives as small_collectives
+import test_small_gemms as small_gemms
 import test_straggler as straggler
 import test_trace_quality as trace_quality
 import test_unfused_attention as unfused_attention
@@ -177,6 +180,9 @@ _LISTED: Mapping[str, Example] = {
     "find-unused-parameters": two(find_unused_parameters.PLAIN, find_unused_parameters.SEARCHED),
     "host-stall": two(host_stall.AHEAD, host_stall.STALLED),
     "host-sync": two(host_sync.LATE, host_sync.READS),
+    "larger-batch": with_options(
+        two(larger_batch.HEALTHY, larger_batch.FAULTY), larger_batch.OPTIONS, larger_batch.OPTIONS
+    ),
     "launch-bound": two(launch_bound.FED, launch_bound.STARVED),
     "load-imbalance": Example(
         Drawn([[LIGHT] * 3]),
@@ -188,6 +194,9 @@ _LISTED: Mapping[str, Example] = {
     "low-mfu": with_options(two(low_mfu.MODEL, low_mfu.MODEL), low_mfu.of(10), low_mfu.of(2)),
     "low-occupancy": with_options(
         two(low_occupancy.LONG, low_occupancy.LONG), {"occupancy": {"norm": 80}}, {"occupancy": low_occupancy.LOW}
+    ),
+    "lower-precision": with_options(
+        two(lower_precision.HEALTHY, lower_precision.FAULTY), lower_precision.NARROW, lower_precision.WIDE
     ),
     "memory-fragmentation": Example(
         with_memory(memory_fragmentation.STEADY, *["[20of40] [38of40] [20of40]"] * 3),
@@ -230,6 +239,7 @@ _LISTED: Mapping[str, Example] = {
     "slow-step": once(slow_step.USUAL, slow_step.SLOW_KERNELS),
     "slow-kernels": with_options(two(slow_kernels.HEALTHY, slow_kernels.FAULTY), slow_kernels.FAST, slow_kernels.SLOW),
     "small-collectives": two(small_collectives.FEW, small_collectives.EXPOSED),
+    "small-gemms": with_options(two(small_gemms.HEALTHY, small_gemms.FAULTY), small_gemms.FULL, small_gemms.FEW),
     "straggler": Example(Drawn([[HEALTHY] * 3]), Drawn([[HEALTHY, SLOW, HEALTHY]])),
     "trace-quality": with_options(two(trace_quality.GOOD, trace_quality.GOOD), {}, {"world_size": 4}),
     "unfused-attention": two(unfused_attention.FUSED, unfused_attention.UNFUSED),

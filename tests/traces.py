@@ -175,11 +175,13 @@ class Options:
     #: The estimated occupancy of kernels by the name that is drawn, percent.
     occupancy: Mapping[str, int] = field(default_factory=dict)
     #: Shapes of the inputs of operators by the name that is drawn, which then are `aten::` ones of that name.
-    dims: Mapping[str, list[list[int]]] = field(default_factory=dict)
+    dims: Mapping[str, list[Any]] = field(default_factory=dict)
     #: Types of the same inputs.
     types: Mapping[str, list[str]] = field(default_factory=dict)
     #: Names of the trace in place of those that are drawn, as {"aten::region": "Torch-Compiled Region: 0/0"}.
     names: Mapping[str, str] = field(default_factory=dict)
+    #: Names of kernels by the name that is drawn, where they are not that name and "_kernel".
+    kernels: Mapping[str, str] = field(default_factory=dict)
     #: What the trace says of its device.
     device: Mapping[str, Any] = field(default_factory=lambda: {"name": "Drawn GPU", "computeMajor": 9})
 
@@ -564,7 +566,8 @@ def _add_compute(events: _Events, block: Block, stream: int, at_ns: int, tid: in
             place["correlation"] = call
         if block.name in options.occupancy:
             place["est. achieved occupancy %"] = options.occupancy[block.name]
-        events.add("kernel", f"{block.name}_kernel", start, start + length, 0, grid=grid, **place)
+        kernel = options.kernels.get(block.name, f"{block.name}_kernel")
+        events.add("kernel", kernel, start, start + length, 0, grid=grid, **place)
 
 
 def _add_memory(events: _Events, blocks: list[Block], options: Options) -> None:

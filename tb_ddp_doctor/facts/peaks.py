@@ -111,8 +111,9 @@ class Roofs(msgspec.Struct, frozen=True):
     #: Bytes of its L2 cache: tensors that fit in it may be read faster than memory lets; 0 if unknown.
     cache: int
     link: float
-    #: The part of the device that the job has, 0 to 1.
+    #: The part of the device that the job has, 0 to 1, and its multiprocessors; 0 if unknown.
     part: float = 1.0
+    multiprocessors: int = 0
 
 
 def limits(device: str) -> Peaks | None:
@@ -133,7 +134,14 @@ def roofs(device: str, multiprocessors: int) -> Roofs | None:
     part = min(multiprocessors / known.multiprocessors, 1.0) if multiprocessors > 0 else 1.0
     flops = {precision.value: known.of(precision) * 1e12 * part for precision in Precision}
     link = next((rate for pattern, rate in _LINKS if re.search(pattern, device)), 0.0)
-    return Roofs(flops, known.bandwidth * 1e12 * part, known.cache_mib << 20, link * 1e9, part)
+    return Roofs(
+        flops=flops,
+        bandwidth=known.bandwidth * 1e12 * part,
+        cache=known.cache_mib << 20,
+        link=link * 1e9,
+        part=part,
+        multiprocessors=multiprocessors or known.multiprocessors,
+    )
 
 
 def speedup(device: str) -> float | None:

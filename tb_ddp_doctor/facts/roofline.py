@@ -42,6 +42,8 @@ class KernelRoof(msgspec.Struct, frozen=True, eq=False):
     inputs: str
     dtype: str
     kind: GpuTime
+    #: In what it multiplies (value of a `Precision`); "" of what multiplies nothing.
+    precision: str
     #: Calls, their time, and the least that these would take, ns; mean over ranks and steps.
     count: float
     step_ns: float
@@ -287,6 +289,7 @@ class _Sum:
             count=self.count / cells,
             step_ns=self.total_ns / cells,
             attainable_ns=self.least_ns / cells,
+            precision=precision,
             flops=flops,
             bytes=moved,
             limit=_limit(flops, moved, peak, bandwidth),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -28,8 +28,13 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     #: 0 to 1. What these do not hold, and all where None, is taken of all device work of the rank and step.
     of_calls: tuple[Floats, ...] | None = None
     #: Device work that is removed from each row of each rank's `Track`, ns: of each rank an array of shape (rows,).
-    #: It is removed after all else, from what that leaves of the row.
+    #: It is removed after all that is named above, from what that leaves of the row.
     row_ns: tuple[Ints, ...] | None = None
+    #: Calls that run as faster kernels: of each rank the share that is removed of each row of its `RooflineCalls`, 0 to
+    #: 1. Of two shares of a call the larger one counts: both are shares of the recorded kernel. Removed with `row_ns`.
+    faster_calls: tuple[Floats, ...] | None = None
+    #: Calls with less work, in the same form: the share that is removed of what `faster_calls` leaves of each call.
+    smaller_calls: tuple[Floats, ...] | None = None
     #: Exposed transfer that is removed, shape (R, S), ns.
     transfer_ns: Ints | None = None
     #: Flags ranks and steps, shape (R, S). Their device work between the same collectives is lowered to the median of
@@ -51,8 +56,10 @@ class Change(msgspec.Struct, frozen=True, eq=False):
             _larger(self.host, other.host),
             _larger(self.shared, other.shared),
             _sum(self.device_ns, other.device_ns),
-            _shares_by_rank(self.of_calls, other.of_calls),
-            _sum_by_rank(self.row_ns, other.row_ns),
+            _by_rank(self.of_calls, other.of_calls, lambda one, more: np.minimum(one + more, 1.0)),
+            _by_rank(self.row_ns, other.row_ns, np.add),
+            _by_rank(self.faster_calls, other.faster_calls, np.maximum),
+            _by_rank(self.smaller_calls, other.smaller_calls, _of_both),
             _sum(self.transfer_ns, other.transfer_ns),
             _either(self.device_at_median, other.device_at_median),
             _either(self.transfers_at_median, other.transfers_at_median),
@@ -71,18 +78,28 @@ class Change(msgspec.Struct, frozen=True, eq=False):
             for kind in {**self.host, **self.shared}
         }
 
+    @property
+    def shorter_calls(self) -> tuple[Floats, ...] | None:
+        """The share of each call that faster kernels and less work remove together, as `faster_calls` has it."""
+        return _by_rank(self.faster_calls, self.smaller_calls, _of_both)
+
     def of_ranks(self, ranks: Ints) -> Change:
         """The change of some ranks alone, given their indices: the shapes become (len(ranks), S)."""
 
         def chosen(amount: Any) -> Any:
             return None if amount is None else amount[ranks]
 
+        def of_each(amounts: Any) -> Any:
+            return None if amounts is None else tuple(amounts[rank] for rank in ranks.tolist())
+
         return Change(
             {kind: share[ranks] for kind, share in self.host.items()},
             {kind: share[ranks] for kind, share in self.shared.items()},
             chosen(self.device_ns),
-            None if self.of_calls is None else tuple(self.of_calls[rank] for rank in ranks.tolist()),
-            None if self.row_ns is None else tuple(self.row_ns[rank] for rank in ranks.tolist()),
+            of_each(self.of_calls),
+            of_each(self.row_ns),
+            of_each(self.faster_calls),
+            of_each(self.smaller_calls),
             chosen(self.transfer_ns),
             chosen(self.device_at_median),
             chosen(self.transfers_at_median),
@@ -95,9 +112,9 @@ class Change(msgspec.Struct, frozen=True, eq=False):
         """A key for caches: equal for equal changes, and almost surely different for others."""
         amounts = ((name, _hashed(amount)) for name, amount in self._amounts() if amount is not None)
         rows = [
-            (name, *map(_hashed, amounts))
-            for name, amounts in (("of_calls", self.of_calls), ("row_ns", self.row_ns))
-            if amounts is not None
+            (name, *map(_hashed, arrays))
+            for name in ("of_calls", "row_ns", "faster_calls", "smaller_calls")
+            if (arrays := getattr(self, name)) is not None
         ]
         return (self.absent, self.no_host, *amounts, *rows)
 
@@ -105,7 +122,8 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     def is_nothing(self) -> bool:
         """Whether the change removes nothing."""
         amounts = (amount for _, amount in self._amounts() if amount is not None)
-        rows = any(amount.any() for amount in self.row_ns or ())
+        of_rows = (self.row_ns, self.faster_calls, self.smaller_calls)
+        rows = any(amount.any() for amounts in of_rows for amount in amounts or ())
         return not self.absent and not self.no_host and not rows and not any(amount.any() for amount in amounts)
 
     def _amounts(self) -> Iterator[tuple[str, Floats | Ints | Flags | None]]:
@@ -120,16 +138,19 @@ class Change(msgspec.Struct, frozen=True, eq=False):
         yield "balanced", self.balanced
 
 
-def _sum_by_rank(one: tuple[Ints, ...] | None, other: tuple[Ints, ...] | None) -> tuple[Ints, ...] | None:
+def _by_rank(
+    one: tuple[Any, ...] | None, other: tuple[Any, ...] | None, together: Callable[[Any, Any], Any]
+) -> tuple[Any, ...] | None:
+    """What two changes remove of each rank's rows or calls, together."""
     if one is None or other is None:
         return one if other is None else other
-    return tuple(mine + more for mine, more in zip(one, other, strict=True))
+    return tuple(together(mine, more) for mine, more in zip(one, other, strict=True))
 
 
-def _shares_by_rank(one: tuple[Floats, ...] | None, other: tuple[Floats, ...] | None) -> tuple[Floats, ...] | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return tuple(np.minimum(mine + more, 1.0) for mine, more in zip(one, other, strict=True))
+def _of_both(one: Floats, other: Floats) -> Floats:
+    """The share that goes if two shares are removed one after the other."""
+    together: Floats = 1 - (1 - one) * (1 - other)
+    return together
 
 
 def _hashed(amount: Floats | Ints | Flags) -> int:

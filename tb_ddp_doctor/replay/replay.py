@@ -278,7 +278,8 @@ class Replay:
         if not change.no_host:
             host = {kind: self._cells.padded(share) for kind, share in self._shares(change).items()}
         need: Ints | None = None
-        if change.device_ns is not None or change.row_ns is not None or change.balanced is not None:
+        of_rows = (change.row_ns, change.faster_calls, change.smaller_calls)
+        if change.device_ns is not None or change.balanced is not None or any(one is not None for one in of_rows):
             need = self._device(change)
         elif change.device_at_median is not None:
             need = self._device_at_median
@@ -397,16 +398,28 @@ class Replay:
                 calls_ns = self._cells.spread(np.minimum(self._of_calls(change.of_calls), need), rest)
                 rest = np.maximum(rest - self._cells.sum(calls_ns), 0)
             need = need - self._cells.spread(need - calls_ns, rest)
-        if change.row_ns is not None and len(self.schedule.recorded):
-            rows = self.schedule.recorded
-            # A row that takes less already gives back less, in proportion: kernels are shorter by the same factor. What
-            # was taken of calls by name leaves the others as they were.
-            remaining = np.minimum(need / np.maximum(self.schedule.rows.device_ns, 1), 1)[rows]
-            need = need - calls_ns
-            gone = np.rint(np.concatenate(change.row_ns) * remaining).astype(np.int64)
-            need[rows] -= np.clip(gone, 0, np.maximum(need[rows], 0))
+        return self._of_rows(change, need - calls_ns, need)
+
+    def _of_rows(self, change: Change, need: Ints, whole: Ints) -> Ints:
+        """How long the device needs for each row without what a change removes of rows and of single calls.
+
+        `need` is what the rest of the change leaves of each row; `whole` is the same with what it takes of calls by
+        name, which leaves other calls as they were. Shape (rows,), ns.
+        """
+        rows, recorded = self.schedule.recorded, self.schedule.rows.device_ns
+        if not len(rows):
             return need
-        return need - calls_ns
+        calls = change.shorter_calls
+        if change.row_ns is None and calls is None:
+            return need
+        gone = np.zeros(len(need))
+        if change.row_ns is not None:
+            gone[rows] += np.concatenate(change.row_ns)
+        if calls is not None:
+            gone += self._of_calls(calls)
+        # A row that takes less already gives back less, in proportion: kernels are shorter by the same factor.
+        gone = np.rint(gone * np.minimum(whole / np.maximum(recorded, 1), 1)).astype(np.int64)
+        return need - np.clip(gone, 0, np.maximum(need, 0))
 
     def _of_calls(self, shares: Sequence[Floats]) -> Ints:
         """Device time of each row in shares of the ranks' calls, 0 to 1 as `Change.of_calls` has them, (rows,), ns."""

@@ -36,7 +36,7 @@ class LayoutCopies(Rule):
 
     id: ClassVar[str] = "layout-copies"
     subject: ClassVar[str] = "Copies into another memory layout"
-    refines: ClassVar[str] = "slow-kernels"
+    refines: ClassVar[tuple[str, ...]] = ("slow-kernels", "lower-precision", "larger-batch")
     is_opportunity: ClassVar[bool] = True
 
     removed: float = threshold(

@@ -57,9 +57,7 @@ class NoTensorCores(Rule):
         "Peak bfloat16 over float32 is 8 (V100 in float16) to 16 (A100, H100); measured on an H200: 10.5 for GEMMs "
         "and attention, 7.7 with the casts that autocast adds.",
     )
-    speedup_aligned: float = threshold(
-        2.0, "times as fast", "NVIDIA's guide to matrix multiplication: odd dimensions halve the speed, or worse."
-    )
+    speedup_aligned: float = threshold(*limits.ALIGNED)
     shortest: float = threshold(5.0, "µs", "A GEMM on tensor cores takes at least this long, however small.")
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 
@@ -76,7 +74,7 @@ class NoTensorCores(Rule):
             return Clear(
                 f"GEMMs without tensor cores take {wording.ms(slowed.ns)} a step; tensor cores would save nothing."
             )
-        at_least = whatif.cost_ns(_change(self._saved(gemms, 0.5), gemms, calls))
+        at_half = _change(self._saved(gemms, 0.5), gemms, calls)
         is_float32 = gemms.work.float32_ns.sum() >= gemms.work.misaligned_ns.sum()
         affected = most_affected(saved)
         seen = int((whatif.at_slowest(saved) > self.min_cost * frame.step_ns).sum())
@@ -94,9 +92,10 @@ class NoTensorCores(Rule):
             confidence=level,
             title=f"GEMMs take {slowed} {what}.",
             why=f"{count:.0f} of these a step; the longest are {most}. At half "
-            f"the assumed speed-up the fix would save {wording.ms(at_least)}. {basis}",
+            f"the assumed speed-up the fix would save {wording.ms(whatif.cost_ns(at_half))}. {basis}",
             fix=_fix(gemms, is_float32=is_float32),
             evidence=tuple(_longest(gemms, places, int(rank)) for rank in affected[:2]),
+            between=(at_half, change),
         )
 
     def _saved(self, gemms: Gemms, share: float) -> dict[Product, Ints]:

@@ -36,7 +36,7 @@ class Recomputation(Rule):
 
     id: ClassVar[str] = "recomputation"
     subject: ClassVar[str] = "Activation checkpointing"
-    refines: ClassVar[str] = "slow-kernels"
+    refines: ClassVar[tuple[str, ...]] = ("slow-kernels", "lower-precision", "larger-batch")
     is_opportunity: ClassVar[bool] = True
 
     kept_least: float = threshold(

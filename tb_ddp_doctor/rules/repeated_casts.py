@@ -35,7 +35,7 @@ class RepeatedCasts(Rule):
 
     id: ClassVar[str] = "repeated-casts"
     subject: ClassVar[str] = "Casting weights again"
-    refines: ClassVar[str] = "slow-kernels"
+    refines: ClassVar[tuple[str, ...]] = ("slow-kernels", "lower-precision", "larger-batch")
     is_opportunity: ClassVar[bool] = True
 
     min_cost: float = threshold(

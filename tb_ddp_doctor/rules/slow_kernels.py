@@ -16,7 +16,7 @@ from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.redundant import of_step
-from tb_ddp_doctor.rules.support.roofline import at_share, listed, longest, why_not
+from tb_ddp_doctor.rules.support.roofline import at_share, is_charged, listed, longest, why_not
 from tb_ddp_doctor.trace import names
 
 
@@ -41,6 +41,7 @@ class SlowKernels(Rule):
 
     id: ClassVar[str] = "slow-kernels"
     subject: ClassVar[str] = "Kernels below their attainable speed"
+    refines: ClassVar[tuple[str, ...]] = ("lower-precision", "larger-batch")
     is_opportunity: ClassVar[bool] = True
     of_every_program: ClassVar[bool] = True
 
@@ -57,7 +58,7 @@ class SlowKernels(Rule):
         slow = [
             one
             for one in roofline.kernels
-            if one.limit in ("memory", "compute") and 0 < one.of_attainable < self.slow and not _charged(one, charged)
+            if one.limit in ("memory", "compute") and 0 < one.of_attainable < self.slow and not is_charged(one, charged)
         ]
         groups: dict[str, list[KernelRoof]] = {}
         has_softmax = any(names.is_softmax(one.operator) for one in slow)
@@ -101,15 +102,6 @@ class SlowKernels(Rule):
             remedy=remedy,
             between=(at_share(kernels, self.reached_least, roofline), at_share(kernels, 1.0, roofline)),
         )
-
-
-def _charged(one: KernelRoof, charged: Charged) -> bool:
-    """Whether a fault has the time of a kernel already."""
-    if one.kind is GpuTime.OPTIMIZER:
-        return "unfused-optimizer" in charged.rules
-    if one.on_scores and "unfused-attention" in charged.rules:
-        return True
-    return one.kind in (GpuTime.GEMM, GpuTime.CONVOLUTION) and "no-tensor-cores" in charged.rules
 
 
 def _group(one: KernelRoof, has_softmax: bool) -> str:

@@ -42,7 +42,7 @@ class UnfusedElementwise(Rule):
 
     id: ClassVar[str] = "unfused-elementwise"
     subject: ClassVar[str] = "Unfused elementwise kernels"
-    refines: ClassVar[str] = "slow-kernels"
+    refines: ClassVar[tuple[str, ...]] = ("slow-kernels", "lower-precision", "larger-batch")
     is_opportunity: ClassVar[bool] = True
     of_every_program: ClassVar[bool] = True
 

@@ -48,9 +48,10 @@ class Fault(msgspec.Struct, frozen=True):
     at_most: Severity = Severity.CRITICAL
     #: The rules whose findings had to be fixed before it showed.
     hidden_by: tuple[str, ...] = ()
-    #: Of an opportunity: the fix in a few words, such as "torch.compile"; and the least and the most that it may take
-    #: out of the steps, where that is not known as well as the cost's usual interval has it.
+    #: Of an opportunity: the fix in a few words, such as "torch.compile".
     remedy: str = ""
+    #: The least and the most that the fix may take out of the steps, where that is not known as well as the cost's
+    #: usual interval has it.
     between: tuple[Change, Change] | None = None
 
 

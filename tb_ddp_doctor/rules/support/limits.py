@@ -28,3 +28,8 @@ MISSING_STRAGGLER: Limit = (
 )
 LAUNCHES: Limit = (0.03, "of the step", "Healthy jobs lose up to 2 % of the untraced step to launches.")
 WORTH_A_LINE: Limit = (0.005, "of the step", "Below this it is not worth a line.")
+ALIGNED: Limit = (
+    2.0,
+    "times as fast",
+    "NVIDIA's guide to matrix multiplication: odd dimensions halve the speed, or worse.",
+)

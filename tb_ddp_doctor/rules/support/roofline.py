@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import GpuTime, RankOwner
+from tb_ddp_doctor.facts.charged import Charged
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.trace.model import Floats
 
 #: Operators that are named.
 _NAMED = 3
@@ -23,6 +25,16 @@ def why_not(roofline: JobRoofline) -> str:
     if roofline.roofs is not None and any(one.kind is not GpuTime.NOT_MODELLED for one in roofline.kernels):
         return ""
     return " ".join(roofline.notes) or "No kernel's FLOPs and bytes are known: record shapes."
+
+
+def is_charged(one: KernelRoof, charged: Charged) -> bool:
+    """Whether a fault has the time of a kernel already."""
+    if one.kind is GpuTime.OPTIMIZER:
+        return "unfused-optimizer" in charged.rules
+    if one.on_scores and "unfused-attention" in charged.rules:
+        return True
+    products = (GpuTime.GEMM, GpuTime.CONVOLUTION, GpuTime.ATTENTION)
+    return one.kind in products and "no-tensor-cores" in charged.rules
 
 
 def operators(kernels: Sequence[KernelRoof]) -> str:
@@ -69,15 +81,20 @@ def longest(kernels: Sequence[KernelRoof], places: Places) -> tuple[Evidence, ..
 
 def at_share(kernels: Sequence[KernelRoof], reached: float, roofline: JobRoofline) -> Change:
     """What goes if each of some kernels reached a share of its attainable speed, 0 to 1."""
-    chosen = set(kernels)
-    share = np.array(
-        [
-            max(1 - one.attainable_ns / reached / one.step_ns, 0.0) if one in chosen and one.step_ns else 0.0
-            for one in roofline.kernels
-        ]
-    )
-    rows = (
-        one.digest.roofline.rows.of_share(share[which], one.digest.track.device_ns)
-        for one, which in zip(roofline.ranks, roofline.of_kernels, strict=True)
-    )
-    return Change(row_ns=tuple(rows))
+    return faster({one: max(1 - one.attainable_ns / reached / one.step_ns, 0.0) for one in kernels}, roofline)
+
+
+def faster(removed: Mapping[KernelRoof, float], roofline: JobRoofline) -> Change:
+    """What goes if faster kernels take the place of some, which save a share of their time, 0 to 1."""
+    return Change(faster_calls=_of_calls(removed, roofline))
+
+
+def smaller(removed: Mapping[KernelRoof, float], roofline: JobRoofline) -> Change:
+    """What goes if some kernels have less to do, by a share of their time, 0 to 1, however fast they are."""
+    return Change(smaller_calls=_of_calls(removed, roofline))
+
+
+def _of_calls(removed: Mapping[KernelRoof, float], roofline: JobRoofline) -> tuple[Floats, ...]:
+    """The shares by rank and row of its `RooflineCalls`."""
+    share = np.array([removed.get(one, 0.0) for one in roofline.kernels])
+    return tuple(share[which] for which in roofline.of_kernels)

@@ -1,0 +1,177 @@
+"""See `LargerBatch`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.digest.model import CpuTime, GpuTime
+from tb_ddp_doctor.facts.arrivals import Sized
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof
+from tb_ddp_doctor.findings import Memory
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.gemm_tiles import fit, gemm
+from tb_ddp_doctor.rules.support.roofline import longest, smaller, why_not
+
+
+@dataclass(frozen=True)
+class LargerBatch(Rule):
+    """The batch is so small that much of a step does not depend on it.
+
+    What:
+        The part of a step that a larger batch does not lengthen: launches, the AllReduces of gradients, the optimizer,
+        the start and end of each kernel, GEMMs with too few tiles for the GPU.
+    Why:
+        With twice the batch, half as many steps compute the same samples, and have that part half as often.
+    Evidence:
+        The longest GEMMs. The saving is that of the time for as many samples as a step has now, at the batch that the
+        free memory allows.
+    Fix:
+        A larger batch; with gradient accumulation, fewer and larger micro-batches, which changes no result.
+    Limits:
+        A larger batch of the whole job may need another learning rate, and may converge differently. How much memory
+        is free is known where it was recorded (profile_memory=True); else twice the batch is supposed to fit. What
+        grows with the batch is estimated: parts of kernels of fixed length are counted as `fixed` has it.
+    """
+
+    id: ClassVar[str] = "larger-batch"
+    subject: ClassVar[str] = "The batch size"
+    is_opportunity: ClassVar[bool] = True
+
+    most: float = threshold(4.0, "times the batch", "More seldom converges alike; it is the same model at other rates.")
+    supposed: float = threshold(2.0, "times the batch", "Where the traces do not tell which memory is free.", least=1.0)
+    least: float = threshold(1.25, "times the batch", "With less free memory a larger batch is not worth a try.")
+    fixed: float = threshold(
+        2.0, "µs of a kernel", "Filling and draining the GPU: the shortest kernels of the shared traces take 1 to 2 µs."
+    )
+    saved_least: float = threshold(0.5, "of the saving", "The lower end of the interval.")
+    min_cost: float = threshold(
+        0.03, "of the step", "A larger batch has a price, so it has to be worth more than a fix."
+    )
+
+    def check(
+        self,
+        *,
+        frame: Frame,
+        whatif: WhatIf,
+        roofline: JobRoofline,
+        memory: Memory | None,
+        sized: Sized | None,
+        places: Places,
+    ) -> Result:
+        if why := why_not(roofline):
+            return NotApplicable(why)
+        fits = memory.largest_batch if memory else None
+        times = min(self.supposed if fits is None else fits, self.most)
+        if times < self.least:
+            return Clear(f"The free memory allows {times:.2g} times the batch, which is not worth a try.")
+        spared = self._spared(roofline, times)
+        fewer = 1 - 1 / times
+        change = _change(fewer, spared, frame, roofline, sized)
+        cost = whatif.cost_ns(change)
+        said = f"A batch {times:.2g} times as large"
+        if cost < self.min_cost * frame.step_ns:
+            return Clear(f"{said} would save {wording.ms(cost)} of the time for the same samples.")
+        level, basis = certainty.confidence(frame, cost, len(frame.steps))
+        gemms = [one for one in roofline.kernels if one.kind is GpuTime.GEMM]
+        part = self.saved_least
+        halved = {one: part * share for one, share in spared.items()}
+        # At most, all that a kernel takes above its roof is of fixed length.
+        most = {one: max(share, fewer * one.above_ns / one.step_ns) for one, share in spared.items()}
+        return Fault(
+            change=change,
+            ranks=frame.all_ranks,
+            steps=frame.all_steps,
+            cause=None,
+            confidence=certainty.LOWER[level],
+            title=f"{said} would shorten the time for the same samples.",
+            why=f"{_room(fits, times)} {_reached(gemms, spared)}Launches, AllReduces of gradients and the optimizer "
+            f"come once a step, whatever its batch. {basis}",
+            fix=_FIX,
+            evidence=longest(sorted(gemms, key=lambda one: -one.above_ns)[:2], places)
+            or (places.window(0, 0, "A whole step."),),
+            remedy="batch size",
+            between=(
+                _change(part * fewer, halved, frame, roofline, sized),
+                _change(fewer, most, frame, roofline, sized),
+            ),
+        )
+
+    def _spared(self, roofline: JobRoofline, times: float) -> dict[KernelRoof, float]:
+        """The share of each kernel's time that a batch so many times as large saves of the same samples, 0 to 1."""
+        multiprocessors = roofline.roofs.multiprocessors if roofline.roofs else 0
+        spared = {}
+        for one in roofline.kernels:
+            if not one.step_ns:
+                continue
+            fixed = 1.0 if one.kind is GpuTime.OPTIMIZER else min(self.fixed * 1e3 * one.count / one.step_ns, 1.0)
+            share = fixed * (1 - 1 / times)
+            if one.kind is GpuTime.GEMM and one.limit != "memory":
+                share = max(share, min(_by_waves(one, multiprocessors, times), one.above_ns / one.step_ns))
+            spared[one] = share
+        return spared
+
+
+def _by_waves(one: KernelRoof, multiprocessors: int, times: float) -> float:
+    """The share of a GEMM's time that more tiles save: those of a larger batch fill its waves better.
+
+    A GEMM over all samples, as of a gradient of weights, has as many tiles as before.
+    """
+    sizes = gemm(one)
+    if sizes is None or not multiprocessors or sizes.k > max(sizes.m, sizes.n):
+        return 0.0
+    tiles = fit(one.name, sizes, multiprocessors)
+    if not tiles.count or tiles.waves == 1:
+        return 0.0
+    waves, then = -(-tiles.count // multiprocessors), np.ceil(tiles.count * times / multiprocessors)
+    return max(1 - float(then) / (times * waves), 0.0)
+
+
+def _change(
+    share: float, spared: Mapping[KernelRoof, float], frame: Frame, roofline: JobRoofline, sized: Sized | None
+) -> Change:
+    """What as many samples as now need less: `share` of all that comes once a step, and parts of kernels."""
+    hosts = {CpuTime.WORK: np.full(frame.window_ns.shape, share)}
+    change = Change(hosts) | smaller(spared, roofline)
+    if sized is not None:
+        exposed = np.rint(sized.transfers.allreduce_exposed_ns * share).astype(np.int64)
+        change |= Change(transfer_ns=exposed)
+    return change
+
+
+def _room(fits: float | None, times: float) -> str:
+    """What memory allows, a sentence."""
+    if fits is None:
+        return "Which memory is free was not recorded (profile_memory=True): that it fits is supposed."
+    return f"The free memory allows {fits:.2g} times the batch{'' if times == fits else f'; {times:.2g} are supposed'}."
+
+
+def _reached(gemms: Sequence[KernelRoof], spared: Mapping[KernelRoof, float]) -> str:
+    """Which share of their attainable speed GEMMs reach now and then, a sentence; "" without GEMMs."""
+    now = sum(one.step_ns for one in gemms)
+    if not now:
+        return ""
+    attainable = sum(one.attainable_ns for one in gemms)
+    then = sum(one.step_ns * (1 - spared.get(one, 0.0)) for one in gemms)
+    return (
+        f"GEMMs reach {wording.percent(attainable / now)} of their attainable speed, and would reach "
+        f"{wording.percent(min(attainable / then, 1.0))}. "
+    )
+
+
+_FIX = """\
+Try a larger batch: with gradient accumulation, fewer and larger micro-batches of the same whole; else with the \
+learning rate scaled to it, and a look at the loss.
+
+loader = DataLoader(data, batch_size=2 * batch, num_workers=8, pin_memory=True)
+for group in optimizer.param_groups:
+    group["lr"] *= 2 ** 0.5  # linear for SGD, the square root for Adam; with warm-up"""
