@@ -184,6 +184,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         strings=STRINGS,
         has_device=True,
         device="Made-up GPU",
+        device_number=0,
         device_bytes=0,
         has_launches=True,
         has_steps=True,

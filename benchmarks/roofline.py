@@ -5,26 +5,82 @@
 For every job below the folders (by default the shared traces): whether the floor's lines sum to it; the share of the
 GPU's kernel time that is modelled, where shapes are recorded; and each operator whose calls run above 105 % of their
 roof on average, with the likely reason. A wrong model of bytes shows there.
+
+    python benchmarks/roofline.py --pairs [CORPUS]
+
+Pairs of jobs of a corpus, by default the shared traces, whose steps were timed without the profiler: what a fix is
+predicted to save beside what it truly saves.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import msgspec
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.discover.runs import DiscoverError, discover
 from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.replayed import whatif
 from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof, roofline
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.support.base import run
 
 FOLDERS = ("/work/shared/traces", "/work/shared/public_traces")
 #: Calls above this share of their roof are listed.
 ABOVE = 1.05
 #: Jobs without shapes, and classes that no operator names, are not judged.
 LEAST_MODELLED = 0.95
+#: Steps of the corpus that were timed twice differ by no more, ms.
+_NOISE_MS = 0.5
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Two jobs that differ by a fix; the second computes `times` the samples in a step."""
+
+    before: str
+    rule: str
+    after: str
+    times: float = 1.0
+
+
+PAIRS = (
+    Pair("fp32_no_tensor_core", "no-tensor-cores", "small_batch"),
+    Pair("small_batch", "larger-batch", "healthy", 24 / 8),
+    Pair("tiny_batch", "larger-batch", "small_batch", 8 / 3),
+    Pair("tiny_batch", "larger-batch", "healthy", 24 / 3),
+)
+
+
+def pairs(corpus: Path) -> int:
+    """Print a line for each pair; the exit code is 1 if some interval does not hold the truth."""
+    truth = msgspec.json.decode((corpus / "truth.json").read_bytes())
+    wrong = 0
+    for pair in PAIRS:
+        (result,) = (found for _, found in _results(corpus / pair.before))
+        facts = Facts(result.job)
+        played = facts.get(whatif)
+        rule = CATALOGUE[pair.rule]
+        if pair.rule == "larger-batch":
+            rule = dataclasses.replace(rule, supposed=pair.times, most=pair.times, min_cost=0.0)
+        _, found = run(rule, facts)
+        if found is None or found.faults[0].between is None:
+            raise SystemExit(f"{pair.rule} finds nothing in {pair.before}")
+        least, most = (played.cost_ns(change) / 1e6 for change in found.faults[0].between)
+        saved = played.cost_ns(found.change) / 1e6
+        true = truth[pair.before]["step_ms"] - truth[pair.after]["step_ms"] / pair.times
+        holds = least - _NOISE_MS <= true <= most + _NOISE_MS
+        wrong += not holds
+        print(
+            f"{pair.before} to {pair.after}, {pair.rule}: {saved:.1f} ms a step predicted, {least:.1f} to {most:.1f}; "
+            f"{true:.1f} true{'' if holds else ' (outside)'}"
+        )
+    return int(wrong > 0)
 
 
 def main(folders: list[str]) -> int:
@@ -54,11 +110,11 @@ def _results(path: Path) -> Iterator[tuple[str, engine.Result]]:
         runs = discover(str(path), peek=Cache(None).peek)
     except DiscoverError:
         return
-    for run in runs:
+    for one in runs:
         try:
-            yield run.name, engine.diagnose(run, reading=engine.Reading(Cache(None)))
+            yield one.name, engine.diagnose(one, reading=engine.Reading(Cache(None)))
         except engine.RunError as error:
-            print(f"{run.name}: {error}")
+            print(f"{one.name}: {error}")
 
 
 def _compute(found: JobRoofline) -> list[KernelRoof]:
@@ -94,4 +150,6 @@ def _above(one: KernelRoof, part: float) -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--pairs"]:
+        sys.exit(pairs(Path((sys.argv[2:] or [FOLDERS[0]])[0])))
     sys.exit(main(sys.argv[1:] or list(FOLDERS)))

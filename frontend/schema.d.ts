@@ -149,6 +149,8 @@ export interface Comparison {
   /** The 96 that changed most, and the sum of the others. */
   kernels: KernelChange[];
   operators: OperatorChange[];
+  /** Calls whose share of their attainable speed changed by a tenth of it or more, those that lost most time first. */
+  roofs: RoofChange[];
 }
 
 /** A file `ddp-doctor.toml`, and what it sets. */
@@ -851,6 +853,20 @@ export interface Rests {
   what: string;
   /** How it is known, such as the fit with its error. */
   detail: string;
+}
+
+/** Calls of an operator with the same inputs in both runs: how close they come to their attainable speed. */
+export interface RoofChange {
+  operator: string;
+  /** Sizes of its first tensors, as "16x5185x64, 16x64x5185", and the type of the first. */
+  inputs: string;
+  dtype: string;
+  /** Share of the attainable speed, 0 to 1; beyond 1 where the cache helps. */
+  before_share: number;
+  after_share: number;
+  /** Time of a rank's step. */
+  before_ms: number;
+  after_ms: number;
 }
 
 /** How a rule ended, with the reason in words: "no data" is never "healthy". */

@@ -15,6 +15,7 @@ from tb_ddp_doctor.comparison import build
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
 from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.peaks import parsed
 from tb_ddp_doctor.findings import Diagnosis, Workload
 from tb_ddp_doctor.history.hours import Hours
 from tb_ddp_doctor.history.read import history_files
@@ -49,13 +50,15 @@ def diagnose(
     scheduler: str = "",
     step_range: str = "",
     workload: Workload | None = None,
+    peaks: Sequence[str] = (),
 ) -> list[Diagnosis]:
     """Diagnose every run below a log directory, in the order of their names.
 
     `settings` sets thresholds by rule and name, `{"straggler": {"min_excess": 0.05}}`. What was read is kept in the
     user's cache directory; `cache` names another one, and False or None keeps nothing. `scheduler` is the address of a
     Dask cluster to read on. `step_range` is the NVTX range that is a step in recordings of Nsight Systems.
-    `workload` says what a step does and what a GPU costs; its rates are then in `Diagnosis.rates`.
+    `workload` says what a step does and what a GPU costs; its rates are then in `Diagnosis.rates`. `peaks` say what
+    GPUs can do at most, in place of the table, each as "H100: half=800, memory=3.0" (see `--peaks`).
 
     Raises DiscoverError where there is no run, engine.RunError where none can be diagnosed, and ValueError for
     settings that name nothing. A run that cannot be diagnosed beside others is left out with a DoctorWarning.
@@ -67,15 +70,16 @@ def diagnose(
     diagnoses = []
     failed: list[engine.RunError] = []
     with executor(scheduler) as workers:
+        reading = engine.Reading(
+            kept,
+            workers,
+            workload=workload or Workload(),
+            peaks=tuple(map(parsed, peaks)),
+            project=Path.cwd(),
+        )
         for run in runs:
             try:
-                diagnoses.append(
-                    _result(
-                        run,
-                        engine.Reading(kept, workers, workload=workload or Workload(), project=Path.cwd()),
-                        settings or {},
-                    ).diagnosis
-                )
+                diagnoses.append(_result(run, reading, settings or {}).diagnosis)
             except engine.RunError as error:
                 failed.append(error)
     if not diagnoses:

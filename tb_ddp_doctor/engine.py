@@ -37,6 +37,7 @@ from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.facts.replayed import whatif
 from tb_ddp_doctor.findings import (
+    DevicePeaks,
     Diagnosis,
     FileWarning,
     Network,
@@ -82,6 +83,8 @@ class Reading(msgspec.Struct, frozen=True):
     calibration: Calibration | None = None
     #: What a step does and what a GPU costs, in place of what the traces say.
     workload: Workload = Workload()
+    #: What the GPUs can do at most, in place of the calibration and the table.
+    peaks: tuple[DevicePeaks, ...] = ()
     #: Of the price in `workload`; "" as the files of settings say.
     currency: str = ""
     #: The folder of the project, whose file of settings counts; None: none. And whether those beside traces do.
@@ -176,6 +179,7 @@ def diagnose(
         rank_evidence=rank_evidence,
         calibration=calibration,
         workload=_workload((reading.workload, config.workload), job),
+        peaks=reading.peaks,
         warnings=(*job.warnings, *unusable, *unread, *config.warnings),
     )
     lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}

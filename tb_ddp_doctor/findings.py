@@ -696,6 +696,21 @@ class ConfigUse(msgspec.Struct, frozen=True):
     values: dict[str, float | str]
 
 
+class DevicePeaks(msgspec.Struct, frozen=True):
+    """What a rank's GPU, or its part of one, can do at most, as the user says; None where the user does not."""
+
+    #: A part of the devices' name; "" for every device.
+    device: str = ""
+    #: TFLOPS by precision.
+    half: float | None = None
+    tf32: float | None = None
+    float32: float | None = None
+    fp8: float | None = None
+    #: Memory bandwidth, TB/s; bandwidth of links to other GPUs of the node in one direction, GB/s.
+    memory: float | None = None
+    link: float | None = None
+
+
 class RateGain(msgspec.Struct, frozen=True):
     """What the fix of a finding or an opportunity alone would bring; None where the workload does not say."""
 

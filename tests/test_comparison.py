@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from rules.test_slow_kernels import SLOW as SLOW_KERNELS
 from traces import in_row, ranks, write
 
 from tb_ddp_doctor import engine
@@ -63,6 +64,12 @@ NOISIER = """
     rank# step |1                      |2                                      |3
           gpu  [fwd....][bwd.]         [fwd....][bwd.]                         [fwd....][bwd.]
           nccl                [ar....]                [ar....................]                [ar........]
+"""
+GELU = """
+    rank# step |1
+          host [gelu][fwd]
+          gpu  [gelu....][fwd...........]
+          nccl            [ar]
 """
 OTHER_KERNEL = USUAL.replace("[fwd....]", "[new....]")
 
@@ -124,6 +131,28 @@ def test_owners_and_kernels_are_means_over_ranks_and_steps(tmp_path: Path) -> No
     assert (kernel.before_count, kernel.after_count) == (1, 1)
     assert found.step.change == pytest.approx(4 / 27)
     assert "Compute rose from 15.0 to 19.0 ms a step, 100 % of the difference." in found.story
+
+
+def test_kernels_that_fall_behind_their_attainable_speed_are_named(tmp_path: Path) -> None:
+    slower = [
+        read(write(tmp_path / name, ranks(drawing, drawing), **SLOW_KERNELS))
+        for name, drawing in (("one", GELU), ("two", GELU.replace("[gelu....]", "[gelu..........]")))
+    ]
+    found = compare(*slower)
+    (change,) = found.roofs
+    # 409.6 million values of 4 bytes, read and written at 3.35 TB/s, in 10 and in 16 ms.
+    least_ms = 2 * 4 * 409.6e6 / 3.35e12 * 1e3
+    assert (change.operator, change.inputs, change.dtype) == ("aten::gelu", "4000x102400", "float32")
+    assert (change.before_share, change.after_share) == pytest.approx((least_ms / 10, least_ms / 16), rel=0.01)
+    assert change.lost_ms == pytest.approx(6, rel=0.01)
+    assert (
+        "Slower against their attainable speed, which takes 6.0 ms a step: gelu of 4000x102400 (6.1 % of it, "
+        "9.8 % before)." in found.story
+    )
+    (table,) = [part for part in parts(found) if "attainable" in part.title]
+    assert table.rows == (("gelu of 4000x102400 float32", "9.8 %", "6.1 %", "10.00", "16.00"),)
+    assert compare(slower[1], slower[0]).roofs[0].lost_ms < 0
+    assert compare(slower[0], slower[0]).roofs == ()
 
 
 def test_kernels_of_one_run_alone_are_told(tmp_path: Path) -> None:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
+from traces import job, ranks
 
-from tb_ddp_doctor import api
+from tb_ddp_doctor import api, engine
+from tb_ddp_doctor.account import floor
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.roofline import roofline
 from tb_ddp_doctor.findings import Account, Diagnosis, FloorKind
 
 DEMO = Path(__file__).parents[1] / "demo_logs"
@@ -135,6 +142,60 @@ def test_what_a_fault_removes_is_not_charged_again(tmp_path: Path) -> None:
     # The products take 46 us each at the least.
     assert line.by_class == pytest.approx({"elementwise": 0.100, "GEMM": 0.007}, abs=0.001)
     assert sums(found)
+
+
+#: The last AllReduce of 8 million values of 4 bytes is exposed for 2 ms.
+EXPOSED = """
+    rank# step |1
+          host [fwd][bwd]
+          gpu  [fwd................][bwd...............]
+          nccl           [ar@8....]                     []
+"""
+
+
+def drawn(text: str, **options: Any) -> Account:
+    """The account of two ranks of one node that each do this in three steps."""
+    return engine.examine(job(ranks(text, text), nodes={0: "node", 1: "node"}, **options)).account
+
+
+def test_exposed_communication_slower_than_the_links_is_below_link_speed() -> None:
+    text = EXPOSED.replace("[]", "[ar@8]")
+    found = drawn(text, device={"name": H100, "computeMajor": 9, "numSms": 132})
+    # Ring AllReduce of two ranks: 32 MB cross each link of 450 GB/s once in each direction.
+    line = us(found, "below-link-speed")
+    exposed_us, least_us = 6_000, 32e6 / 450e9 * 1e6
+    assert line == pytest.approx(exposed_us - least_us, rel=0.02)
+    assert us(found, "below-attainable") == us(found, "avoidable-traffic") == 0
+    assert sums(found)
+
+
+def test_links_that_nobody_knows_are_not_judged() -> None:
+    found = drawn(EXPOSED.replace("[]", "[ar@8]"), device={"name": "NVIDIA L4", "computeMajor": 8, "numSms": 58})
+    assert us(found, "below-link-speed") == 0
+    assert any(line.note.startswith("Not judged") for line in found.floor_lines)
+    assert sums(found)
+
+
+def test_kernels_that_no_row_of_the_replay_has_are_not_modelled() -> None:
+    # One graph that computes for 80 of 100 ms is a row of 2 ms that ends late; 3 % is the record's edge.
+    whole = SimpleNamespace(
+        job=SimpleNamespace(budget=SimpleNamespace(of=lambda _: np.array([[80, 100]]))),
+        whatif=SimpleNamespace(device_ns=np.array([[2, 97]])),
+    )
+    assert floor._outside_ns(whole) == 78  # type: ignore[arg-type]
+
+
+def test_ranks_that_share_a_gpu_are_said() -> None:
+    text = """
+        rank# step |1
+              gpu  [fwd.............]
+              nccl             [ar]
+    """
+    one = job(ranks(text, text), nodes={0: "node", 1: "node"}, device={"name": H100, "computeMajor": 9})
+    assert "share GPU" not in " ".join(Facts(one).get(roofline).notes)
+    seen = [replace(digest, header=replace(digest.header, devices={0: H100, 1: H100})) for digest in one.digests]
+    notes = Facts(replace(one, digests=tuple(seen))).get(roofline).notes
+    assert "Ranks 0 and 1 share GPU 0 of node: each of them has a part of its peak" in " ".join(notes)
 
 
 @pytest.mark.parametrize("name", ["four_workers", "no_overlap"])

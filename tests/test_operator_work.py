@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 
+import hypothesis
+import numpy as np
 import pytest
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.digest.operator_inputs import inputs
-from tb_ddp_doctor.digest.operator_work import Work, element_text, work
+from tb_ddp_doctor.digest.operator_work import Work, convolved, element_text, work
+from tb_ddp_doctor.digest.roofline import _numbered
 
 BF16, FP32, LONG = "c10::BFloat16", "float", "long int"
 
@@ -113,6 +118,48 @@ def test_attention_backward_has_five_products() -> None:
     assert flops_and_bytes(found) == (10 * 96 * 1024 * 1024 * 64, 5 * size + 96 * 1024 * 4, 3 * size)
 
 
+def packed(backward: bool, longest: int, window: str, starts: int = 17) -> Work | None:
+    """FlashAttention 3 over 16,384 rows of 6 heads of 128, causal."""
+    rows = ([16384, 6, 128], BF16)
+    if backward:
+        given = [rows] * 5 + [([6, 16384], FP32)] + [""] * 3 + [([starts], "int")] * 2 + [""] * 2
+        return of("flash_attn_3::bwd", *given, str(longest), str(longest), "0.1", "True", window, "0")
+    given = [rows] * 3 + [""] * 4 + [([starts], "int")] * 2 + [""] * 3
+    return of("flash_attn_3::fwd", *given, str(longest), str(longest), *[""] * 9, "0.1", "True", window, "0")
+
+
+def test_packed_sequences_of_the_longest_length_have_all_of_its_scores() -> None:
+    # 16 sequences of 1,024: each has a triangle of scores.
+    scores = 6 * 16 * (1024 * 1025 // 2)
+    size = 2 * 16384 * 6 * 128
+    assert flops_and_bytes(packed(False, 1024, "-1")) == (4 * scores * 128, 3 * size, size + 4 * 6 * 16384)
+    assert flops_and_bytes(packed(True, 1024, "-1")) == (10 * scores * 128, 5 * size + 4 * 6 * 16384, 3 * size)
+    # A window of 127 before each: a triangle of 128, then 128 each.
+    windowed = 6 * 16 * (128 * 129 // 2 + (1024 - 128) * 128)
+    assert flops_and_bytes(packed(False, 1024, "127"))[0] == 4 * windowed * 128
+
+
+def test_packed_sequences_whose_lengths_may_differ_much_are_not_modelled() -> None:
+    # 16 sequences of up to 4,096 in 16,384 rows: 16 of 1,024 have a quarter of the scores of 4 of 4,096.
+    assert packed(False, 4096, "-1") is None
+    # With a window they have nearly as many; the fewest count.
+    scores = 6 * 16 * (128 * 129 // 2 + (1024 - 128) * 128)
+    assert flops_and_bytes(packed(False, 4096, "127"))[0] == 4 * scores * 128
+    assert packed(False, 0, "-1") is None and packed(False, 1024, "-1", starts=1) is None
+
+
+def test_a_convolution_without_strides_is_known_by_its_backward() -> None:
+    texts = [json.dumps(one) for one in ([[8, 32, 56, 56], [8, 64, 28, 28], [64, 32, 3, 3]], ["float"] * 3)]
+    told = convolved("aten::cudnn_convolution_backward", inputs(*texts, "", ""))
+    assert told == ((8, 32, 56, 56), (64, 32, 3, 3), (8, 64, 28, 28))
+    assert convolved("aten::relu", inputs(*texts, "", "")) is None
+    forward = [json.dumps(one) for one in ([[8, 32, 56, 56], [64, 32, 3, 3]], ["float"] * 2)]
+    given = inputs(*forward, "", "")
+    assert work("aten::cudnn_convolution", given, "") is None
+    found = work("aten::cudnn_convolution", replace(given, output=told[2]), "")
+    assert flops_and_bytes(found)[0] == 2 * 8 * 28 * 28 * 64 * 32 * 9
+
+
 def test_norms_and_reductions() -> None:
     hidden, width = ([24, 1024, 256], FP32), ([256], FP32)
     size = 4 * 24 * 1024 * 256
@@ -203,6 +250,15 @@ def test_inputs_that_are_none_have_no_work(operator: str, sizes: str) -> None:
 def test_types_as_users_spell_them() -> None:
     assert element_text(inputs("[[2, 2]]", '["c10::BFloat16"]', "", "")) == "bfloat16"
     assert element_text(inputs("[[], [2]]", '["Scalar", "float"]', "", "")) == "float32"
+
+
+@hypothesis.given(
+    st.lists(st.tuples(*[st.integers(0, most) for most in (3, 2**31, 2**40, 1)]), min_size=1, max_size=30)
+)
+def test_rows_are_numbered_in_the_order_of_their_values(rows: list[tuple[int, ...]]) -> None:
+    columns = [np.array(column, np.int64) for column in zip(*rows, strict=True)]
+    places = {row: number for number, row in enumerate(sorted(set(rows)))}
+    assert _numbered(columns).tolist() == [places[row] for row in rows]
 
 
 def test_classes() -> None:

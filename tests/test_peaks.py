@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from traces import job, ranks
 
-from tb_ddp_doctor.facts.peaks import peak, speedup
+from tb_ddp_doctor.calibration.model import Calibration, Measure
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.peaks import DEVICES, given, parsed, peak, roofs, speedup
+from tb_ddp_doctor.facts.roofline import roofline
+from tb_ddp_doctor.findings import DevicePeaks
 from tb_ddp_doctor.trace.names import Precision
 
 
@@ -43,3 +49,61 @@ def test_what_is_not_known_is_no_peak(device: str, precision: Precision) -> None
 def test_how_much_faster_half_precision_is(device: str, times: float) -> None:
     assert speedup(device) == pytest.approx(times, rel=0.01)
     assert speedup("Drawn GPU") is None
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_device_has_its_source(device: str) -> None:
+    known = roofs(device, 0)
+    assert known is not None
+    assert known.source.startswith("data sheet: https://") or (device == "H20" and "resellers" in known.source)
+
+
+def test_what_the_user_says_of_peaks() -> None:
+    assert parsed("half=800, memory=3.0") == DevicePeaks(half=800.0, memory=3.0)
+    assert parsed("H100: fp8=1600,tf32=400,float32=60,link=400") == DevicePeaks(
+        "H100", fp8=1600.0, tf32=400.0, float32=60.0, link=400.0
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "half", "half=", "half=fast", "half=-1", "half=nan", "memory=inf", "bf16=3", "H100:"]
+)
+def test_what_is_no_peak_is_refused_in_a_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match=r"peak"):
+        parsed(text)
+
+
+def test_the_last_peaks_of_a_devices_name_count() -> None:
+    said = [parsed("half=1"), parsed("h100: half=2"), parsed("A100: half=3")]
+    assert [one and one.half for one in (given(said, "NVIDIA H100 80GB"), given(said, "T4"))] == [2, 1]
+    assert given([], "T4") is None
+
+
+DRAWN = """
+    rank# step |1
+          host [gelu]
+          gpu  [gelu....]
+"""
+
+
+def test_the_users_peaks_beat_a_calibration_and_that_beats_the_table() -> None:
+    def measure(name: str, unit: str, value: float) -> Measure:
+        return Measure(name=name, unit=unit, more_is_better=True, values=(value,), spreads=(None,))
+
+    measures = (measure("GEMM bfloat16", "TFLOPS", 700.0), measure("memory bandwidth", "GB/s", 3000.0))
+    calibration = Calibration(source="check", world_size=1, measures=measures, backend="nccl")
+    one = job(ranks(DRAWN), calibration=calibration, device={"name": "NVIDIA H100 80GB HBM3", "computeMajor": 9})
+    half = Precision.HALF.value
+    for peaks, flops, memory in (((), 700, 3.0), (("memory=2.5",), 700, 2.5), (("half=650",), 650, 3.0)):
+        found = Facts(msgspec.structs.replace(one, peaks=tuple(map(parsed, peaks)))).get(roofline).roofs
+        assert found is not None
+        assert (found.flops[half], found.bandwidth) == pytest.approx((flops * 1e12, memory * 1e12))
+        assert found.flops[Precision.TF32.value] == pytest.approx(494e12)
+        assert found.source.startswith("as given" if peaks else "as large GEMMs and copies")
+
+
+def test_a_device_that_no_table_has_needs_its_memory() -> None:
+    one = job(ranks(DRAWN))
+    for peaks, known in ((("half=100",), False), (("half=100,memory=1",), True)):
+        found = Facts(msgspec.structs.replace(one, peaks=tuple(map(parsed, peaks)))).get(roofline)
+        assert (found.roofs is not None) is known

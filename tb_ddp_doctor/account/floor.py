@@ -6,7 +6,7 @@ in integer ns summed over ranks and steps, by the same replay as the account. On
 steps are played without each part in turn: device time above attainable first, of what the fixes leave of each call,
 then the reads that fusion avoids, then exposed communication below the link's speed, then the kernels whose work is not
 known. Each line is what its play takes away beyond those before it, so that overlap and the critical path count; the
-limit is what the last play leaves.
+limit is what the last play leaves, without the kernels that no row of the replay has.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.step_parts import KERNEL_CLASSES
 from tb_ddp_doctor.trace.model import Ints
 
+_OUTSIDE = (
+    "Kernels without a launch of their own, as of one large CUDA graph, are not played: they count as not modelled."
+)
+#: A smaller share of what a step computes is the record's edge.
+_LEAST_OUTSIDE = 0.05
 _NO_REPLAY = "Without a replay (CPUs, or traces without launch records) the floor is not opened."
 
 
@@ -56,12 +61,22 @@ def floor_lines(savings: Savings, roofline: JobRoofline, link_excess_ns: Ints | 
             before_ns = after_ns
         left["floor"] -= taken
         parts[kind] = taken
-    parts["limit"] = left["floor"]
+    outside = min(left["floor"], _outside_ns(savings))
+    parts["not-modelled"] += outside
+    parts["limit"] = left["floor"] - outside
     weights = {kind: sum(int(rows.sum()) for rows in by_rank) for kind, by_rank in times.above.items()}
-    notes: dict[FloorKind, str] = {"not-modelled": " ".join(roofline.notes)}
+    told = [*roofline.notes, *([_OUTSIDE] if outside else [])]
+    notes: dict[FloorKind, str] = {"not-modelled": " ".join(told)}
     if link_excess_ns is None:
         notes["below-link-speed"] = "Not judged: neither a calibration nor the table says how fast the links are."
     return lines.of(parts, weights, notes, possible_ns)
+
+
+def _outside_ns(savings: Savings) -> int:
+    """Time in kernels that no row of the replay has, as those of one large graph, ns summed over ranks and steps."""
+    compute = savings.job.budget.of("compute")
+    outside = compute - savings.whatif.device_ns
+    return int(outside[outside > _LEAST_OUTSIDE * compute].sum())
 
 
 class _Lines:

@@ -151,6 +151,14 @@ def parser() -> argparse.ArgumentParser:
         help="also show the kernels with most time above what the GPU's memory and peak FLOPS allow",
     )
     diagnose.add_argument(
+        "--peaks",
+        action="append",
+        metavar="PEAKS",
+        help="what a GPU can do at most, in place of the calibration and of the table of data sheets: half=, tf32=, "
+        "float32= and fp8= in TFLOPS, memory= in TB/s, link= in GB/s, as in half=800,memory=3.0; for GPUs of one name "
+        "H100:half=800,... (may be repeated)",
+    )
+    diagnose.add_argument(
         "--layers",
         action="store_true",
         help="also show which of the model's modules a step is spent in, where traces name them",

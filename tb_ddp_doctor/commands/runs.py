@@ -16,6 +16,7 @@ from tb_ddp_doctor.calibration.load import load
 from tb_ddp_doctor.commands.output import complain, looking, progress
 from tb_ddp_doctor.discover import choice
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, has_step_range, no_traces, with_step_range
+from tb_ddp_doctor.facts.peaks import parsed
 from tb_ddp_doctor.findings import Workload
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.storage.cache_directory import default_directory
@@ -25,14 +26,16 @@ from tb_ddp_doctor.workers.cluster import executor
 
 
 def reading_of(options: argparse.Namespace, cache: Cache, workers: Executor | None) -> engine.Reading:
-    """How files are read. Raises CalibrationError for a calibration that is none."""
+    """How files are read. Raises CalibrationError for a calibration that is none, and ValueError for peaks that are."""
     calibration = load(options.calibration) if options.calibration else None
     told = {name: getattr(options, name, None) for name in Workload.__struct_fields__}
+    peaks = tuple(map(parsed, getattr(options, "peaks", None) or ()))
     return engine.Reading(
         cache,
         workers,
         calibration=calibration,
         workload=Workload(**told),
+        peaks=peaks,
         currency=getattr(options, "currency", None) or "",
         project=None if options.no_config else Path.cwd(),
         has_config=not options.no_config,

@@ -10,6 +10,7 @@ import msgspec
 from tb_ddp_doctor.account.assemble import encodable
 from tb_ddp_doctor.comparison import explain, named
 from tb_ddp_doctor.comparison.model import Change, Compared, Comparison, Fate, FindingChange
+from tb_ddp_doctor.comparison.roofs import roofs
 from tb_ddp_doctor.comparison.significance import TELLING, differs, step_time
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS
@@ -46,6 +47,7 @@ def compare(before: Result, after: Result) -> Comparison:
         communication=_by_name(_transfers(before), _transfers(after)),
         kernels=named.kernels(before.job, after.job),
         operators=named.operators(before.job, after.job),
+        roofs=roofs(before.job, after.job),
     )
     certain = {*_certain_owners(before, after), *_certain_rules(before, after)}
     return msgspec.structs.replace(found, story=tuple(explain.story(found, certain, _loaders(before, after))))

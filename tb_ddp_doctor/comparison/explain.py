@@ -22,6 +22,9 @@ _OVERLAP = 0.25
 #: An operator with less of a change of compute is not named; nor are any that together make less than half of it.
 _LARGE_PART, _MOST_OF_IT = 0.15, 0.5
 
+#: Kernels that are named as slower against their attainable speed.
+_SLOWER = 3
+
 #: Where a DataLoader makes its batches, by `RankDigest.loader`.
 _LOADERS = {"single_process": "in the training process (num_workers=0)", "workers": "in worker processes"}
 
@@ -73,6 +76,7 @@ def story(found: Comparison, certain: Collection[str], loaders: tuple[str, str])
             yield from _loader(*loaders)
         if owner.name == "compute":
             yield from _operators(found, owner.change_ms)
+            yield from _slower(found, least)
     if step.tells:
         yield from _copies(found.copies, found.exposed_copies, found.blocking_copies)
     for finding in found.findings:
@@ -114,6 +118,22 @@ def _operators(found: Comparison, change_ms: float) -> Iterator[str]:
         told = wording.listing([f"{wording.kernel(name)} ({changes[name]:+.1f} ms)" for name in large])
         place = "device" if on_device else "host"
         yield f"On the {place} {'more' if change_ms > 0 else 'less'} goes to {told}."
+
+
+def _slower(found: Comparison, least_ms: float) -> Iterator[str]:
+    """The calls that fell behind their attainable speed, if that lengthens the step as much as is worth a sentence."""
+    slower = [one for one in found.roofs if one.lost_ms > 0]
+    if sum(one.lost_ms for one in slower) < least_ms:
+        return
+    told = wording.listing(
+        [
+            f"{one.operator.rpartition('::')[2]} of {one.inputs} ({wording.percent(one.after_share)} of it, "
+            f"{wording.percent(one.before_share)} before)"
+            for one in slower[:_SLOWER]
+        ]
+    )
+    lost = wording.duration(sum(one.lost_ms for one in slower))
+    yield f"Slower against their attainable speed, which takes {lost} a step: {told}."
 
 
 def _copies(taken: Change, exposed: Change, blocking: Change) -> Iterator[str]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: What a comparison has as a table.
-Table = Literal["owners", "findings", "communication", "kernels", "operators"]
+Table = Literal["owners", "findings", "communication", "kernels", "operators", "roofs"]
 Fate = Literal["fixed", "better", "same", "worse", "new"]
 
 
@@ -79,6 +79,26 @@ class OperatorChange(msgspec.Struct, frozen=True):
     after_count: float
 
 
+class RoofChange(msgspec.Struct, frozen=True):
+    """Calls of an operator with the same inputs in both runs: how close they come to their attainable speed."""
+
+    operator: str
+    #: Sizes of its first tensors, as "16x5185x64, 16x64x5185", and the type of the first.
+    inputs: str
+    dtype: str
+    #: Share of the attainable speed, 0 to 1; beyond 1 where the cache helps.
+    before_share: float
+    after_share: float
+    #: Time of a rank's step.
+    before_ms: float
+    after_ms: float
+
+    @property
+    def lost_ms(self) -> float:
+        """How much shorter a step of the later run would be at the earlier share; below 0 if longer."""
+        return self.after_ms * (1 - self.after_share / self.before_share)
+
+
 class StepTime(msgspec.Struct, frozen=True):
     """The mean step time of both runs."""
 
@@ -119,6 +139,8 @@ class Comparison(msgspec.Struct, frozen=True):
     #: The 96 that changed most, and the sum of the others.
     kernels: tuple[KernelChange, ...]
     operators: tuple[OperatorChange, ...]
+    #: Calls whose share of their attainable speed changed by a tenth of it or more, those that lost most time first.
+    roofs: tuple[RoofChange, ...] = ()
 
     def to_pandas(self, table: Table = "owners") -> pd.DataFrame:
         """One of its tables as a data frame, a row per name.

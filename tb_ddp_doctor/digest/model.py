@@ -1052,6 +1052,8 @@ class RankDigest(msgspec.Struct, frozen=True, eq=False):
     #: Whether the budget is a device's; False for traces of CPUs alone.
     has_device: bool
     device: str
+    #: The device's number on its host; -1 without one.
+    device_number: int
     #: What the device has of memory, bytes; 0 if unknown.
     device_bytes: int
     #: Whether device events can be joined to their launches.

@@ -51,6 +51,8 @@ class Inputs(msgspec.Struct, frozen=True):
     #: Type of each input as the file spells it, and the text of those that are no tensors; "" if not recorded.
     types: tuple[str, ...]
     values: tuple[str, ...]
+    #: Sizes of a convolution's output, where a backward pass tells them; empty if unknown.
+    output: Dims = ()
 
     def tensor(self, index: int) -> Tensor:
         """A tensor. Raises LookupError where that input is none."""

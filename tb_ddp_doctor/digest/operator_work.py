@@ -5,7 +5,8 @@ written once, however often a kernel does so. A product of (m, k) and (k, n) is 
 computes (exponentials, comparisons) is not counted, since memory limits such kernels. Where inputs do not tell the work
 (sequences of unknown lengths, a stride that is not recorded), there is none: such time is not modelled.
 
-Sources: the schemas of `aten/src/ATen/native/native_functions.yaml` (torch 2.9) for the order of inputs; Williams et
+Sources: the schemas of `aten/src/ATen/native/native_functions.yaml` (torch 2.9) for the order of inputs, and
+`hopper/flash_api.cpp` of flash-attention 3 for its own; Williams et
 al., "Roofline" (CACM 2009) for compulsory traffic; Dao et al., "FlashAttention" (NeurIPS 2022), section 3.1, for
 attention, whose backward pass has five products for forward's two; cuDNN's documentation for convolutions; the
 documentation of torch.optim for what optimizers read and write.
@@ -114,14 +115,16 @@ def _convolution(stride: int, padding: int, dilation: int, transposed: int | Non
         taken, weight = inputs.tensor(0), inputs.tensor(1)
         if transposed is not None and inputs.is_true(transposed):
             raise LookupError
-        steps, pads, apart = (inputs.integers(index) for index in (stride, padding, dilation))
         window = weight.sizes[2:]
         if not window or len(taken.sizes) != len(weight.sizes):
             raise ValueError
-        made = [
-            (size + 2 * _at(pads, i) - _at(apart, i) * (kernel - 1) - 1) // _at(steps, i) + 1
-            for i, (size, kernel) in enumerate(zip(taken.sizes[2:], window, strict=True))
-        ]
+        made: Sequence[int] = inputs.output[2:]
+        if not made:
+            steps, pads, apart = (inputs.integers(index) for index in (stride, padding, dilation))
+            made = [
+                (size + 2 * _at(pads, i) - _at(apart, i) * (kernel - 1) - 1) // _at(steps, i) + 1
+                for i, (size, kernel) in enumerate(zip(taken.sizes[2:], window, strict=True))
+            ]
         pixels = taken.sizes[0] * math.prod(max(size, 0) for size in made)
         return Work(
             GpuTime.CONVOLUTION,
@@ -131,6 +134,32 @@ def _convolution(stride: int, padding: int, dilation: int, transposed: int | Non
         )
 
     return function
+
+
+#: Backward of convolutions: which inputs are forward's input, its weights, and the gradient of its output.
+_CONVOLVED = {
+    "aten::convolution_backward": (1, 2, 0),
+    "aten::cudnn_convolution_backward": (0, 2, 1),
+    "aten::miopen_convolution_backward": (0, 2, 1),
+}
+
+
+def convolved(operator: str, inputs: Inputs) -> tuple[Dims, Dims, Dims] | None:
+    """Sizes of a convolution's input, weights and output, as its backward tells them; None for any other operator.
+
+    Where no strides are recorded (before torch 2.1), forward's output is known by them.
+    """
+    places = _CONVOLVED.get(operator)
+    try:
+        taken, weight, made = (inputs.tensor(place).sizes for place in places or ())
+    except (LookupError, ValueError):
+        return None
+    return taken, weight, made
+
+
+def is_forward_convolution(operator: str) -> bool:
+    """Whether an operator is a convolution whose output its strides tell."""
+    return operator in _FORWARD_CONVOLUTIONS
 
 
 def _at(values: Sequence[int], index: int) -> int:
@@ -169,15 +198,22 @@ def _gradients(made: Tensor, taken: Tensor, weight: Tensor, *, of_input: bool, o
 # -- attention
 
 
-def _attention(first: int, causal: int, *, by_rows: bool = False, backward: bool = False) -> _Function:
+def _attention(
+    first: int, causal: int, *, by_rows: bool = False, backward: bool = False, packed: _Packed | None = None
+) -> _Function:
     """Of queries, keys and values from input `first` on, (B, H, rows, width), or (B, rows, H, width) `by_rows`.
 
     Causal attention has to compute the scores below the diagonal alone. Heads that share keys and values (grouped)
-    read these once. Backward reads the output and its gradient too, and writes three gradients.
+    read these once. Backward reads the output and its gradient too, and writes three gradients. `packed` says where
+    an operator has what tells its window, and the lengths of sequences that lie one after the other, (rows, H, width).
     """
 
     def function(inputs: Inputs) -> Work:
         query, key, value = (inputs.tensor(first + index) for index in range(3))
+        if packed is not None and len(query.sizes) == 3:
+            return _of_packed(query, key, value, inputs, causal, packed, backward=backward)
+        if packed is not None and packed.window_of(inputs) is not None:
+            raise LookupError
         if not len(query.sizes) == len(key.sizes) == len(value.sizes) == 4:
             raise ValueError
         rows = -3 if by_rows else -2
@@ -186,15 +222,63 @@ def _attention(first: int, causal: int, *, by_rows: bool = False, backward: bool
         # Below the diagonal, and on it: query i sees min(i + 1, keys) of the keys.
         seen = sum_of_seen(queries, keys) if is_causal else queries * keys
         heads = query.elements // max(queries * query.sizes[-1], 1)
-        flops = 2 * heads * seen * (query.sizes[-1] + value.sizes[-1])
-        made = query.elements // max(query.sizes[-1], 1) * value.sizes[-1] * query.element
-        given = query.bytes + key.bytes + value.bytes
-        statistics = heads * queries * 4
-        if backward:
-            return Work(GpuTime.ATTENTION, flops * 5 // 2, given + 2 * made + statistics, given)
-        return Work(GpuTime.ATTENTION, flops, given, made + statistics)
+        return _of_scores(query, key, value, heads * seen, backward=backward)
 
     return function
+
+
+def _of_scores(query: Tensor, key: Tensor, value: Tensor, scores: int, *, backward: bool) -> Work:
+    """Attention that computes so many scores, over all heads."""
+    flops = 2 * scores * (query.sizes[-1] + value.sizes[-1])
+    rows = query.elements // max(query.sizes[-1], 1)
+    made, statistics = rows * value.sizes[-1] * query.element, rows * 4
+    given = query.bytes + key.bytes + value.bytes
+    if backward:
+        return Work(GpuTime.ATTENTION, flops * 5 // 2, given + 2 * made + statistics, given)
+    return Work(GpuTime.ATTENTION, flops, given, made + statistics)
+
+
+class _Packed(msgspec.Struct, frozen=True):
+    """Which inputs of attention tell of sequences one after the other: first rows, the longest length, a window."""
+
+    starts: int
+    longest: int
+    window: int
+
+    def window_of(self, inputs: Inputs) -> int | None:
+        """How many keys before its own a query sees; None if all."""
+        text = inputs.value(self.window)
+        return int(text) if text.isdigit() else None
+
+
+#: Lengths that are not recorded leave a range of scores: it is modelled where its ends differ by no more.
+_NARROW = 0.75
+
+
+def _of_packed(
+    query: Tensor, key: Tensor, value: Tensor, inputs: Inputs, causal: int, packed: _Packed, *, backward: bool
+) -> Work:
+    """Causal attention over packed sequences. Their lengths are not recorded, only how many and the longest.
+
+    Sequences of equal lengths have the fewest scores, as many as fit of the longest length the most. Raises LookupError
+    where these are far apart.
+    """
+    rows, count, longest = query.sizes[0], inputs.tensor(packed.starts).elements - 1, int(inputs.value(packed.longest))
+    if inputs.value(causal) not in ("True", "1") or key.sizes[0] != rows or count < 1 or not 0 < longest <= rows:
+        raise LookupError
+    window = packed.window_of(inputs)
+    fewest = count * _in_window(rows // count, window)
+    whole, rest = divmod(rows, longest)
+    most = whole * _in_window(longest, window) + _in_window(rest, window)
+    if fewest < _NARROW * most:
+        raise LookupError
+    return _of_scores(query, key, value, query.sizes[1] * fewest, backward=backward)
+
+
+def _in_window(length: int, window: int | None) -> int:
+    """Scores of a causal sequence whose queries see themselves and at most `window` keys before."""
+    seen = length if window is None else min(window + 1, length)
+    return seen * (seen + 1) // 2 + (length - seen) * seen
 
 
 def sum_of_seen(queries: int, keys: int) -> int:
@@ -523,6 +607,15 @@ _FOREACH = """
     sign sqrt sub tanh zero abs
 """
 
+_FORWARD_CONVOLUTIONS: Mapping[str, _Function] = {
+    "aten::cudnn_convolution": _convolution(stride=3, padding=2, dilation=4),
+    "aten::cudnn_convolution_relu": _convolution(stride=3, padding=4, dilation=5),
+    "aten::miopen_convolution": _convolution(stride=4, padding=3, dilation=5),
+    "aten::miopen_depthwise_convolution": _convolution(stride=4, padding=3, dilation=5),
+    "aten::_conv_depthwise2d": _convolution(stride=4, padding=5, dilation=6),
+    "aten::_slow_conv2d_forward": _convolution(stride=4, padding=5, dilation=4),
+    "aten::_convolution": _convolution(stride=3, padding=4, dilation=5, transposed=6),
+}
 _WORK: Mapping[str, _Function] = {
     # GEMMs. https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication
     **_aten(lambda inputs: _gemm(inputs.tensor(0), inputs.tensor(1)), "mm bmm _int_mm"),
@@ -531,13 +624,7 @@ _WORK: Mapping[str, _Function] = {
     **_aten(_vector, "mv dot"),
     **_each(_into, "_C::cutlass_scaled_mm", "vllm::cutlass_scaled_mm"),
     # Convolutions. https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional
-    "aten::cudnn_convolution": _convolution(stride=3, padding=2, dilation=4),
-    "aten::cudnn_convolution_relu": _convolution(stride=3, padding=4, dilation=5),
-    "aten::miopen_convolution": _convolution(stride=4, padding=3, dilation=5),
-    "aten::miopen_depthwise_convolution": _convolution(stride=4, padding=3, dilation=5),
-    "aten::_conv_depthwise2d": _convolution(stride=4, padding=5, dilation=6),
-    "aten::_slow_conv2d_forward": _convolution(stride=4, padding=5, dilation=4),
-    "aten::_convolution": _convolution(stride=3, padding=4, dilation=5, transposed=6),
+    **_FORWARD_CONVOLUTIONS,
     "aten::convolution_backward": _convolution_backward,
     **_aten(_old_convolution_backward, "cudnn_convolution_backward miopen_convolution_backward"),
     # Attention: the value that says whether it is causal.
@@ -555,6 +642,10 @@ _WORK: Mapping[str, _Function] = {
     "aten::_efficient_attention_backward": _attention(1, causal=14, by_rows=True, backward=True),
     "flash_attn::_flash_attn_forward": _attention(0, causal=5, by_rows=True),
     "flash_attn::_flash_attn_backward": _attention(1, causal=11, by_rows=True, backward=True),
+    "flash_attn::_flash_attn_varlen_forward": _attention(0, causal=9, by_rows=True, packed=_Packed(3, 5, 10)),
+    "flash_attn::_flash_attn_varlen_backward": _attention(1, causal=15, backward=True, packed=_Packed(9, 11, 16)),
+    **_each(_attention(0, causal=24, by_rows=True, packed=_Packed(7, 12, 25)), "flash_attn_3::fwd"),
+    **_each(_attention(1, causal=16, by_rows=True, backward=True, packed=_Packed(9, 13, 17)), "flash_attn_3::bwd"),
     # Normalisation and reduction.
     **_aten(_norm, "native_layer_norm native_group_norm _fused_rms_norm cudnn_batch_norm native_batch_norm"),
     **_aten(_norm, "miopen_batch_norm _batch_norm_with_update _native_batch_norm_legit rms_norm"),

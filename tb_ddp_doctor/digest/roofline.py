@@ -11,10 +11,12 @@ known here: peaks come with the job (`facts.peaks`).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tb_ddp_doctor.digest import operator_work
 from tb_ddp_doctor.digest.attention import OnScores
@@ -34,6 +36,7 @@ _INPUTS, _LETTERS = 3, 120
 _FEWEST = 1 << 14
 #: What one kernel may take over from another: loops over elements, with a reduction or a cast at an end.
 _FUSED = (GpuTime.ELEMENTWISE, GpuTime.NORM, GpuTime.COPY)
+_MOST_KEYS = 1 << 62
 _NUMBER = re.compile(r"_\d+$")
 
 
@@ -181,13 +184,9 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             np.where(known, 0, device.bytes[self.longest] + 1),
             np.where(known, 0, device.category[self.longest]),
         ]
-        signature = np.zeros(len(operator), np.int64)
-        for values in columns:
-            different, number = np.unique(values, return_inverse=True)
-            if len(different) > 1:
-                signature = np.unique(signature * len(different) + number, return_inverse=True)[1]
+        signature = _numbered(columns)
         one = _first_of(signature)
-        groups = self._groups()
+        groups, outputs = self._groups(), self._outputs(one[known[one]])
         found = []
         for at in one.tolist():
             kernel = strings[device.name[self.longest[at]]]
@@ -199,8 +198,25 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             told = [strings[index] if index >= 0 else "" for index in here]
             name = strings[events.name[row[at]]]
             listed = parameters // groups if names.updates_lists(name) else 0
-            found.append(_signature(name, *told, kernel, listed))
+            output = outputs.get(_first_two(*told)) if operator_work.is_forward_convolution(name) else None
+            found.append(_signature(name, *told, kernel, listed, output or ()))
         return signature, found
+
+    def _outputs(self, one: Ints) -> dict[tuple[Dims, Dims], Dims | None]:
+        """Sizes of convolutions' outputs by those of their inputs and weights; None where backward tells several.
+
+        `one` is a call of each signature that has an operator.
+        """
+        strings, events = self.host.trace.strings, self.host.trace.events
+        found: dict[tuple[Dims, Dims], Dims | None] = {}
+        for row in self.host.row[self.operator[one]].tolist():
+            name = strings[events.name[row]]
+            if name.endswith("convolution_backward"):
+                texts = (strings[column[row]] if column[row] >= 0 else "" for column in (events.shape, events.types))
+                if told := operator_work.convolved(name, inputs(*texts, "", "")):
+                    key, output = told[:2], told[2]
+                    found[key] = output if found.get(key, output) == output else None
+        return found
 
     def _groups(self) -> int:
         """Groups of parameters that the optimizer updates by themselves: calls a step of its rarest operator."""
@@ -218,6 +234,22 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             "name": self.device.texts(self.longest[one]),
             "operator": self.host.texts(operator),
         }
+
+
+def _numbered(columns: Iterable[Ints]) -> Ints:
+    """Numbers from 0 on of the different rows of some columns, each 0 or more, in the order of their values.
+
+    A row is one whole number as long as 63 bits hold it; to sort is what takes time here.
+    """
+    number, size = np.zeros(1, np.int64), 1
+    for values in columns:
+        if (most := int(values.max()) + 1) >= _MOST_KEYS // size:
+            number = np.unique(number, return_inverse=True)[1]
+            values = np.unique(values, return_inverse=True)[1]
+            size, most = int(number.max()) + 1, int(values.max()) + 1
+        number, size = number * most + values, size * most
+    different: Ints = np.unique(number, return_inverse=True)[1]
+    return different
 
 
 def _elements(parameters: Gradients) -> int:
@@ -248,10 +280,18 @@ def _has_work(host: HostCalls, device: DeviceEvents) -> Mask:
     return host.named(test)
 
 
+def _first_two(sizes: str, types: str, values: str) -> tuple[Dims, Dims]:
+    """Sizes of a call's first two tensors; () for what is none."""
+    first = [some[0].sizes if some else () for some in inputs(sizes, types, values, "").tensors[:2]]
+    return (*first, (), ())[0], (*first, (), ())[1]
+
+
 @lru_cache(1 << 14)
-def _signature(operator: str, sizes: str, types: str, values: str, kernel: str, listed: int) -> _Signature:
-    """What a call's raw inputs say. Remembered: all ranks have the same."""
-    given = inputs(sizes, types, values, kernel, listed)
+def _signature(
+    operator: str, sizes: str, types: str, values: str, kernel: str, listed: int, output: Dims
+) -> _Signature:
+    """What a call's raw inputs say, and of a convolution its backward. Remembered: all ranks have the same."""
+    given = replace(inputs(sizes, types, values, kernel, listed), output=output)
     work = operator_work.work(operator, given, kernel)
     dtype = element_text(given)
     shown = [one.sizes for one in given.every() if one.sizes][:_INPUTS]

@@ -23,7 +23,7 @@ from tb_ddp_doctor.digest.model import (
     RedundantWork,
 )
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact, needs_device
-from tb_ddp_doctor.facts.peaks import peak, speedup
+from tb_ddp_doctor.facts.peaks import given, peak, speedup
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace import names
@@ -244,7 +244,10 @@ def utilization(facts: Facts) -> Utilization:
                 taken[precision] += total
     precision = taken.most_common(1)[0][0] if taken else names.Precision.FLOAT32
     devices = [(digest.device, _of_device(digest, digest.header.multiprocessors) or 0) for digest in job.digests]
-    peaks = [peak(device, multiprocessors, precision) for device, multiprocessors in devices]
+    peaks = [
+        _given(job, device, precision) or peak(device, multiprocessors, precision)
+        for device, multiprocessors in devices
+    ]
     known = [each for each in peaks if each is not None]
     return Utilization(
         model_flops=work.model_flops,
@@ -253,6 +256,13 @@ def utilization(facts: Facts) -> Utilization:
         precision=precision.value,
         peak=sum(known) / len(known) if len(known) == len(peaks) else None,
     )
+
+
+def _given(job: Job, device: str, precision: names.Precision) -> float | None:
+    """Operations per second of a device as the user says; None where the user does not."""
+    said = given(job.peaks, device)
+    rate: float | None = getattr(said, precision.name.lower()) if said else None
+    return None if rate is None else rate * 1e12
 
 
 @fact

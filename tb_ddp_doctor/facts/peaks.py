@@ -1,14 +1,19 @@
 """What devices can do at most: dense products and memory bandwidth, as their makers' data sheets state them.
 
-A part of a device (MIG) has that part of its multiprocessors and of its peak.
+A part of a device (MIG) has that part of its multiprocessors and of its peak. What the user says goes before what a
+calibration measured, and that before the table.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
+from tb_ddp_doctor.choices import refusal
+from tb_ddp_doctor.findings import DevicePeaks
 from tb_ddp_doctor.trace.names import Precision
 
 
@@ -21,6 +26,8 @@ class _Peak(msgspec.Struct, frozen=True):
     tf32: float
     float32: float
     bandwidth: float
+    #: The data sheet; "" where the maker publishes none, and resellers' numbers agree.
+    source: str
 
     @property
     def cache_mib(self) -> int:
@@ -30,42 +37,104 @@ class _Peak(msgspec.Struct, frozen=True):
         return float(getattr(self, precision.name.lower()))
 
 
+#: Pages that have most of the data sheets.
+_NVIDIA = "https://www.nvidia.com/en-us/data-center/"
+_BLACKWELL = "https://resources.nvidia.com/en-us-blackwell-architecture"
+_AMD = "https://www.amd.com/en/products/accelerators/instinct/"
 #: By a pattern of the device's name; the first that matches.
 _PEAKS: tuple[tuple[str, _Peak], ...] = (
-    (r"GB[23]00", _Peak(148, 5000, 2500, 1250, 80, 8)),
-    (r"B[23]00", _Peak(148, 4500, 2250, 1125, 75, 8)),
-    (r"B100", _Peak(148, 3500, 1750, 875, 60, 8)),
-    (r"H20\b", _Peak(78, 296, 148, 74, 44, 4)),
-    (r"H100.*PCIe", _Peak(114, 1513, 756, 378, 51, 2)),
-    (r"H100 NVL", _Peak(132, 1671, 835, 418, 60, 3.9)),
-    (r"H200 NVL", _Peak(132, 1671, 835, 418, 60, 4.8)),
-    (r"GH200", _Peak(132, 1979, 989, 494, 67, 4)),
-    (r"H200", _Peak(132, 1979, 989, 494, 67, 4.8)),
-    (r"H[18]00", _Peak(132, 1979, 989, 494, 67, 3.35)),
-    (r"A[18]00.*80GB", _Peak(108, 0, 312, 156, 19.5, 2.039)),
-    (r"A[18]00", _Peak(108, 0, 312, 156, 19.5, 1.555)),
-    (r"A30\b", _Peak(56, 0, 165, 82, 10.3, 0.933)),
-    (r"L40S", _Peak(142, 733, 362, 183, 91.6, 0.864)),
-    (r"L40\b", _Peak(142, 362, 181, 90.5, 90.5, 0.864)),
-    (r"L4\b", _Peak(58, 242, 121, 60, 30.3, 0.3)),
-    (r"A40\b|RTX A6000", _Peak(84, 0, 150, 75, 37.4, 0.696)),
-    (r"A10G\b", _Peak(80, 0, 70, 35, 35, 0.6)),
-    (r"A10\b", _Peak(72, 0, 125, 62.5, 31.2, 0.6)),
-    (r"RTX 6000 Ada", _Peak(142, 728, 364, 182, 91.1, 0.96)),
-    (r"RTX 5090", _Peak(170, 419, 209.5, 104.8, 104.8, 1.792)),
-    (r"RTX 4090", _Peak(128, 330, 165, 82.6, 82.6, 1.008)),
-    (r"RTX 3090", _Peak(82, 0, 71, 35.6, 35.6, 0.936)),
-    (r"V100", _Peak(80, 0, 125, 0, 15.7, 0.9)),
-    (r"\bT4\b", _Peak(40, 0, 65, 0, 8.1, 0.32)),
-    (r"MI355X", _Peak(256, 5033, 2516, 0, 157, 8)),
-    (r"MI350X", _Peak(256, 4614, 2307, 0, 144, 8)),
-    (r"MI325X", _Peak(304, 2615, 1307, 653, 163, 6)),
-    (r"MI300X", _Peak(304, 2615, 1307, 653, 163, 5.3)),
-    (r"MI300A", _Peak(228, 1961, 980, 490, 122, 5.3)),
+    (r"GB[23]00", _Peak(148, 5000, 2500, 1250, 80, 8, _NVIDIA + "gb200-nvl72/")),
+    (r"B[23]00", _Peak(148, 4500, 2250, 1125, 75, 8, _BLACKWELL)),
+    (r"B100", _Peak(148, 3500, 1750, 875, 60, 8, _BLACKWELL)),
+    (r"H20\b", _Peak(78, 296, 148, 74, 44, 4, "")),
+    (r"H100.*PCIe", _Peak(114, 1513, 756, 378, 51, 2, _NVIDIA + "h100/")),
+    (r"H100 NVL", _Peak(132, 1671, 835, 418, 60, 3.9, _NVIDIA + "h100/")),
+    (r"H200 NVL", _Peak(132, 1671, 835, 418, 60, 4.8, _NVIDIA + "h200/")),
+    (r"GH200", _Peak(132, 1979, 989, 494, 67, 4, _NVIDIA + "grace-hopper-superchip/")),
+    (r"H200", _Peak(132, 1979, 989, 494, 67, 4.8, _NVIDIA + "h200/")),
+    (r"H[18]00", _Peak(132, 1979, 989, 494, 67, 3.35, _NVIDIA + "h100/")),
+    (r"A[18]00.*80GB", _Peak(108, 0, 312, 156, 19.5, 2.039, _NVIDIA + "a100/")),
+    (r"A[18]00", _Peak(108, 0, 312, 156, 19.5, 1.555, _NVIDIA + "a100/")),
+    (r"A30\b", _Peak(56, 0, 165, 82, 10.3, 0.933, _NVIDIA + "products/a30-gpu/")),
+    (r"L40S", _Peak(142, 733, 362, 183, 91.6, 0.864, _NVIDIA + "l40s/")),
+    (r"L40\b", _Peak(142, 362, 181, 90.5, 90.5, 0.864, _NVIDIA + "l40/")),
+    (r"L4\b", _Peak(58, 242, 121, 60, 30.3, 0.3, _NVIDIA + "l4/")),
+    (r"A40\b|RTX A6000", _Peak(84, 0, 150, 75, 37.4, 0.696, _NVIDIA + "a40/")),
+    (
+        r"A10G\b",
+        _Peak(
+            80,
+            0,
+            70,
+            35,
+            35,
+            0.6,
+            "https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf",
+        ),
+    ),
+    (r"A10\b", _Peak(72, 0, 125, 62.5, 31.2, 0.6, _NVIDIA + "products/a10-gpu/")),
+    (
+        r"RTX 6000 Ada",
+        _Peak(142, 728, 364, 182, 91.1, 0.96, "https://www.nvidia.com/en-us/design-visualization/rtx-6000/"),
+    ),
+    (
+        r"RTX 5090",
+        _Peak(
+            170,
+            419,
+            209.5,
+            104.8,
+            104.8,
+            1.792,
+            "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf",
+        ),
+    ),
+    (
+        r"RTX 4090",
+        _Peak(
+            128,
+            330,
+            165,
+            82.6,
+            82.6,
+            1.008,
+            "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf",
+        ),
+    ),
+    (
+        r"RTX 3090",
+        _Peak(
+            82,
+            0,
+            71,
+            35.6,
+            35.6,
+            0.936,
+            "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf",
+        ),
+    ),
+    (
+        r"V100",
+        _Peak(
+            80,
+            0,
+            125,
+            0,
+            15.7,
+            0.9,
+            "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf",
+        ),
+    ),
+    (r"\bT4\b", _Peak(40, 0, 65, 0, 8.1, 0.32, _NVIDIA + "tesla-t4/")),
+    (r"MI355X", _Peak(256, 5033, 2516, 0, 157, 8, _AMD + "mi350/mi355x.html")),
+    (r"MI350X", _Peak(256, 4614, 2307, 0, 144, 8, _AMD + "mi350/mi350x.html")),
+    (r"MI325X", _Peak(304, 2615, 1307, 653, 163, 6, _AMD + "mi300/mi325x.html")),
+    (r"MI300X", _Peak(304, 2615, 1307, 653, 163, 5.3, _AMD + "mi300/mi300x.html")),
+    (r"MI300A", _Peak(228, 1961, 980, 490, 122, 5.3, _AMD + "mi300/mi300a.html")),
     # Each half is a device of its own.
-    (r"MI250X?", _Peak(110, 0, 191, 0, 47.9, 1.6)),
-    (r"MI210", _Peak(104, 0, 181, 0, 45.3, 1.6)),
-    (r"MI100", _Peak(120, 0, 185, 0, 46.1, 1.23)),
+    (r"MI250X?", _Peak(110, 0, 191, 0, 47.9, 1.6, _AMD + "mi200/mi250x.html")),
+    (r"MI210", _Peak(104, 0, 181, 0, 45.3, 1.6, _AMD + "mi200/mi210.html")),
+    (r"MI100", _Peak(120, 0, 185, 0, 46.1, 1.23, _AMD + "mi100.html")),
 )
 
 
@@ -93,6 +162,11 @@ DEVICES = (
 )
 
 
+#: What a user may set, and more than any device has.
+_GIVEN = ("half", "tf32", "float32", "fp8", "memory", "link")
+_MOST_GIVEN = 1e6
+
+
 class Peaks(msgspec.Struct, frozen=True):
     """What kernels of a device run at most at: TFLOPS in half precision and float32, and memory bandwidth, TB/s."""
 
@@ -111,6 +185,8 @@ class Roofs(msgspec.Struct, frozen=True):
     #: Bytes of its L2 cache: tensors that fit in it may be read faster than memory lets; 0 if unknown.
     cache: int
     link: float
+    #: Where the numbers come from, as "data sheet: https://...".
+    source: str = ""
     #: The part of the device that the job has, 0 to 1, and its multiprocessors; 0 if unknown.
     part: float = 1.0
     multiprocessors: int = 0
@@ -139,9 +215,47 @@ def roofs(device: str, multiprocessors: int) -> Roofs | None:
         bandwidth=known.bandwidth * 1e12 * part,
         cache=known.cache_mib << 20,
         link=link * 1e9,
+        source=f"data sheet: {known.source}" if known.source else "as resellers state them",
         part=part,
         multiprocessors=multiprocessors or known.multiprocessors,
     )
+
+
+def given(peaks: Sequence[DevicePeaks], device: str) -> DevicePeaks | None:
+    """What the user says of a device, by its name: the last that names it, or names none."""
+    return next((one for one in reversed(peaks) if one.device.casefold() in device.casefold()), None)
+
+
+def with_given(known: Roofs | None, user: DevicePeaks | None) -> Roofs | None:
+    """Roofs with what the user says of them; None where neither says how fast memory is."""
+    if user is None:
+        return known
+    base = known or Roofs({}, 0.0, 0, 0.0)
+    flops = {one.value: rate * 1e12 for one in Precision if (rate := getattr(user, one.name.lower())) is not None}
+    memory = base.bandwidth if user.memory is None else user.memory * 1e12
+    link = base.link if user.link is None else user.link * 1e9
+    source = f"as given; else {base.source}" if base.source else "as given"
+    return replace(base, flops={**base.flops, **flops}, bandwidth=memory, link=link, source=source) if memory else None
+
+
+def parsed(text: str) -> DevicePeaks:
+    """What "H100: half=800, memory=3.0" says: TFLOPS by precision, memory in TB/s and links in GB/s.
+
+    Without a name before the colon it is of every device. Raises ValueError with a sentence for anything else.
+    """
+    device, _, amounts = text.rpartition(":")
+    rates: dict[str, float] = {}
+    for part in amounts.split(","):
+        name, equals, value = (each.strip() for each in part.partition("="))
+        if name not in _GIVEN:
+            raise ValueError(refusal("A peak", name, _GIVEN))
+        try:
+            rates[name] = float(value)
+        except ValueError:
+            raise ValueError(f"The peak {name} is a number, as in {name}=3.35, not {value or text!r}.") from None
+        if not equals or not 0 < rates[name] < _MOST_GIVEN:
+            raise ValueError(f"The peak {name} is a number above 0, not {value}.")
+    return DevicePeaks(device.strip(), **rates)
 
 
 def speedup(device: str) -> float | None:

@@ -7,7 +7,8 @@ compulsory bytes of `digest.operator_work` and the peaks of a calibration, else 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -17,9 +18,9 @@ from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.calibration.model import bus_factor
 from tb_ddp_doctor.digest.model import GpuTime, RankDigest
 from tb_ddp_doctor.facts.arrivals import matched_traffic
-from tb_ddp_doctor.facts.expected import expected
+from tb_ddp_doctor.facts.expected import Expected, expected
 from tb_ddp_doctor.facts.facts import Facts, fact
-from tb_ddp_doctor.facts.peaks import Roofs, roofs
+from tb_ddp_doctor.facts.peaks import Roofs, given, roofs, with_given
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.job.model import Job
@@ -29,6 +30,7 @@ from tb_ddp_doctor.trace.names import Precision
 #: The least time that a kernel is taken to need, ns. Chosen, not measured: the shortest fills in the shared traces are
 #: below it.
 LEAST_NS = 1_000
+_MEASURED = "as large GEMMs and copies of the calibration reach"
 #: The classes whose kernels are modelled.
 CLASSES = tuple(kind for kind in GpuTime if kind < GpuTime.NOT_MODELLED)
 
@@ -152,19 +154,26 @@ def roofline(facts: Facts) -> JobRoofline:
 
 
 def _roofs(digest: RankDigest, facts: Facts) -> Roofs | None:
-    """The peaks of a rank's device: as measured, where a calibration has them, else those of the table."""
+    """The peaks of a rank's device: as the user says, else as a calibration measured, else those of the table."""
     if not digest.has_device:
         return None
     number = next((number for number, name in digest.header.devices.items() if name == digest.device), -1)
     table = roofs(digest.device, digest.header.multiprocessors.get(number, 0))
-    measured = facts.get(expected)
+    return with_given(_as_measured(table, facts.get(expected)), given(facts.job.peaks, digest.device))
+
+
+def _as_measured(table: Roofs | None, measured: Expected | None) -> Roofs | None:
+    """The table's peaks, or None, with those that a calibration measured in their place."""
     if measured is None:
         return table
     rates = {one.value: rate for one in Precision if (rate := measured.gemm_rate(one.value))}
     bandwidth = measured.memory_rate()
+    if not rates and not bandwidth:
+        return table
     if table is None:
-        return Roofs(rates, bandwidth, 0, 0.0) if bandwidth else None
-    return replace(table, flops={**table.flops, **rates}, bandwidth=bandwidth or table.bandwidth)
+        return Roofs(rates, bandwidth, 0, 0.0, source=_MEASURED) if bandwidth else None
+    source = f"{_MEASURED}; else {table.source}"
+    return replace(table, flops={**table.flops, **rates}, bandwidth=bandwidth or table.bandwidth, source=source)
 
 
 def _attainable_ns(digest: RankDigest, known: Roofs | None) -> Floats:
@@ -321,15 +330,39 @@ def _notes(job: Job, known: Roofs | None) -> list[str]:
         return ["These traces have no GPU, so nothing is modelled."]
     if known is None:
         named = device or "the GPU (the traces do not name it)"
-        return [f"The peaks of {named} are not known: measure them with torchrun ... -m tb_ddp_doctor.check."]
+        return [
+            f"The peaks of {named} are not known: set them with --peaks half=TFLOPS,memory=TB/s, or measure them with "
+            "torchrun ... -m tb_ddp_doctor.check."
+        ]
     notes = []
     if not any(digest.header.has_shapes for digest in job.digests):
         notes.append(record_again.no_shapes(setting(job)))
     if known.part < 1:
         notes.append(
-            f"The job sees {wording.percent(known.part)} of the multiprocessors of {device}: the GPU is shared."
+            f"The job sees {wording.percent(known.part)} of the multiprocessors of {device}: the GPU is shared (MIG or "
+            "MPS), and its memory's bandwidth with it."
         )
-    return notes
+    return [*notes, *_sharing(job)]
+
+
+def _sharing(job: Job) -> Iterator[str]:
+    """Sentences on ranks that compute on one GPU at the same time: none of them can reach its peak.
+
+    They have one node and one device number, on a node where each sees several GPUs: of a rank that sees one GPU, as
+    with CUDA_VISIBLE_DEVICES, its number says nothing.
+    """
+    of_devices: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for rank, digest in enumerate(job.digests):
+        if job.nodes[rank] and digest.has_device and len(digest.header.devices) > 1:
+            of_devices[job.nodes[rank], digest.device_number].append(rank)
+    for (node, number), several in of_devices.items():
+        start, end = job.budget.start_ns[several], job.budget.start_ns[several] + job.budget.window_ns[several]
+        if len(several) > 1 and (start.max(axis=0) < end.min(axis=0)).any():
+            named = wording.ranks([int(rank) for rank in job.ranks[several]])
+            yield (
+                f"{wording.capital(named)} share GPU {number} of {node}: each of them has a part of its peak, which "
+                "the trace does not tell."
+            )
 
 
 def link_excess(facts: Facts) -> Ints | None:

@@ -17,7 +17,7 @@ from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankDigest, StepWork
 from tb_ddp_doctor.evidence.model import RankEvidence
-from tb_ddp_doctor.findings import OWNERS, FileWarning, LeftOutStep, Network, Workload
+from tb_ddp_doctor.findings import OWNERS, DevicePeaks, FileWarning, LeftOutStep, Network, Workload
 from tb_ddp_doctor.job.axis import Axis
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.clock import ClockFit
@@ -101,6 +101,8 @@ class Job(msgspec.Struct, frozen=True, eq=False, dict=True):
     calibration: Calibration | None = None
     #: What the user says that a step does, and what a GPU costs.
     workload: Workload = Workload()
+    #: What the user says that its GPUs can do at most, in place of the table.
+    peaks: tuple[DevicePeaks, ...] = ()
     #: Files whose ranks are left out, or some of their steps, since their record is not as complete as others'.
     damaged: tuple[str, ...] = ()
     #: By how much longer a rank computes in a step than the median compared rank, ns, by rank. Only ranks that are left

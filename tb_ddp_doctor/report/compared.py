@@ -42,6 +42,11 @@ def parts(found: Comparison) -> Iterator[ComparedTable]:
             "Communication without wait by kind of collective, ms", _TIMES, tuple(_changes(found.communication[:_MOST]))
         ),
         ComparedTable("Kernels that changed most, ms", _TIMES_AND_CALLS, tuple(_kernels(found))),
+        ComparedTable(
+            "Kernels whose share of the attainable speed changed",
+            ("", "before", "after", "ms before", "ms after"),
+            tuple(_roofs(found)),
+        ),
         ComparedTable("Operators that changed most, Self CPU, ms", _TIMES_AND_CALLS, tuple(_on_host(found))),
         ComparedTable(
             "Operators that changed most, Self CUDA, ms, collectives with straggler wait",
@@ -63,6 +68,13 @@ def _kernels(found: Comparison) -> Iterator[tuple[str, ...]]:
         [wording.kernel(each.name) for each in found.kernels],
         [(each.before_ms, each.before_count, each.after_ms, each.after_count) for each in found.kernels],
     )
+
+
+def _roofs(found: Comparison) -> Iterator[tuple[str, ...]]:
+    for one in found.roofs[:_MOST]:
+        name = f"{one.operator.rpartition('::')[2]} of {one.inputs} {one.dtype}".rstrip()
+        shares = wording.percent(one.before_share), wording.percent(one.after_share)
+        yield name, *shares, f"{one.before_ms:.2f}", f"{one.after_ms:.2f}"
 
 
 def _on_host(found: Comparison) -> Iterator[tuple[str, ...]]:

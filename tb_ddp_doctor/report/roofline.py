@@ -9,6 +9,7 @@ from rich.text import Text
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.peaks import Roofs
 from tb_ddp_doctor.facts.roofline import KernelRoof, roofline
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.wrapping import print_wrapped
@@ -25,6 +26,8 @@ def print_roofline(console: Console, result: Result) -> None:
         if line.total_ns:
             name = line.kind.replace("-", " ")
             print_wrapped(console, f"{name}: {wording.duration(line.ms)} of the floor ({wording.percent(line.share)})")
+    if told.roofs:
+        print_wrapped(console, printable(_peaks(told.device, told.roofs)), "dim")
     for note in told.notes:
         print_wrapped(console, printable(note), "dim")
     table = Table(title="Kernels by time above attainable, a step", title_justify="left", title_style="bold", box=None)
@@ -45,6 +48,14 @@ def print_roofline(console: Console, result: Result) -> None:
         )
     if known:
         console.print(table)
+
+
+def _peaks(device: str, roofs: Roofs) -> str:
+    """The peaks that kernels are compared with, and where they come from, a sentence."""
+    rates = [f"{rate / 1e12:,.4g} TFLOPS in {name}" for name, rate in roofs.flops.items() if rate]
+    part = f", {wording.percent(roofs.part)} of the GPU" if roofs.part < 1 else ""
+    told = wording.listing([*rates, f"{roofs.bandwidth / 1e9:,.0f} GB/s of memory"])
+    return f"Peaks of {device or 'this GPU'}{part}: {told} ({roofs.source})."
 
 
 def _rate(one: KernelRoof) -> str:

@@ -47,7 +47,7 @@ class LargerBatch(Rule):
     subject: ClassVar[str] = "The batch size"
     is_opportunity: ClassVar[bool] = True
 
-    most: float = threshold(4.0, "times the batch", "More seldom converges alike; it is the same model at other rates.")
+    most: float = threshold(4.0, "times the batch", "Chosen: much larger batches often need other hyperparameters.")
     supposed: float = threshold(2.0, "times the batch", "Where the traces do not tell which memory is free.", least=1.0)
     least: float = threshold(1.25, "times the batch", "With less free memory a larger batch is not worth a try.")
     fixed: float = threshold(

@@ -69,7 +69,7 @@ class SmallGemms(Rule):
 
     speedup_aligned: float = threshold(*limits.ALIGNED, least=1.0)
     least_wasted: float = threshold(0.1, "of a GEMM's time", "Every size leaves some of the last tiles empty.")
-    alike: float = threshold(2.0, "calls a step", "A GEMM that a step calls once has none to be batched with.")
+    repeated: float = threshold(2.0, "calls a step", "A GEMM that a step calls once has none to be batched with.")
     saved_least: float = threshold(0.5, "of the wasted time", "The lower end of the interval.")
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 
@@ -99,7 +99,7 @@ class SmallGemms(Rule):
         by_sizes = 1 - fits.tiles if one.limit != "memory" else 0.0
         if misaligned:
             by_sizes = max(by_sizes, 1 - 1 / self.speedup_aligned)
-        alone = one.limit == "memory" or one.count < self.alike
+        alone = one.limit == "memory" or one.count < self.repeated
         by_waves = 0.0 if alone else (1 - by_sizes) * (1 - fits.waves)
         share = min(by_sizes + by_waves, one.above_ns / one.step_ns)
         if share < self.least_wasted:

@@ -36,6 +36,14 @@ def test_passes_over_scores_are_found_with_what_fused_attention_saves() -> None:
     assert "scaled_dot_product_attention" in found.fix
 
 
+def test_what_is_predicted_holds_for_the_pair_of_math_and_fused_attention() -> None:
+    # One kernel forward and one backward of the products' length, with one GEMM more in backward.
+    fused = FUSED.replace("[attention...............]", "[attention...]").replace("[attention_bwd...]", "[attention_b]")
+    truth = step_ms(ranks(UNFUSED, UNFUSED)) - step_ms(ranks(fused, fused))
+    found = finding(RULE, ranks(UNFUSED, UNFUSED))
+    assert found.range_ms[0] <= truth <= found.range_ms[1]
+
+
 def test_evidence_is_the_longest_pass() -> None:
     text = ranks(UNFUSED, UNFUSED)
     for window in finding(RULE, text).evidence:
