@@ -65,8 +65,8 @@ def floor_lines(savings: Savings, roofline: JobRoofline, link_excess_ns: Ints | 
     parts["not-modelled"] += outside
     parts["limit"] = left["floor"] - outside
     weights = {kind: sum(int(rows.sum()) for rows in by_rank) for kind, by_rank in times.above.items()}
-    told = [*roofline.notes, *([_OUTSIDE] if outside else [])]
-    notes: dict[FloorKind, str] = {"not-modelled": " ".join(told)}
+    sentences = [*roofline.notes, *([_OUTSIDE] if outside else [])]
+    notes: dict[FloorKind, str] = {"not-modelled": " ".join(sentences)}
     if link_excess_ns is None:
         notes["below-link-speed"] = "Not judged: neither a calibration nor the table says how fast the links are."
     return lines.of(parts, weights, notes, possible_ns)
