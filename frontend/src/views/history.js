@@ -129,7 +129,7 @@ function drawn(hours, shown) {
         picture.frame,
         picture.readout,
         account,
-        !hours.names_ranks && hours.ranks > 1 && h("p", { class: "note" }, "No rank can be named: doctor.watch(model) or doctor.waits() records how long each is busy."),
+        !hours.names_ranks && hours.ranks > 1 && h("p", { class: "note" }, "No rank can be named: doctor.watch(model) records how long each is busy."),
         hours.problems.map((problem) => h("p", { class: "note" }, problem)),
         folded("The same numbers as a table", () => numbers({ title: "hours" }, tableOf(hours))),
       ),
