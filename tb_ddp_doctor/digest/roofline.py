@@ -212,8 +212,10 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
         for row in self.host.row[self.operator[one]].tolist():
             name = strings[events.name[row]]
             if name.endswith("convolution_backward"):
-                texts = (strings[column[row]] if column[row] >= 0 else "" for column in (events.shape, events.types))
-                if told := operator_work.convolved(name, inputs(*texts, "", "")):
+                sizes, types = (
+                    strings[column[row]] if column[row] >= 0 else "" for column in (events.shape, events.types)
+                )
+                if told := operator_work.convolved(name, inputs(sizes, types, "", "")):
                     key, output = told[:2], told[2]
                     found[key] = output if found.get(key, output) == output else None
         return found
