@@ -25,12 +25,12 @@ export function triage(runs, select) {
     "div",
     { class: "triage" },
     h("h1", {}, `${count(runs.length, "run")}${sum(runs)}`),
-    read < runs.length ? h("p", { class: "note", role: "status" }, `${read} of ${runs.length} read so far; the order may still change.`) : null,
+    read < runs.length ? h("p", { class: "note", role: "status" }, `${read} of ${runs.length} are read; the order may still change.`) : null,
     card(
       "Which to open first",
       h("p", { class: "note" }, "Stuck jobs, then by the share of the step that fixes would save, over all folders."),
       h("ol", { class: "plain" }, ordered.slice(0, MOST).map((run) => row(run, select))),
-      left > 0 ? h("p", { class: "note" }, `${count(left, "further run")} in the list at the side.`) : null,
+      left > 0 ? h("p", { class: "note" }, `${count(left, "more run")} in the list at the side.`) : null,
     ),
   );
 }
