@@ -31,6 +31,7 @@ from tb_ddp_doctor.digest.model import (
     AttentionWork,
     Code,
     Collectives,
+    CompiledWork,
     CopyWork,
     CpuTime,
     FlopWork,
@@ -51,6 +52,7 @@ from tb_ddp_doctor.digest.model import (
     RankDigest,
     RankOwner,
     RedundantWork,
+    ServingWork,
     Stalled,
     Starved,
     Steps,
@@ -176,6 +178,8 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         attention=zeros(AttentionWork, steps),
         recording_ns=nothing,
         graph_walks=zeros(GraphWalkWork, steps),
+        serving=zeros(ServingWork, steps),
+        compiled=zeros(CompiledWork, steps),
         starved_ns=np.zeros((steps, len(Starved)), np.int64),
     )
     return RankDigest(
@@ -219,7 +223,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         roofline=no_roofline(),
         modules=no_modules(),
         gradients=_gradients(start + stall, compute, shown),
-        contents=TraceContents({}, "", "training", "ProfilerStep", 0.0, 0, 600 * steps, 0, ""),
+        contents=TraceContents({}, "", "training", {}, "ProfilerStep", 0.0, 0, 600 * steps, 0, ""),
         warnings=(),
     )
 

@@ -418,6 +418,8 @@ RUN = {
     "rates": (dict, type(None)),
     "mesh": (dict, type(None)),
     "config": list,
+    "kind": str,
+    "iterations": list,
     "outcomes": [{"rule": str, "status": str, "reason": str}],
     "warnings": [{"file": str, "message": str, "kind": str}],
     "critical_path": [{"step": int, "start_ns": int, "end_ns": int, "pieces": [PIECE]}],

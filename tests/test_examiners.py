@@ -148,6 +148,7 @@ def test_what_was_found_of_the_last_runs_is_kept(monkeypatch: pytest.MonkeyPatch
 
 
 def test_of_much_memory_only_the_last_run_is_kept(monkeypatch: pytest.MonkeyPatch, sources: list[Source]) -> None:
+    monkeypatch.setattr(examination, "_MOST_BYTES", 1 << 60)
     found = Examination()
     for source in sources:
         found.show(source)

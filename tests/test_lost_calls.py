@@ -29,10 +29,11 @@ def step(
     within a group of its own; of `ALL` layers it lacks them.
     """
     lost, more = lost or {}, more or {}
-    lanes = [{"step": "|1", "host": "", "gpu": "", "nccl": ""} for _ in range(size)]
+    lanes = [{"step": "|1", "host": "", "within": "", "gpu": "", "nccl": ""} for _ in range(size)]
     at = [5 + PAUSE * (slow == "host" and rank == 1) for rank in range(size)]
     for rank, lane in enumerate(lanes):
         lane["host"] = " " * (at[rank] - 5) + "[fwd]"
+        lane["within"] = " " * (at[rank] - 5) + "[update]"
     for layer in range(LAYERS):
         takes = [COMPUTE + 8 * (slow == "device" and rank == 1) for rank in range(size)]
         done = [begin + its for begin, its in zip(at, takes, strict=True)]

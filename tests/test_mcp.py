@@ -7,9 +7,10 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -43,6 +44,7 @@ OTHER_RANK = """
           gpu  [fwd....][bwd.]
           nccl                [ar........]
 """
+T = TypeVar("T")
 DRAWN = ranks(OTHER_RANK, SLOW_RANK, OTHER_RANK)
 
 
@@ -61,6 +63,12 @@ def on_call(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toolbox]:
     made.close()
 
 
+def run_apart(run: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    """What a coroutine gives, on a thread of its own: that of a test with a browser runs a loop already."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(anyio.run, run, *arguments).result()
+
+
 def asked(box: Toolbox, tool: str, **arguments: Any) -> dict[str, Any]:
     """What a client gets, whose package checks it against the tool's schema."""
 
@@ -74,7 +82,7 @@ def asked(box: Toolbox, tool: str, **arguments: Any) -> dict[str, Any]:
         assert json.loads(content.text) == result.structured_content
         return dict(result.structured_content)
 
-    return anyio.run(run)
+    return run_apart(run)
 
 
 def row(answer: dict[str, Any], **wanted: Any) -> dict[str, Any]:
@@ -219,7 +227,7 @@ def test_tools_say_what_they_are(on_call: Toolbox) -> None:
             asks = tool.input_schema["properties"]
             assert all("description" in part for part in asks.values()), tool.name
 
-    anyio.run(run)
+    run_apart(run)
 
 
 def test_a_slice_is_written_where_no_traces_are_and_linked(on_call: Toolbox) -> None:
@@ -425,7 +433,7 @@ def test_the_command_serves_an_agent_over_stdio(tmp_path: Path) -> None:
             result = await client.call_tool("diagnose", {"run": "job"})
             assert json.loads(result.content[0].text)["verdict"] == "straggler"
 
-    anyio.run(run)
+    run_apart(run)
 
 
 def test_the_command_serves_loopback_and_refuses_other_hosts(tmp_path: Path) -> None:
@@ -451,7 +459,7 @@ def test_the_command_serves_loopback_and_refuses_other_hosts(tmp_path: Path) -> 
                     answer = await other.post(url, json={}, headers={**headers, "Content-Type": "application/json"})
                     assert answer.status_code in (403, 421), headers
 
-        anyio.run(run, found[1])
+        run_apart(run, found[1])
     finally:
         timer.cancel()
         process.terminate()

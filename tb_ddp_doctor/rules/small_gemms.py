@@ -67,8 +67,8 @@ class SmallGemms(Rule):
     is_opportunity: ClassVar[bool] = True
     of_every_program: ClassVar[bool] = True
 
-    speedup_aligned: float = threshold(*limits.ALIGNED, least=1.0)
     least_wasted: float = threshold(0.1, "of a GEMM's time", "Every size leaves some of the last tiles empty.")
+    speedup_aligned: float = threshold(*limits.ALIGNED, least=1.0)
     repeated: float = threshold(2.0, "calls a step", "A GEMM that a step calls once has none to be batched with.")
     saved_least: float = threshold(0.5, "of the wasted time", "The lower end of the interval.")
     min_cost: float = threshold(*limits.WORTH_A_LINE)
