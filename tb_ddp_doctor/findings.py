@@ -15,6 +15,8 @@ import msgspec
 
 from tb_ddp_doctor import step_parts
 from tb_ddp_doctor.choices import refusal
+from tb_ddp_doctor.notebook_html import Part, bar
+from tb_ddp_doctor.notebook_html import table as html_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -878,31 +880,18 @@ class Diagnosis(msgspec.Struct, frozen=True):
     def _all_findings(self) -> tuple[Finding, ...]:
         return (*self.findings, *self.opportunities)
 
-    def _account_bar(self) -> str:
-        """The account as a bar of HTML, each part as wide as its share, with its name and time to hover over."""
-        lines = [(line, escape(line.finding or line.kind)) for line in self.account.lines if line.share > 0]
-        parts = "".join(
-            f"<span title='{name}: {line.ms:.1f} ms' style='flex:{line.share:.4f} 1 0;"
-            f"background:{_BAR_COLOURS[line.kind]};border-right:1px solid #fff'></span>"
-            for line, name in lines
-        )
-        names = ", ".join(f"{name} {line.ms:.1f} ms" for line, name in lines)
-        return f"<div style='display:flex;height:14px;max-width:60em'>{parts}</div><small>{names}</small>"
-
     def _repr_html_(self) -> str:
-        """What a notebook shows: the verdict, where the step goes, and a row for each finding.
-
-        Names come from traces: all is escaped.
-        """
-        rows = "".join(
-            f"<tr><td>{escape(each.severity)}</td><td>{escape(each.rule)}</td><td>{each.cost_ms:.1f}</td>"
-            f"<td style='text-align:left'>{escape(each.title)}</td></tr>"
-            for each in self._all_findings
-        )
-        head = "<tr><th>severity</th><th>rule</th><th>ms a step</th><th style='text-align:left'>what</th></tr>"
+        """What a notebook shows: the verdict, where the step goes, and a row for each finding."""
+        lines = [
+            Part(line.finding or line.kind, line.ms, line.share, _BAR_COLOURS[line.kind])
+            for line in self.account.lines
+            if line.share > 0
+        ]
+        rows = [(each.severity, each.rule, f"{each.cost_ms:.1f}", each.title) for each in self._all_findings]
         return (
             f"<p><b>{escape(self.name)}</b>: {escape(self.headline)} ({len(self.ranks)} of {self.world_size} ranks, "
-            f"{self.step_ms:.1f} ms a step)</p>{self._account_bar()}" + (f"<table>{head}{rows}</table>" if rows else "")
+            f"{self.step_ms:.1f} ms a step)</p>{bar(lines)}"
+            + html_table(("severity", "rule", "ms a step", "what"), rows, left=(3,))
         )
 
 

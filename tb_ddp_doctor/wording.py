@@ -78,13 +78,20 @@ def gigabytes_per_second(rate: float) -> str:
     return f"{rate / 1e9:.1f} GB/s"
 
 
-def rates(told: Rates | RateGain | None, sign: str = "", currency: str = "") -> str:
+def rates(told: Rates | None) -> str:
     """Tokens and samples a second and GPU, money and energy a day; "" for none.
 
     "41,920 tokens/s per GPU, 384.00 EUR a day, up to 67 kWh a day"
     """
-    if told is None:
-        return ""
+    return _rates(told, "", told.currency) if told else ""
+
+
+def gain(told: RateGain, currency: str) -> str:
+    """The same of what a fix brings: "+1,200 tokens/s per GPU, 12.00 EUR a day"."""
+    return _rates(told, "+", currency)
+
+
+def _rates(told: Rates | RateGain, sign: str, currency: str) -> str:
     parts = [
         f"{sign}{value:,.{0 if value >= FEW else 2}f} {name}/s per GPU"
         for name, value in (("tokens", told.tokens_per_second), ("samples", told.samples_per_second))

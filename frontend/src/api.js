@@ -73,6 +73,16 @@ export const fetchDetail = (run, of) => get(`detail?run=${encodeURIComponent(run
 export const reportAddress = (run, format) => addressOf(`report?run=${encodeURIComponent(run)}&format=${format}`).href;
 
 /**
+ * A run's report as Markdown.
+ * @param {string} run
+ */
+export async function fetchMarkdown(run) {
+  const response = await ask(reportAddress(run, "markdown"));
+  if (!response.ok) throw new Error(`TensorBoard answered ${response.status}. Its log says why.`);
+  return response.text();
+}
+
+/**
  * The events of some ranks in a window of the common clock.
  * @param {string} run
  * @param {number[]} ranks

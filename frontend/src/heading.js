@@ -16,8 +16,9 @@ export function heading(report, beside) {
     { class: "verdict" },
     h("div", { class: "top" }, h("p", { class: "facts", title: diagnosis.name }, facts(report)), beside),
     h("h1", { class: diagnosis.level }, sentence(diagnosis)),
-    diagnosis.missing_ranks.length
-      ? h("p", { class: "note" }, `To see all: add ${diagnosis.missing_ranks.length > 1 ? "ranks" : "rank"} ${ranges(diagnosis.missing_ranks)}, the file that the profiler wrote on each, to the folder of the others.`)
+    // Where a file is damaged, that rank's is there already.
+    diagnosis.missing_ranks.length && !diagnosis.incomplete.length
+      ? h("p", { class: "note" }, `${diagnosis.missing_ranks.length > 1 ? `Ranks ${ranges(diagnosis.missing_ranks)} have` : `Rank ${diagnosis.missing_ranks[0]} has`} no trace in this folder: add what the profiler wrote there.`)
       : null,
     diagnosis.config.map(({ file, values }) =>
       h("p", { class: "note" }, `Settings of ${file}: ${Object.entries(values).map(([name, value]) => `${name}=${value}`).join(", ")}.`),

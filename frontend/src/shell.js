@@ -2,7 +2,7 @@
 // table.
 
 import { linkTo } from "./address.js";
-import { isReport, reportAddress } from "./api.js";
+import { fetchMarkdown, isReport, reportAddress } from "./api.js";
 import { copying, folded, h } from "./dom.js";
 import { heading } from "./heading.js";
 import { keysDialog } from "./keys.js";
@@ -52,10 +52,9 @@ export function shell(report, went) {
   function sharing() {
     const { name } = report.diagnosis;
     const save = () => h("a", { href: reportAddress(name, "html"), download: `${name.replace(/[^\w.-]+/g, "_")}.html` }).click();
-    const asMarkdown = async () => (await fetch(reportAddress(name, "markdown"))).text();
     return [
       copying("Copy link", () => linkTo({ run: name, ...place }), "Copy it from the address bar"),
-      copying("Copy Markdown", asMarkdown, "Use ddp-doctor diagnose --markdown"),
+      copying("Copy Markdown", () => fetchMarkdown(name), "Use ddp-doctor diagnose --markdown"),
       h("button", { type: "button", click: save }, "Save report"),
     ];
   }
@@ -94,8 +93,8 @@ export function shell(report, went) {
       console.warn(error);
       body.replaceChildren(failed(`${view.title} could not be drawn.`, "The other views still work. Please report this error."));
     }
-    const introduction = view === VIEWS[0] ? tabs.first() : noteSeen();
-    if (introduction) panel.append(introduction);
+    if (view === VIEWS[0]) panel.append(...tabs.introduction());
+    else noteSeen();
   }
 
   function drawChips() {

@@ -96,7 +96,7 @@ export function empty(logdir) {
     copyable("ddp-doctor demo"),
     h("p", { class: "why" }, "Else record a few steps on every rank, all into one directory, in one of four ways. New traces appear on this page within 30 seconds."),
     WAYS.map(([title, when, code], place) =>
-      h("details", place === 0 ? { class: "folded", open: "" } : { class: "folded" }, h("summary", {}, title), h("p", { class: "note" }, when), copyable(code(`${folder}/my_run`))),
+      h("details", { class: "folded", open: place === 0 }, h("summary", {}, title), h("p", { class: "note" }, when), copyable(code(`${folder}/my_run`))),
     ),
   );
 }

@@ -56,7 +56,7 @@ export function tabRow(report, link, go) {
     return false;
   }
 
-  return { elements: [row, narrow, below], show, pressed, first: () => introduction(here) };
+  return { elements: [row, narrow, below], show, pressed, introduction: () => (isSeen() ? [] : [introduction(here)]) };
 }
 
 /** @type {[string, string][]} */
@@ -69,11 +69,10 @@ export const TAB_KEYS = [
 export const questions = () => h("dl", { class: "questions" }, TABS.map(({ title, question }, i) => h("div", {}, h("dt", {}, h("kbd", {}, String(i + 1)), title), h("dd", {}, question))));
 
 /**
- * What stands under the first verdict that somebody sees, until another tab is opened; null after that.
+ * What stands under the verdict until somebody has opened another tab.
  * @param {Map<Tab, Finding[]>} here
  */
 function introduction(here) {
-  if (isSeen()) return null;
   return h(
     "section",
     { class: "card introduction" },

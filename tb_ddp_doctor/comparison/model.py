@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import msgspec
 
 from tb_ddp_doctor.choices import refusal
+from tb_ddp_doctor.notebook_html import table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,10 +157,9 @@ class Comparison(msgspec.Struct, frozen=True):
     def _repr_html_(self) -> str:
         """What a notebook shows: the sentences, and the owners. Names come from traces: all is escaped."""
         sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in (*self.story, *self.unlike))
-        rows = "".join(
-            f"<tr><td style='text-align:left'>{escape(owner.name)}</td><td>{owner.before_ms:.2f}</td>"
-            f"<td>{owner.after_ms:.2f}</td><td>{owner.change_ms:+.2f}</td></tr>"
+        rows = [
+            (owner.name, f"{owner.before_ms:.2f}", f"{owner.after_ms:.2f}", f"{owner.change_ms:+.2f}")
             for owner in self.owners
-        )
-        head = "<tr><th style='text-align:left'>ms a step</th><th>before</th><th>after</th><th>change</th></tr>"
-        return f"<p><b>{escape(self.headline)}</b></p><ul>{sentences}</ul><table>{head}{rows}</table>"
+        ]
+        owners = table(("ms a step", "before", "after", "change"), rows, left=(0,))
+        return f"<p><b>{escape(self.headline)}</b></p><ul>{sentences}</ul>{owners}"

@@ -24,8 +24,6 @@ STYLES = {
     "opportunity": "green",
     "healthy": "bold green",
 }
-#: Of ranks without a trace.
-_TO_ADD = "the file that the profiler wrote on each, to the folder of the others"
 #: Findings that have a line each.
 _SHOWN = 3
 
@@ -34,7 +32,7 @@ def print_brief(console: Console, result: Result, *, is_all: bool) -> None:
     """Print the lines; `is_all` if the rest follows."""
     diagnosis = result.diagnosis
     print_code(console, _cropped(f"{printable(diagnosis.name)}: {size(result)}", console.width), "bold")
-    if rates := wording.rates(diagnosis.rates, currency=diagnosis.rates.currency if diagnosis.rates else ""):
+    if rates := wording.rates(diagnosis.rates):
         print_wrapped(console, f"{rates}.", "bold")
     for sentence in config(diagnosis):
         print_wrapped(console, printable(sentence), "dim")
@@ -44,8 +42,11 @@ def print_brief(console: Console, result: Result, *, is_all: bool) -> None:
         line = Text(_cropped(f"{mark:>2}  {_row(finding, diagnosis)}", console.width))
         line.stylize(STYLES[finding.severity], 4, 4 + len(_level(finding)))
         console.print(line, soft_wrap=True)
-    if diagnosis.missing_ranks:
-        print_wrapped(console, f"To see all: add {wording.ranks(diagnosis.missing_ranks)}, {_TO_ADD}.", "dim")
+    # Where a file is damaged, that rank's is there already.
+    if diagnosis.missing_ranks and not diagnosis.incomplete:
+        missing = wording.capital(wording.ranks(diagnosis.missing_ranks))
+        verb = "has" if len(diagnosis.missing_ranks) == 1 else "have"
+        print_wrapped(console, f"{missing} {verb} no trace in this folder: add what the profiler wrote there.", "dim")
     print_wrapped(console, _rest(diagnosis, console.width, "" if is_all else " -v shows all."), "dim")
 
 

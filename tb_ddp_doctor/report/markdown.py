@@ -42,7 +42,7 @@ def _run(result: Result) -> Iterator[str]:
     yield f"**{escaped(diagnosis.headline)}**"
     steps = f"{len(diagnosis.steps)} step{'' if len(diagnosis.steps) == 1 else 's'}"
     length = wording.duration(diagnosis.step_ms)
-    rates = wording.rates(diagnosis.rates, currency=diagnosis.rates.currency if diagnosis.rates else "")
+    rates = wording.rates(diagnosis.rates)
     seen = f"{wording.capital(wording.kind(diagnosis.kind))}, {len(diagnosis.ranks)} of {diagnosis.world_size} ranks"
     yield f"{seen}, {steps}, {length} a step{rates and ', '}{rates}"
     yield from map(escaped, shown.config(diagnosis))

@@ -110,7 +110,7 @@ def gain(finding: Finding, diagnosis: Diagnosis) -> str:
     if diagnosis.rates is None:
         return ""
     gain = next((one for one in diagnosis.rates.gains if one.finding == finding.id), None)
-    return wording.rates(gain, "+", diagnosis.rates.currency)
+    return wording.gain(gain, diagnosis.rates.currency) if gain else ""
 
 
 def config(diagnosis: Diagnosis) -> Iterator[str]:
