@@ -14,6 +14,7 @@ import argparse
 import itertools
 import os
 import resource
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,11 +23,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from whole_history import whole
+
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.history import blocks
 from tb_ddp_doctor.history.events import Event
-from tb_ddp_doctor.history.grid import step_grid
-from tb_ddp_doctor.history.job import of_grid
 from tb_ddp_doctor.history.read import RankHistory, Stretch, history_files
 from tb_ddp_doctor.history.summary import summarise
 from tb_ddp_doctor.history.windows import read_job
@@ -222,9 +225,7 @@ def main() -> None:
         found = there = said = 0
         for seed in range(options.seeds):
             files, truths = simulated(name, seed)
-            grid = step_grid(files)
-            assert grid is not None
-            events = summarise(of_grid(grid)).events
+            events = summarise(whole(files)).events
             right = [any(is_found(truth, cost_s, event) for event in events) for truth, cost_s in truths]
             found, there, said = found + sum(right), there + len(right), said + len(events)
             if options.misses and (not all(right) or len(events) > len(truths)):

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from whole_history import whole
 
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.history import blocks
 from tb_ddp_doctor.history.events import Event
-from tb_ddp_doctor.history.grid import step_grid
-from tb_ddp_doctor.history.job import of_grid
 from tb_ddp_doctor.history.levels import levels
 from tb_ddp_doctor.history.rare import of_period, period
 from tb_ddp_doctor.history.read import Phase, RankHistory, Stretch, history_files, read_history
@@ -47,9 +46,7 @@ def history(rank: int, node: str, stretch: Stretch, with_busy: bool = True) -> R
 
 
 def summary(files: list[RankHistory]) -> Summary:
-    grid = step_grid(files)
-    assert grid is not None
-    return summarise(of_grid(grid))
+    return summarise(whole(files))
 
 
 def said(event: Event) -> tuple[str, str, tuple[int, ...], int, int]:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from whole_history import step_grid, whole
 
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.history import blocks, windows
-from tb_ddp_doctor.history.grid import step_grid
-from tb_ddp_doctor.history.job import JobHistory, of_grid
+from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.pyramid import Pyramid, joined, reduced
 from tb_ddp_doctor.history.read import history_files, read_history
 from tb_ddp_doctor.history.windows import read_job
@@ -51,9 +51,7 @@ def job(folder: Path, steps: int = 300) -> Path:
 
 
 def in_memory(folder: Path) -> JobHistory:
-    grid = step_grid(read for file in history_files(folder) if (read := read_history(file)))
-    assert grid is not None
-    return of_grid(grid)
+    return whole(read for file in history_files(folder) if (read := read_history(file)))
 
 
 def read(folder: Path, keep: windows.Keep | None = None, since: int | None = None) -> JobHistory:
@@ -79,9 +77,7 @@ def test_windows_make_what_all_steps_at_once_do(tmp_path: Path) -> None:
 
 
 def reduced_at(folder: Path, width: int) -> Pyramid:
-    grid = step_grid(read for file in history_files(folder) if (read := read_history(file)))
-    assert grid is not None
-    return reduced(grid, width)
+    return reduced(step_grid(read for file in history_files(folder) if (read := read_history(file))), width)
 
 
 def test_a_short_job_has_the_bins_that_it_has_in_memory(tmp_path: Path) -> None:

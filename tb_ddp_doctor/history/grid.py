@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.history.over_ranks import lower_median
 from tb_ddp_doctor.history.read import Phase, RankHistory, Stretch
 
-#: Values of all ranks and steps that are kept at once, 4 bytes each: of more, the last steps are.
-_MOST_VALUES = 450_000_000
 #: The job's step is the median of so many ranks at most.
 _SAMPLED_RANKS = 33
 #: Bins of steps whose medians are compared: fine enough for a thousandth of a day.
@@ -72,83 +69,9 @@ def medians_of_bins(values: NDArray[Any], width: int) -> NDArray[Any]:
     return medians
 
 
-def step_grid(histories: Iterable[RankHistory], since: int | None = None) -> StepGrid | None:
-    """The steps of all files of a job, from `since` on, on one axis; None where none of them was timed.
-
-    A step that was trained twice has its last time.
-    """
-    by_rank: dict[int, list[RankHistory]] = {}
-    for history in histories:
-        by_rank.setdefault(history.rank, []).append(history)
-    timed = [file for files in by_rank.values() for file in files if file.stretches]
-    if not timed:
-        return None
-    ranks = sorted({file.rank for file in timed})
-    axis = _axis(timed, len(ranks), since)
-    if axis is None:
-        return None
-    earliest, first, count = axis
-    is_busy = all(map(_is_busy, timed))
-    files = [sorted(by_rank[rank], key=lambda file: file.started_ns) for rank in ranks]
-    busy, step, begins = _rows(files, first, count, is_busy)
-    restarts, again_s = restarts_of(files[0])
-    return StepGrid(
-        np.array(ranks),
-        tuple(each[-1].node for each in files),
-        first,
-        busy,
-        is_busy,
-        step,
-        begins,
-        tuple(sorted(phase for file in files[0] for phase in file.phases)),
-        restarts,
-        again_s,
-        sum(file.lost_bytes for each in by_rank.values() for file in each),
-        first - earliest,
-    )
-
-
-def _rows(
-    files: Sequence[Sequence[RankHistory]], first: int, count: int, is_busy: bool
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Busy times of all ranks, the job's step and when each begins, as in `StepGrid`; files by rank and start."""
-    busy = np.full((len(files), count), np.nan, dtype=np.float32)
-    sampled = []
-    begins = np.zeros(count, dtype=np.int64)
-    asked = set(sampled_rows(len(files)))
-    for at, of_rank in enumerate(files):
-        length = np.full(count, np.nan, dtype=np.float32)
-        for file in of_rank:
-            phases = sorted(file.phases)
-            for stretch in file.stretches:
-                place(stretch, first, phases, is_busy, busy[at], length, None if at else begins)
-        if at in asked:
-            sampled.append(length)
-    return busy, lower_median(np.stack(sampled)), begins
-
-
 def sampled_rows(ranks: int) -> range:
     """The rows of the ranks whose median step is the job's: up to 33, evenly spaced, the first among them."""
     return range(0, ranks, -(-ranks // _SAMPLED_RANKS))
-
-
-def _axis(timed: Sequence[RankHistory], ranks: int, since: int | None) -> tuple[int, int, int] | None:
-    """The earliest step, the first that fits into memory and how many do; None where all are before `since`."""
-    stretches = [stretch for file in timed for stretch in file.stretches]
-    last = max(stretch.first_step + len(stretch.steps_us) for stretch in stretches)
-    earliest = max(min(stretch.first_step for stretch in stretches), since or 0)
-    if last <= earliest:
-        return None
-    # A hole of numbers takes no memory: the axis is no longer than all steps that were timed.
-    most = min(_MOST_VALUES // ranks, sum(len(stretch.steps_us) for stretch in stretches))
-    first = max(earliest, last - most)
-    return earliest, first, last - first
-
-
-def _is_busy(file: RankHistory) -> bool:
-    """Whether most steps of a file say when they wait."""
-    known = sum(len(one.steps_us) for one in file.stretches if one.busy_us is not None)
-    return known > sum(len(one.steps_us) for one in file.stretches) / 2
 
 
 def place(

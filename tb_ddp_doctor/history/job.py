@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tb_ddp_doctor.history.grid import Restart, StepGrid
-from tb_ddp_doctor.history.pyramid import Pyramid, reduced
+from tb_ddp_doctor.history.grid import Restart
+from tb_ddp_doctor.history.pyramid import Pyramid
 from tb_ddp_doctor.history.read import Phase
 
 
@@ -21,8 +21,3 @@ class JobHistory(msgspec.Struct, frozen=True):
     lost_bytes: int
     #: Steps before the first of the pyramid, which are too far from it.
     left_out: int
-
-
-def of_grid(grid: StepGrid) -> JobHistory:
-    """The hours of a job whose step times are all in memory."""
-    return JobHistory(reduced(grid), grid.phases, grid.restarts, grid.trained_again_s, grid.lost_bytes, grid.left_out)
