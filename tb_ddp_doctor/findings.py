@@ -15,8 +15,6 @@ import msgspec
 
 from tb_ddp_doctor import step_parts
 from tb_ddp_doctor.choices import refusal
-from tb_ddp_doctor.notebook_html import Part, bar
-from tb_ddp_doctor.notebook_html import table as html_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -882,6 +880,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the verdict, where the step goes, and a row for each finding."""
+        from tb_ddp_doctor.notebook_html import Part, bar, table
+
         lines = [
             Part(line.finding or line.kind, line.ms, line.share, _BAR_COLOURS[line.kind])
             for line in self.account.lines
@@ -891,7 +891,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
         return (
             f"<p><b>{escape(self.name)}</b>: {escape(self.headline)} ({len(self.ranks)} of {self.world_size} ranks, "
             f"{self.step_ms:.1f} ms a step)</p>{bar(lines)}"
-            + html_table(("severity", "rule", "ms a step", "what"), rows, left=(3,))
+            + table(("severity", "rule", "ms a step", "what"), rows, left=(3,))
         )
 
 
