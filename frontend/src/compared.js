@@ -37,6 +37,7 @@ export function compared(found, shown) {
       ? card("Collectives", h("p", { class: "note" }, "Communication without wait, overlapped and exposed; ms per step, mean over ranks."), changed("collective", found.communication, found.step))
       : null,
     found.kernels.length ? card("Kernels", kernels(found, shown)) : null,
+    found.roofs.length ? card("Kernels against their attainable speed", roofs(found, shown)) : null,
     found.operators.length ? card("Operators", operators(found, shown)) : null,
   ].filter((part) => part !== null);
 }
@@ -207,6 +208,40 @@ function kernels({ kernels: told, step }, shown) {
     h("p", { class: "note" }, "ms per step, mean over ranks and steps, matched by name."),
     changed("kernel", told, step),
     folded(`All ${count(told.length, "kernel")}`, all),
+  ];
+}
+
+/**
+ * Calls whose share of their attainable speed changed; what a call lost is how much shorter a step would be at its earlier share.
+ * @param {Comparison} found
+ * @param {Shown} shown
+ */
+function roofs({ roofs: told }, shown) {
+  return [
+    h("p", { class: "note" }, "Calls of one operator with the same inputs in both runs. Reached is attainable time over time; lost is how much shorter a step would be at the share reached before. ms per step, mean over ranks and steps."),
+    grid({
+      title: "compared-roofs",
+      shown,
+      sort: 6,
+      columns: [
+        { head: "operator" },
+        { head: "inputs" },
+        { head: "reached before", show: percent },
+        { head: "reached after", show: percent },
+        { head: "before", unit: "ms", show: plain },
+        { head: "after", unit: "ms", show: plain },
+        { head: "lost", unit: "ms", show: change, by: Math.abs },
+      ],
+      rows: told.map(({ operator, inputs, dtype, before_share, after_share, before_ms, after_ms }) => [
+        operator.split("::").pop() ?? operator,
+        [inputs, dtype].filter(Boolean).join(" "),
+        before_share,
+        after_share,
+        before_ms,
+        after_ms,
+        before_share > 0 ? after_ms * (1 - after_share / before_share) : null,
+      ]),
+    }),
   ];
 }
 
