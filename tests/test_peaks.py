@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
 from traces import job, ranks
@@ -32,10 +35,72 @@ from tb_ddp_doctor.trace.names import Precision
         ("AMD Instinct MI300X", 304, Precision.HALF, 1307),
         ("AMD Instinct MI350X", 256, Precision.HALF, 2307),
         ("AMD Instinct MI250X", 110, Precision.HALF, 191),
+        ("AMD Instinct MI250", 104, Precision.HALF, 181),
+        ("Tesla V100-PCIE-16GB", 80, Precision.HALF, 112),
     ],
 )
 def test_peaks_of_devices(device: str, multiprocessors: int, precision: Precision, tera: float) -> None:
     assert peak(device, multiprocessors, precision) == pytest.approx(tera * 1e12)
+
+
+#: Multiprocessors, GHz, and operations of one in a cycle: on tensor cores in half precision, and in float32.
+ARCHITECTURE = (
+    ("Tesla V100-SXM2-32GB", 80, 1.53, 1024, 128),
+    ("Tesla V100-PCIE-16GB", 80, 1.38, 1024, 128),
+    ("Tesla V100S-PCIE-32GB", 80, 1.597, 1024, 128),
+    ("Tesla T4", 40, 1.59, 1024, 128),
+    ("NVIDIA A100-SXM4-80GB", 108, 1.41, 2048, 128),
+    ("NVIDIA A30", 56, 1.44, 2048, 128),
+    ("NVIDIA A40", 84, 1.74, 1024, 256),
+    ("NVIDIA RTX A6000", 84, 1.8, 1024, 256),
+    ("NVIDIA A10", 72, 1.695, 1024, 256),
+    ("NVIDIA A10G", 80, 1.71, 512, 256),
+    ("NVIDIA GeForce RTX 3090", 82, 1.695, 512, 256),
+    ("NVIDIA GeForce RTX 4090", 128, 2.52, 512, 256),
+    ("NVIDIA GeForce RTX 5090", 170, 2.407, 512, 256),
+    ("NVIDIA RTX 6000 Ada Generation", 142, 2.505, 1024, 256),
+    ("NVIDIA L40S", 142, 2.52, 1024, 256),
+    ("NVIDIA L40", 142, 2.49, 512, 256),
+    ("NVIDIA L4", 58, 2.04, 1024, 256),
+    ("NVIDIA H100 PCIe", 114, 1.62, 4096, 277),
+    ("NVIDIA H100 80GB HBM3", 132, 1.83, 4096, 277),
+    ("NVIDIA B200", 148, 1.855, 8192, 273),
+    ("AMD Instinct MI100", 120, 1.502, 1024, 256),
+    ("AMD Instinct MI210", 104, 1.7, 1024, 256),
+    ("AMD Instinct MI250", 104, 1.7, 1024, 256),
+    ("AMD Instinct MI250X", 110, 1.7, 1024, 256),
+    ("AMD Instinct MI300A", 228, 2.1, 2048, 256),
+    ("AMD Instinct MI300X", 304, 2.1, 2048, 256),
+    ("AMD Instinct MI325X", 304, 2.1, 2048, 256),
+    ("AMD Instinct MI350X", 256, 2.2, 4096, 256),
+    ("AMD Instinct MI355X", 256, 2.4, 4096, 256),
+)
+
+
+@pytest.mark.parametrize(("device", "multiprocessors", "ghz", "half", "single"), ARCHITECTURE)
+def test_peaks_are_what_the_architecture_computes_in_a_cycle(
+    device: str, multiprocessors: int, ghz: float, half: int, single: int
+) -> None:
+    """Of Hopper and Blackwell float32 runs at a higher clock than tensor cores, so that `single` is above 256."""
+    for precision, operations in ((Precision.HALF, half), (Precision.FLOAT32, single)):
+        computed = multiprocessors * ghz * 1e9 * operations
+        assert peak(device, multiprocessors, precision) == pytest.approx(computed, rel=0.015), precision
+
+
+def test_docs_have_the_peaks_that_count() -> None:
+    """The table in docs/roofline.md says of each device what its numbers were checked against."""
+    text = (Path(__file__).parents[1] / "docs" / "roofline.md").read_text()
+    rows = re.findall(
+        r"^\| ([\w ]+) \| ([\d,.]+) \| ([\d.]+|-) \| ([\d.]+) \| ([\d.]+) \| ([^|]+) \|$", text, re.MULTILINE
+    )
+    assert {row[0] for row in rows} >= set(DEVICES)
+    for device, half, fp8, single, memory, checked in rows:
+        known = roofs(device, 0)
+        assert known is not None and checked.strip(), device
+        numbers = (half.replace(",", ""), fp8.replace("-", "0"), single)
+        told = [known.flops[precision.value] / 1e12 for precision in (Precision.HALF, Precision.FP8, Precision.FLOAT32)]
+        assert [float(number) for number in numbers] == pytest.approx(told), device
+        assert float(memory) == pytest.approx(known.bandwidth / 1e12), device
 
 
 @pytest.mark.parametrize(("device", "precision"), [("Drawn GPU", Precision.HALF), ("Tesla V100", Precision.TF32)])

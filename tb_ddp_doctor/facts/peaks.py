@@ -37,9 +37,10 @@ class _Peak(msgspec.Struct, frozen=True):
         return float(getattr(self, precision.name.lower()))
 
 
-#: Pages that have most of the data sheets.
+#: Pages that have most of the data sheets. What each row was checked against stands in docs/roofline.md.
 _NVIDIA = "https://www.nvidia.com/en-us/data-center/"
 _BLACKWELL = "https://resources.nvidia.com/en-us-blackwell-architecture"
+_VOLTA = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
 _AMD = "https://www.amd.com/en/products/accelerators/instinct/"
 #: By a pattern of the device's name; the first that matches.
 _PEAKS: tuple[tuple[str, _Peak], ...] = (
@@ -50,16 +51,22 @@ _PEAKS: tuple[tuple[str, _Peak], ...] = (
     (r"H100.*PCIe", _Peak(114, 1513, 756, 378, 51, 2, _NVIDIA + "h100/")),
     (r"H100 NVL", _Peak(132, 1671, 835, 418, 60, 3.9, _NVIDIA + "h100/")),
     (r"H200 NVL", _Peak(132, 1671, 835, 418, 60, 4.8, _NVIDIA + "h200/")),
+    (r"GH200.*144G", _Peak(132, 1979, 989, 494, 67, 4.9, _NVIDIA + "grace-hopper-superchip/")),
     (r"GH200", _Peak(132, 1979, 989, 494, 67, 4, _NVIDIA + "grace-hopper-superchip/")),
     (r"H200", _Peak(132, 1979, 989, 494, 67, 4.8, _NVIDIA + "h200/")),
     (r"H[18]00", _Peak(132, 1979, 989, 494, 67, 3.35, _NVIDIA + "h100/")),
+    (r"A[18]00 80GB PCIe", _Peak(108, 0, 312, 156, 19.5, 1.935, _NVIDIA + "a100/")),
     (r"A[18]00.*80GB", _Peak(108, 0, 312, 156, 19.5, 2.039, _NVIDIA + "a100/")),
     (r"A[18]00", _Peak(108, 0, 312, 156, 19.5, 1.555, _NVIDIA + "a100/")),
     (r"A30\b", _Peak(56, 0, 165, 82, 10.3, 0.933, _NVIDIA + "products/a30-gpu/")),
     (r"L40S", _Peak(142, 733, 362, 183, 91.6, 0.864, _NVIDIA + "l40s/")),
     (r"L40\b", _Peak(142, 362, 181, 90.5, 90.5, 0.864, _NVIDIA + "l40/")),
     (r"L4\b", _Peak(58, 242, 121, 60, 30.3, 0.3, _NVIDIA + "l4/")),
-    (r"A40\b|RTX A6000", _Peak(84, 0, 150, 75, 37.4, 0.696, _NVIDIA + "a40/")),
+    (r"A40\b", _Peak(84, 0, 150, 75, 37.4, 0.696, _NVIDIA + "a40/")),
+    (
+        r"RTX A6000",
+        _Peak(84, 0, 155, 77, 38.7, 0.768, "https://www.nvidia.com/en-us/design-visualization/rtx-a6000/"),
+    ),
     (
         r"A10G\b",
         _Peak(
@@ -113,18 +120,9 @@ _PEAKS: tuple[tuple[str, _Peak], ...] = (
             "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf",
         ),
     ),
-    (
-        r"V100",
-        _Peak(
-            80,
-            0,
-            125,
-            0,
-            15.7,
-            0.9,
-            "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf",
-        ),
-    ),
+    (r"V100S", _Peak(80, 0, 130, 0, 16.4, 1.134, _VOLTA)),
+    (r"V100-PCIE", _Peak(80, 0, 112, 0, 14, 0.9, _VOLTA)),
+    (r"V100", _Peak(80, 0, 125, 0, 15.7, 0.9, _VOLTA)),
     (r"\bT4\b", _Peak(40, 0, 65, 0, 8.1, 0.32, _NVIDIA + "tesla-t4/")),
     (r"MI355X", _Peak(256, 5033, 2516, 0, 157, 8, _AMD + "mi350/mi355x.html")),
     (r"MI350X", _Peak(256, 4614, 2307, 0, 144, 8, _AMD + "mi350/mi350x.html")),
@@ -132,7 +130,8 @@ _PEAKS: tuple[tuple[str, _Peak], ...] = (
     (r"MI300X", _Peak(304, 2615, 1307, 653, 163, 5.3, _AMD + "mi300/mi300x.html")),
     (r"MI300A", _Peak(228, 1961, 980, 490, 122, 5.3, _AMD + "mi300/mi300a.html")),
     # Each half is a device of its own.
-    (r"MI250X?", _Peak(110, 0, 191, 0, 47.9, 1.6, _AMD + "mi200/mi250x.html")),
+    (r"MI250X", _Peak(110, 0, 191, 0, 47.9, 1.6, _AMD + "mi200/mi250x.html")),
+    (r"MI250", _Peak(104, 0, 181, 0, 45.3, 1.6, _AMD + "mi200/mi250.html")),
     (r"MI210", _Peak(104, 0, 181, 0, 45.3, 1.6, _AMD + "mi200/mi210.html")),
     (r"MI100", _Peak(120, 0, 185, 0, 46.1, 1.23, _AMD + "mi100.html")),
 )
@@ -143,9 +142,11 @@ _PEAKS: tuple[tuple[str, _Peak], ...] = (
 _LINKS: tuple[tuple[str, float], ...] = (
     (r"GB[23]00|B[123]00", 900),
     (r"PCIe|PCIE|NVL\b", 0),
-    (r"GH200|H200|H[18]00", 450),
-    (r"A[18]00.*SXM", 300),
+    (r"H800|A800.*SXM", 200),
+    (r"GH200|H200|H100|H20\b", 450),
+    (r"A100.*SXM", 300),
     (r"V100.*SXM", 150),
+    (r"MI35[05]X", 538),
     (r"MI3[0-9]{2}[AX]", 448),
 )
 #: MiB of L2 cache by multiprocessors. Sources: whitepapers of NVIDIA's architectures, AMD's CDNA 3 (Infinity Cache).
@@ -158,7 +159,7 @@ DEVICES = (
     *("GB300", "GB200", "B300", "B200", "B100", "GH200", "H200", "H100", "H800", "H20"),
     *("A100", "A800", "A40", "A30", "A10G", "A10", "L40S", "L40", "L4", "V100", "T4"),
     *("RTX A6000", "RTX 6000 Ada", "RTX 5090", "RTX 4090", "RTX 3090"),
-    *("MI355X", "MI350X", "MI325X", "MI300X", "MI300A", "MI250X", "MI210", "MI100"),
+    *("MI355X", "MI350X", "MI325X", "MI300X", "MI300A", "MI250X", "MI250", "MI210", "MI100"),
 )
 
 
