@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import runpy
 from pathlib import Path
 
@@ -15,3 +16,15 @@ def test_made_up_ranks_are_diagnosed(capsys: pytest.CaptureFixture[str]) -> None
     printed = capsys.readouterr().out
     assert "24 collectives matched" in printed
     assert "critical straggler host" in printed and "straggler slow_device" in printed
+
+
+def test_a_simulated_mesh_is_graded() -> None:
+    grade = runpy.run_path(str(BENCHMARKS / "simulated_mesh.py"))
+    of, rng = grade["Draw"], random.Random(1)
+    shape = grade["Shape"](grade["Mesh"](dp=2, pp=2), micro_batches=4, attention_us=1000, mlp_us=1500)
+    slow = grade["of_place"](shape, "pp", rng)
+    row = grade["grade"](of("slow_stage", shape, "mesh", [slow[0]], [slow[1]]), rng, None)
+    assert (row.groups, row.right_groups, row.false) == (4, 4, ())
+    assert row.found and row.named and row.true_ms > 0.08 * row.step_ms
+    assert abs(row.cost_error) < 10
+    assert all(reached for *_, reached in grade["bars"]([row]))

@@ -15,7 +15,7 @@ from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.mesh.dimensions import by_description, by_pattern
 from tb_ddp_doctor.mesh.groups import Group, Uses
-from tb_ddp_doctor.mesh.mesh import Mesh, mesh
+from tb_ddp_doctor.mesh.mesh import Mesh, _by_pattern, mesh
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support import naming
 from tb_ddp_doctor.trace import names
@@ -82,10 +82,10 @@ def test_descriptions_name_dimensions(description: str, dimensions: set[str]) ->
 def test_the_groups_of_megatron_are_of_one_dimension_each() -> None:
     """As Megatron-LM describes those of rank 0 of 16, with TP 2, CP 1, DP 2, PP 4 and experts over 4 ranks."""
     described = {
-        (0, 2): "dp",
-        (0, 1): "tp",
-        (0, 4, 8, 12): "pp",
-        (0, 1, 2, 3): "ep",
+        (0, 2): ("dp",),
+        (0, 1): ("tp",),
+        (0, 4, 8, 12): ("pp",),
+        (0, 1, 2, 3): ("ep",),
     }
     descriptions = {
         tuple(range(16)): ("INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP", "default_pg"),
@@ -100,8 +100,15 @@ def test_the_groups_of_megatron_are_of_one_dimension_each() -> None:
     assert found == described
 
 
-@pytest.mark.parametrize(("uses", "dimension"), [({}, None), ({"all_reduce": Uses(1, 1)}, "ep+pp+tp")])
-def test_a_group_that_spans_other_dimensions_is_one_if_it_is_used(uses: dict[str, Uses], dimension: str | None) -> None:
+def test_experts_spread_over_the_ranks_of_another_dimension_are_one_as_well() -> None:
+    group = Group((0, 1), ("DATA_PARALLEL_GROUP", "EXPERT_MODEL_PARALLEL_GROUP"))
+    assert by_description([group]) == {(0, 1): ("dp", "ep")}
+
+
+@pytest.mark.parametrize(("uses", "dimension"), [((), None), (({"all_reduce": Uses(1, 1)},), ("ep+pp+tp",))])
+def test_a_group_that_spans_other_dimensions_is_one_if_it_is_used(
+    uses: tuple[dict[str, Uses], ...], dimension: tuple[str, ...] | None
+) -> None:
     parts = [
         Group((0, 1), ("TENSOR_MODEL_PARALLEL_GROUP",)),
         Group((0, 1, 2, 3), ("EXPERT_MODEL_PARALLEL_GROUP",)),
@@ -212,12 +219,68 @@ def test_ranks_that_send_around_a_ring_are_context_parallel(after: tuple[int, ..
         ({"all_reduce": Uses(8, 4)}, True, "tp"),
         ({"all_reduce": Uses(8, 0)}, False, "tp"),
         # FSDP; an optimizer that shards its states; sequence parallelism.
-        ({"all_gather": Uses(8, 4), "reduce_scatter": Uses(4, 4)}, True, "dp"),
-        ({"all_gather": Uses(8, 0), "reduce_scatter": Uses(8, 0)}, True, "dp"),
+        ({"all_gather": Uses(8, 4), "reduce_scatter": Uses(4, 4)}, True, "dp_shard"),
+        ({"all_gather": Uses(8, 0), "reduce_scatter": Uses(8, 0)}, True, "dp_shard"),
         ({"all_gather": Uses(8, 4), "reduce_scatter": Uses(8, 4)}, True, "tp"),
         ({"all_to_all": Uses(4, 2), "all_reduce": Uses(1, 1)}, True, "ep"),
         ({"broadcast": Uses(4, 0)}, True, ""),
     ],
 )
 def test_what_runs_in_a_group_shows_its_dimension(uses: dict[str, Uses], trains: bool, dimension: str) -> None:
-    assert by_pattern(Group((0, 1), uses=uses), trains=trains)[0] == dimension
+    assert by_pattern(uses, trains=trains)[0] == dimension
+
+
+#: Two ranks of ring attention, which both send and receive in one kernel.
+_RING_OF_TWO = """
+    rank#  step     |1
+           host     [fwd]                        [sync......]
+           autograd               [bwd]
+           gpu      [fwd......]   [bwd......]
+           nccl     [sOTHERrOTHER][sOTHERrOTHER]
+"""
+
+
+def test_two_ranks_that_send_to_each_other_at_once_are_a_ring_and_no_pipeline() -> None:
+    drawing = "".join(_RING_OF_TWO.replace("#", str(rank)).replace("OTHER", str(1 - rank)) for rank in range(2))
+    found = digests(drawing)
+    dimensions = mesh(build("job", found, dict.fromkeys(found, ""), 2)).dimensions
+    assert [(one.name, one.groups) for one in dimensions] == [("cp", ((0, 1),))]
+
+
+def test_messages_of_context_parallelism_by_description_are_no_pipeline() -> None:
+    """One rank first receives, as a stage does."""
+    drawing = "".join(
+        stage.replace("#", str(rank)).replace("TP", "tp").replace("DP", "dp").replace("NEXT", str(1 - rank))
+        for rank, stage in enumerate((_FIRST, _LAST))
+    )
+    found = {}
+    for rank, digest in digests(drawing).items():
+        header = replace(digest.header, groups={"0": (0, 1)}, group_descriptions={"0": "mesh_cp"})
+        found[rank] = replace(digest, header=header)
+    dimensions = mesh(build("job", found, dict.fromkeys(found, ""), 2)).dimensions
+    assert [one.name for one in dimensions] == ["cp"]
+
+
+@pytest.mark.parametrize(
+    ("reduced", "names"),
+    [
+        # HSDP: shards within nodes, gradients reduced across them.
+        ([(0, 2), (1, 3)], ["dp_replicate", "dp_shard"]),
+        # The norm of gradients over all ranks, which are one dimension.
+        ([(0, 1, 2, 3)], ["dp"]),
+    ],
+)
+def test_gradients_that_are_reduced_across_shards_are_another_dimension(
+    reduced: list[tuple[int, ...]], names: list[str]
+) -> None:
+    shards = {"all_gather": Uses(8, 4), "reduce_scatter": Uses(4, 4)}
+    groups = [
+        *(Group(ranks, uses=(shards,)) for ranks in ((0, 1), (2, 3))),
+        *(Group(ranks, uses=({"all_reduce": Uses(4, 4)},)) for ranks in reduced),
+    ]
+    assert sorted(name for name, _, _ in _by_pattern(groups, trains=True)) == names
+
+
+def test_two_process_groups_of_the_same_ranks_show_a_dimension_each() -> None:
+    group = Group((0, 1), uses=({"all_to_all": Uses(4, 2)}, {"all_reduce": Uses(4, 4)}))
+    assert [name for name, _, _ in _by_pattern([group], trains=True)] == ["ep", "dp"]

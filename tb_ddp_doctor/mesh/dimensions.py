@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from tb_ddp_doctor.mesh.groups import Group
+from tb_ddp_doctor.mesh.groups import Group, Uses
 from tb_ddp_doctor.trace import names
 
 #: Of a group's calls of one kind this share comes from the backward pass where they carry gradients.
@@ -13,8 +13,10 @@ _GRADIENTS = 0.7
 _EXCHANGES = ("all_to_all", "dispatch", "combine")
 
 
-def by_description(groups: Iterable[Group]) -> dict[tuple[int, ...], str]:
-    """The one dimension of each group (its ranks) whose descriptions name it, as "tp", or several joined ("dp+cp").
+def by_description(groups: Iterable[Group]) -> dict[tuple[int, ...], tuple[str, ...]]:
+    """The dimension of each group (its ranks) whose descriptions name it, as "tp", or several joined ("dp+cp").
+
+    Experts may be spread over just the ranks of another dimension: ("dp", "ep").
 
     A group may span several dimensions of which all but one have one rank: its dimension is that one. Of Megatron-LM's
     16 ranks with TP 2, CP 1, DP 2 and PP 4:
@@ -30,13 +32,15 @@ def by_description(groups: Iterable[Group]) -> dict[tuple[int, ...], str]:
         group.ranks: [found for said in group.descriptions if (found := names.dimensions(said))] for group in every
     }
     size = _sizes(spans)
-    chosen = {}
+    chosen: dict[tuple[int, ...], tuple[str, ...]] = {}
     for ranks, several in spans.items():
         left = sorted({"+".join(sorted(each for each in found if size.get(each, 2) > 1)) for found in several} - {""})
         if left:
-            chosen[ranks] = min(left, key=lambda name: (name.count("+"), "ep" in name, name))
-    alone, used = set(chosen.values()), {group.ranks for group in every if group.uses}
-    return {ranks: name for ranks, name in chosen.items() if ranks in used or not _is_union(name, alone)}
+            best = min(left, key=lambda name: (name.count("+"), "ep" in name, name))
+            chosen[ranks] = (best, "ep") if "ep" in left and "+" not in best and best != "ep" else (best,)
+    alone = {name for names in chosen.values() for name in names}
+    used = {group.ranks for group in every if group.uses}
+    return {ranks: names for ranks, names in chosen.items() if ranks in used or not _is_union(names[0], alone)}
 
 
 def _is_union(name: str, alone: Collection[str]) -> bool:
@@ -64,23 +68,23 @@ def _sizes(spans: Mapping[tuple[int, ...], Iterable[frozenset[str]]]) -> dict[st
     return known
 
 
-def by_pattern(group: Group, *, trains: bool) -> tuple[str, str]:
-    """The dimension that the collectives of a group show, and why; ("", "") where they show none.
+def by_pattern(uses: Mapping[str, Uses], *, trains: bool) -> tuple[str, str]:
+    """The dimension that the collectives of a process group show, and why; ("", "") where they show none.
 
     `trains` says that the job has backward passes. Activations are reduced in both directions, gradients by the
-    backward pass, or after it by the optimizer.
+    backward pass, or after it by the optimizer. Of data parallelism, "dp_shard" are the groups that gather parameters.
     """
-    if any(kind in group.uses for kind in _EXCHANGES):
+    if any(kind in uses for kind in _EXCHANGES):
         return "ep", "its ranks exchange tokens (AllToAll)"
-    gathers = group.uses.get("all_gather")
-    reduces = group.uses.get("reduce_scatter") if gathers else group.uses.get("all_reduce")
+    gathers = uses.get("all_gather")
+    reduces = uses.get("reduce_scatter") if gathers else uses.get("all_reduce")
     if not reduces:
         return "", ""
     if not trains:
         return "tp", "its ranks reduce activations, and there is no backward pass"
     of_gradients = reduces.from_backward == 0 or reduces.from_backward >= _GRADIENTS * reduces.calls
     if of_gradients and gathers:
-        return "dp", "its ranks gather parameters and scatter gradients"
+        return "dp_shard", "its ranks gather parameters and scatter gradients"
     if of_gradients:
         return "dp", "its ranks reduce gradients"
     return "tp", "its ranks reduce activations, in forward and in backward"

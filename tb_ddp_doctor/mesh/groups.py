@@ -34,8 +34,8 @@ class Group(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...]
     #: Descriptions that its process groups have, as "TENSOR_MODEL_PARALLEL_GROUP", without those that say nothing.
     descriptions: tuple[str, ...] = ()
-    #: By kind of collective, as "all_reduce".
-    uses: dict[str, Uses] = msgspec.field(default_factory=dict)
+    #: Of each process group that communicates, by kind of collective, as "all_reduce".
+    uses: tuple[dict[str, Uses], ...] = ()
 
 
 def stride(ranks: Sequence[int]) -> int:
@@ -47,23 +47,24 @@ def stride(ranks: Sequence[int]) -> int:
 def groups(job: Job) -> tuple[Group, ...]:
     """The groups of two ranks or more that the traces name, by their ranks."""
     descriptions: dict[tuple[int, ...], Counter[str]] = {}
-    uses: dict[tuple[int, ...], dict[str, Uses]] = {}
+    uses: dict[tuple[int, ...], dict[str, dict[str, Uses]]] = {}
     for digest in job.digests:
-        ranks_of = _ranks_of_groups(digest)
+        ranks_of = ranks_of_groups(digest)
         for name, ranks in ranks_of.items():
             said = digest.header.group_descriptions.get(name, "")
             descriptions.setdefault(ranks, Counter()).update([said] if said else [])
         for name, (kind, its) in _uses(digest):
             if ranks := ranks_of.get(name, ()):
-                known = uses.setdefault(ranks, {})
+                known = uses.setdefault(ranks, {}).setdefault(name, {})
                 before = known.get(kind, Uses(0, 0))
                 known[kind] = Uses(before.calls + its.calls, before.from_backward + its.from_backward)
     return tuple(
-        Group(ranks, tuple(sorted(descriptions[ranks])), uses.get(ranks, {})) for ranks in sorted(descriptions)
+        Group(ranks, tuple(sorted(descriptions[ranks])), tuple(uses.get(ranks, {}).values()))
+        for ranks in sorted(descriptions)
     )
 
 
-def _ranks_of_groups(digest: RankDigest) -> dict[str, tuple[int, ...]]:
+def ranks_of_groups(digest: RankDigest) -> dict[str, tuple[int, ...]]:
     """The ranks of each process group of two ranks or more, by its name: of the header, else of its calls."""
     table, text = digest.collectives, digest.strings
     named = {(text[group], text[ranks]) for group, ranks in _different(table.group, table.group_ranks)}

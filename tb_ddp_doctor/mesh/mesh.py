@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.mesh import messages
 from tb_ddp_doctor.mesh.dimensions import by_description, by_pattern
-from tb_ddp_doctor.mesh.groups import groups, stride
+from tb_ddp_doctor.mesh.groups import Group, groups, stride
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -87,24 +88,48 @@ def mesh(job: Job) -> Mesh:
     by_name: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
     why: dict[str, str] = {}
     described = by_description(every)
-    for ranks, name in described.items():
-        by_name[name].append(ranks)
-    sends = _sends(job)
-    if "pp" not in by_name and (stages := _stages(sends)):
+    for ranks, names in described.items():
+        for name in names:
+            by_name[name].append(ranks)
+    sends = messages.sends(job, described)
+    if "pp" not in by_name and (stages := messages.stages(sends)):
         by_name["pp"] = stages
         why["pp"] = "neighbours send to each other, both ways"
-    if trains and "cp" not in by_name and (rings := _rings(sends)):
+    if trains and "cp" not in by_name and (rings := messages.rings(sends)):
         by_name["cp"] = rings
         why["cp"] = "its ranks send around a ring, one way"
     known = {*described, *(tuple(sorted(ranks)) for name in why for ranks in by_name[name])}
-    for group in every:
-        name, reason = by_pattern(group, trains=trains) if group.ranks not in known else ("", "")
-        if name and (name not in by_name or name in why):
-            by_name[name].append(group.ranks)
+    for name, its, reason in _by_pattern([group for group in every if group.ranks not in known], trains=trains):
+        if name not in by_name:
+            by_name[name] = its
             why[name] = reason
     dimensions = _with_axes([_dimension(name, its, why.get(name, "")) for name, its in by_name.items()], job.world_size)
     dimensions.sort(key=lambda one: (_order(one.name), one.name))
     return Mesh(tuple(dimensions), _coordinates(dimensions, job.ranks))
+
+
+def _by_pattern(groups: Sequence[Group], *, trains: bool) -> Iterator[tuple[str, list[tuple[int, ...]], str]]:
+    """Dimensions by what runs in some groups: their name, ranks and why.
+
+    Where parameters are sharded within one kind of groups and gradients reduced across another kind (HSDP), data
+    parallelism has these two parts; else it is one dimension.
+    """
+    found: defaultdict[str, set[tuple[int, ...]]] = defaultdict(set)
+    why: dict[str, str] = {}
+    for group in groups:
+        for uses in group.uses:
+            name, reason = by_pattern(uses, trains=trains)
+            found[name].add(group.ranks)
+            why[name] = reason
+    if found["dp"] and all(len({*one} & {*other}) < 2 for one in found["dp"] for other in found["dp_shard"]):
+        if found["dp_shard"]:
+            found["dp_replicate"], why["dp_replicate"] = found.pop("dp"), why["dp"]
+    elif found["dp_shard"]:
+        found["dp"] |= found.pop("dp_shard")
+        why.setdefault("dp", why["dp_shard"])
+    for name, its in found.items():
+        if name and its:
+            yield name, sorted(its), why[name]
 
 
 def _has_backward(job: Job) -> bool:
@@ -165,53 +190,3 @@ def _coordinates(dimensions: Sequence[Dimension], ranks: Ints) -> Ints:
         places = _index(dimension.groups)
         found[:, i] = [places[rank][1] if rank in places else -1 for rank in ranks.tolist()]
     return found
-
-
-def _sends(job: Job) -> set[tuple[int, int]]:
-    """Who sends to whom: pairs of rank numbers, sender and receiver, of which one or both are traced."""
-    sends: set[tuple[int, int]] = set()
-    for rank, digest in zip(job.ranks.tolist(), job.digests, strict=True):
-        table = digest.messages
-        pairs = np.unique(np.stack([table.peer, table.sent], axis=1), axis=0) if len(table) else np.empty((0, 2))
-        for peer, sent in pairs.astype(np.int64).tolist():
-            if peer >= 0 and peer != rank:
-                sends.add((rank, peer) if sent else (peer, rank))
-    return sends
-
-
-def _stages(sends: Collection[tuple[int, int]]) -> list[tuple[int, ...]]:
-    """Chains of ranks that send to and receive from the next one, as the stages of a pipeline do."""
-    both = sorted({(min(pair), max(pair)) for pair in sends if pair[::-1] in sends})
-    after: dict[int, int] = {}
-    for low, high in both:
-        after.setdefault(low, high)
-    starts = [low for low in after if low not in set(after.values())]
-    chains = []
-    for start in starts:
-        chain = [start]
-        while chain[-1] in after and len(chain) <= len(after):
-            chain.append(after[chain[-1]])
-        chains.append(tuple(chain))
-    return chains if len({len(chain) for chain in chains}) == 1 else []
-
-
-def _rings(sends: Collection[tuple[int, int]]) -> list[tuple[int, ...]]:
-    """Rings of three ranks or more, each from its lowest rank on, that send one way, as ring attention does.
-
-    In a pipeline that trains, gradients come back the other way. There are no rings at all if a rank sends one way to
-    several ranks, if a sender is in no ring, or if rings differ in size.
-    """
-    one_way = sorted(pair for pair in sends if pair[::-1] not in sends)
-    after = dict(one_way)
-    left = set(after)
-    rings = []
-    for start in after:
-        if start not in left:
-            continue
-        ring = [start]
-        while (following := after.get(ring[-1], start)) != start and following in left and len(ring) <= len(left):
-            ring.append(following)
-        left -= set(ring)
-        rings.append(tuple(ring))
-    closed = all(len(ring) > 2 and after.get(ring[-1]) == ring[0] for ring in rings)
-    return rings if closed and len(after) == len(one_way) and len(set(map(len, rings))) == 1 else []
