@@ -30,7 +30,7 @@ from rich.table import Table
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.api import planner
 from tb_ddp_doctor.discover.runs import discover, only_run
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.predict import Planner

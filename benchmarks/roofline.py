@@ -25,9 +25,9 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.discover.runs import DiscoverError, discover
-from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.replayed import whatif
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof, roofline
+from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import run
 

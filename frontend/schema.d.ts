@@ -49,14 +49,6 @@ export interface AlphaBeta {
   significant: boolean;
 }
 
-/** The answer to `run?run=NAME`. */
-export interface Answer {
-  diagnosis: Diagnosis;
-  /** null where they could not be made. */
-  views: Views | null;
-  state: "ready";
-}
-
 /** From how many ranks on a job scales badly; only powers of two are tried. */
 export interface Breaks {
   /** Scaling breaks if the efficiency is below this. */
@@ -100,13 +92,6 @@ export interface Buckets {
   buckets: Bucket[];
 }
 
-/** One amount in both runs, mean over ranks and steps, ms. */
-export interface Change {
-  name: string;
-  before_ms: number;
-  after_ms: number;
-}
-
 /** How well the ranks' clocks agree after alignment. */
 export interface Clock {
   /** Median spread of the ends of matched collectives after correction, us; null where nothing could be matched. */
@@ -127,6 +112,13 @@ export interface Compared {
   device: string;
 }
 
+/** One amount in both runs, mean over ranks and steps, ms. */
+export interface ComparedAmount {
+  name: string;
+  before_ms: number;
+  after_ms: number;
+}
+
 /** Everything that differs between two runs. */
 export interface Comparison {
   before: string;
@@ -138,14 +130,14 @@ export interface Comparison {
   headline: string;
   story: string[];
   step: StepTime;
-  owners: Change[];
+  owners: ComparedAmount[];
   /** Copies between host and device; the part of them that nothing hides; the host's time in those that block it. */
-  copies: Change;
-  exposed_copies: Change;
-  blocking_copies: Change;
+  copies: ComparedAmount;
+  exposed_copies: ComparedAmount;
+  blocking_copies: ComparedAmount;
   findings: FindingChange[];
   /** By kind of collective: what its transfers take, hidden or not, without the waiting. */
-  communication: Change[];
+  communication: ComparedAmount[];
   /** The 96 that changed most, and the sum of the others. */
   kernels: KernelChange[];
   operators: OperatorChange[];
@@ -158,20 +150,6 @@ export interface ConfigUse {
   file: string;
   /** By name: thresholds as "straggler.min_excess", "gpu_hour" ... */
   values: Record<string, number | string>;
-}
-
-/** Predictions over the values of one field. */
-export interface Curve {
-  /** Name of the field of `Question`. */
-  field: string;
-  values: (number | string)[];
-  points: Prediction[];
-  /** The value with the shortest step. */
-  best: number | string;
-  /** The first and the last of the values around it whose steps are within 1 % of that step. */
-  flat: [number | string, number | string];
-  /** Where scaling breaks, for a curve over ranks. */
-  breaks: Breaks | null;
 }
 
 /** A diagnosis with these findings. */
@@ -196,7 +174,7 @@ export interface Diagnosis {
   host_phases_ms: Record<string, Record<string, number>>;
   clock: Clock;
   /** By kind and process group, those that transfer longest first; empty where no collective could be matched. */
-  communication: Traffic[];
+  communication: TrafficRow[];
   /** null where no log of NCCL lies beside the traces. */
   network: Network | null;
   outcomes: RuleOutcome[];
@@ -216,7 +194,7 @@ export interface Diagnosis {
   /** null where the user says neither what a step does nor what a GPU costs, and no power was captured. */
   rates: Rates | null;
   /** The dimensions of parallelism; null where no process group and no message shows one. */
-  mesh: Mesh | null;
+  mesh: MeshTable | null;
   /** Files with settings that this diagnosis was made with, the project's first. */
   config: ConfigUse[];
   /** What the job does, as far as its traces show. */
@@ -339,6 +317,16 @@ export interface GapLengths {
   kept_from_ms: number;
 }
 
+/** Allocated memory that grows from step to step: a leak, if it goes on. */
+export interface GrowingMemory {
+  rank: number;
+  /** Per step, the median; in so many steps. */
+  bytes: number;
+  steps: number;
+  /** What is allocated in most steps and not released, the largest first. */
+  places: MemoryPlace[];
+}
+
 /** What a finding costs, as the parts of a sentence: "Rank 5 (node2) costs 43.0 ms of 148.0 ms a step (29 %).". */
 export interface Headline {
   /** Who or what costs it: ranks with their nodes, a kind of fault, or the job. */
@@ -435,7 +423,7 @@ export interface Memory {
   phases: MemoryPhase[];
   largest: MemoryBlock[];
   states: ModelStates;
-  growth: MemoryGrowth | null;
+  growth: GrowingMemory | null;
   /** How many times the batch would fit; null where the capacity is not known. */
   largest_batch: number | null;
   /** Those that save most first. */
@@ -466,16 +454,6 @@ export interface MemoryFailure {
   /** What would have to be released for it, at least: the total, and what it is. */
   to_release: number;
   holders: MemoryHolder[];
-}
-
-/** Allocated memory that grows from step to step: a leak, if it goes on. */
-export interface MemoryGrowth {
-  rank: number;
-  /** Per step, the median; in so many steps. */
-  bytes: number;
-  steps: number;
-  /** What is allocated in most steps and not released, the largest first. */
-  places: MemoryPlace[];
 }
 
 /** Blocks of one category that one function allocated. */
@@ -562,13 +540,6 @@ export interface MemorySnapshot {
   failure: MemoryFailure | null;
 }
 
-/** The dimensions of a job and each rank's place in them. */
-export interface Mesh {
-  dimensions: MeshDimension[];
-  /** Of each rank its place in its group of each dimension; dimensions in which it has no group are left out. */
-  coordinates: Record<string, Record<string, number>>;
-}
-
 /** One way in which parallelism divides the ranks, and what its collectives do in a step; GB = 1e9 bytes. Times are of one of its groups, mean over groups and steps. */
 export interface MeshDimension {
   /** "dp", "dp_replicate", "dp_shard", "tp", "pp", "ep", "cp", "sp", or several joined by "+". */
@@ -590,6 +561,13 @@ export interface MeshDimension {
   transfer_ms: number | null;
   exposed_ms: number | null;
   share: number | null;
+}
+
+/** The dimensions of a job and each rank's place in them. */
+export interface MeshTable {
+  dimensions: MeshDimension[];
+  /** Of each rank its place in its group of each dimension; dimensions in which it has no group are left out. */
+  coordinates: Record<string, Record<string, number>>;
 }
 
 /** What the model's states take on a rank, by its gradients; bytes, None where that is not known. */
@@ -693,6 +671,20 @@ export interface PlanAnswer {
   unanswerable: Refusal[];
 }
 
+/** Predictions over the values of one field. */
+export interface PlanCurve {
+  /** Name of the field of `Question`. */
+  field: string;
+  values: (number | string)[];
+  points: Prediction[];
+  /** The value with the shortest step. */
+  best: number | string;
+  /** The first and the last of the values around it whose steps are within 1 % of that step. */
+  flat: [number | string, number | string];
+  /** Where scaling breaks, for a curve over ranks. */
+  breaks: Breaks | null;
+}
+
 /** The answer to a question for one run. */
 export interface PlanResult {
   run: string;
@@ -707,7 +699,7 @@ export interface PlanResult {
   /** What each rank stores and sends in the record; null if the question is not about sharding. */
   rank_bytes: RankBytes | null;
   prediction: Prediction | null;
-  curves: Curve[];
+  curves: PlanCurve[];
   /** With a curve over bucket sizes: the runs of the log directory that send the same gradients and have no fault but their buckets, this run first. */
   measured: MeasuredStep[];
   refusals: Refusal[];
@@ -876,6 +868,14 @@ export interface RuleOutcome {
   reason: string;
 }
 
+/** The answer to `run?run=NAME`. */
+export interface RunAnswer {
+  diagnosis: Diagnosis;
+  /** null where they could not be made. */
+  views: Views | null;
+  state: "ready";
+}
+
 /** How well a job of another number of ranks scales. */
 export interface Scaling {
   /** Weak scaling: the step of one rank divided by the step of all ranks. Strong scaling: the step of one rank with all the work, divided by the number of ranks times their step. */
@@ -947,7 +947,7 @@ export interface Together {
 }
 
 /** What the collectives of one kind do in one process group in a step, mean over steps; GB = 1e9 bytes. */
-export interface Traffic {
+export interface TrafficRow {
   kind: string;
   /** Name of the group as the trace has it, "" if unknown. */
   group: string;

@@ -14,7 +14,7 @@ from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.comparison import build
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.peaks import parsed
 from tb_ddp_doctor.findings import Diagnosis, Workload
 from tb_ddp_doctor.history.hours import Hours

@@ -27,7 +27,7 @@ from tb_ddp_doctor.digest.valid import InvalidError, check
 from tb_ddp_doctor.discover.files import digested_trace
 from tb_ddp_doctor.discover.head import Head, peek, source
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
-from tb_ddp_doctor.history.windows import Part
+from tb_ddp_doctor.history.windows import WindowPart
 from tb_ddp_doctor.storage.cache_directory import MAX_BYTES
 from tb_ddp_doctor.storage.column_file import StoreError, dump, layout, load
 from tb_ddp_doctor.storage.paths import FilePath, identity
@@ -44,9 +44,9 @@ _LIMIT = "limit"
 _log = logging.getLogger(__name__)
 #: Directories that nothing could be kept in, as was said.
 _warned_of: set[Path] = set()
-T = TypeVar("T", Head, RankTrace, RankDigest, Part)
+T = TypeVar("T", Head, RankTrace, RankDigest, WindowPart)
 
-_SUFFIX: dict[type, str] = {Head: "head", RankTrace: "columns", RankDigest: "digest", Part: "steps"}
+_SUFFIX: dict[type, str] = {Head: "head", RankTrace: "columns", RankDigest: "digest", WindowPart: "steps"}
 #: The packages and modules whose code makes what is kept, the native library among them.
 _MADE_BY = (
     "nsys",
@@ -170,16 +170,16 @@ class Cache(msgspec.Struct, frozen=True):
         kept = self._path(RankTrace, _key(path))
         return None if kept is not None and kept.exists() else trace
 
-    def part(self, key: str) -> Part | None:
+    def part(self, key: str) -> WindowPart | None:
         """A part of a job's step times, if it is kept."""
-        return self._load(Part, key, checked=False)
+        return self._load(WindowPart, key, checked=False)
 
-    def keep_part(self, part: Part, key: str) -> None:
+    def keep_part(self, part: WindowPart, key: str) -> None:
         """Keep a part of a job's step times."""
-        path = self._path(Part, key)
+        path = self._path(WindowPart, key)
         if path is not None:
             with contextlib.suppress(OSError, UnicodeEncodeError):
-                _write(part, _version(Part), path)
+                _write(part, _version(WindowPart), path)
 
     def answer(self, key: str) -> bytes | None:
         """An answer of the tab, if it is kept."""
@@ -310,7 +310,7 @@ def read_digest(path: Path) -> RankDigest:
     return replace(found, file=str(path), warnings=warnings)
 
 
-def _write(value: Head | RankTrace | RankDigest | Part, version: str, path: Path) -> None:
+def _write(value: Head | RankTrace | RankDigest | WindowPart, version: str, path: Path) -> None:
     with written_whole(path) as file:
         dump(value, version, file)
 

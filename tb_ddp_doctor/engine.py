@@ -34,8 +34,8 @@ from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, host_in_name, names_proc
 from tb_ddp_doctor.discover.runs import RankFile, Run
 from tb_ddp_doctor.evidence import find as beside_traces
 from tb_ddp_doctor.evidence.model import RankEvidence
-from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.replayed import whatif
+from tb_ddp_doctor.facts import Facts
+from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.findings import (
     DevicePeaks,
     Diagnosis,

@@ -333,7 +333,7 @@ class AlphaBeta(msgspec.Struct, frozen=True):
     significant: bool
 
 
-class Traffic(msgspec.Struct, frozen=True):
+class TrafficRow(msgspec.Struct, frozen=True):
     """What the collectives of one kind do in one process group in a step, mean over steps; GB = 1e9 bytes."""
 
     kind: str
@@ -390,7 +390,7 @@ class MeshDimension(msgspec.Struct, frozen=True):
     share: float | None
 
 
-class Mesh(msgspec.Struct, frozen=True):
+class MeshTable(msgspec.Struct, frozen=True):
     """The dimensions of a job and each rank's place in them."""
 
     dimensions: tuple[MeshDimension, ...]
@@ -526,7 +526,7 @@ class MemoryPlace(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class MemoryGrowth(msgspec.Struct, frozen=True):
+class GrowingMemory(msgspec.Struct, frozen=True):
     """Allocated memory that grows from step to step: a leak, if it goes on."""
 
     rank: int
@@ -581,7 +581,7 @@ class Memory(msgspec.Struct, frozen=True):
     phases: tuple[MemoryPhase, ...]
     largest: tuple[MemoryBlock, ...]
     states: ModelStates
-    growth: MemoryGrowth | None
+    growth: GrowingMemory | None
     #: How many times the batch would fit; None where the capacity is not known.
     largest_batch: float | None
     #: Those that save most first.
@@ -794,7 +794,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     host_phases_ms: dict[str, dict[str, float]]
     clock: Clock
     #: By kind and process group, those that transfer longest first; empty where no collective could be matched.
-    communication: tuple[Traffic, ...]
+    communication: tuple[TrafficRow, ...]
     #: None where no log of NCCL lies beside the traces.
     network: Network | None
     findings: tuple[Finding, ...]
@@ -819,7 +819,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     #: None where the user says neither what a step does nor what a GPU costs, and no power was captured.
     rates: Rates | None = None
     #: The dimensions of parallelism; None where no process group and no message shows one.
-    mesh: Mesh | None = None
+    mesh: MeshTable | None = None
     #: Files with settings that this diagnosis was made with, the project's first.
     config: tuple[ConfigUse, ...] = ()
     #: What the job does, as far as its traces show.
@@ -880,10 +880,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the verdict, where the step goes, and a row for each finding."""
-        from tb_ddp_doctor.notebook_html import Part, bar, table
+        from tb_ddp_doctor.notebook_html import BarPart, bar, table
 
         lines = [
-            Part(line.finding or line.kind, line.ms, line.share, _BAR_COLOURS[line.kind])
+            BarPart(line.finding or line.kind, line.ms, line.share, _BAR_COLOURS[line.kind])
             for line in self.account.lines
             if line.share > 0
         ]

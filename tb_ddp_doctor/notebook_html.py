@@ -8,7 +8,7 @@ from html import escape
 import msgspec
 
 
-class Part(msgspec.Struct, frozen=True):
+class BarPart(msgspec.Struct, frozen=True):
     """A part of a bar."""
 
     name: str
@@ -30,7 +30,7 @@ def _cells(tag: str, texts: Sequence[str], style: Sequence[str]) -> str:
     return "".join(f"<{tag}{how and ' '}{how}>{escape(text)}</{tag}>" for text, how in zip(texts, style, strict=True))
 
 
-def bar(parts: Sequence[Part]) -> str:
+def bar(parts: Sequence[BarPart]) -> str:
     """A bar whose parts are as wide as their shares, with their names and times below it and on pointing at them."""
     drawn = "".join(
         f"<span title='{escape(part.name)}: {part.ms:.1f} ms' style='flex:{part.share:.4f} 1 0;"

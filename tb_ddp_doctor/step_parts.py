@@ -36,7 +36,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     ink: str = "on-owner"
 
 
-class Phase(msgspec.Struct, frozen=True, kw_only=True):
+class PhaseLook(msgspec.Struct, frozen=True, kw_only=True):
     """What a training loop is at (`trace.names.Phase`)."""
 
     when: str
@@ -155,32 +155,32 @@ OWNERS: Mapping[str, Owner] = {
 IDLE = tuple(name for name, owner in OWNERS.items() if owner.cpu)
 
 #: By name, in the loop's order.
-PHASES: Mapping[str, Phase] = {
-    "loading": Phase(
+PHASES: Mapping[str, PhaseLook] = {
+    "loading": PhaseLook(
         when="waiting for a batch, or copying it to the GPU",
         when_on_cpu="waiting for a batch",
         within="in data loading",
         colour="input",
     ),
-    "forward": Phase(
+    "forward": PhaseLook(
         when="forward, and the GPU work it launched",
         when_on_cpu="forward",
         within="in the forward pass",
         colour="compute",
     ),
-    "backward": Phase(
+    "backward": PhaseLook(
         when="backward, and the GPU work it launched, with the collectives of gradients",
         when_on_cpu="backward, with the collectives of gradients",
         within="in the backward pass",
         colour="transfer",
     ),
-    "optimizer": Phase(
+    "optimizer": PhaseLook(
         when="the optimizer's step, and the GPU work it launched",
         when_on_cpu="the optimizer's step",
         within="in the optimizer's step",
         colour="dispatch",
     ),
-    "other": Phase(
+    "other": PhaseLook(
         when="outside forward/backward/optimizer, in the training loop",
         within="outside forward/backward/optimizer, in the training loop",
         colour="alloc",

@@ -12,7 +12,7 @@ from examples import EXAMPLES, Example
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.discover.runs import discover
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import run

@@ -102,11 +102,11 @@ def test_a_capture_beside_steps_that_another_profiler_marks_is_whole(jobs: tuple
 def test_a_trace_that_torch_did_not_write_is_a_full_disk(tmp_path: Path) -> None:
     """Torch says nothing of it, and leaves no file or half of one."""
     pytest.importorskip("torch")
-    from tb_ddp_doctor.capture.recorder import Recorder
+    from tb_ddp_doctor.capture.recorder import WindowRecorder
 
     trace = tmp_path / "step_10" / "trace.json"
     for written in (None, '{"traceEvents": [', '{"traceEvents": []}'):
-        recorder = Recorder(CaptureWindow(10, 3), {}, None, {})
+        recorder = WindowRecorder(CaptureWindow(10, 3), {}, None, {})
         recorder._profile = SimpleNamespace(  # type: ignore[assignment]
             export_chrome_trace=lambda path, text=written: None if text is None else Path(path).write_text(text)
         )

@@ -19,7 +19,7 @@ from traces import in_row, ranks, write
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.engine import RunError
 from tb_ddp_doctor.plugin import examination, examiners
-from tb_ddp_doctor.plugin.asking import Question, Source
+from tb_ddp_doctor.plugin.asking import RunFiles, RunQuestion
 from tb_ddp_doctor.plugin.examination import Examination
 from tb_ddp_doctor.plugin.examiners import Examiners
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
@@ -36,11 +36,11 @@ def silent(*_: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Source]:
+def sources(tmp_path_factory: pytest.TempPathFactory) -> list[RunFiles]:
     logs = tmp_path_factory.mktemp("logs")
     for name in ("a", "b"):
         write(logs / name, TRACES)
-    return [Source(number, run) for number, run in enumerate(discover(logs))]
+    return [RunFiles(number, run) for number, run in enumerate(discover(logs))]
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def many() -> Iterator[Examiners]:
         member.process.end()
 
 
-def asked(source: Source, route: str = "detail", *others: Source, **parameters: str) -> Question:
-    return Question(route, source, parameters or {"of": "operators"}, others)
+def asked(source: RunFiles, route: str = "detail", *others: RunFiles, **parameters: str) -> RunQuestion:
+    return RunQuestion(route, source, parameters or {"of": "operators"}, others)
 
 
 def test_a_run_made_to_be_joined_for_long_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_a_question_that_takes_too_long_is_a_sentence(tmp_path: Path, monkeypatc
     assert get("/detail", run="job", of="operators").status_code == 200
 
 
-def test_a_run_is_asked_about_where_it_was_diagnosed(many: Examiners, sources: list[Source]) -> None:
+def test_a_run_is_asked_about_where_it_was_diagnosed(many: Examiners, sources: list[RunFiles]) -> None:
     for source in sources:
         shown = many.show(source, silent)
         assert (
@@ -102,7 +102,7 @@ def test_a_run_is_asked_about_where_it_was_diagnosed(many: Examiners, sources: l
     assert len(many._members) == 1
 
 
-def test_while_a_run_is_diagnosed_others_are_asked_about(many: Examiners, sources: list[Source]) -> None:
+def test_while_a_run_is_diagnosed_others_are_asked_about(many: Examiners, sources: list[RunFiles]) -> None:
     many.show(sources[0], silent)
     with many._member({7}, shows=True) as busy:
         assert many.reply(asked(sources[0])).code == 200
@@ -110,7 +110,7 @@ def test_while_a_run_is_diagnosed_others_are_asked_about(many: Examiners, source
     assert busy in many._members
 
 
-def test_a_process_that_died_is_replaced(many: Examiners, sources: list[Source]) -> None:
+def test_a_process_that_died_is_replaced(many: Examiners, sources: list[RunFiles]) -> None:
     many.show(sources[0], silent)
     before = many.reply(asked(sources[0]))
     (member,) = many._members
@@ -121,23 +121,23 @@ def test_a_process_that_died_is_replaced(many: Examiners, sources: list[Source])
     assert many.reply(asked(sources[0])) == before
 
 
-def test_two_runs_are_compared(many: Examiners, sources: list[Source]) -> None:
+def test_two_runs_are_compared(many: Examiners, sources: list[RunFiles]) -> None:
     compared = json.loads(many.reply(asked(sources[0], "compare", sources[1])).content)
     assert [run["name"] for run in compared["comparison"]["runs"]] == ["a", "b"]
 
 
-def test_a_run_that_is_gone_is_a_sentence(many: Examiners, sources: list[Source], tmp_path: Path) -> None:
+def test_a_run_that_is_gone_is_a_sentence(many: Examiners, sources: list[RunFiles], tmp_path: Path) -> None:
     folder = write(tmp_path / "gone", TRACES)
     (run,) = discover(tmp_path)
     for path in folder.iterdir():
         os.unlink(path)
-    shown = many.show(Source(99, run), silent)
+    shown = many.show(RunFiles(99, run), silent)
     assert shown.error and "no trace of this run has a complete step" in shown.error
-    reply = many.reply(asked(Source(99, run)))
+    reply = many.reply(asked(RunFiles(99, run)))
     assert (reply.code, json.loads(reply.content)["error"][:24]) == (409, "gone could not be read: ")
 
 
-def test_what_was_found_of_the_last_runs_is_kept(monkeypatch: pytest.MonkeyPatch, sources: list[Source]) -> None:
+def test_what_was_found_of_the_last_runs_is_kept(monkeypatch: pytest.MonkeyPatch, sources: list[RunFiles]) -> None:
     """Of 400 runs it took 481 MB, for as long as TensorBoard ran."""
     monkeypatch.setattr(examination, "_MOST_RESULTS", 1)
     found = Examination()
@@ -147,7 +147,7 @@ def test_what_was_found_of_the_last_runs_is_kept(monkeypatch: pytest.MonkeyPatch
         assert found.reply(asked(source)).code == 200
 
 
-def test_of_much_memory_only_the_last_run_is_kept(monkeypatch: pytest.MonkeyPatch, sources: list[Source]) -> None:
+def test_of_much_memory_only_the_last_run_is_kept(monkeypatch: pytest.MonkeyPatch, sources: list[RunFiles]) -> None:
     monkeypatch.setattr(examination, "_MOST_BYTES", 1 << 60)
     found = Examination()
     for source in sources:
@@ -158,7 +158,7 @@ def test_of_much_memory_only_the_last_run_is_kept(monkeypatch: pytest.MonkeyPatc
     assert [*found._results] == [sources[0].number]
 
 
-def test_a_run_is_not_diagnosed_again_for_a_question(sources: list[Source]) -> None:
+def test_a_run_is_not_diagnosed_again_for_a_question(sources: list[RunFiles]) -> None:
     diagnosed: list[str] = []
 
     def diagnose(run: Any, *_: object) -> Any:
@@ -175,13 +175,13 @@ def test_a_run_is_not_diagnosed_again_for_a_question(sources: list[Source]) -> N
     assert diagnosed == ["a", "b"]
 
 
-def test_a_scheduler_that_is_none_is_a_sentence(sources: list[Source]) -> None:
+def test_a_scheduler_that_is_none_is_a_sentence(sources: list[RunFiles]) -> None:
     found = Examination("nowhere")
     assert (found.show(sources[0]).error or "").startswith("--scheduler takes the address")
     assert found.reply(asked(sources[0])).code == 409
 
 
-def test_joining_is_said_once_all_is_read(sources: list[Source]) -> None:
+def test_joining_is_said_once_all_is_read(sources: list[RunFiles]) -> None:
     said: list[str] = []
     Examination().show(sources[0], lambda *_: said.append("read"), lambda: said.append("joining"))
     assert said[-1] == "joining" and said.count("joining") == 1

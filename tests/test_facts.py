@@ -6,9 +6,9 @@ import pytest
 from traces import MS, job, ranks
 
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.arrivals import Arrivals
 from tb_ddp_doctor.facts.evidence_locator import Places
-from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.host import Loaders
 from tb_ddp_doctor.facts.transfers import Transfers
 from tb_ddp_doctor.rules.support.asked_facts import FACTS

@@ -13,7 +13,7 @@ from test_modules import of_run, with_mlp_until
 from traces import write
 
 from tb_ddp_doctor.cli import main
-from tb_ddp_doctor.report.flame import Stack, collapsed, pprof
+from tb_ddp_doctor.report.flame import PartTime, collapsed, pprof
 
 _TYPES = {"u": descriptor_pb2.FieldDescriptorProto.TYPE_UINT64, "i": descriptor_pb2.FieldDescriptorProto.TYPE_INT64}
 #: The part of profile.proto that is written, by message: name, number, type (or message) and whether it repeats.
@@ -34,7 +34,7 @@ _PROTO = {
 }
 
 
-def decoded(data: bytes) -> list[Stack]:
+def decoded(data: bytes) -> list[PartTime]:
     """The stacks that protobuf's own decoder reads."""
     file = descriptor_pb2.FileDescriptorProto(name="profile.proto", package="perftools", syntax="proto3")
     for name, fields in _PROTO.items():
@@ -59,7 +59,7 @@ def decoded(data: bytes) -> list[Stack]:
     functions = {one.id: text[one.name] for one in profile.function}
     places = {one.id: functions[one.line[0].function_id] for one in profile.location}
     return [
-        Stack(tuple(places[at] for at in reversed(one.location_id)), one.label[0].num, one.value[0])
+        PartTime(tuple(places[at] for at in reversed(one.location_id)), one.label[0].num, one.value[0])
         for one in profile.sample
     ]
 
@@ -67,7 +67,7 @@ def decoded(data: bytes) -> list[Stack]:
 @given(
     st.lists(
         st.builds(
-            Stack,
+            PartTime,
             st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=4).map(tuple),
             st.integers(0, 1 << 20),
             st.integers(0, 1 << 62),
@@ -75,12 +75,12 @@ def decoded(data: bytes) -> list[Stack]:
         max_size=8,
     )
 )
-def test_protobuf_reads_the_stacks_that_were_written(found: list[Stack]) -> None:
+def test_protobuf_reads_the_stacks_that_were_written(found: list[PartTime]) -> None:
     assert decoded(pprof(found)) == found
 
 
 def test_collapsed_stacks_have_a_line_each_whatever_modules_are_called() -> None:
-    found = [Stack(("job", "a;b\n", "forward"), 0, 12), Stack(("job", "c", "backward"), 1, 5)]
+    found = [PartTime(("job", "a;b\n", "forward"), 0, 12), PartTime(("job", "c", "backward"), 1, 5)]
     assert collapsed(found).decode() == "job;rank 0;a_b_;forward 12\njob;rank 1;c;backward 5\n"
     assert collapsed(found[:1]).decode() == "job;a_b_;forward 12\n"
 
@@ -91,7 +91,7 @@ def test_times_of_a_rank_sum_to_its_step(tmp_path: Path) -> None:
     assert main(["diagnose", job, "--pprof", str(profile), "--collapsed", str(text), "--rank", "1"]) == 0
     found = decoded(profile.read_bytes())
     assert sum(one.ns for one in found) == sum(int(line.rpartition(" ")[2]) for line in text.read_text().splitlines())
-    assert Stack(("job", "layers", "layers.0", "layers.0.mlp", "forward"), 1, 4_000_000) in found
+    assert PartTime(("job", "layers", "layers.0", "layers.0.mlp", "forward"), 1, 4_000_000) in found
     assert "job;layers;layers.0;layers.0.mlp;forward 4000000\n" in text.read_text()
 
 

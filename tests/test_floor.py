@@ -14,7 +14,7 @@ from traces import job, ranks
 
 from tb_ddp_doctor import api, engine
 from tb_ddp_doctor.account import floor
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.roofline import roofline
 from tb_ddp_doctor.findings import Account, Diagnosis, FloorKind
 

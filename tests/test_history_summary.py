@@ -17,7 +17,7 @@ from tb_ddp_doctor.history import blocks
 from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.levels import levels
 from tb_ddp_doctor.history.rare import of_period, period
-from tb_ddp_doctor.history.read import Phase, RankHistory, Stretch, history_files, read_history
+from tb_ddp_doctor.history.read import MarkedTime, RankHistory, Stretch, history_files, read_history
 from tb_ddp_doctor.history.summary import Summary, summarise
 
 START_NS = 1_790_000_000 * 10**9
@@ -116,7 +116,7 @@ def test_restarts_phases_and_steps_trained_again_are_accounted() -> None:
     column = np.full(1000, 1_000_000, dtype=np.uint32)
     ended_ns = START_NS + 1000 * 10**9
     first = history(0, "a", Stretch(0, START_NS, column, None))
-    first.phases.append(Phase(START_NS + 10 * 10**9, START_NS + 10 * 10**9 + 10**8, "checkpoint"))
+    first.phases.append(MarkedTime(START_NS + 10 * 10**9, START_NS + 10 * 10**9 + 10**8, "checkpoint"))
     again = history(0, "b", Stretch(900, ended_ns + 60 * 10**9, column, None))
     found = summary([again, first])
     assert (found.restarts, found.trained_again, found.nodes) == (1, 100, 1)

@@ -1,8 +1,9 @@
-"""How modules import each other, and how large functions are; the layers are a contract in pyproject.toml."""
+"""How modules import each other, how large functions are, and what classes are named; the layers are a contract."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -33,6 +34,8 @@ LARGER = {
     "rules/slow_step.py check",
     "rules/straggler.py check",
 }
+#: Frameworks look for a callback by this name, each in its own module of `capture`.
+SAME_NAME = {"DoctorCallback"}
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -106,3 +109,23 @@ def test_a_large_function_is_seen() -> None:
     assert larger("def f():\n" + "    x = 1\n" * 61) == ["f"]
     assert larger("def f():\n    " + " = ".join(f"x{i}" for i in range(26)) + " = 0\n") == ["f"]
     assert larger('def f():\n    """' + "\n" * 80 + '"""\n') == []
+
+
+def classes(source: str) -> set[str]:
+    """The public classes of a module, without those that extend a class of their own name."""
+    return {
+        node.name
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef)
+        and not node.name.startswith("_")
+        and not any(isinstance(base, ast.Attribute) and base.attr == node.name for base in node.bases)
+    }
+
+
+def test_the_name_of_a_class_stands_for_one_thing() -> None:
+    named = Counter(name for path in PACKAGE.rglob("*.py") for name in classes(path.read_text(encoding="utf-8")))
+    assert {name for name, times in named.items() if times > 1} == SAME_NAME
+
+
+def test_a_class_that_adds_to_one_of_its_name_is_the_same_thing() -> None:
+    assert classes("class Report(findings.Report): ...\nclass Run: ...\nclass _Own: ...\n") == {"Run"}

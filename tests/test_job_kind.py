@@ -8,11 +8,11 @@ from traces import draw, job, ranks
 
 from tb_ddp_doctor import engine, wording
 from tb_ddp_doctor.digest.build import digest
-from tb_ddp_doctor.facts.roles import of_roles
 from tb_ddp_doctor.findings import JobKind
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.rl_roles import of_roles
 from tb_ddp_doctor.replay.comparable import comparable
 from tb_ddp_doctor.trace import program_names
 from tb_ddp_doctor.trace.program_names import Iteration, Role

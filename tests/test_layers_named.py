@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from traces import MS, job, ranks
 
-from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.modules import ModuleTree, Part, module_tree
+from tb_ddp_doctor.facts import Facts
+from tb_ddp_doctor.facts.modules import ModulePart, ModuleTree, module_tree
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import run
 from tb_ddp_doctor.rules.support.layers import behind, where
@@ -29,13 +29,13 @@ NAMES = ("layers", "layers.0", "layers.0.mlp", "layers.1", "layers.2", "head")
 
 
 def tree(
-    *own: Mapping[str, float], part: Part = Part.BACKWARD, guessed: int = 0, names: tuple[str, ...] = NAMES
+    *own: Mapping[str, float], part: ModulePart = ModulePart.BACKWARD, guessed: int = 0, names: tuple[str, ...] = NAMES
 ) -> ModuleTree:
     """Modules with each rank's own times, ms."""
     path = ("", *names)
     parent = np.array([-1, *(path.index(name.rpartition(".")[0]) for name in names)])
     level = np.array([0, *(name.count(".") + 1 for name in names)])
-    times = np.zeros((len(own), len(path), len(Part)))
+    times = np.zeros((len(own), len(path), len(ModulePart)))
     for rank, of in enumerate(own):
         for name, time in of.items():
             times[rank, path.index(name), part] = time * MS
@@ -112,7 +112,7 @@ def test_communication_that_is_exposed_is_said_to_be_launched_in_a_module() -> N
               nccl           [ar@40..............................]
     """
     facts = Facts(job(ranks(drawn, drawn, steps=3)))
-    known = facts.replaced(module_tree, tree({"head": 30}, {"head": 30}, part=Part.COMMUNICATION))
+    known = facts.replaced(module_tree, tree({"head": 30}, {"head": 30}, part=ModulePart.COMMUNICATION))
     _, found = run(CATALOGUE["communication-bound"], known)
     assert found
     assert "Of all communication with nothing beside it, 100 % is in head." in found.faults[0].why

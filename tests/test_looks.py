@@ -9,8 +9,8 @@ import numpy as np
 
 from tb_ddp_doctor.account import looks
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.replayed import whatif
+from tb_ddp_doctor.facts import Facts
+from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Found, Result, Rule

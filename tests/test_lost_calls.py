@@ -8,8 +8,8 @@ import pytest
 from traces import finding, in_row, job, ranks
 
 from tb_ddp_doctor import engine
-from tb_ddp_doctor.facts.lost_calls import lost_calls_ns
 from tb_ddp_doctor.findings import Diagnosis
+from tb_ddp_doctor.job.lost_calls import lost_calls_ns
 
 #: Layers of compute, each with an AllReduce after it: with one of 12 lost, a rank's record still counts as complete.
 LAYERS, COMPUTE, TRANSFER, PAUSE = 12, 40, 8, 60

@@ -27,7 +27,7 @@ from tb_ddp_doctor.findings import Workload
 from tb_ddp_doctor.mcp_tools import answers
 from tb_ddp_doctor.mcp_tools.paging import MOST_CHARACTERS, page
 from tb_ddp_doctor.mcp_tools.roots import OutsideError, Roots
-from tb_ddp_doctor.mcp_tools.runs import Runs
+from tb_ddp_doctor.mcp_tools.runs import RunsOfRoots
 from tb_ddp_doctor.mcp_tools.server import INSTRUCTIONS, NAMES, Tool, server
 from tb_ddp_doctor.mcp_tools.toolbox import Toolbox
 from tb_ddp_doctor.mcp_tools.wrapping import MOST_LETTERS, data, listed, numbers_of
@@ -49,7 +49,7 @@ DRAWN = ranks(OTHER_RANK, SLOW_RANK, OTHER_RANK)
 
 
 def toolbox(*directories: Path) -> Toolbox:
-    return Toolbox(Runs(Roots([str(one) for one in directories]), Cache(None), Workload()), "http://board:1/")
+    return Toolbox(RunsOfRoots(Roots([str(one) for one in directories]), Cache(None), Workload()), "http://board:1/")
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.memory import POINTS, memory
-from tb_ddp_doctor.digest.model import Memory, Steps
+from tb_ddp_doctor.digest.model import AllocatorMemory, Steps
 from tb_ddp_doctor.digest.phases import host_phases
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.trace.columns import MEMORY_TYPES
 from tb_ddp_doctor.trace.model import MemoryEvents, RankTrace
 
 
-def of(text: str) -> Memory:
+def of(text: str) -> AllocatorMemory:
     return digests(text)[0].memory
 
 
@@ -126,7 +126,7 @@ def test_numbers_that_no_allocator_has_break_nothing() -> None:
     assert digest(replace(trace, memory=events)).memory.peak_allocated[0] == huge
 
 
-def of_events(trace: RankTrace, events: MemoryEvents, steps: Steps) -> Memory:
+def of_events(trace: RankTrace, events: MemoryEvents, steps: Steps) -> AllocatorMemory:
     """The memory of device 0 of a trace with these events instead of its own."""
     host = HostCalls.of(replace(trace, memory=events))
     device = DeviceEvents.of(host, 0, DeviceRows.of(trace.events))

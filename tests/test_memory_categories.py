@@ -11,7 +11,7 @@ from traces import GB, digests, read
 
 from tb_ddp_doctor.digest.allocator import BEFORE, AllocatorEvents, blocks
 from tb_ddp_doctor.digest.build import digest
-from tb_ddp_doctor.digest.model import Memory, MemoryCategory, StateBytes
+from tb_ddp_doctor.digest.model import AllocatorMemory, MemoryCategory, StateBytes
 from tb_ddp_doctor.digest.model_states import persistent
 from tb_ddp_doctor.trace.names import Phase
 
@@ -24,7 +24,7 @@ _TRAINS = """
           memory  """  # noqa: E501
 
 
-def of(memory: str) -> Memory:
+def of(memory: str) -> AllocatorMemory:
     """The memory of that rank."""
     return digests(_TRAINS + memory)[0].memory
 
@@ -130,7 +130,7 @@ def test_the_sums_hold_whatever_the_events_say(rows: list[tuple[int, int, int, i
 
 
 def test_what_an_all_gather_fills_is_a_communication_buffer() -> None:
-    def gathers(elements: int) -> Memory:
+    def gathers(elements: int) -> AllocatorMemory:
         return digests(f"""
             rank0 step     |1                                                              |2
                   host     [fwd................]                    [update..........]     [fwd.....]

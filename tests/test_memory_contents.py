@@ -8,7 +8,7 @@ import pytest
 from traces import GB, job, ranks, write
 
 from tb_ddp_doctor.cli import main
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.memory import memory
 from tb_ddp_doctor.findings import Memory, MemorySaving
 

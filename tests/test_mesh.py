@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from traces import digests
 
 from tb_ddp_doctor import engine
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.frame import frame as frame_of
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job

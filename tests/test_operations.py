@@ -9,7 +9,7 @@ from traces import MS, digests, job
 
 from tb_ddp_doctor.digest import operators as module
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.facts.operators import operators
+from tb_ddp_doctor.job.operator_times import operators
 
 NESTED = """
     rank0 step   |1                            |2

@@ -10,7 +10,7 @@ import pytest
 from traces import job, ranks
 
 from tb_ddp_doctor.calibration.model import Calibration, Measure
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.peaks import DEVICES, given, parsed, peak, roofs, speedup
 from tb_ddp_doctor.facts.roofline import roofline
 from tb_ddp_doctor.findings import DevicePeaks

@@ -8,7 +8,7 @@ import traces
 from msgspec.structs import replace
 
 from tb_ddp_doctor.calibration.model import Calibration, Point, curve
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.planning.answer import OVERVIEW, answer, recorded_buckets, unanswerable
 from tb_ddp_doctor.planning.costs.interference import slowdown
 from tb_ddp_doctor.planning.costs.messages import messages

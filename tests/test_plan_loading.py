@@ -7,7 +7,7 @@ import traces
 from msgspec.structs import replace
 
 from tb_ddp_doctor.evidence.model import Loading, RankEvidence
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.record import PlanRecord

@@ -6,7 +6,7 @@ import pytest
 import traces
 
 from tb_ddp_doctor.calibration.model import Calibration, Point, curve
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.planning.answer import answer
 from tb_ddp_doctor.planning.costs import collectives
 from tb_ddp_doctor.planning.costs.collectives import MessageLink

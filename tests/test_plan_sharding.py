@@ -12,7 +12,7 @@ import traces
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.calibration.model import Calibration, Point, curve
 from tb_ddp_doctor.discover.runs import only_run
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.planning.layers import repeated_layers
 from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.predict import Planner

@@ -8,7 +8,7 @@ import traces
 
 from tb_ddp_doctor.commands.options import parser
 from tb_ddp_doctor.digest import native
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.planning.answer import CURVES, OVERVIEW, answer
 from tb_ddp_doctor.planning.model import PlanResult, Question
 from tb_ddp_doctor.planning.predict import Planner

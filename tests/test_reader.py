@@ -637,7 +637,7 @@ def test_text_that_is_made_to_be_read_over_and_over_is_read_some_times(
         work += end - at
         return value, end
 
-    def decode_block(block: bytes) -> list[events.Event] | None:
+    def decode_block(block: bytes) -> list[events.RawEvent] | None:
         nonlocal work
         work += len(block)
         return decode_once(block)

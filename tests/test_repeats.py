@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_ddp_doctor.digest.repeats import Repeats, repeats
+from tb_ddp_doctor.digest.repeats import SequenceRepeats, repeats
 
 BLOCK = "norm linear attention linear add norm linear gelu linear add"
 HALVING = "conv bn relu conv bn relu conv bn conv bn add_ relu"
 PLAIN = "conv bn relu conv bn relu conv bn add_ relu"
 
 
-def found(text: str, last: str = "") -> Repeats:
+def found(text: str, last: str = "") -> SequenceRepeats:
     number = {word: at for at, word in enumerate(sorted({*text.split(), *last.split()}))}
     return repeats(np.array([number[word] for word in text.split()], np.int64), {number[word] for word in last.split()})
 

@@ -26,7 +26,7 @@ from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.slices import chrome, columns, cut, files, native, pick
 from tb_ddp_doctor.slices.cut import SliceWindow
-from tb_ddp_doctor.slices.model import RankSlice, Role, Slice, SliceError
+from tb_ddp_doctor.slices.model import LaneRole, RankSlice, Slice, SliceError
 from tb_ddp_doctor.trace import reader
 from tb_ddp_doctor.trace.model import (
     Category,
@@ -102,9 +102,9 @@ def test_a_window_holds_what_touches_it_and_the_launches_of_that(result: engine.
 def test_lanes_are_named_for_what_they_are(result: engine.Result, cache: Cache) -> None:
     first, _ = cut.cut(result, cache, at(result, 0, 70)).ranks
     assert [(lane.role, lane.title) for lane in first.lanes] == [
-        (Role.MAIN, "main thread 1"),
-        (Role.STREAM, "GPU 0 stream 7: compute"),
-        (Role.STREAM, "GPU 0 stream 16: communication"),
+        (LaneRole.MAIN, "main thread 1"),
+        (LaneRole.STREAM, "GPU 0 stream 7: compute"),
+        (LaneRole.STREAM, "GPU 0 stream 16: communication"),
     ]
     assert first.memory.allocated.tolist() == [10**10, 2 * 10**10, 3 * 10**10]
 

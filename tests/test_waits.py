@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from traces import MS, job, ranks
 
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.waits import waits
 
 #: Pairs meet first, then the first and the second ranks of both.

@@ -13,8 +13,8 @@ from traces import finding, job, ranks
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.account.witnesses import Witnesses, contradictions, doubted
 from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.arrivals import arrivals
-from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.findings import Finding, RuleOutcome
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf

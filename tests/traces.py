@@ -56,8 +56,8 @@ from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.replayed import whatif
+from tb_ddp_doctor.facts import Facts
+from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.findings import Evidence, Finding, RuleOutcome
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job

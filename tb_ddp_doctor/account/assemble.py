@@ -16,18 +16,16 @@ from tb_ddp_doctor.account.rates import rates
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.account.verdict import verdict
 from tb_ddp_doctor.account.witnesses import Contradiction, Witnesses, contradictions, doubted
+from tb_ddp_doctor.facts import Facts, MissingFactError, unrecognised
 from tb_ddp_doctor.facts import traffic as measured
-from tb_ddp_doctor.facts import unrecognised
 from tb_ddp_doctor.facts.arrivals import arrivals, stages, traffic
 from tb_ddp_doctor.facts.compute import Utilization, utilization
-from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.frame import frame
 from tb_ddp_doctor.facts.iterations import by_kind
 from tb_ddp_doctor.facts.memory import memory
 from tb_ddp_doctor.facts.pipeline import Pipeline
-from tb_ddp_doctor.facts.replayed import whatif
 from tb_ddp_doctor.facts.roofline import link_excess, roofline
-from tb_ddp_doctor.facts.setting import setting
+from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.findings import (
     OWNERS,
     PHASES,
@@ -37,15 +35,16 @@ from tb_ddp_doctor.findings import (
     FileWarning,
     FloorLine,
     Memory,
-    Mesh,
+    MeshTable,
     PathPiece,
     PathStep,
     RuleOutcome,
-    Traffic,
+    TrafficRow,
     Workload,
 )
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.replay.critical_path import PathOfStep, critical_path
 from tb_ddp_doctor.trace.model import Ints
 
@@ -156,7 +155,7 @@ def encodable(text: str) -> str:
     return _NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def _communication(facts: Facts) -> tuple[Traffic, ...]:
+def _communication(facts: Facts) -> tuple[TrafficRow, ...]:
     """The table of communication; empty if the traces have none, or if measuring it fails, as its rules then do."""
     try:
         table = facts.get(traffic)
@@ -182,7 +181,7 @@ def _utilization(facts: Facts) -> Utilization | None:
         return None
 
 
-def _mesh(facts: Facts) -> Mesh | None:
+def _mesh(facts: Facts) -> MeshTable | None:
     """The dimensions of the job; None where nothing shows them, and where that fails."""
     try:
         found = facts.get(frame).mesh
@@ -255,10 +254,10 @@ def _path_step(part: PathOfStep, job: Job) -> PathStep:
     )
 
 
-def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
+def _traffic(traffic: measured.Traffic, ranks: Ints) -> TrafficRow:
     """A row of the table of communication as users get it: ranks by number, times in ms, rates in GB/s."""
     line = traffic.line
-    return Traffic(
+    return TrafficRow(
         kind=traffic.kind,
         group=encodable(traffic.group),
         parallelism=traffic.parallelism,

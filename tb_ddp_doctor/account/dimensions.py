@@ -10,11 +10,11 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.mesh.mesh import Dimension, Mesh
 
 
-def summary(job: Job, mesh: Mesh, table: Sequence[Traffic]) -> findings.Mesh | None:
+def summary(job: Job, mesh: Mesh, table: Sequence[Traffic]) -> findings.MeshTable | None:
     """The dimensions of a job with what their groups communicate in a step; None where there is no dimension."""
     if not mesh.dimensions:
         return None
-    return findings.Mesh(
+    return findings.MeshTable(
         dimensions=tuple(_dimension(job, dimension, table) for dimension in mesh.dimensions),
         coordinates={
             str(rank): {

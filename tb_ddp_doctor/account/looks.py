@@ -14,10 +14,8 @@ from operator import or_
 import msgspec
 from msgspec.structs import replace
 
-from tb_ddp_doctor.facts import unrecognised
-from tb_ddp_doctor.facts.charged import Charged, charged
-from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.replayed import whatif
+from tb_ddp_doctor.facts import Facts, unrecognised
+from tb_ddp_doctor.facts.without_faults import Charged, charged, whatif
 from tb_ddp_doctor.findings import MOST_UNEXPLAINED, RuleOutcome, Severity
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job

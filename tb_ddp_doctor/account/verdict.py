@@ -8,9 +8,9 @@ from collections.abc import Sequence, Sized
 import msgspec
 
 from tb_ddp_doctor import record_again, wording
-from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Account, Finding, Headline, RuleOutcome, Severity, Unexplained
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.step_parts import IDLE, OWNERS, PHASES
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 #: Weights that follow from times within 0.1 % of the last are settled; from medians they are within three rounds.
 _ROUNDS = 20
@@ -65,17 +66,17 @@ def alpha_beta(size: ArrayLike, time_us: ArrayLike) -> AlphaBetaFit | None:
 def _settled(x: Floats, y: Floats) -> tuple[float, float]:
     """Intercept and slope whose own predictions weigh the errors."""
     weight = 1 / y**2
-    alpha, beta = _weighted(x, y, weight)
+    alpha, beta = weighted(x, y, weight)
     for _ in range(_ROUNDS):
         before = alpha, beta
         weight = 1 / (alpha + beta * x) ** 2
-        alpha, beta = _weighted(x, y, weight)
+        alpha, beta = weighted(x, y, weight)
         if np.allclose(before, (alpha, beta), rtol=_SETTLED, atol=0):
             break
     return alpha, beta
 
 
-def _weighted(x: Floats, y: Floats, weight: Floats) -> tuple[float, float]:
+def weighted(x: Floats, y: Floats, weight: Floats) -> tuple[float, float]:
     """Intercept and slope by weighted least squares, neither negative: one that would be is zero."""
     weight = weight / weight.sum()
     mean_x, mean_y = float(weight @ x), float(weight @ y)

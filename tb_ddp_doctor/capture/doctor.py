@@ -31,7 +31,7 @@ from tb_ddp_doctor.choices import refusal
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.capture.directory import CaptureVerdict
-    from tb_ddp_doctor.capture.recorder import Recorder
+    from tb_ddp_doctor.capture.recorder import WindowRecorder
     from tb_ddp_doctor.capture.watch import Watched
     from tb_ddp_doctor.history.write import StepRecorder
 
@@ -135,7 +135,7 @@ class Doctor:
         self._offered: deque[CaptureWindow | str] = deque()
         self._planned: list[CaptureWindow] = []
         #: Of the window that begins next, or is being recorded.
-        self._recorder: Recorder | None = None
+        self._recorder: WindowRecorder | None = None
         #: It was prepared or passed over, and is not tried again.
         self._tried: CaptureWindow | None = None
         #: Why windows were missed.
@@ -352,7 +352,7 @@ class Doctor:
         if recorder is not None and not recorder.is_recording and step == recorder.window.first:
             self._start(recorder, agent)
 
-    def _record(self, step: int, recorder: Recorder, agent: Agent) -> None:
+    def _record(self, step: int, recorder: WindowRecorder, agent: Agent) -> None:
         window = recorder.window
         if window.first < step <= window.last:
             recorder.next_step(step)
@@ -363,7 +363,7 @@ class Doctor:
         else:
             self._drop(f"step {step} came instead")
 
-    def _save(self, recorder: Recorder, agent: Agent) -> None:
+    def _save(self, recorder: WindowRecorder, agent: Agent) -> None:
         window = recorder.window
         trace = self._scratch / f"step_{window.first}_{self._rewinds}" / "trace.json"
         try:
@@ -391,14 +391,14 @@ class Doctor:
         return min(windows, key=lambda window: window.first, default=None)
 
     def _prepare(self, window: CaptureWindow, agent: Agent) -> None:
-        from tb_ddp_doctor.capture.recorder import BusyError, Recorder
+        from tb_ddp_doctor.capture.recorder import BusyError, WindowRecorder
 
         self._tried = window
         self._planned = [other for other in self._planned if other != window]
         if not agent.has_room():
             self._say_missing(window, "traces of earlier captures still wait to be digested")
             return
-        recorder = Recorder(window, self._who, self._watched, self._told)
+        recorder = WindowRecorder(window, self._who, self._watched, self._told)
         try:
             recorder.prepare()
         except BusyError as error:
@@ -406,7 +406,7 @@ class Doctor:
         else:
             self._recorder = recorder
 
-    def _start(self, recorder: Recorder, agent: Agent) -> None:
+    def _start(self, recorder: WindowRecorder, agent: Agent) -> None:
         from tb_ddp_doctor.capture.recorder import BusyError
 
         try:
@@ -425,7 +425,7 @@ class Doctor:
             self._said.add(reason)
             _log.warning("ddp-doctor: rank %d is missing from the capture of %s: %s.", self._rank, window, reason)
 
-    def _is_of_this_thread(self, recorder: Recorder) -> bool:
+    def _is_of_this_thread(self, recorder: WindowRecorder) -> bool:
         """Whether torch's profiler may be used here: it records, and ends, on the thread that began."""
         return not recorder.is_recording or threading.get_ident() == self._thread
 

@@ -28,7 +28,7 @@ class BusyError(Exception):
     """Another profiler runs."""
 
 
-class Recorder:
+class WindowRecorder:
     """Records the steps of one window: `prepare`, `start`, `next_step` for each further one, `stop`, `save`."""
 
     def __init__(

@@ -121,7 +121,7 @@ def _write_junit(
 
 def _write_stacks(results: Sequence[engine.Result], options: argparse.Namespace, errors: Console) -> bool:
     """Write the times of modules for other viewers; whether there are any."""
-    from tb_ddp_doctor.facts.facts import MissingFactError
+    from tb_ddp_doctor.facts import MissingFactError
     from tb_ddp_doctor.report import flame
 
     try:

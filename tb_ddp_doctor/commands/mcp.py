@@ -18,12 +18,12 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         complain(errors, "the package mcp is not installed: pip install 'tb-ddp-doctor[mcp]'.")
         return 2
     from tb_ddp_doctor.mcp_tools.roots import Roots
-    from tb_ddp_doctor.mcp_tools.runs import Runs
+    from tb_ddp_doctor.mcp_tools.runs import RunsOfRoots
     from tb_ddp_doctor.mcp_tools.server import serve_http, serve_stdio, server
     from tb_ddp_doctor.mcp_tools.toolbox import Toolbox
 
     workload = Workload(gpu_hour=options.gpu_hour)
-    toolbox = Toolbox(Runs(Roots(options.logdirs), cache_of(options), workload), options.tensorboard)
+    toolbox = Toolbox(RunsOfRoots(Roots(options.logdirs), cache_of(options), workload), options.tensorboard)
     try:
         if options.http is None:
             serve_stdio(server(toolbox))

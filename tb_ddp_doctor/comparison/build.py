@@ -9,7 +9,7 @@ import msgspec
 
 from tb_ddp_doctor.account.assemble import encodable
 from tb_ddp_doctor.comparison import explain, named
-from tb_ddp_doctor.comparison.model import Change, Compared, Comparison, Fate, FindingChange
+from tb_ddp_doctor.comparison.model import Compared, ComparedAmount, Comparison, Fate, FindingChange
 from tb_ddp_doctor.comparison.roofs import roofs
 from tb_ddp_doctor.comparison.significance import TELLING, differs, step_time
 from tb_ddp_doctor.engine import Result
@@ -22,14 +22,15 @@ def compare(before: Result, after: Result) -> Comparison:
     """Compare two diagnosed runs."""
     step = step_time(before.job.budget.window_ns, after.job.budget.window_ns)
     owners = tuple(
-        Change(owner, _mean_ms(before.job.budget.of(owner)), _mean_ms(after.job.budget.of(owner))) for owner in OWNERS
+        ComparedAmount(owner, _mean_ms(before.job.budget.of(owner)), _mean_ms(after.job.budget.of(owner)))
+        for owner in OWNERS
     )
     copied = [result.job.work(lambda work: work.copies) for result in (before, after)]
-    copies = Change("copies", *(_mean_ms(of.pageable_ns) + _mean_ms(of.pinned_ns) for of in copied))
-    exposed = Change(
+    copies = ComparedAmount("copies", *(_mean_ms(of.pageable_ns) + _mean_ms(of.pinned_ns) for of in copied))
+    exposed = ComparedAmount(
         "exposed copies", *(_mean_ms(of.pageable_exposed_ns) + _mean_ms(of.pinned_exposed_ns) for of in copied)
     )
-    blocking = Change("blocking copies", *(_mean_ms(of.pageable_blocked_ns) for of in copied))
+    blocking = ComparedAmount("blocking copies", *(_mean_ms(of.pageable_blocked_ns) for of in copied))
     runs = _compared(before), _compared(after)
     found = Comparison(
         before=runs[0].name,
@@ -137,6 +138,6 @@ def _transfers(result: Result) -> dict[str, float]:
     return taken
 
 
-def _by_name(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Change, ...]:
-    changes = [Change(name, before.get(name, 0.0), after.get(name, 0.0)) for name in {*before, *after}]
+def _by_name(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[ComparedAmount, ...]:
+    changes = [ComparedAmount(name, before.get(name, 0.0), after.get(name, 0.0)) for name in {*before, *after}]
     return tuple(sorted(changes, key=lambda change: (-abs(change.change_ms), change.name)))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.account.assemble import encodable
-from tb_ddp_doctor.comparison.model import Change, Comparison, FindingChange, StepTime
+from tb_ddp_doctor.comparison.model import ComparedAmount, Comparison, FindingChange, StepTime
 from tb_ddp_doctor.comparison.significance import TELLING
 from tb_ddp_doctor.digest.operators import STEP
 from tb_ddp_doctor.engine import Result
@@ -86,7 +86,7 @@ def story(found: Comparison, certain: Collection[str], loaders: tuple[str, str])
         yield step.doubt
 
 
-def _owner(owner: Change, step: StepTime) -> str:
+def _owner(owner: ComparedAmount, step: StepTime) -> str:
     went = "fell" if owner.change_ms < 0 else "rose"
     change = step.after_ms - step.before_ms
     # Owners sum to the step, so that their changes sum to its change.
@@ -136,7 +136,7 @@ def _slower(found: Comparison, least_ms: float) -> Iterator[str]:
     yield f"Slower against their attainable speed, which takes {lost} a step: {told}."
 
 
-def _copies(taken: Change, exposed: Change, blocking: Change) -> Iterator[str]:
+def _copies(taken: ComparedAmount, exposed: ComparedAmount, blocking: ComparedAmount) -> Iterator[str]:
     if min(taken.before_ms, taken.after_ms) < _COPIES_MS:
         return
     if max(blocking.before_ms, blocking.after_ms) >= _COPIES_MS and min(blocking.before_ms, blocking.after_ms) == 0:

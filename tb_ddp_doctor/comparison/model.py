@@ -31,7 +31,7 @@ class Compared(msgspec.Struct, frozen=True):
     device: str
 
 
-class Change(msgspec.Struct, frozen=True):
+class ComparedAmount(msgspec.Struct, frozen=True):
     """One amount in both runs, mean over ranks and steps, ms."""
 
     name: str
@@ -129,14 +129,14 @@ class Comparison(msgspec.Struct, frozen=True):
     headline: str
     story: tuple[str, ...]
     step: StepTime
-    owners: tuple[Change, ...]
+    owners: tuple[ComparedAmount, ...]
     #: Copies between host and device; the part of them that nothing hides; the host's time in those that block it.
-    copies: Change
-    exposed_copies: Change
-    blocking_copies: Change
+    copies: ComparedAmount
+    exposed_copies: ComparedAmount
+    blocking_copies: ComparedAmount
     findings: tuple[FindingChange, ...]
     #: By kind of collective: what its transfers take, hidden or not, without the waiting.
-    communication: tuple[Change, ...]
+    communication: tuple[ComparedAmount, ...]
     #: The 96 that changed most, and the sum of the others.
     kernels: tuple[KernelChange, ...]
     operators: tuple[OperatorChange, ...]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.account.assemble import encodable
 from tb_ddp_doctor.comparison.model import KernelChange, OperatorChange
 from tb_ddp_doctor.digest.operators import MOST
-from tb_ddp_doctor.facts.operators import operators as operators_of
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.operator_times import operators as operators_of
 from tb_ddp_doctor.trace import names
 
 #: By name, its amounts, of which the last is a count.

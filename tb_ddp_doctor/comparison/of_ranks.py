@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tb_ddp_doctor.comparison.model import Change
+from tb_ddp_doctor.comparison.model import ComparedAmount
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.step_parts import OWNERS as PARTS
@@ -18,7 +18,7 @@ _LEAST_SHARE = 0.01
 _MOST = 3
 
 
-def changes_of(before: Result, after: Result, numbers: Sequence[int]) -> tuple[Change, ...]:
+def changes_of(before: Result, after: Result, numbers: Sequence[int]) -> tuple[ComparedAmount, ...]:
     """The owners of some ranks' steps, mean over those that both runs have; largest change first."""
     both = np.intersect1d(np.intersect1d(before.job.ranks, after.job.ranks), np.array(numbers, dtype=np.int64))
     if not len(both):
@@ -29,7 +29,7 @@ def changes_of(before: Result, after: Result, numbers: Sequence[int]) -> tuple[C
             float(result.job.budget.of(owner)[np.isin(result.job.ranks, both)].mean()) / 1e6
             for result in (before, after)
         ]
-        found.append(Change(owner, *means))
+        found.append(ComparedAmount(owner, *means))
     return tuple(sorted(found, key=lambda change: -abs(change.change_ms)))
 
 

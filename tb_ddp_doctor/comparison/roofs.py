@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tb_ddp_doctor.account.assemble import encodable
 from tb_ddp_doctor.comparison.model import RoofChange
 from tb_ddp_doctor.digest.model import GpuTime
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.roofline import roofline
 from tb_ddp_doctor.job.model import Job
 

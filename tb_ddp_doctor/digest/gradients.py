@@ -13,7 +13,7 @@ from tb_ddp_doctor.digest.collectives import backward_passes, count_elements
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
-from tb_ddp_doctor.digest.memory_places import Modules
+from tb_ddp_doctor.digest.memory_places import CallsOfModules
 from tb_ddp_doctor.digest.model import Gradients, Steps
 from tb_ddp_doctor.digest.nesting import enclosing
 from tb_ddp_doctor.digest.steps import within
@@ -97,7 +97,7 @@ def _modules(host: HostCalls, adds: Ints, words: Vocabulary) -> Indices:
     """The module whose forward used each parameter, "" where stacks are not recorded."""
     if not len(host.trace.frames):
         return np.full(len(adds), words.index(""), np.int32)
-    calls = Modules.of(host)
+    calls = CallsOfModules.of(host)
     node, operator = nodes(host)
     by_start = np.argsort(host.start_ns[node], kind="stable")
     node, operator = node[by_start], operator[by_start]

@@ -50,7 +50,7 @@ class _Launches(msgspec.Struct, frozen=True, eq=False):
         return before + issued - searchsorted(self.done_ns, at_ns, side="right")
 
 
-class HostStalls(msgspec.Struct, frozen=True, eq=False):
+class StalledCalls(msgspec.Struct, frozen=True, eq=False):
     """When calls of the training threads are blocked by what is no work of theirs; disjoint."""
 
     #: The launch queue is full.
@@ -60,7 +60,7 @@ class HostStalls(msgspec.Struct, frozen=True, eq=False):
     profiler: Intervals
 
 
-def host_stalls(host: HostCalls, device: DeviceEvents, device_busy: Intervals) -> HostStalls:
+def host_stalls(host: HostCalls, device: DeviceEvents, device_busy: Intervals) -> StalledCalls:
     """The stalls of a rank's host; `device_busy` is when its device runs anything."""
     overhead = np.flatnonzero(one_of(host.trace.events.category, (Category.OVERHEAD,)))
     calls = host.over(host.is_runtime & host.trains) if len(overhead) else EMPTY
@@ -69,7 +69,7 @@ def host_stalls(host: HostCalls, device: DeviceEvents, device_busy: Intervals) -
     recorded = _over(host, overhead[of_queue]) & calls
     full = _full_queue(host, device, recorded, device_busy)
     by_profiler = recorded | (_over(host, overhead[~of_queue]) & calls) | _recorded_graphs(host, device)
-    return HostStalls(full, by_profiler - full)
+    return StalledCalls(full, by_profiler - full)
 
 
 def _over(host: HostCalls, rows: Ints) -> Intervals:

@@ -14,10 +14,10 @@ from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.memory_categories import PhaseRuns, categories, gradient_blocks
 from tb_ddp_doctor.digest.memory_places import AllocationPlaces, kept, largest, modules
 from tb_ddp_doctor.digest.model import (
+    AllocatorMemory,
     Collectives,
     KeptBlocks,
     LargestBlocks,
-    Memory,
     MemoryCategory,
     ModuleMemory,
     StateBytes,
@@ -38,11 +38,11 @@ POINTS = 256
 _ROUNDED = 512
 
 
-def no_memory(steps: int) -> Memory:
+def no_memory(steps: int) -> AllocatorMemory:
     """Of a trace without what the allocator did."""
     unknown, zero, nothing = np.full(steps, -1, np.int64), np.zeros(steps, np.int64), np.empty(0, np.int64)
     words, kinds, phases = np.empty(0, np.int32), len(MemoryCategory), len(Phase)
-    return Memory(
+    return AllocatorMemory(
         on_host=False,
         peak_allocated=unknown,
         reserved_at_peak=unknown,
@@ -70,7 +70,7 @@ def no_memory(steps: int) -> Memory:
 
 def memory(
     host: HostCalls, device: int, steps: Steps, phases: HostPhases, found: Collectives, words: Vocabulary
-) -> Memory:
+) -> AllocatorMemory:
     """The memory of a device (`ON_CPU`: the CPU's) in each step, by the host's windows: the allocator works when the
     host does.
     """
@@ -98,7 +98,7 @@ def memory(
     turn = step if size > 1 else runs.updates_until(runs.of_event) - 1
     ends = events.allocated[_ends(turn)[: None if size > 1 else -1]]
     change, most = _by_phase(step, runs.event_phase, events, size)
-    return Memory(
+    return AllocatorMemory(
         on_host=device == ON_CPU,
         peak_allocated=np.where(seen, events.allocated[at], -1),
         reserved_at_peak=np.where(seen, events.reserved[at], -1),

@@ -30,7 +30,7 @@ _DEEPEST = 64
 _NUMBER = re.compile(r"_\d+\Z")
 
 
-class Modules(msgspec.Struct, frozen=True, eq=False):
+class CallsOfModules(msgspec.Struct, frozen=True, eq=False):
     """Calls of modules, by thread and start; shape (calls,)."""
 
     #: Index into `trace.strings`.
@@ -42,7 +42,7 @@ class Modules(msgspec.Struct, frozen=True, eq=False):
     parent: Ints
 
     @classmethod
-    def of(cls, host: HostCalls) -> Modules:
+    def of(cls, host: HostCalls) -> CallsOfModules:
         """Those of a rank that last (`trace.model.Frames`)."""
         frames = host.trace.frames
         named = np.array([names.is_module(text) for text in host.trace.strings], np.bool_)
@@ -62,7 +62,7 @@ class AllocationPlaces(msgspec.Struct, frozen=True, eq=False):
     host: HostCalls
     events: AllocatorEvents
     blocks: Blocks
-    modules: Modules
+    modules: CallsOfModules
     #: Which calls say what memory is for.
     tells: Mask
 
@@ -70,7 +70,7 @@ class AllocationPlaces(msgspec.Struct, frozen=True, eq=False):
     def of(cls, host: HostCalls, events: AllocatorEvents, blocks: Blocks) -> AllocationPlaces:
         """Those of some blocks."""
         tells = host.is_operator & ~host.named(names.only_allocates)
-        return cls(host, events, blocks, Modules.of(host), tells)
+        return cls(host, events, blocks, CallsOfModules.of(host), tells)
 
     def ops(self, chosen: Ints) -> list[str]:
         """The op of each chosen block."""

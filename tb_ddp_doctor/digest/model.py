@@ -781,7 +781,7 @@ class StateBytes(msgspec.Struct, frozen=True):
     optimizer_name: str
 
 
-class Memory(msgspec.Struct, frozen=True, eq=False):
+class AllocatorMemory(msgspec.Struct, frozen=True, eq=False):
     """How much of the device's memory the rank's allocator holds, and what for, bytes.
 
     Only traces that were recorded with profile_memory=True tell it: of others, columns of steps are -1 or 0, and those
@@ -1079,7 +1079,7 @@ class RankDigest(msgspec.Struct, frozen=True, eq=False):
     op_stalls: OpStalls
     gap_ops: GapOps
     code: Code
-    memory: Memory
+    memory: AllocatorMemory
     track: Track
     roofline: Roofline
     gradients: Gradients

@@ -18,7 +18,7 @@ from tb_ddp_doctor.digest import owners
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import Intervals, long_gaps
-from tb_ddp_doctor.digest.launch_queue import HostStalls
+from tb_ddp_doctor.digest.launch_queue import StalledCalls
 from tb_ddp_doctor.digest.model import OpStalls, Steps
 from tb_ddp_doctor.digest.steps import step_of
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
@@ -49,7 +49,7 @@ class HostStallTimes(msgspec.Struct, frozen=True, eq=False):
         return Intervals.union(self.start_ns, self.end_ns)
 
 
-def stalls(host: HostCalls, layers: owners.Layers, blocked: HostStalls, updates: Intervals) -> HostStallTimes:
+def stalls(host: HostCalls, layers: owners.Layers, blocked: StalledCalls, updates: Intervals) -> HostStallTimes:
     """The stalls of a rank's host; `updates` is when an optimizer works on the CPU, which is no stall."""
     ops, calls = host.trains & host.is_operator, host.trains & host.is_runtime
     nothing = np.empty(0, np.int64)

@@ -10,7 +10,7 @@ from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.host_updates import HostUpdates
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, different
-from tb_ddp_doctor.digest.launch_queue import HostStalls
+from tb_ddp_doctor.digest.launch_queue import StalledCalls
 from tb_ddp_doctor.digest.model import HostMeetings, Starved, Steps, Track
 from tb_ddp_doctor.digest.owners import LONG_STALL_NS, Layers
 from tb_ddp_doctor.digest.phases import HostPhases
@@ -29,7 +29,7 @@ def rank_track(
     device: DeviceEvents,
     steps: Steps,
     layers: Layers,
-    blocked: HostStalls,
+    blocked: StalledCalls,
     calls: BlockingCalls,
     updates: HostUpdates,
     op_stalls: Intervals,
@@ -86,7 +86,7 @@ def _host_time(
     device: DeviceEvents,
     steps: Steps,
     layers: Layers,
-    blocked: HostStalls,
+    blocked: StalledCalls,
     calls: BlockingCalls,
     updates: HostUpdates,
     op_stalls: Intervals,

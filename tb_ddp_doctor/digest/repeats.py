@@ -41,7 +41,7 @@ _BASE = 0x9E3779B97F4A7C15
 _NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-class Repeats(msgspec.Struct, frozen=True, eq=False):
+class SequenceRepeats(msgspec.Struct, frozen=True, eq=False):
     """The repeats in a sequence, in order; shape (repeats,)."""
 
     #: Index of the first token of each, and of the one after its last.
@@ -54,22 +54,22 @@ class Repeats(msgspec.Struct, frozen=True, eq=False):
         return len(self.first)
 
 
-def repeats(tokens: Ints, last: Collection[int] = ()) -> Repeats:
+def repeats(tokens: Ints, last: Collection[int] = ()) -> SequenceRepeats:
     """The pieces that repeat in a sequence of tokens, none where nothing does.
 
     Where cuts at several places are as good, they are put behind a token of `last`, or else as early as can be.
     """
     if not 2 <= len(tokens) <= MOST_TOKENS:
-        return Repeats(*_NOTHING, 0)
+        return SequenceRepeats(*_NOTHING, 0)
     text = _Text.of(tokens)
     ends = np.isin(tokens, list(last)) if last else np.zeros(len(tokens), np.bool_)
     found = [cut for cuts in _words(text) if (cut := _moved(text, cuts, ends))]
     if not found:
-        return Repeats(*_NOTHING, 0)
+        return SequenceRepeats(*_NOTHING, 0)
     described = [_length(tokens, cut) for cut in found]
     best = min(range(len(found)), key=lambda at: (described[at], found[at].elsewhere, int(found[at].first[0])))
     cut, (kept, same) = found[best], _alike(tokens, found[best])
-    return Repeats(cut.first[kept], cut.end[kept], same)
+    return SequenceRepeats(cut.first[kept], cut.end[kept], same)
 
 
 class _Cut(msgspec.Struct, frozen=True, eq=False):

@@ -31,7 +31,7 @@ from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.frames import own_function
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, different
-from tb_ddp_doctor.digest.launch_queue import HostStalls
+from tb_ddp_doctor.digest.launch_queue import StalledCalls
 from tb_ddp_doctor.digest.model import Blocking, Starved, Steps
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.trace import names
@@ -92,7 +92,7 @@ def starvation(
     device: DeviceEvents,
     steps: Steps,
     layers: owners.Layers,
-    blocked: HostStalls,
+    blocked: StalledCalls,
     calls: BlockingCalls,
     apart: Intervals,
     words: Vocabulary,

@@ -8,14 +8,14 @@ import numpy as np
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import BUFFERS, METRIC, NORM
 from tb_ddp_doctor.evidence.model import RankEvidence
-from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact, needs_matches
+from tb_ddp_doctor.facts import Facts, MissingFactError, fact, needs_matches
 from tb_ddp_doctor.facts.links import Link, links
 from tb_ddp_doctor.facts.pipeline import Pipeline, pipeline
-from tb_ddp_doctor.facts.repeats import Repeats, repeats
+from tb_ddp_doctor.facts.repeated_allreduces import RepeatedAllReduces, repeats
 from tb_ddp_doctor.facts.sharding import Sharding, sharding
 from tb_ddp_doctor.facts.traffic import Traffic, communication
 from tb_ddp_doctor.facts.transfers import Transfers, exposed_alone, transfers
-from tb_ddp_doctor.facts.unused import UnusedSearch, unused_search
+from tb_ddp_doctor.facts.unused_parameters import UnusedSearch, unused_search
 from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
@@ -221,7 +221,7 @@ def _links(facts: Facts) -> tuple[Link, ...]:
 
 
 @fact
-def _repeats(facts: Facts) -> Repeats:
+def _repeats(facts: Facts) -> RepeatedAllReduces:
     return repeats(facts.job)
 
 

@@ -22,10 +22,10 @@ from tb_ddp_doctor.digest.model import (
     RankDigest,
     RedundantWork,
 )
-from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact, needs_device
+from tb_ddp_doctor.facts import Facts, MissingFactError, fact, needs_device
 from tb_ddp_doctor.facts.peaks import given, peak, speedup
-from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 

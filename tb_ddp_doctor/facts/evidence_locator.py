@@ -9,7 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import CodeOf, RankOwner
-from tb_ddp_doctor.facts.facts import Facts, fact
+from tb_ddp_doctor.facts import Facts, fact
 from tb_ddp_doctor.findings import Evidence, Source
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace import names

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.calibration.model import Calibration, bus_factor
-from tb_ddp_doctor.facts.facts import Facts, fact
+from tb_ddp_doctor.facts import Facts, fact
 from tb_ddp_doctor.facts.links import Link
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.trace.model import Floats

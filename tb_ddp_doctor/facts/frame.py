@@ -7,13 +7,12 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.evidence.model import RankEvidence
-from tb_ddp_doctor.facts import unrecognised
-from tb_ddp_doctor.facts.facts import Facts, fact
-from tb_ddp_doctor.facts.lost_calls import lost_calls_ns
-from tb_ddp_doctor.facts.setting import setting
+from tb_ddp_doctor.facts import Facts, fact, unrecognised
 from tb_ddp_doctor.findings import Setting
 from tb_ddp_doctor.job import job_kind
+from tb_ddp_doctor.job.lost_calls import lost_calls_ns
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.mesh.mesh import Mesh, mesh
 from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Ints

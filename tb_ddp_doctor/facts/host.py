@@ -9,7 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner, Starved
 from tb_ddp_doctor.digest.owners import LONG_STALL_NS
-from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact, needs_device
+from tb_ddp_doctor.facts import Facts, MissingFactError, fact, needs_device
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
@@ -83,7 +83,7 @@ class StallInOp(msgspec.Struct, frozen=True):
         return self.end_ns - self.start_ns
 
 
-class OpStalls(msgspec.Struct, frozen=True, eq=False):
+class StallsInOps(msgspec.Struct, frozen=True, eq=False):
     """All of them; empty on CPUs, whose ops are what they compute."""
 
     every: tuple[StallInOp, ...]
@@ -179,7 +179,7 @@ def _loaders(facts: Facts) -> Loaders:
 
 
 @fact
-def _op_stalls(facts: Facts) -> OpStalls:
+def _op_stalls(facts: Facts) -> StallsInOps:
     job = facts.job
     found = []
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
@@ -202,7 +202,7 @@ def _op_stalls(facts: Facts) -> OpStalls:
             for row in range(len(table))
             if int(table.step[row]) in column
         ]
-    return OpStalls(tuple(found))
+    return StallsInOps(tuple(found))
 
 
 @fact

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact
+from tb_ddp_doctor.facts import Facts, MissingFactError, fact
 from tb_ddp_doctor.findings import IterationKind
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job

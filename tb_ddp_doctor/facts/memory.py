@@ -8,23 +8,23 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor import record_again
-from tb_ddp_doctor.digest.model import Memory as Told
+from tb_ddp_doctor.digest.model import AllocatorMemory as Told
 from tb_ddp_doctor.digest.model import MemoryCategory, RankDigest
-from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact, needs_device
+from tb_ddp_doctor.facts import Facts, MissingFactError, fact, needs_device
 from tb_ddp_doctor.facts.memory_savings import savings
-from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.findings import (
     MEMORY,
     PHASES,
+    GrowingMemory,
     Memory,
     MemoryBlock,
-    MemoryGrowth,
     MemoryPhase,
     MemoryPlace,
     MemoryRank,
     ModelStates,
     Source,
 )
+from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
@@ -146,12 +146,12 @@ def _states(seen: Told) -> ModelStates:
     )
 
 
-def _most_growth(told: list[tuple[int, RankDigest]]) -> MemoryGrowth | None:
+def _most_growth(told: list[tuple[int, RankDigest]]) -> GrowingMemory | None:
     grown = [growth for rank, digest in told if (growth := _growth(rank, digest)) is not None]
     return max(grown, key=lambda growth: growth.bytes, default=None)
 
 
-def _growth(rank: int, digest: RankDigest) -> MemoryGrowth | None:
+def _growth(rank: int, digest: RankDigest) -> GrowingMemory | None:
     """How much more a rank has allocated at the end of each step than of the one before, and where it is allocated."""
     ends, kept, text = digest.memory.end_allocated, digest.memory.kept, _texts(digest)
     if len(ends) < _LEAST_STEPS:
@@ -166,7 +166,7 @@ def _growth(rank: int, digest: RankDigest) -> MemoryGrowth | None:
         for i in range(len(kept))
         if 2 * kept.steps[i] >= turns
     ]
-    return MemoryGrowth(rank, round(size), len(added), tuple(places[:_PLACES]))
+    return GrowingMemory(rank, round(size), len(added), tuple(places[:_PLACES]))
 
 
 def largest_batch(peak: MemoryRank, capacity: int | None) -> float | None:

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import MemoryCategory, RankDigest
+from tb_ddp_doctor.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.arrivals import traffic
-from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.sharding import sharding
 from tb_ddp_doctor.findings import MemoryRank, MemorySaving
 from tb_ddp_doctor.job.model import Job

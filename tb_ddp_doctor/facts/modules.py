@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import ModulePaths, ModuleTime, ModuleTimes, RankDigest
 from tb_ddp_doctor.digest.module_paths import GUESSED
-from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact
+from tb_ddp_doctor.facts import Facts, MissingFactError, fact
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 
 
-class Part(IntEnum):
+class ModulePart(IntEnum):
     """What a module's time is spent in."""
 
     #: Compute and copies.
@@ -36,7 +36,7 @@ class Part(IntEnum):
 
 
 #: The parts in which kernels and copies run.
-BUSY = (Part.FORWARD, Part.BACKWARD, Part.RECOMPUTED, Part.OTHER)
+BUSY = (ModulePart.FORWARD, ModulePart.BACKWARD, ModulePart.RECOMPUTED, ModulePart.OTHER)
 
 
 class ModuleTree(msgspec.Struct, frozen=True, eq=False):
@@ -78,7 +78,7 @@ def modules(digests: Sequence[RankDigest]) -> ModuleTree:
     index: dict[tuple[int, str], int] = {(-1, ""): 0}
     places = [_places(digest, index) for digest in digests]
     parent = np.array([around for around, _ in index], np.int64)
-    own = np.zeros((len(digests), len(index), len(Part)))
+    own = np.zeros((len(digests), len(index), len(ModulePart)))
     for rank, (digest, place) in enumerate(zip(digests, places, strict=True)):
         table = digest.modules.times
         np.add.at(own[rank], (place[table.module], _parts(table)), table.total_ns / max(len(digest.steps), 1))
@@ -113,7 +113,7 @@ def _places(digest: RankDigest, index: dict[tuple[int, str], int]) -> Ints:
 
 
 def _parts(table: ModuleTimes) -> Ints:
-    """The `Part` of each row of a rank's table."""
+    """The `ModulePart` of each row of a rank's table."""
     again, kind, phase = table.recomputed == 1, table.kind, table.phase
     return np.select(
         [
@@ -123,6 +123,6 @@ def _parts(table: ModuleTimes) -> Ints:
             phase == Phase.FORWARD,
             phase == Phase.BACKWARD,
         ],
-        [Part.IDLE, Part.COMMUNICATION, Part.RECOMPUTED, Part.FORWARD, Part.BACKWARD],
-        Part.OTHER,
+        [ModulePart.IDLE, ModulePart.COMMUNICATION, ModulePart.RECOMPUTED, ModulePart.FORWARD, ModulePart.BACKWARD],
+        ModulePart.OTHER,
     ).astype(np.int64)

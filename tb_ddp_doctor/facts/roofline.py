@@ -17,13 +17,13 @@ from msgspec.structs import replace
 from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.calibration.model import bus_factor
 from tb_ddp_doctor.digest.model import GpuTime, RankDigest
+from tb_ddp_doctor.facts import Facts, fact
 from tb_ddp_doctor.facts.arrivals import matched_traffic
 from tb_ddp_doctor.facts.expected import Expected, expected
-from tb_ddp_doctor.facts.facts import Facts, fact
 from tb_ddp_doctor.facts.peaks import Roofs, given, roofs, with_given
-from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.trace.model import Floats, Ints
 from tb_ddp_doctor.trace.names import Precision
 

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.calibration.model import bus_factor
-from tb_ddp_doctor.facts.latency import Line, line
+from tb_ddp_doctor.calibration.transfer_fit import TransferFit, transfer_fit
 from tb_ddp_doctor.job.collectives import LATEST
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
@@ -54,7 +54,7 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
     exposed_ns: Ints
     wait_ns: Ints
     #: Transfer against bytes; None where the bytes are unknown, or all the same.
-    line: Line | None
+    line: TransferFit | None
 
     @property
     def calls(self) -> float:
@@ -141,7 +141,7 @@ def _traffic(job: Job, rows: Ints) -> Iterator[Traffic]:
             transfer_ns=moved,
             exposed_ns=exposed[members],
             wait_ns=wait[members],
-            line=line(size, moved) if (size > 0).all() else None,
+            line=transfer_fit(size, moved) if (size > 0).all() else None,
         )
 
 

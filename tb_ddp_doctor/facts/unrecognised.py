@@ -14,11 +14,11 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.trace_contents import MARKED
 from tb_ddp_doctor.facts.iterations import by_kind
-from tb_ddp_doctor.facts.lost_calls import lost_calls_ns
-from tb_ddp_doctor.facts.roles import of_roles
 from tb_ddp_doctor.findings import OWNERS, IterationKind, Severity
 from tb_ddp_doctor.job import job_kind
+from tb_ddp_doctor.job.lost_calls import lost_calls_ns
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.rl_roles import of_roles
 from tb_ddp_doctor.step_parts import IDLE
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.names import COMBINE, DISPATCH

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.facts.facts import Facts, fact, needs_matches
+from tb_ddp_doctor.facts import Facts, fact, needs_matches
 from tb_ddp_doctor.trace.model import Ints
 
 #: Collectives in which no rank waits for this share of the step are not followed.

@@ -19,7 +19,7 @@ _SLOWEST = 0.03
 _RARE = 0.5
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True):
+class JobTime(msgspec.Struct, frozen=True, kw_only=True):
     """The time of a whole job."""
 
     #: In s, by what it went to: training, stragglers, rare steps, restarts, trained again, and each phase that the job
@@ -32,7 +32,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     slowest_workers: float | None
 
 
-def account(job: JobHistory, whole_s: float, median_us: float) -> Account:
+def account(job: JobHistory, whole_s: float, median_us: float) -> JobTime:
     """The account of a job that took `whole_s` in all and has a median step of `median_us`."""
     steps_s = float(np.nansum(job.pyramid.steps.length_us, dtype=np.float64)) / 1e6
     lost_s = {name: float(each.sum()) / 1e6 for name, each in lost_us(job, median_us).items()}
@@ -42,7 +42,7 @@ def account(job: JobHistory, whole_s: float, median_us: float) -> Account:
     time_s["restarts"] = sum(restart.begin_ns - restart.end_ns for restart in job.restarts) / 1e9
     time_s["trained again"] = job.trained_again_s
     slowdown, slowest = _what_if(job.pyramid, steps_s) if job.pyramid.is_busy else (None, None)
-    return Account(
+    return JobTime(
         time_s={name: value for name, value in time_s.items() if value > 0},
         goodput=time_s["training"] / whole_s if whole_s else 0.0,
         slowdown=slowdown,

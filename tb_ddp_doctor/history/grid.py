@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.history.read import Phase, RankHistory, Stretch
+from tb_ddp_doctor.history.read import MarkedTime, RankHistory, Stretch
 
 #: The job's step is the median of so many ranks at most.
 _SAMPLED_RANKS = 33
@@ -41,7 +41,7 @@ class StepGrid(msgspec.Struct, frozen=True):
     step_us: NDArray[Any]
     #: When each step begins, ns since 1970, shape (N,); 0 where unknown.
     begins_ns: NDArray[Any]
-    phases: tuple[Phase, ...]
+    phases: tuple[MarkedTime, ...]
     restarts: tuple[Restart, ...]
     #: Time of steps that were trained once more later, s.
     trained_again_s: float
@@ -77,7 +77,7 @@ def sampled_rows(ranks: int) -> range:
 def place(
     stretch: Stretch,
     first: int,
-    phases: Sequence[Phase],
+    phases: Sequence[MarkedTime],
     is_busy: bool,
     busy: NDArray[Any],
     length: NDArray[Any],

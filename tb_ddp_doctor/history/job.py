@@ -6,14 +6,14 @@ import msgspec
 
 from tb_ddp_doctor.history.grid import Restart
 from tb_ddp_doctor.history.pyramid import Pyramid
-from tb_ddp_doctor.history.read import Phase
+from tb_ddp_doctor.history.read import MarkedTime
 
 
 class JobHistory(msgspec.Struct, frozen=True):
     """All that is summarised and drawn of a job's hours."""
 
     pyramid: Pyramid
-    phases: tuple[Phase, ...]
+    phases: tuple[MarkedTime, ...]
     restarts: tuple[Restart, ...]
     #: Time of steps that were trained once more later, s.
     trained_again_s: float

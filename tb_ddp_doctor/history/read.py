@@ -67,7 +67,7 @@ class Stretch(NamedTuple):
     busy_us: NDArray[Any] | None
 
 
-class Phase(NamedTuple):
+class MarkedTime(NamedTuple):
     """A time that the job marked as no step's, ns since 1970."""
 
     begin_ns: int
@@ -84,7 +84,7 @@ class RankHistory(NamedTuple):
     node: str
     started_ns: int
     stretches: list[Stretch]
-    phases: list[Phase]
+    phases: list[MarkedTime]
     #: Bytes that belong to no whole block: torn by a crash, or damaged.
     lost_bytes: int
 
@@ -105,7 +105,7 @@ def read_history(path: Path) -> RankHistory | None:
     return RankHistory(path, *head, portion.stretches, portion.phases, portion.lost_bytes)
 
 
-class Head(NamedTuple):
+class StepTimesHead(NamedTuple):
     """Whose step times a file has."""
 
     rank: int
@@ -118,7 +118,7 @@ class Portion(NamedTuple):
     """The blocks of a part of a file."""
 
     stretches: list[Stretch]
-    phases: list[Phase]
+    phases: list[MarkedTime]
     lost_bytes: int
     #: From which byte on to read later steps: one block before them, whose phases may fall into them.
     later_at: int
@@ -127,7 +127,7 @@ class Portion(NamedTuple):
     later_has_busy: bool
 
 
-def read_head(file: BinaryIO) -> Head | None:
+def read_head(file: BinaryIO) -> StepTimesHead | None:
     """Read the head of a file from its first byte on; None where it is none of a file of step times."""
     data = file.read(FILE_HEAD_BYTES)
     if len(data) < FILE_HEAD_BYTES:
@@ -136,13 +136,13 @@ def read_head(file: BinaryIO) -> Head | None:
     (checksum,) = CHECKSUM.unpack(data[FILE_HEAD.size :])
     if magic != FILE_MAGIC or checksum != zlib.crc32(data[: FILE_HEAD.size]) or not rank < world_size <= _MOST_RANKS:
         return None
-    return Head(rank, world_size, node.rstrip(b"\0").decode("utf-8", "replace"), started_ns)
+    return StepTimesHead(rank, world_size, node.rstrip(b"\0").decode("utf-8", "replace"), started_ns)
 
 
 def read_portion(file: BinaryIO, at: int, until: int = _LAST_STEP) -> Portion:
     """All whole blocks from byte `at` on that begin before step `until`, up to the first that begins later."""
     blocks: list[_Block] = []
-    phases: list[Phase] = []
+    phases: list[MarkedTime] = []
     lost, believed, piece = 0, 0, _FIRST_PIECE
     #: Where the last block began that has only earlier steps, and what was lost before it.
     earlier_at, lost_before, is_later = at, 0, False
@@ -180,7 +180,7 @@ def read_portion(file: BinaryIO, at: int, until: int = _LAST_STEP) -> Portion:
     return Portion(_stretches(blocks), phases, lost, base + place, None, False)
 
 
-def _read_block(data: memoryview, at: int, blocks: list[_Block], phases: list[Phase]) -> tuple[int | None, int]:
+def _read_block(data: memoryview, at: int, blocks: list[_Block], phases: list[MarkedTime]) -> tuple[int | None, int]:
     """Add a block's content; returns where it ends, None where no whole one begins there, and the bytes that it has."""
     begin = at + BLOCK_HEAD_BYTES
     if begin > len(data):
@@ -200,7 +200,7 @@ def _read_block(data: memoryview, at: int, blocks: list[_Block], phases: list[Ph
         for row in np.frombuffer(payload, dtype=PHASE_ROW):
             first, last = int(row["begin_ns"]), int(row["end_ns"])
             if 0 <= first <= last < _LATEST_NS:
-                phases.append(Phase(first, last, row["name"].decode("utf-8", "replace")))
+                phases.append(MarkedTime(first, last, row["name"].decode("utf-8", "replace")))
     return begin + size, BLOCK_HEAD_BYTES + size
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.history.account import Account, account
+from tb_ddp_doctor.history.account import JobTime, account
 from tb_ddp_doctor.history.events import Event, events
 from tb_ddp_doctor.history.job import JobHistory
 
@@ -26,7 +26,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     p99_step_ms: float
     #: Most costly first.
     events: tuple[Event, ...]
-    account: Account
+    account: JobTime
     restarts: int
     trained_again: int
     #: Bytes of files that could not be read, and steps before the first that did not fit into memory.

@@ -21,7 +21,7 @@ from tb_ddp_doctor.history.grid import StepGrid, place, restarts_of, sampled_row
 from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.over_ranks import lower_median
 from tb_ddp_doctor.history.pyramid import Bins, Floats, Ints, Pyramid, bins_of_row, joined, reduced
-from tb_ddp_doctor.history.read import Head, read_head, read_history, read_portion
+from tb_ddp_doctor.history.read import StepTimesHead, read_head, read_history, read_portion
 from tb_ddp_doctor.storage.plain_file import open_plain
 from tb_ddp_doctor.workers import pool
 
@@ -37,7 +37,7 @@ _BATCH = 64
 _AT_REST_S = 600.0
 
 
-class Part(msgspec.Struct, frozen=True):
+class WindowPart(msgspec.Struct, frozen=True):
     """A window of a job's steps, and how far each of its files was read for it."""
 
     pyramid: Pyramid
@@ -50,16 +50,16 @@ class Part(msgspec.Struct, frozen=True):
 class Keep(Protocol):
     """Where parts are kept between runs."""
 
-    def part(self, key: str) -> Part | None: ...
+    def part(self, key: str) -> WindowPart | None: ...
 
-    def keep_part(self, part: Part, key: str) -> None: ...
+    def keep_part(self, part: WindowPart, key: str) -> None: ...
 
 
-class Source(NamedTuple):
+class StepTimesFile(NamedTuple):
     """A file of step times, and its first step."""
 
     path: Path
-    head: Head
+    head: StepTimesHead
     size: int
     modified_s: float
     first_step: int
@@ -86,7 +86,7 @@ class Batch(msgspec.Struct, frozen=True):
     is_busy: bool
 
 
-class RankRow(msgspec.Struct, frozen=True):
+class RankSteps(msgspec.Struct, frozen=True):
     """A rank's steps of a window; no lengths and begins where they were not asked for."""
 
     busy_us: Floats
@@ -104,7 +104,7 @@ class BatchRows(msgspec.Struct, frozen=True):
     """The rows of a batch."""
 
     row: int
-    rows: tuple[RankRow, ...]
+    rows: tuple[RankSteps, ...]
 
 
 def read_job(
@@ -115,7 +115,7 @@ def read_job(
     None where no step is there. Raises CrashError.
     """
     sources, problems = _sources(paths)
-    by_rank: dict[int, list[Source]] = {}
+    by_rank: dict[int, list[StepTimesFile]] = {}
     for source in sources:
         by_rank.setdefault(source.head.rank, []).append(source)
     files = [sorted(by_rank[rank], key=lambda source: source.head.started_ns) for rank in sorted(by_rank)]
@@ -132,7 +132,7 @@ def read_job(
     return JobHistory(pyramid, phases, restarts, again_s, lost, left_out), problems
 
 
-def _sources(paths: Sequence[Path]) -> tuple[list[Source], list[str]]:
+def _sources(paths: Sequence[Path]) -> tuple[list[StepTimesFile], list[str]]:
     """The files with steps, and a sentence for each that cannot be read."""
     found, problems = [], []
     for path in paths:
@@ -148,11 +148,15 @@ def _sources(paths: Sequence[Path]) -> tuple[list[Source], list[str]]:
             problems.append(f"{path} cannot be read ({error.strerror or error}).")
             continue
         if later.later_step is not None:
-            found.append(Source(path, head, status.st_size, status.st_mtime, later.later_step, later.later_has_busy))
+            found.append(
+                StepTimesFile(path, head, status.st_size, status.st_mtime, later.later_step, later.later_has_busy)
+            )
     return found, problems
 
 
-def _parts(files: Sequence[Sequence[Source]], keep: Keep | None, since: int | None) -> tuple[list[Part], int]:
+def _parts(
+    files: Sequence[Sequence[StepTimesFile]], keep: Keep | None, since: int | None
+) -> tuple[list[WindowPart], int]:
     """The parts of a job, and how many steps before a hole were left out; files by rank and start."""
     sources = [source for of_rank in files for source in of_rank]
     window = min(_WINDOW, max(_MOST_VALUES // len(files), _WIDTH) // _WIDTH * _WIDTH)
@@ -163,7 +167,7 @@ def _parts(files: Sequence[Sequence[Source]], keep: Keep | None, since: int | No
     first = max(min(source.first_step for source in sources), since or 0)
     at = np.full(len(sources), FILE_HEAD_BYTES)
     later_steps = np.array([source.first_step for source in sources])
-    parts: list[Part] = []
+    parts: list[WindowPart] = []
     key, left_out = hashlib.sha256(f"{width} {is_busy}".encode()), 0
     while (later_steps >= 0).any():
         following = int(later_steps[later_steps >= 0].min())
@@ -189,7 +193,7 @@ def _parts(files: Sequence[Sequence[Source]], keep: Keep | None, since: int | No
     return parts, left_out
 
 
-def _key(key: hashlib._Hash, sources: Sequence[Source], at: Ints, taken: NDArray[np.bool_], first: int) -> str:
+def _key(key: hashlib._Hash, sources: Sequence[StepTimesFile], at: Ints, taken: NDArray[np.bool_], first: int) -> str:
     """What the part of a window is kept under: its files, and how far each was read before it."""
     files = [
         (str(source.path.resolve()), source.head, int(begin))
@@ -201,7 +205,7 @@ def _key(key: hashlib._Hash, sources: Sequence[Source], at: Ints, taken: NDArray
     return result.hexdigest()
 
 
-def _rows_of(files: Sequence[Sequence[Source]]) -> Iterator[slice]:
+def _rows_of(files: Sequence[Sequence[StepTimesFile]]) -> Iterator[slice]:
     """The places of each rank's files among all."""
     begin = 0
     for of_rank in files:
@@ -209,7 +213,9 @@ def _rows_of(files: Sequence[Sequence[Source]]) -> Iterator[slice]:
         begin += len(of_rank)
 
 
-def _read(files: Sequence[Sequence[Source]], at: Ints, taken: NDArray[np.bool_], asked: Batch, has_later: bool) -> Part:
+def _read(
+    files: Sequence[Sequence[StepTimesFile]], at: Ints, taken: NDArray[np.bool_], asked: Batch, has_later: bool
+) -> WindowPart:
     """Read a window of all ranks: in other processes where it is large; whether other files have later steps."""
     sampled = set(sampled_rows(len(files)))
     ranks, sizes = [], []
@@ -226,7 +232,7 @@ def _read(files: Sequence[Sequence[Source]], at: Ints, taken: NDArray[np.bool_],
         for row in range(0, len(ranks), _BATCH)
     ]
     busy = np.empty((len(files), asked.count), dtype=np.float32)
-    rows: list[RankRow | None] = [None] * len(files)
+    rows: list[RankSteps | None] = [None] * len(files)
     for found in _batches(batches):
         for row, each in enumerate(found.rows, found.row):
             busy[row] = each.busy_us
@@ -244,8 +250,8 @@ def _batches(batches: Sequence[tuple[Batch, int]]) -> Iterator[BatchRows]:
 
 
 def _part(
-    files: Sequence[Sequence[Source]], busy: Floats, rows: Sequence[RankRow], asked: Batch, has_later: bool
-) -> Part:
+    files: Sequence[Sequence[StepTimesFile]], busy: Floats, rows: Sequence[RankSteps], asked: Batch, has_later: bool
+) -> WindowPart:
     """The part of a window; the last one ends with its last step."""
     has_later = has_later or any((row.later_steps >= 0).any() for row in rows)
     used = asked.count if has_later else max(row.used for row in rows)
@@ -263,7 +269,7 @@ def _part(
         0,
         0,
     )
-    return Part(
+    return WindowPart(
         reduced(grid, asked.width, [_cut(row.bins, used // asked.width) for row in rows]),
         np.concatenate([row.later_at for row in rows]),
         np.concatenate([row.later_steps for row in rows]),
@@ -283,7 +289,7 @@ def read_batch(batch: Batch) -> BatchRows:
     return BatchRows(batch.row, tuple(_row(files, batch) for files in batch.ranks))
 
 
-def _row(files: RankFiles, asked: Batch) -> RankRow:
+def _row(files: RankFiles, asked: Batch) -> RankSteps:
     busy = np.full(asked.count, np.nan, dtype=np.float32)
     length = np.full(asked.count, np.nan, dtype=np.float32)
     begins = np.zeros(asked.count, dtype=np.int64)
@@ -306,7 +312,7 @@ def _row(files: RankFiles, asked: Batch) -> RankRow:
     known = np.flatnonzero(~np.isnan(length))
     step_us = float(np.median(length[known])) if len(known) else np.inf
     nothing: Floats = np.zeros(0, dtype=np.float32)
-    return RankRow(
+    return RankSteps(
         busy,
         bins_of_row(busy, asked.width, step_us),
         length if files.is_sampled else nothing,

@@ -35,7 +35,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A row of an answer."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class PageOfRows(msgspec.Struct, frozen=True, kw_only=True):
     """A page of rows, and what holds for all of them."""
 
     note: str = NOTE
@@ -61,7 +61,7 @@ class RunRow(Row, frozen=True, kw_only=True):
     written: Annotated[str, msgspec.Meta(description="when its last file was written, UTC")] = ""
 
 
-class Runs(Answer, frozen=True, kw_only=True):
+class RunRows(PageOfRows, frozen=True, kw_only=True):
     """The runs of the log directories."""
 
     #: What was left out, and why.
@@ -96,7 +96,7 @@ class AccountRow(msgspec.Struct, frozen=True, kw_only=True):
     share: Annotated[float, _SHARE]
 
 
-class Diagnosed(Answer, frozen=True, kw_only=True):
+class Diagnosed(PageOfRows, frozen=True, kw_only=True):
     """The verdict of a run, where the step goes, and its findings, the costliest first, then opportunities."""
 
     run: Data
@@ -138,7 +138,7 @@ class DetailRow(Row, frozen=True, kw_only=True):
     source: Data = ""
 
 
-class Found(Answer, frozen=True, kw_only=True):
+class FindingRows(PageOfRows, frozen=True, kw_only=True):
     """One finding: why, how to fix it, and in rows its arithmetic, thresholds and evidence."""
 
     run: Data
@@ -176,7 +176,7 @@ class RankRow(Row, frozen=True, kw_only=True):
     ]
 
 
-class Ranks(Answer, frozen=True, kw_only=True):
+class Ranks(PageOfRows, frozen=True, kw_only=True):
     """A table of ranks, or of ranks and steps."""
 
     run: Data
@@ -194,7 +194,7 @@ class ProspectRow(Row, frozen=True, kw_only=True):
     range_ms: Annotated[tuple[float, float], _number("ms", "from where to where `without_ms` lies in 8 of 10 jobs")]
 
 
-class WhatIf(Answer, frozen=True, kw_only=True):
+class WhatIfRows(PageOfRows, frozen=True, kw_only=True):
     """Predicted steps with findings fixed."""
 
     run: Data
@@ -213,7 +213,7 @@ class PlanRow(Row, frozen=True, kw_only=True):
     change_ms: Annotated[float, _number("ms", "predicted minus recorded step")]
 
 
-class Planned(Answer, frozen=True, kw_only=True):
+class Planned(PageOfRows, frozen=True, kw_only=True):
     """Predicted steps with other settings; what cannot be predicted, with the reason."""
 
     run: Data
@@ -238,7 +238,7 @@ class ChangeRow(Row, frozen=True, kw_only=True):
     after_count: Annotated[float | None, _number("calls a step", "in the later run")] = None
 
 
-class Compared(Answer, frozen=True, kw_only=True):
+class ComparedRuns(PageOfRows, frozen=True, kw_only=True):
     """What differs between two runs."""
 
     before: Data
@@ -274,7 +274,7 @@ class EventRow(Row, frozen=True, kw_only=True):
     cost_share: Annotated[float, _number("of the time of all steps, 0 to 1", "the same as a share")]
 
 
-class Hours(Answer, frozen=True, kw_only=True):
+class JobHours(PageOfRows, frozen=True, kw_only=True):
     """The hours of a job: what changed, when and on which rank."""
 
     directory: Data
@@ -313,7 +313,7 @@ class StuckRow(Row, frozen=True, kw_only=True):
     )
 
 
-class Stuck(Answer, frozen=True, kw_only=True):
+class Stuck(PageOfRows, frozen=True, kw_only=True):
     """What the dumps of a job that hangs say."""
 
     run: Data
@@ -326,7 +326,7 @@ class Stuck(Answer, frozen=True, kw_only=True):
     rows: tuple[StuckRow, ...]
 
 
-class Sliced(Answer, frozen=True, kw_only=True):
+class Sliced(PageOfRows, frozen=True, kw_only=True):
     """A part of the traces that shows a piece of evidence, as a file for Perfetto, and the same in the tab."""
 
     run: Data
@@ -347,14 +347,14 @@ class TermRow(Row, frozen=True, kw_only=True):
     text: str
 
 
-class Explained(Answer, frozen=True, kw_only=True):
+class Explained(PageOfRows, frozen=True, kw_only=True):
     """What rules and terms mean."""
 
     rows: tuple[TermRow, ...]
 
 
 @cache
-def definitions(of: type[Answer]) -> dict[str, str]:
+def definitions(of: type[PageOfRows]) -> dict[str, str]:
     """By the names of an answer's numbers: unit and definition. A name that two rows use means the same in both."""
     return {name: text for name, text in _numbers(of) if name not in ("total_rows", "next_offset")}
 

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import msgspec
 
-from tb_ddp_doctor.mcp_tools.answers import Answer
+from tb_ddp_doctor.mcp_tools.answers import PageOfRows
 
 #: Characters of an answer's JSON.
 MOST_CHARACTERS = 16_000
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=PageOfRows)
 R = TypeVar("R")
 
 
@@ -36,6 +36,6 @@ def page(made: Callable[..., A], rows: Sequence[R], offset: int) -> A:
     return answer(low)
 
 
-def characters(answer: Answer) -> int:
+def characters(answer: PageOfRows) -> int:
     """Characters of the JSON of an answer."""
     return len(msgspec.json.encode(answer).decode())

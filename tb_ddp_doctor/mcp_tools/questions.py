@@ -17,24 +17,24 @@ Owner = Literal["", "compute", "copy", "wait", "transfer", "input", "sync", "all
 assert Owner.__args__[1:] == OWNERS  # type: ignore[attr-defined]  # noqa: S101 - the same owners
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ToolArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The arguments of a tool."""
 
 
-class OfAll(Question, frozen=True, kw_only=True):
+class OfAll(ToolArguments, frozen=True, kw_only=True):
     """About a whole log directory."""
 
     offset: Offset = 0
 
 
-class OfRun(Question, frozen=True, kw_only=True):
+class OfRun(ToolArguments, frozen=True, kw_only=True):
     """About one run."""
 
     run: RunName
     offset: Offset = 0
 
 
-class OfFinding(Question, frozen=True, kw_only=True):
+class OfFinding(ToolArguments, frozen=True, kw_only=True):
     """About one finding."""
 
     run: RunName
@@ -44,7 +44,7 @@ class OfFinding(Question, frozen=True, kw_only=True):
     offset: Offset = 0
 
 
-class OfTable(Question, frozen=True, kw_only=True):
+class OfTable(ToolArguments, frozen=True, kw_only=True):
     """About ranks and steps."""
 
     run: RunName
@@ -64,7 +64,7 @@ class OfTable(Question, frozen=True, kw_only=True):
     offset: Offset = 0
 
 
-class OfWhatIf(Question, frozen=True, kw_only=True):
+class OfWhatIf(ToolArguments, frozen=True, kw_only=True):
     """About a step without some findings."""
 
     run: RunName
@@ -75,7 +75,7 @@ class OfWhatIf(Question, frozen=True, kw_only=True):
     offset: Offset = 0
 
 
-class OfPlan(Question, frozen=True, kw_only=True):
+class OfPlan(ToolArguments, frozen=True, kw_only=True):
     """About a step with other settings; the fields are those of `ddp-doctor plan`. Of none, an overview."""
 
     run: RunName
@@ -96,7 +96,7 @@ class OfPlan(Question, frozen=True, kw_only=True):
     offset: Offset = 0
 
 
-class OfTwo(Question, frozen=True, kw_only=True):
+class OfTwo(ToolArguments, frozen=True, kw_only=True):
     """About two runs."""
 
     before: RunName
@@ -107,7 +107,7 @@ class OfTwo(Question, frozen=True, kw_only=True):
     offset: Offset = 0
 
 
-class OfHistory(Question, frozen=True, kw_only=True):
+class OfHistory(ToolArguments, frozen=True, kw_only=True):
     """About the hours of a job."""
 
     directory: Annotated[
@@ -117,7 +117,7 @@ class OfHistory(Question, frozen=True, kw_only=True):
     offset: Offset = 0
 
 
-class OfStuck(Question, frozen=True, kw_only=True):
+class OfStuck(ToolArguments, frozen=True, kw_only=True):
     """About a job that hangs."""
 
     run: Annotated[
@@ -126,7 +126,7 @@ class OfStuck(Question, frozen=True, kw_only=True):
     offset: Offset = 0
 
 
-class OfSlice(Question, frozen=True, kw_only=True):
+class OfSlice(ToolArguments, frozen=True, kw_only=True):
     """About a piece of evidence."""
 
     run: RunName
@@ -134,7 +134,7 @@ class OfSlice(Question, frozen=True, kw_only=True):
     evidence: Annotated[int, msgspec.Meta(ge=1, description="the number of the piece of evidence, from 1 on")] = 1
 
 
-class OfTerm(Question, frozen=True, kw_only=True):
+class OfTerm(ToolArguments, frozen=True, kw_only=True):
     """About a word of the doctor's."""
 
     term: Annotated[

@@ -27,7 +27,7 @@ _State: TypeAlias = tuple[tuple[str, int, int], ...]
 AnyRun = TypeVar("AnyRun", Run, stuck.DumpRun)
 
 
-class Runs:
+class RunsOfRoots:
     """The runs of some roots."""
 
     def __init__(self, roots: Roots, cache: Cache, workload: Workload) -> None:

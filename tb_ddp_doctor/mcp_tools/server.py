@@ -15,8 +15,8 @@ from mcp.server.stdio import stdio_server
 
 from tb_ddp_doctor.discover.runs import DiscoverError
 from tb_ddp_doctor.engine import RunError
-from tb_ddp_doctor.mcp_tools.answers import Answer, Sliced
-from tb_ddp_doctor.mcp_tools.questions import Question
+from tb_ddp_doctor.mcp_tools.answers import PageOfRows, Sliced
+from tb_ddp_doctor.mcp_tools.questions import ToolArguments
 from tb_ddp_doctor.mcp_tools.toolbox import Toolbox
 from tb_ddp_doctor.mcp_tools.wrapping import NOTE, data
 from tb_ddp_doctor.slices.model import SliceError
@@ -45,9 +45,9 @@ class Tool:
     """A tool: a method of the toolbox, with the types of its question and answer."""
 
     name: str
-    method: Callable[[Any], Answer]
-    question: type[Question]
-    answer: type[Answer]
+    method: Callable[[Any], PageOfRows]
+    question: type[ToolArguments]
+    answer: type[PageOfRows]
 
     @classmethod
     def of(cls, toolbox: Toolbox, name: str) -> Tool:

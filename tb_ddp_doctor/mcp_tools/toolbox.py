@@ -21,7 +21,7 @@ from tb_ddp_doctor.history.summary import summarise
 from tb_ddp_doctor.history.windows import read_job
 from tb_ddp_doctor.mcp_tools import answers, questions
 from tb_ddp_doctor.mcp_tools.paging import page
-from tb_ddp_doctor.mcp_tools.runs import Runs
+from tb_ddp_doctor.mcp_tools.runs import RunsOfRoots
 from tb_ddp_doctor.mcp_tools.wrapping import data, listed, name, numbers_of
 from tb_ddp_doctor.planning.answer import OVERVIEW
 from tb_ddp_doctor.planning.model import Prediction
@@ -43,13 +43,13 @@ _TEXT = 700
 class Toolbox:
     """The tools, a method each: its docstring is what an agent reads, its types are the tool's."""
 
-    def __init__(self, runs: Runs, tensorboard: str) -> None:
+    def __init__(self, runs: RunsOfRoots, tensorboard: str) -> None:
         self._runs = runs
         self._tensorboard = tensorboard.rstrip("/")
         self._slices: list[Path] = []
         self._folder: Path | None = None
 
-    def list_runs(self, asked: questions.OfAll) -> answers.Runs:
+    def list_runs(self, asked: questions.OfAll) -> answers.RunRows:
         """List the runs of the log directories, the last written first. Begin here."""
         traces, left_out = self._runs.traces()
         rows = [
@@ -68,7 +68,7 @@ class Toolbox:
         ]
         ordered = [row for _, row in sorted(rows, key=lambda one: (-one[0], one[1].run))]
         said = data(" ".join(left_out)) if left_out else ""
-        return page(partial(answers.Runs, left_out=said), ordered, asked.offset)
+        return page(partial(answers.RunRows, left_out=said), ordered, asked.offset)
 
     def diagnose(self, asked: questions.OfRun) -> answers.Diagnosed:
         """Say why a run is slow: the verdict, where its step goes, and each finding with its cost in ms a step.
@@ -114,12 +114,12 @@ class Toolbox:
         )
         return page(made, rows, asked.offset)
 
-    def get_finding(self, asked: questions.OfFinding) -> answers.Found:
+    def get_finding(self, asked: questions.OfFinding) -> answers.FindingRows:
         """Show one finding: what was seen that proves it, the numbers it rests on, and how to fix it."""
         result = self._runs.result(asked.run)
         one = _finding(result, asked.finding)
         made = partial(
-            answers.Found,
+            answers.FindingRows,
             run=name(result.diagnosis.name),
             finding=one.id,
             rule=one.rule,
@@ -175,7 +175,7 @@ class Toolbox:
         )
         return page(made, kept, asked.offset)
 
-    def what_if(self, asked: questions.OfWhatIf) -> answers.WhatIf:
+    def what_if(self, asked: questions.OfWhatIf) -> answers.WhatIfRows:
         """Predict the step with findings fixed: all ranks' steps are replayed without them."""
         result = self._runs.result(asked.run)
         found = (*result.diagnosis.findings, *result.diagnosis.opportunities)
@@ -191,7 +191,7 @@ class Toolbox:
         rows = [
             answers.ProspectRow(fixed=one.fixed, without_ms=one.without_ms, range_ms=one.range_ms) for one in predicted
         ]
-        made = partial(answers.WhatIf, run=name(result.diagnosis.name), step_ms=result.diagnosis.step_ms)
+        made = partial(answers.WhatIfRows, run=name(result.diagnosis.name), step_ms=result.diagnosis.step_ms)
         return page(made, rows, asked.offset)
 
     def plan(self, asked: questions.OfPlan) -> answers.Planned:
@@ -211,7 +211,7 @@ class Toolbox:
         )
         return page(made, rows, asked.offset)
 
-    def compare(self, asked: questions.OfTwo) -> answers.Compared:
+    def compare(self, asked: questions.OfTwo) -> answers.ComparedRuns:
         """Say what differs between two runs, and whether it is more than noise."""
         found = compare(self._runs.result(asked.before), self._runs.result(asked.after))
         fields = set(answers.ChangeRow.__struct_fields__)
@@ -221,7 +221,7 @@ class Toolbox:
             called = told.pop("name", "") or getattr(change, "rule", "") or "all others"
             rows.append(answers.ChangeRow(name=name(called), **told))
         made = partial(
-            answers.Compared,
+            answers.ComparedRuns,
             before=name(found.before),
             after=name(found.after),
             headline=data(found.headline),
@@ -235,7 +235,7 @@ class Toolbox:
         )
         return page(made, rows, asked.offset)
 
-    def history(self, asked: questions.OfHistory) -> answers.Hours:
+    def history(self, asked: questions.OfHistory) -> answers.JobHours:
         """Say what changed in the hours of a job, when and on which rank, from the time of every step."""
         folder = self._runs.roots.folder(asked.directory)
         files = [path for path in history_files(folder) if self._runs.roots.holds(path)]
@@ -263,7 +263,7 @@ class Toolbox:
         ]
         shared = {field: getattr(told, field) for field in _OF_SUMMARY}
         made = partial(
-            answers.Hours,
+            answers.JobHours,
             directory=name(str(folder)),
             goodput=told.account.goodput,
             time_s={name(part): value for part, value in list(told.account.time_s.items())[:_MOST_LINES]},

@@ -16,7 +16,7 @@ from tb_ddp_doctor.planning.model import (
     SHARDINGS,
     Bucket,
     Buckets,
-    Curve,
+    PlanCurve,
     PlanResult,
     Prediction,
     Question,
@@ -77,7 +77,7 @@ def answer(
     same one with other buckets.
     """
     refusals: dict[str, Refusal] = {}
-    drawn: list[Curve] = []
+    drawn: list[PlanCurve] = []
     prediction: Prediction | None = None
     buckets: Buckets | None = None
     now_bytes: RankBytes | None = None
@@ -198,7 +198,7 @@ def _points(
     return points, refused
 
 
-def _curve(planner: Planner, question: Question, name: str, points: Mapping[float | str, Prediction]) -> Curve:
+def _curve(planner: Planner, question: Question, name: str, points: Mapping[float | str, Prediction]) -> PlanCurve:
     values, steps = tuple(points), [point.step_ms for point in points.values()]
     best = int(np.argmin(steps))
     low = high = best
@@ -206,7 +206,7 @@ def _curve(planner: Planner, question: Question, name: str, points: Mapping[floa
         low -= 1
     while high + 1 < len(steps) and steps[high + 1] <= (1 + _AS_GOOD) * steps[best]:
         high += 1
-    return Curve(
+    return PlanCurve(
         field=name,
         values=values,
         points=tuple(points.values()),

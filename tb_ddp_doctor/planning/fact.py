@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from tb_ddp_doctor.facts.facts import Facts, fact
+from tb_ddp_doctor.facts import Facts, fact
 from tb_ddp_doctor.planning.model import Prediction, Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.questions import shown

@@ -15,8 +15,8 @@ import numpy as np
 
 from tb_ddp_doctor import record_again
 from tb_ddp_doctor.digest.model import Collectives, RankDigest
-from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.trace.model import Ints
 

@@ -176,7 +176,7 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True):
     buckets: tuple[Bucket, ...]
 
 
-class Curve(msgspec.Struct, frozen=True, kw_only=True):
+class PlanCurve(msgspec.Struct, frozen=True, kw_only=True):
     """Predictions over the values of one field."""
 
     #: Name of the field of `Question`.
@@ -215,7 +215,7 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
     #: What each rank stores and sends in the record; None if the question is not about sharding.
     rank_bytes: RankBytes | None
     prediction: Prediction | None
-    curves: tuple[Curve, ...]
+    curves: tuple[PlanCurve, ...]
     #: With a curve over bucket sizes: the runs of the log directory that send the same gradients and have no fault but
     #: their buckets, this run first.
     measured: tuple[MeasuredStep, ...]

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor import record_again
+from tb_ddp_doctor.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.arrivals import traffic
-from tb_ddp_doctor.facts.facts import Facts, MissingFactError
-from tb_ddp_doctor.facts.replayed import whatif
-from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.facts.traffic import Traffic
+from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.planning.costs.interference import Slowdown, slowdown
 from tb_ddp_doctor.planning.costs.messages import Messages, messages
 from tb_ddp_doctor.planning.edits.false_waits import without_false_waits

@@ -20,7 +20,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from tb_ddp_doctor.plugin.arrivals import FileArrivals, Stamps
-from tb_ddp_doctor.plugin.asking import Progress, Shown, Source
+from tb_ddp_doctor.plugin.asking import Progress, RunFiles, Shown
 from tb_ddp_doctor.plugin.entry import Entry, Files, Ready
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Analyses:
         self,
         *,
         scan: Callable[[], Sequence[Run]],
-        show: Callable[[Source, Progress], Shown],
+        show: Callable[[RunFiles, Progress], Shown],
         stamps: Callable[[Run], Stamps],
     ) -> None:
         self._scan = scan
@@ -108,13 +108,13 @@ class Analyses:
             self._opened = name
             return {"state": entry.state, "progress": entry.progress.shown()}
 
-    def source(self, name: str) -> Source | None:
+    def source(self, name: str) -> RunFiles | None:
         """What a run was found from; None where no run of that name is ready."""
         with self._lock:
             entry = self._entries.get(name)
             return entry.ready.source if entry and entry.ready else None
 
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[RunFiles]:
         """The same of all runs that are ready."""
         with self._lock:
             return [entry.ready.source for entry in self._entries.values() if entry.ready]
@@ -224,7 +224,7 @@ class Analyses:
             expected = frozenset(self._arrivals.expected(stamps))
             if entry.all_asked:
                 changing = expected = frozenset()
-        source = Source(next(self._numbers), run, changing, expected)
+        source = RunFiles(next(self._numbers), run, changing, expected)
         try:
             shown = self._show(source, progress)
             if shown.error is None and not entry.all_asked and self._changed(run, stamps, changing):

@@ -18,7 +18,7 @@ Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RunFiles:
     """One state of a run's files, to be diagnosed."""
 
     #: Of this state alone: who has diagnosed it need not do so again.
@@ -43,15 +43,15 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RunQuestion:
     """What a request asks about a run."""
 
     #: As the route is called, "detail".
     route: str
-    source: Source
+    source: RunFiles
     parameters: Mapping[str, str]
     #: Further runs that the answer is made from.
-    others: tuple[Source, ...] = ()
+    others: tuple[RunFiles, ...] = ()
     #: What the user opened.
     logdir: str = ""
 
@@ -69,8 +69,8 @@ class Reply:
 class Examiner(Protocol):
     """What diagnoses runs and answers questions about them, for any thread."""
 
-    def show(self, source: Source, progress: Progress) -> Shown:
+    def show(self, source: RunFiles, progress: Progress) -> Shown:
         """What is shown of a run. May raise anything: the run then cannot be analysed."""
 
-    def reply(self, question: Question) -> Reply:
+    def reply(self, question: RunQuestion) -> Reply:
         """The answer to a question; the run is diagnosed again where that is not at hand. May raise anything."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tb_ddp_doctor.plugin.arrivals import Stamps
-from tb_ddp_doctor.plugin.asking import Shown, Source
+from tb_ddp_doctor.plugin.asking import RunFiles, Shown
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.plugin.runs import Run
@@ -34,7 +34,7 @@ class Ready:
 
     shown: Shown
     #: What it was found from: to be asked about further.
-    source: Source
+    source: RunFiles
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.plugin import slicing
-from tb_ddp_doctor.plugin.asking import Progress, Question, Reply, Shown, Source
+from tb_ddp_doctor.plugin.asking import Progress, Reply, RunFiles, RunQuestion, Shown
 from tb_ddp_doctor.plugin.run_plans import RunPlans
 from tb_ddp_doctor.plugin.runs import DumpResult, Dumps, Result, Run, examine
 from tb_ddp_doctor.report import html, markdown
@@ -65,7 +65,7 @@ class Examination:
         self._lock = threading.Lock()
         self._plans = RunPlans()
 
-    def show(self, source: Source, progress: Progress = _nothing, joining: Joining = _nothing) -> Shown:
+    def show(self, source: RunFiles, progress: Progress = _nothing, joining: Joining = _nothing) -> Shown:
         """What is shown of a run."""
         try:
             result = self._result(source, progress, joining)
@@ -76,7 +76,7 @@ class Examination:
         body = gzip.compress(msgspec.json.encode(self._answer(result)), _QUICK, mtime=0)
         return Shown(summary(result.diagnosis), body, result.unfinished)
 
-    def reply(self, question: Question, joining: Joining = _nothing) -> Reply:
+    def reply(self, question: RunQuestion, joining: Joining = _nothing) -> Reply:
         """The answer to a question about a run, or a sentence why there is none."""
         others = question.others
         if question.route == "plan":
@@ -95,7 +95,7 @@ class Examination:
             return _report(found[0], question)
         return _ANSWERS[question.route](self, found, question.parameters)
 
-    def _result(self, source: Source, progress: Progress, joining: Joining) -> Result:
+    def _result(self, source: RunFiles, progress: Progress, joining: Joining) -> Result:
         """What a run was found to be."""
         result = self._results.get(source.number)
         if result is None:
@@ -176,7 +176,7 @@ _ANSWERS: Mapping[str, Callable[[Examination, Sequence[engine.Result], Mapping[s
 }
 
 
-def _report(result: engine.Result, question: Question) -> Reply:
+def _report(result: engine.Result, question: RunQuestion) -> Reply:
     form = question.parameters.get("format", "")
     if form == "markdown":
         return Reply(markdown.document([result]).encode(), "text/markdown")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tb_ddp_doctor.plugin.asking import Progress, Question, Reply, Shown, Source
+from tb_ddp_doctor.plugin.asking import Progress, Reply, RunFiles, RunQuestion, Shown
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.plugin.examination import Examination
@@ -49,14 +49,14 @@ class Examiners:
         self._change = threading.Condition()
         self._here: Examination | None = None
 
-    def show(self, source: Source, progress: Progress) -> Shown:
+    def show(self, source: RunFiles, progress: Progress) -> Shown:
         """What is shown of a run. Raises CrashError, and what the diagnosis raises."""
         if (here := self._of_this_process(source)) is not None:
             return here.show(source, progress)
         with self._member({source.number}, shows=True) as member:
             return member.process.call((self._scheduler, source), _limits(source), progress, gives=Shown)
 
-    def reply(self, question: Question) -> Reply:
+    def reply(self, question: RunQuestion) -> Reply:
         """The answer to a question. Raises CrashError, and what answering raises."""
         sources = (question.source, *question.others)
         if (here := self._of_this_process(*sources)) is not None:
@@ -64,12 +64,12 @@ class Examiners:
         with self._member({source.number for source in sources}, shows=False) as member:
             return member.process.call((self._scheduler, question), _limits(*sources), lambda *_: None, gives=Reply)
 
-    def _of_this_process(self, *sources: Source) -> Examination | None:
+    def _of_this_process(self, *sources: RunFiles) -> Examination | None:
         """What examines them here: dumps, which have no more to ask about, and files that no other process can read."""
         from tb_ddp_doctor.plugin.runs import Dumps
         from tb_ddp_doctor.workers.pool import is_of_this_process
 
-        def is_here(source: Source) -> bool:
+        def is_here(source: RunFiles) -> bool:
             return isinstance(source.run, Dumps) or any(is_of_this_process(file.path) for file in source.run.files)
 
         if not any(map(is_here, sources)):
@@ -115,7 +115,7 @@ def _started() -> StandingProcess:
     return StandingProcess(_examine, imports=_IMPORTS)
 
 
-def _limits(*sources: Source) -> Limits:
+def _limits(*sources: RunFiles) -> Limits:
     """What a question about runs may take, by the size of their files."""
     from msgspec.structs import replace
 
@@ -132,13 +132,15 @@ def _limits(*sources: Source) -> Limits:
 _examination: Examination | None = None
 
 
-def _examine(asked: tuple[str, Source | Question], progress: Progress, joining: Callable[[], None]) -> Shown | Reply:
+def _examine(
+    asked: tuple[str, RunFiles | RunQuestion], progress: Progress, joining: Callable[[], None]
+) -> Shown | Reply:
     """Do what is asked, in the process that is to do it."""
     global _examination  # noqa: PLW0603 - it lives as long as the process
     from tb_ddp_doctor.plugin.examination import Examination
 
     scheduler, question = asked
     _examination = _examination or Examination(scheduler)
-    if isinstance(question, Source):
+    if isinstance(question, RunFiles):
         return _examination.show(question, progress, joining)
     return _examination.reply(question, joining)

@@ -52,7 +52,7 @@ from werkzeug import wrappers
 from tb_ddp_doctor.plugin import perfetto_ui
 from tb_ddp_doctor.plugin.analyses import Analyses
 from tb_ddp_doctor.plugin.arrivals import Stamp, Stamps
-from tb_ddp_doctor.plugin.asking import Examiner, Question, Source
+from tb_ddp_doctor.plugin.asking import Examiner, RunFiles, RunQuestion
 from tb_ddp_doctor.plugin.examiners import Examiners
 from tb_ddp_doctor.plugin.turns import RETRY_AFTER_S, TooManyError, Turns
 from tb_ddp_doctor.view.assets import assets, folder
@@ -271,12 +271,12 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         if source is None:
             return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
         logdir = self._logdir or self._logdir_spec
-        others: Sequence[Source] = ()
+        others: Sequence[RunFiles] = ()
         if request.args.get("curve") == _MEASURED_CURVE:
             others = [other for other in self._analyses.sources() if other is not source][:_MOST_OTHERS]
-        return self._reply(request, Question(route, source, request.args.to_dict(), tuple(others), logdir))
+        return self._reply(request, RunQuestion(route, source, request.args.to_dict(), tuple(others), logdir))
 
-    def _reply(self, request: wrappers.Request, question: Question) -> wrappers.Response:
+    def _reply(self, request: wrappers.Request, question: RunQuestion) -> wrappers.Response:
         """What the examiner says; of a run that takes more than it may, that."""
         from tb_ddp_doctor.workers.answers import CrashError
 
@@ -305,7 +305,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             else:
                 progress = answer["progress"] if isinstance(answer, dict) else None
                 return _respond(request, {"state": "reading", "run": name, "progress": progress}, code=202)
-        return self._reply(request, Question("compare", sources[0], request.args.to_dict(), (sources[1],)))
+        return self._reply(request, RunQuestion("compare", sources[0], request.args.to_dict(), (sources[1],)))
 
     def _serve_viewers(self, request: wrappers.Request) -> wrappers.Response:
         answer = {

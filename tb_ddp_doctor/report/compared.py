@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.comparison.model import Change, Comparison
+from tb_ddp_doctor.comparison.model import ComparedAmount, Comparison
 
 #: Kinds of collectives, kernels and operators shown.
 _MOST = 10
@@ -34,7 +34,7 @@ class ComparedTable(msgspec.Struct, frozen=True):
 
 def parts(found: Comparison) -> Iterator[ComparedTable]:
     """Those that have something to show."""
-    findings = [Change(f"{each.rule} ({each.fate})", each.before_ms, each.after_ms) for each in found.findings]
+    findings = [ComparedAmount(f"{each.rule} ({each.fate})", each.before_ms, each.after_ms) for each in found.findings]
     tables = (
         ComparedTable("Where a step goes, ms", _TIMES, tuple(_changes(found.owners))),
         ComparedTable("Findings, ms", _TIMES, tuple(_changes(findings))),
@@ -57,7 +57,7 @@ def parts(found: Comparison) -> Iterator[ComparedTable]:
     yield from (part for part in tables if part.rows)
 
 
-def _changes(changes: Sequence[Change]) -> Iterator[tuple[str, ...]]:
+def _changes(changes: Sequence[ComparedAmount]) -> Iterator[tuple[str, ...]]:
     for change in changes:
         if _shows(change.before_ms, change.after_ms):
             yield change.name, *_amounts(change.before_ms, change.after_ms)

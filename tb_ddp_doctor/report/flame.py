@@ -16,24 +16,24 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.facts.facts import MissingFactError
-from tb_ddp_doctor.facts.modules import Part, modules
+from tb_ddp_doctor.facts import MissingFactError
+from tb_ddp_doctor.facts.modules import ModulePart, modules
 
 #: What the time of each part is called in a stack.
 NAMES = {
-    Part.FORWARD: "forward",
-    Part.BACKWARD: "backward",
-    Part.RECOMPUTED: "recomputed forward",
-    Part.OTHER: "outside forward/backward",
-    Part.COMMUNICATION: "exposed communication",
-    Part.IDLE: "GPU idle",
+    ModulePart.FORWARD: "forward",
+    ModulePart.BACKWARD: "backward",
+    ModulePart.RECOMPUTED: "recomputed forward",
+    ModulePart.OTHER: "outside forward/backward",
+    ModulePart.COMMUNICATION: "exposed communication",
+    ModulePart.IDLE: "GPU idle",
 }
 #: Fields of the messages of profile.proto, and how a field is encoded.
 _SAMPLE_TYPE, _SAMPLE, _LOCATION, _FUNCTION, _STRING = 1, 2, 4, 5, 6
 _VARINT, _BYTES = 0, 2
 
 
-class Stack(msgspec.Struct, frozen=True):
+class PartTime(msgspec.Struct, frozen=True):
     """The time of a part of a module on a rank."""
 
     #: From the run on.
@@ -42,12 +42,12 @@ class Stack(msgspec.Struct, frozen=True):
     ns: int
 
 
-def stacks(results: Sequence[Result], rank: int | None) -> list[Stack]:
+def stacks(results: Sequence[Result], rank: int | None) -> list[PartTime]:
     """The stacks of the runs whose traces name modules, of all ranks or of one.
 
     Raises MissingFactError where no run names any, or has the rank.
     """
-    found: list[Stack] = []
+    found: list[PartTime] = []
     missing = [f"There is no rank {rank} in these runs."]
     for result in results:
         try:
@@ -59,7 +59,7 @@ def stacks(results: Sequence[Result], rank: int | None) -> list[Stack]:
     return found
 
 
-def _of_run(result: Result, rank: int | None) -> Iterator[Stack]:
+def _of_run(result: Result, rank: int | None) -> Iterator[PartTime]:
     tree = modules(result.job.digests)
     frames: list[tuple[str, ...]] = []
     for path, parent in zip(tree.path, tree.parent.tolist(), strict=True):
@@ -68,10 +68,10 @@ def _of_run(result: Result, rank: int | None) -> Iterator[Stack]:
         if rank in (None, number):
             own = tree.own_ns[row].round().astype(int)
             for module, part in zip(*own.nonzero(), strict=True):
-                yield Stack((*frames[module], NAMES[Part(int(part))]), number, int(own[module, part]))
+                yield PartTime((*frames[module], NAMES[ModulePart(int(part))]), number, int(own[module, part]))
 
 
-def collapsed(found: Sequence[Stack]) -> bytes:
+def collapsed(found: Sequence[PartTime]) -> bytes:
     """The stacks as text: a line for each, frames between semicolons, and the time in ns."""
     several = len({one.rank for one in found}) > 1
     lines = []
@@ -87,7 +87,7 @@ def _frame(name: str) -> str:
     return "".join(letter if letter.isprintable() and letter != ";" else "_" for letter in name)
 
 
-def pprof(found: Sequence[Stack]) -> bytes:
+def pprof(found: Sequence[PartTime]) -> bytes:
     """The stacks as pprof reads them, compressed."""
     strings: dict[str, int] = {"": 0}
 

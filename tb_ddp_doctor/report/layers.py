@@ -13,20 +13,20 @@ from rich.text import Text
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.module_paths import GUESSED
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.facts.facts import MissingFactError
-from tb_ddp_doctor.facts.modules import ModuleTree, Part, modules
+from tb_ddp_doctor.facts import MissingFactError
+from tb_ddp_doctor.facts.modules import ModulePart, ModuleTree, modules
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.wrapping import print_wrapped
 
 #: Modules with less of the step are not listed.
 _LEAST_SHARE = 0.001
 _HEADINGS = {
-    Part.FORWARD: "fwd",
-    Part.BACKWARD: "bwd",
-    Part.RECOMPUTED: "again",
-    Part.OTHER: "other",
-    Part.COMMUNICATION: "comm.",
-    Part.IDLE: "idle",
+    ModulePart.FORWARD: "fwd",
+    ModulePart.BACKWARD: "bwd",
+    ModulePart.RECOMPUTED: "again",
+    ModulePart.OTHER: "other",
+    ModulePart.COMMUNICATION: "comm.",
+    ModulePart.IDLE: "idle",
 }
 
 
@@ -47,7 +47,7 @@ def print_layers(console: Console, result: Result, depth: int, rank: int | None)
     # The median of sums and not the sum of medians, so that a line is some rank's time.
     median, whole = np.median(chosen, axis=0), np.median(chosen.sum(axis=2), axis=0)
     columns = {"step": _column(whole), "share": [wording.percent(part) for part in whole / max(whole[0], 1)]}
-    columns |= {_HEADINGS[part]: _column(median[:, part]) for part in Part if tree.step_ns[:, :, part].any()}
+    columns |= {_HEADINGS[part]: _column(median[:, part]) for part in ModulePart if tree.step_ns[:, :, part].any()}
     if rank is None and len(ranks) > 1:
         longest = every.argmax(axis=0)
         columns["longest"], columns["rank"] = _column(every.max(axis=0)), [str(ranks[row]) for row in longest.tolist()]
@@ -75,7 +75,7 @@ def print_compared(console: Console, before: Result, after: Result, depth: int) 
     whole = [run.sum(axis=1) for run in runs]
     columns = {"before": _column(whole[0]), "after": _column(whole[1]), "more": _column(whole[1] - whole[0], "+")}
     change = runs[1] - runs[0]
-    columns |= {_HEADINGS[part]: _column(change[:, part], "+") for part in Part if tree.step_ns[:, :, part].any()}
+    columns |= {_HEADINGS[part]: _column(change[:, part], "+") for part in ModulePart if tree.step_ns[:, :, part].any()}
     title = f"{_kind(tree)} by their time in a step of the median rank, ms; by part, what it is more ({_named(tree)})"
     shown = np.maximum(*whole) >= _LEAST_SHARE * max(whole[0][0], whole[1][0])
     _print(console, title, tree, columns, shown & (tree.level <= depth))

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.planning.model import Breaks, Buckets, Curve, PlanResult, Prediction, RankBytes, Rests, Scaling
+from tb_ddp_doctor.planning.model import Breaks, Buckets, PlanCurve, PlanResult, Prediction, RankBytes, Rests, Scaling
 from tb_ddp_doctor.planning.questions import FIELDS, shown
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_trailing_spaces
@@ -116,7 +116,7 @@ def _algorithms(scaling: Scaling) -> str:
     )
 
 
-def _algorithms_of(curve: Curve) -> str:
+def _algorithms_of(curve: PlanCurve) -> str:
     pairs = zip(curve.values, curve.points, strict=True)
     told = [(value, point.scaling) for value, point in pairs if point.scaling and point.scaling.algorithms]
     return "; ".join(f"{_value(value)} ranks: {_algorithms(scaling)}" for value, scaling in told) or "not known"
@@ -144,7 +144,7 @@ def _bytes(size: float) -> str:
     return f"{size:.0f} bytes"
 
 
-def _table(curve: Curve, now_ms: float) -> Table:
+def _table(curve: PlanCurve, now_ms: float) -> Table:
     table = Table(box=None)
     table.add_column("")
     more = [column for column in _COLUMNS if any(column.of(point) for point in curve.points)]
@@ -190,7 +190,7 @@ def _signed(value: float, digits: int) -> str:
     return f"{rounded:+.{digits}f}" if rounded else f"{0:.{digits}f}"
 
 
-def _best(curve: Curve, now_ms: float) -> str:
+def _best(curve: PlanCurve, now_ms: float) -> str:
     best = curve.points[curve.values.index(curve.best)]
     low, high = (f"{one:g}" if isinstance(one, float) else one for one in curve.flat)
     between = f" From {low} to {high} it hardly matters (1 %)." if low != high else ""

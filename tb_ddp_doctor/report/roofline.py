@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.peaks import Roofs
 from tb_ddp_doctor.facts.roofline import KernelRoof, roofline
 from tb_ddp_doctor.report.escape import printable

@@ -19,7 +19,7 @@ from tb_ddp_doctor.findings import (
     PHASES,
     Diagnosis,
     Finding,
-    Mesh,
+    MeshTable,
     PathPiece,
     Prospect,
     Severity,
@@ -326,7 +326,7 @@ def _communication_table(diagnosis: Diagnosis) -> Table:
     return table
 
 
-def _dimensions_table(mesh: Mesh) -> Table:
+def _dimensions_table(mesh: MeshTable) -> Table:
     title = "Dimensions of parallelism in a step: MB, ms, of one group"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
     table.add_column("dimension")

@@ -11,7 +11,7 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, KernelWork, RankOwner, Starved
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import OpStalls, Starvation
+from tb_ddp_doctor.facts.host import StallsInOps, Starvation
 from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.findings import Severity
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -55,7 +55,7 @@ class LaunchBound(Rule):
         whatif: WhatIf,
         computed: KernelWork,
         starvation: Starvation,
-        op_stalls: OpStalls,
+        op_stalls: StallsInOps,
         modules: ModuleTree | None,
         places: Places,
     ) -> Result:

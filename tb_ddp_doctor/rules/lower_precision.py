@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import GpuTime
-from tb_ddp_doctor.facts.charged import Charged
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.peaks import Roofs
 from tb_ddp_doctor.facts.roofline import LEAST_NS, JobRoofline, KernelRoof
+from tb_ddp_doctor.facts.without_faults import Charged
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold

@@ -63,7 +63,7 @@ class MemoryGrowth(Rule):
         )
 
 
-def _allocated_by(growth: findings.MemoryGrowth) -> str:
+def _allocated_by(growth: findings.GrowingMemory) -> str:
     """What is allocated in most steps and not released, a space and a sentence; "" where it is not known."""
     told = [
         f"{place.op or 'an unknown op'}{f' in {place.source.file}:{place.source.line}' if place.source else ''} "
@@ -73,7 +73,7 @@ def _allocated_by(growth: findings.MemoryGrowth) -> str:
     return f" Allocated in most steps and not released: {wording.listing(told)}." if told else ""
 
 
-def _full_in(growth: findings.MemoryGrowth, memory: Memory) -> str:
+def _full_in(growth: findings.GrowingMemory, memory: Memory) -> str:
     """In how many steps the device is full at this rate, a space and a sentence; "" where it is not known."""
     if not memory.capacity:
         return ""

@@ -12,10 +12,10 @@ import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.calls import Calls
 from tb_ddp_doctor.facts.compute import Gemms
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.shortened_calls import ShortenedCalls
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -61,7 +61,7 @@ class NoTensorCores(Rule):
     shortest: float = threshold(5.0, "µs", "A GEMM on tensor cores takes at least this long, however small.")
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 
-    def check(self, *, frame: Frame, whatif: WhatIf, gemms: Gemms, calls: Calls, places: Places) -> Result:
+    def check(self, *, frame: Frame, whatif: WhatIf, gemms: Gemms, calls: ShortenedCalls, places: Places) -> Result:
         slow_ns = gemms.work.float32_ns + gemms.work.misaligned_ns
         if not slow_ns.any():
             return Clear("No GEMM runs without tensor cores, by the kernel names.")
@@ -115,7 +115,7 @@ class NoTensorCores(Rule):
         return saved
 
 
-def _change(saved: Mapping[Product, Ints], gemms: Gemms, calls: Calls) -> Change:
+def _change(saved: Mapping[Product, Ints], gemms: Gemms, calls: ShortenedCalls) -> Change:
     taken = {Product.FLOAT32: gemms.work.float32_ns, Product.MISALIGNED: gemms.work.misaligned_ns}
     each = (Change(device_ns=ns, of_calls=calls.of_products(kind, ns, taken[kind])) for kind, ns in saved.items())
     return reduce(or_, each)

@@ -13,7 +13,7 @@ from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import OpStalls, StallInOp
+from tb_ddp_doctor.facts.host import StallInOp, StallsInOps
 from tb_ddp_doctor.findings import Measurement, Setting
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits
@@ -56,7 +56,7 @@ class OpStall(Rule):
     many_ops: float = threshold(4.0, "ops", "Stalls in this many different ops are not caused by the ops.")
     one_op: float = threshold(0.5, "of the stalls", "An op that has more of their time is the cause.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, op_stalls: OpStalls, places: Places) -> Result:
+    def check(self, *, frame: Frame, whatif: WhatIf, op_stalls: StallsInOps, places: Places) -> Result:
         if not frame.has_device:
             return NotApplicable("It is about the GPU, and these traces have none (CPU only).")
         if frame.is_sampled:

@@ -12,7 +12,7 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import limits
 from tb_ddp_doctor.rules.support.base import Clear, Result, Rule, threshold
-from tb_ddp_doctor.rules.support.redundant import Kernels, removable, share_of
+from tb_ddp_doctor.rules.support.redundant import NeedlessKernels, removable, share_of
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Recomputation(Rule):
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 
     def check(self, *, frame: Frame, whatif: WhatIf, redundant: RedundantWork, places: Places) -> Result:
-        kernels = Kernels(
+        kernels = NeedlessKernels(
             redundant.recomputed_ns,
             redundant.recomputed_kernels,
             redundant.recomputed_start_ns,

@@ -9,7 +9,7 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.repeats import Repeats
+from tb_ddp_doctor.facts.repeated_allreduces import RepeatedAllReduces
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
@@ -43,7 +43,7 @@ class RedundantAllreduce(Rule):
         0.75, "of the steps", "Accumulation repeats in every step; two backward passes in one step alone are noise."
     )
 
-    def check(self, *, frame: Frame, whatif: WhatIf, repeats: Repeats, places: Places) -> Result:
+    def check(self, *, frame: Frame, whatif: WhatIf, repeats: RepeatedAllReduces, places: Places) -> Result:
         if repeats.lack:
             return NotApplicable(repeats.lack)
         # All ranks take part in each: where one alone lacks some, its trace lacks an event.

@@ -11,7 +11,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support.base import Clear, Result, Rule, threshold
-from tb_ddp_doctor.rules.support.redundant import Kernels, removable
+from tb_ddp_doctor.rules.support.redundant import NeedlessKernels, removable
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class RepeatedCasts(Rule):
     )
 
     def check(self, *, frame: Frame, whatif: WhatIf, redundant: RedundantWork, places: Places) -> Result:
-        kernels = Kernels(
+        kernels = NeedlessKernels(
             redundant.recast_ns, redundant.recast_kernels, redundant.recast_start_ns, redundant.recast_end_ns
         )
         found = removable(kernels, 1.0, frame, whatif, places, "A weight is cast again.")

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import GpuTime
-from tb_ddp_doctor.facts.charged import Charged
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof
+from tb_ddp_doctor.facts.without_faults import Charged
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold

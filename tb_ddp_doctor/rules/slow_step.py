@@ -11,7 +11,7 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import HostStalls, OpStalls
+from tb_ddp_doctor.facts.host import HostStalls, StallsInOps
 from tb_ddp_doctor.findings import Measurement, Setting
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -55,7 +55,14 @@ class SlowStep(Rule):
     max_steps: float = threshold(0.5, "of the steps", "If more steps are slow, they are normal steps.")
 
     def check(
-        self, *, frame: Frame, whatif: WhatIf, phases: Phases, stalls: HostStalls, op_stalls: OpStalls, places: Places
+        self,
+        *,
+        frame: Frame,
+        whatif: WhatIf,
+        phases: Phases,
+        stalls: HostStalls,
+        op_stalls: StallsInOps,
+        places: Places,
     ) -> Result:
         if len(frame.steps) < _FEWEST_STEPS:
             return NotApplicable("Fewer than three steps cannot show which of them is slow.")
@@ -122,7 +129,7 @@ _WHAT = {
 }
 
 
-def _in_ops(odd: Ints, cost_ns: float, whatif: WhatIf, op_stalls: OpStalls) -> str:
+def _in_ops(odd: Ints, cost_ns: float, whatif: WhatIf, op_stalls: StallsInOps) -> str:
     """The ops that stall the hosts in those steps (indices), a sentence after a space; "" if they are little of it."""
     inside = [one for one in op_stalls.every if one.step in odd]
     if not inside or sum(one.length_ns for one in inside) < cost_ns / 2 * whatif.shape[0] * whatif.shape[1]:

@@ -8,11 +8,11 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor import wording
+from tb_ddp_doctor.calibration.transfer_fit import TransferFit
 from tb_ddp_doctor.digest.model import BUFFERS, METRIC, NORM, RankOwner
 from tb_ddp_doctor.facts.arrivals import Purpose, Sized, TinyCalls
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.latency import Line
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.planning.fact import Plans
@@ -213,18 +213,18 @@ class SmallCollectives(Rule):
             evidence=most_exposed(exposed, whatif, places),
         )
 
-    def _saved_ns(self, traffic: Traffic, line: Line) -> float:
+    def _saved_ns(self, traffic: Traffic, line: TransferFit) -> float:
         """What the same bytes take less in large messages."""
         size = traffic.bytes_per_step
         least = max(self.large_message * line.alpha_ns / line.beta_ns, 1.0) if line.beta_ns > 0 else size
         return line.alpha_ns * max(traffic.calls - max(size / least, 1.0), 0.0)
 
 
-def _per_ms(line: Line) -> str:
+def _per_ms(line: TransferFit) -> str:
     return f"{1 / line.beta_ns:.1f} MB" if line.beta_ns > 0 else "any size"
 
 
-def _fix(line: Line, large: float, plans: Plans) -> str:
+def _fix(line: TransferFit, large: float, plans: Plans) -> str:
     size = large * line.alpha_ns / line.beta_ns / 2**20 if line.beta_ns > 0 else 25
     best = plans.best_buckets()
     bucket = min(max(round(size), 1), 25)

@@ -10,14 +10,14 @@ import msgspec
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import GpuTime
-from tb_ddp_doctor.facts.charged import Charged
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof
+from tb_ddp_doctor.facts.without_faults import Charged
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.support.gemm_tiles import Fit, Gemm, fit, gemm, is_misaligned
+from tb_ddp_doctor.rules.support.gemm_tiles import Gemm, TileUse, fit, gemm, is_misaligned
 from tb_ddp_doctor.rules.support.redundant import of_step
 from tb_ddp_doctor.rules.support.roofline import faster, is_charged, listed, longest, why_not
 
@@ -27,7 +27,7 @@ class _Wasted(msgspec.Struct, frozen=True, eq=False):
 
     kernel: KernelRoof
     sizes: Gemm
-    fit: Fit
+    fit: TileUse
     is_misaligned: bool
     #: Of its time, 0 to 1; and by what most of it: "sizes" that do not fit tiles and alignment, or "waves" of tiles
     #: that do not fill the GPU.

@@ -17,7 +17,7 @@ from tb_ddp_doctor.facts.compute import KernelTable, Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import HostStalls, OpStalls
+from tb_ddp_doctor.facts.host import HostStalls, StallsInOps
 from tb_ddp_doctor.facts.links import Link, excess_ns
 from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.facts.waits import Waits
@@ -106,7 +106,7 @@ class Straggler(Rule):
         phases: Phases,
         links: tuple[Link, ...],
         stalls: HostStalls,
-        op_stalls: OpStalls,
+        op_stalls: StallsInOps,
         rank_evidence: tuple[RankEvidence, ...],
         expected: Expected | None,
         modules: ModuleTree | None,
@@ -206,7 +206,7 @@ def _known_stalls(rank: int, found: Slowness, stalls: HostStalls) -> activity.Kn
     return activity.most(stalls.doing([rank]), least, stalls.doing(found.others.tolist())) if extra > 0 else None
 
 
-def _op_stalls(rank: int, others: Ints, whatif: WhatIf, stalls: OpStalls) -> str:
+def _op_stalls(rank: int, others: Ints, whatif: WhatIf, stalls: StallsInOps) -> str:
     """What the stalls inside ops of a rank (index) are, if they are much of its CPU's excess."""
     mine = stalls.of(rank)
     spent = whatif.host_ns(CpuTime.OP_STALL).mean(axis=1)

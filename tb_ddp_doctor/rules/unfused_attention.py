@@ -9,10 +9,10 @@ import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import AttentionWork, CpuTime, KernelWork, RankOwner
-from tb_ddp_doctor.facts.calls import Calls
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.roofline import JobRoofline
+from tb_ddp_doctor.facts.shortened_calls import ShortenedCalls
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -60,7 +60,7 @@ class UnfusedAttention(Rule):
         whatif: WhatIf,
         computed: KernelWork,
         attentions: AttentionWork,
-        calls: Calls,
+        calls: ShortenedCalls,
         roofline: JobRoofline,
         places: Places,
     ) -> Result:

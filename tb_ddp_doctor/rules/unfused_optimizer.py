@@ -9,9 +9,9 @@ import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, OptimizerWork, RankOwner
-from tb_ddp_doctor.facts.calls import Calls
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.shortened_calls import ShortenedCalls
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -57,7 +57,9 @@ class UnfusedOptimizer(Rule):
     )
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 
-    def check(self, *, frame: Frame, whatif: WhatIf, optimizers: OptimizerWork, calls: Calls, places: Places) -> Result:
+    def check(
+        self, *, frame: Frame, whatif: WhatIf, optimizers: OptimizerWork, calls: ShortenedCalls, places: Places
+    ) -> Result:
         kernels = optimizers.optimizer_kernels
         many = kernels >= self.min_kernels
         most = float(kernels.mean(axis=1).max())

@@ -36,7 +36,7 @@ CATEGORY_NAMES = (
 )
 
 
-class Role(IntEnum):
+class LaneRole(IntEnum):
     """What a lane is, in the order in which lanes stand."""
 
     MAIN = 0
@@ -48,7 +48,7 @@ class Role(IntEnum):
 class SliceLane(msgspec.Struct, frozen=True):
     """A host thread, or a stream of a device."""
 
-    role: Role
+    role: LaneRole
     title: str
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.slices.model import FRAME, Role, SliceLane, SliceMemory
+from tb_ddp_doctor.slices.model import FRAME, LaneRole, SliceLane, SliceMemory
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Events, Indices, Ints, RankTrace
 
@@ -170,7 +170,7 @@ def lanes(trace: RankTrace, picked: Picked, owner: Indices) -> tuple[tuple[Slice
     for i, (streams, place, stream) in enumerate(distinct.T.tolist()):
         here = which == i
         if streams:
-            found.append(SliceLane(Role.STREAM, f"GPU {place} stream {stream}: {_work(picked, owner, here)}"))
+            found.append(SliceLane(LaneRole.STREAM, f"GPU {place} stream {stream}: {_work(picked, owner, here)}"))
         else:
             found.append(_thread(trace, picked, here, place, autograd))
     order = sorted(range(len(found)), key=lambda i: (found[i].role, *distinct[1:, i].tolist()))
@@ -190,10 +190,10 @@ def _thread(trace: RankTrace, picked: Picked, here: NDArray[np.bool_], thread: i
     texts = (trace.strings[name] for name in np.unique(picked.name[here]))
     # On Linux a process and its first thread have one number.
     if (pid == tid and pid) or any(names.step_number(text) is not None for text in texts):
-        return SliceLane(Role.MAIN, f"main thread {tid}")
+        return SliceLane(LaneRole.MAIN, f"main thread {tid}")
     if thread in autograd:
-        return SliceLane(Role.AUTOGRAD, f"autograd thread {tid}")
-    return SliceLane(Role.THREAD, f"thread {tid}")
+        return SliceLane(LaneRole.AUTOGRAD, f"autograd thread {tid}")
+    return SliceLane(LaneRole.THREAD, f"thread {tid}")
 
 
 def _autograd_threads(trace: RankTrace) -> set[int]:

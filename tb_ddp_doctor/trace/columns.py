@@ -22,7 +22,7 @@ from tb_ddp_doctor.trace.args import (
     integer,
     text,
 )
-from tb_ddp_doctor.trace.events import Event
+from tb_ddp_doctor.trace.events import RawEvent
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.model import SHORTEST_FRAME_NS, Category, CommArgs, Events, Frames, MemoryEvents
 from tb_ddp_doctor.trace.names import (
@@ -136,7 +136,7 @@ class Columns:
         self._memory: dict[str, list[NDArray[Any]]] = {name: [] for name in MEMORY_TYPES}
         self._frames: dict[str, list[NDArray[Any]]] = {name: [] for name in FRAME_TYPES}
 
-    def add(self, batch: Sequence[Event], position: int) -> None:
+    def add(self, batch: Sequence[RawEvent], position: int) -> None:
         """Append those events that are kept; `position` is the batch's first byte, for warnings."""
         events = [event for event in batch if event.cat in _CODES and event.ph == "X"]
         if len(events) < len(batch):
@@ -196,7 +196,7 @@ class Columns:
         columns = zip(COMM_TYPES.items(), table, strict=True)
         return CommArgs(**{name: column.astype(dtype) for (name, dtype), column in columns})
 
-    def _with_times(self, events: list[Event], usable: NDArray[np.bool_], position: int) -> list[Event]:
+    def _with_times(self, events: list[RawEvent], usable: NDArray[np.bool_], position: int) -> list[RawEvent]:
         """Those events that have usable times; the others are told."""
         if usable.all():
             return events
@@ -205,7 +205,7 @@ class Columns:
         self._losses.add(Loss.TIMES, position, detail, len(events) - int(usable.sum()))
         return [event for event, good in zip(events, usable.tolist(), strict=True) if good]
 
-    def _add_memory(self, events: list[Event], position: int) -> None:
+    def _add_memory(self, events: list[RawEvent], position: int) -> None:
         """Append what the allocators did."""
         times = nanoseconds([event.ts for event in events])
         usable = times >= 0
@@ -216,7 +216,7 @@ class Columns:
             self._memory[name].append(_column([getattr(one, name) for one in args], MEMORY_TYPES[name]))
         self._memory["thread"].append(_column([self.threads[event.pid, event.tid] for event in events], np.int32))
 
-    def _add_frames(self, events: list[Event]) -> None:
+    def _add_frames(self, events: list[RawEvent]) -> None:
         """Append those Python functions that last; the others are dropped."""
         start, duration = nanoseconds([event.ts for event in events]), nanoseconds([event.dur for event in events])
         lasts = (start >= 0) & (duration >= SHORTEST_FRAME_NS)
@@ -230,7 +230,7 @@ class Columns:
     def _tell_arguments(self, position: int) -> Callable[[str], None]:
         return lambda detail: self._losses.add(Loss.ARGUMENTS, position, detail)
 
-    def _fill(self, part: dict[str, NDArray[Any]], events: list[Event], position: int) -> None:
+    def _fill(self, part: dict[str, NDArray[Any]], events: list[RawEvent], position: int) -> None:
         """Set those columns of a part, and add those rows of communication, that come from arguments."""
 
         def arguments(kind: type[Args], rows: NDArray[np.intp]) -> list[Args]:
@@ -284,11 +284,11 @@ def mark_annotations(columns: Mapping[str, NDArray[Any]], strings: Iterable[str]
     category[(category == Category.OP) & annotations[columns["name"]]] = Category.ANNOTATION
 
 
-def _is_memory(event: Event) -> bool:
+def _is_memory(event: RawEvent) -> bool:
     return event.cat == INSTANT and event.name == MEMORY and event.ph == INSTANT_PHASE
 
 
-def _is_frame(event: Event) -> bool:
+def _is_frame(event: RawEvent) -> bool:
     return event.cat in PYTHON and event.ph == "X"
 
 

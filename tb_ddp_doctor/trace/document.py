@@ -17,7 +17,7 @@ from tb_ddp_doctor.trace.events import (
     LOOK_AHEAD,
     MAX_ITEM_BYTES,
     SEEMING_END,
-    Event,
+    RawEvent,
     Salvage,
     SalvagedTo,
     decode_block,
@@ -64,7 +64,7 @@ class Document:
         self._salvage = Salvage(losses)
         self._stream_problem = ""
 
-    def batches(self) -> Iterator[tuple[int, list[Event]]]:
+    def batches(self) -> Iterator[tuple[int, list[RawEvent]]]:
         """Events in file order, each batch with the byte position where it begins.
 
         TraceError, before the first batch but for bare lists, for a text that is no trace.
@@ -161,7 +161,7 @@ class Document:
                 following = _NEXT_MEMBER.search(text, at + 1)
                 at = following.start() if following else len(text)
 
-    def _next(self) -> tuple[list[Event], SalvagedTo]:
+    def _next(self) -> tuple[list[RawEvent], SalvagedTo]:
         """The events of the next block, and where that leaves the text."""
         growing = self._more(self._wanted)
         self._wanted = 0

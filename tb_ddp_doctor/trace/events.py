@@ -48,7 +48,7 @@ MOST_REFUSED = 1_000_000
 _DEEP = re.compile(r"(?:[^\[{]*[\[{]){1,400}")
 
 
-class Event(msgspec.Struct, gc=False):
+class RawEvent(msgspec.Struct, gc=False):
     """What columns need of an event; times and arguments stay as the file spells them."""
 
     ph: str = ""
@@ -71,8 +71,8 @@ class SalvagedTo(Enum):
     CUT = 2
 
 
-_decode_events = msgspec.json.Decoder(list[Event]).decode
-_decode_event = msgspec.json.Decoder(Event).decode
+_decode_events = msgspec.json.Decoder(list[RawEvent]).decode
+_decode_event = msgspec.json.Decoder(RawEvent).decode
 # Floats stay text: times must not be rounded on the way.
 _scan = json.JSONDecoder(strict=False, parse_float=str, parse_constant=lambda _: None).raw_decode
 
@@ -89,7 +89,7 @@ def last_boundary(data: bytes, since: int = 0) -> int:
     return 0
 
 
-def decode_block(block: bytes) -> list[Event] | None:
+def decode_block(block: bytes) -> list[RawEvent] | None:
     """Events of a block, "{...}, {...}" with an optional comma before; None where that is not what it is."""
     try:
         return _decode_events(b"".join((b"[", memoryview(block)[block.startswith(b",") :], b"]")))
@@ -154,12 +154,12 @@ class Salvage:
         #: Why nothing more is read; "" while that is not so.
         self.given_up = ""
 
-    def events(self, block: bytes, position: int, final: bool) -> tuple[list[Event], int, SalvagedTo]:
+    def events(self, block: bytes, position: int, final: bool) -> tuple[list[RawEvent], int, SalvagedTo]:
         """Whole events, the number of bytes that are done with, and where that is.
 
         `position` is the block's in the whole text; `final` says that nothing follows it.
         """
-        events: list[Event] = []
+        events: list[RawEvent] = []
         done, width = 0, _WINDOW
         while True:
             window = block[done : done + width]
@@ -171,7 +171,7 @@ class Salvage:
                 return events, done, reached
             width = _WINDOW if used else 2 * width
 
-    def _window(self, window: bytes, position: int, final: bool) -> tuple[list[Event], int, SalvagedTo | None]:
+    def _window(self, window: bytes, position: int, final: bool) -> tuple[list[RawEvent], int, SalvagedTo | None]:
         """`events` of a small part of the block: only those parts that need it are read one by one.
 
         None if the rest had better be read as a smaller part.
@@ -181,12 +181,12 @@ class Salvage:
         if whole is not None:
             self._refused = 0
             return whole, cut, SalvagedTo.MORE
-        events: list[Event] = []
+        events: list[RawEvent] = []
         positions = Positions(to_text(window), position)
         at, reached = self._one_by_one(events, positions, final)
         return events, positions(at) - position, reached
 
-    def _one_by_one(self, events: list[Event], positions: Positions, final: bool) -> tuple[int, SalvagedTo | None]:
+    def _one_by_one(self, events: list[RawEvent], positions: Positions, final: bool) -> tuple[int, SalvagedTo | None]:
         """Append a text's events as the lenient scanner finds them; where it stopped, and why."""
         text = positions.text
         at = 0
@@ -243,7 +243,7 @@ class Salvage:
         self._lost = not goes_on or goes_on.re is _EVENT_START
         return goes_on.start(1) if goes_on else max(at + 1, len(text) - _OVERLAP)
 
-    def _event(self, source: str, value: Any, position: int) -> Event | None:
+    def _event(self, source: str, value: Any, position: int) -> RawEvent | None:
         """One scanned event: as it is spelled where that is JSON, else from what the scanner made of it."""
         try:
             return _decode_event(source.encode("utf-8", "surrogateescape"))

@@ -36,7 +36,7 @@ from tb_ddp_doctor.trace.columns import (
     mark_annotations,
 )
 from tb_ddp_doctor.trace.document import Document
-from tb_ddp_doctor.trace.events import NO_TEXT, Event, SalvagedTo, reason, scan, to_text
+from tb_ddp_doctor.trace.events import NO_TEXT, RawEvent, SalvagedTo, reason, scan, to_text
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Frames, MemoryEvents
 from tb_ddp_doctor.trace.names import CATEGORIES, INSTANT, MEMORY, PYTHON, RECORD_PARAM_COMMS
@@ -313,13 +313,13 @@ class _NativeDocument(Document):
 
     columns: NativeColumns
 
-    def _next(self) -> tuple[list[Event], SalvagedTo]:
+    def _next(self) -> tuple[list[RawEvent], SalvagedTo]:
         """Read the whole list; instead of its events, one that stands for those that have a phase."""
         scanner = _Scanner(self._position)
         reached = self._scan(scanner)
         self._position, self._buffer = scanner.position(), scanner.rest()
         self.columns = NativeColumns(scanner, self._losses)
-        return [Event(ph="X")] * bool(scanner.seen()), reached
+        return [RawEvent(ph="X")] * bool(scanner.seen()), reached
 
     def _scan(self, scanner: _Scanner) -> SalvagedTo:
         reached = scanner.feed(self._buffer)

@@ -64,7 +64,7 @@ class Diagnosis(findings.Diagnosis, frozen=True, kw_only=True):
     level: Level
 
 
-class Answer(msgspec.Struct, frozen=True):
+class RunAnswer(msgspec.Struct, frozen=True):
     """The answer to `run?run=NAME`."""
 
     diagnosis: Diagnosis
@@ -73,7 +73,7 @@ class Answer(msgspec.Struct, frozen=True):
     state: Literal["ready"] = "ready"
 
 
-def answer(result: Result, *, in_report: bool = False) -> Answer:
+def answer(result: Result, *, in_report: bool = False) -> RunAnswer:
     """What is shown of a run: without its pictures the page still says what is wrong.
 
     A report goes anywhere, and the traces do not go with it: there is nobody to ask for a slice.
@@ -94,7 +94,7 @@ def answer(result: Result, *, in_report: bool = False) -> Answer:
             tuple(_finding(finding) for finding in some) for some in (diagnosis.findings, diagnosis.opportunities)
         )
     changed = {"findings": found, "opportunities": possible, "level": diagnosis.level}
-    return Answer(Diagnosis(**_fields(diagnosis) | changed), drawn)
+    return RunAnswer(Diagnosis(**_fields(diagnosis) | changed), drawn)
 
 
 def _finding(

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import msgspec
 
 from tb_ddp_doctor import record_again
-from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.findings import Evidence, Finding, Setting
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.view import stacks
 
 #: Findings whose cause is a place in the code, and those of the allocator.

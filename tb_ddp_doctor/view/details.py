@@ -13,12 +13,12 @@ import numpy as np
 from tb_ddp_doctor.calibration.model import bus_factor
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.links import SLOW_TIMES, Link, links
-from tb_ddp_doctor.facts.operators import operators
 from tb_ddp_doctor.facts.roofline import KernelRoof, roofline
 from tb_ddp_doctor.facts.traffic import Traffic, communication
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.operator_times import operators
 from tb_ddp_doctor.slices.cut import on_common_clock
 from tb_ddp_doctor.slices.words import label
 from tb_ddp_doctor.step_parts import IDLE, KERNEL_CLASSES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tb_ddp_doctor import record_again
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.trace import names
 
 SENTENCE = "The traces have no Python stacks, so evidence names no file and line"

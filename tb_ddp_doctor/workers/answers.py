@@ -37,7 +37,7 @@ class LimitError(CrashError):
     """A task took more than it may. Its text is a sentence for users."""
 
 
-class Answer(msgspec.Struct):
+class TaskAnswer(msgspec.Struct):
     """What a process says of a task."""
 
     #: As `message.packed` has it; nothing where there was an exception.
@@ -52,22 +52,26 @@ class Answer(msgspec.Struct):
     cpu_s: float = 0.0
 
 
-def answer(work: Callable[[], Any], most_bytes: int) -> Answer:
+def answer(work: Callable[[], Any], most_bytes: int) -> TaskAnswer:
     """What `work` gives, or the exception that it ends with: a MemoryError where it gives more than `most_bytes`."""
     since, began = transient.Since(), time.process_time()
     try:
         result = packed(work())
         if len(result) > most_bytes:
             raise MemoryError
-        return Answer(result, is_transient=since.noted(), cpu_s=time.process_time() - began)
+        return TaskAnswer(result, is_transient=since.noted(), cpu_s=time.process_time() - began)
     except Exception as error:
         said, where = whole_text(str(error))[:_MOST_LETTERS], whole_text(traceback.format_exc())[-_MOST_LETTERS:]
         took = time.process_time() - began
-        return Answer(b"", type(error).__name__, said, where, since.noted(), took)
+        return TaskAnswer(b"", type(error).__name__, said, where, since.noted(), took)
 
 
 def result(
-    answer: Answer, gives: Any, raises: Sequence[type[Exception]], limits: Limits, too_much: Callable[[str], LimitError]
+    answer: TaskAnswer,
+    gives: Any,
+    raises: Sequence[type[Exception]],
+    limits: Limits,
+    too_much: Callable[[str], LimitError],
 ) -> Any:
     """What an answer holds, of the type `gives`.
 

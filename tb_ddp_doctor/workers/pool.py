@@ -283,7 +283,7 @@ class _Worker:
     def _told(self, message: bytes) -> Future[Any]:
         future: Future[Any] = Future()
         try:
-            told = unpacked(message, answers.Answer)
+            told = unpacked(message, answers.TaskAnswer)
             self.cpu_s = max(told.cpu_s, 0.0)
             calls = self._calls
             future.set_result(answers.result(told, calls.gives, calls.raises, self._limits, _too_much))

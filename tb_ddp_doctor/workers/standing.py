@@ -21,7 +21,7 @@ import msgspec
 
 from tb_ddp_doctor.storage.message import MessageError, packed, unpacked
 from tb_ddp_doctor.workers import answers
-from tb_ddp_doctor.workers.answers import Answer, CrashError, LimitError
+from tb_ddp_doctor.workers.answers import CrashError, LimitError, TaskAnswer
 from tb_ddp_doctor.workers.limits import Limits, hold, kept_waiting_s, release
 from tb_ddp_doctor.workers.process import CleanProcess
 
@@ -72,7 +72,7 @@ class StandingProcess:
             raise
         return found
 
-    def _answer(self, limits: Limits, progress: Progress) -> Answer:
+    def _answer(self, limits: Limits, progress: Progress) -> TaskAnswer:
         until: float | None = None
         while True:
             if self._pipe.poll(_HEARTBEAT_S):
@@ -108,7 +108,7 @@ class _Said(msgspec.Struct):
     total: int = 0
     file: str = ""
     is_held: bool = False
-    answer: Answer | None = None
+    answer: TaskAnswer | None = None
 
 
 def _too_much(what: str) -> LimitError:

@@ -18,8 +18,8 @@ from traces import job, ranks
 
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.digest.build import digest
-from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.replayed import whatif
+from tb_ddp_doctor.facts import Facts
+from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE

@@ -16,7 +16,7 @@ import pytest
 from traces import job, ranks
 
 from tb_ddp_doctor.account.savings import Savings
-from tb_ddp_doctor.facts.facts import Fact, Facts
+from tb_ddp_doctor.facts import Fact, Facts
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules import CATALOGUE

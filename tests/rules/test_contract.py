@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from traces import job
 
-from tb_ddp_doctor.facts.facts import Facts, fact
+from tb_ddp_doctor.facts import Facts, fact
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.asked_facts import FACTS, ContractError, by_type

@@ -8,8 +8,8 @@ from traces import finding, in_row, job, lies_in_its_step, outcome, ranks, step_
 
 from tb_ddp_doctor.digest import starvation
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.replayed import whatif
+from tb_ddp_doctor.facts import Facts
+from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import run

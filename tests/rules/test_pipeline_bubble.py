@@ -5,8 +5,8 @@ import pytest
 from traces import finding, job, lies_in_its_step, outcome, repeat
 
 from tb_ddp_doctor.account.witnesses import Witnesses
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.arrivals import arrivals, stages
-from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.facts.pipeline import pipeline
 
 RULE = "pipeline-bubble"

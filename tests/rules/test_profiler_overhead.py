@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from traces import finding, job, lies_in_its_step, outcome, ranks, step_ms
 
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import run
 

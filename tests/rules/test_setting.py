@@ -24,12 +24,12 @@ from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.discover.runs import only_run
 from tb_ddp_doctor.engine import diagnose
 from tb_ddp_doctor.evidence.model import CaptureRecord, RankEvidence
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.frame import frame as _frame
-from tb_ddp_doctor.facts.replayed import whatif
-from tb_ddp_doctor.facts.setting import setting
+from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.findings import Finding, Setting, Unexplained
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.rules import CATALOGUE, trace_quality
 from tb_ddp_doctor.rules.support.base import run
 from tb_ddp_doctor.step_parts import OWNERS

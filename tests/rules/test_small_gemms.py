@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from traces import finding, lies_in_its_step, outcome, ranks
 
-from tb_ddp_doctor.rules.support.gemm_tiles import Fit, Gemm, fit, is_misaligned
+from tb_ddp_doctor.rules.support.gemm_tiles import Gemm, TileUse, fit, is_misaligned
 
 RULE = "small-gemms"
 #: Three GEMMs of 10 ms.
@@ -117,7 +117,7 @@ def test_tiles_and_waves_by_hand(kernel: str, sizes: tuple[int, int, int], expec
 
 
 def test_of_an_unknown_number_of_multiprocessors_waves_are_not_told() -> None:
-    assert fit("gemm_128x128", Gemm(1, 128, 128, 64), 0) == Fit(1.0, 1.0, 1)
+    assert fit("gemm_128x128", Gemm(1, 128, 128, 64), 0) == TileUse(1.0, 1.0, 1)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from test_slow_link import drawn as linked
 from traces import MS, check, finding, findings, in_row, job, lies_in_its_step, outcome, ranks
 
 from tb_ddp_doctor.calibration.model import Calibration, Measure, Outlier
-from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.replayed import whatif
+from tb_ddp_doctor.facts import Facts
+from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.findings import Finding, RuleOutcome, Severity
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules import CATALOGUE

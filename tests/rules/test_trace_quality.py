@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from traces import digests, finding, job, outcome, ranks
 
 from tb_ddp_doctor.account.savings import Savings
-from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.replayed import whatif
+from tb_ddp_doctor.facts import Facts
+from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.findings import FileWarning, Finding
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job

@@ -47,7 +47,7 @@ function size(bytes) {
   return `${(bytes / one).toFixed(one > 1 ? 1 : 0)}\u00a0${unit}`;
 }
 
-/** @param {import("../../schema.js").Curve | undefined} curve */
+/** @param {import("../../schema.js").PlanCurve | undefined} curve */
 export function breaking(curve) {
   const breaks = curve?.breaks;
   if (!breaks) return "";

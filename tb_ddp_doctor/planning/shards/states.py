@@ -10,8 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from tb_ddp_doctor import record_again
-from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.planning.costs.messages import Basis
 from tb_ddp_doctor.planning.model import RankBytes
 from tb_ddp_doctor.planning.shards.units import Units

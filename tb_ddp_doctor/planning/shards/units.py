@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor import record_again
-from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.facts.sharding import of_shards
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.planning.buckets import BucketLimits, last_of_buckets
 from tb_ddp_doctor.planning.edits.recorded_rows import RecordedRows
 from tb_ddp_doctor.planning.layers import repeated_layers

@@ -16,7 +16,7 @@ from typing import Any, get_origin, get_type_hints
 
 from tb_ddp_doctor import facts
 from tb_ddp_doctor.choices import did_you_mean
-from tb_ddp_doctor.facts.facts import Fact, is_fact
+from tb_ddp_doctor.facts import Fact, is_fact
 from tb_ddp_doctor.planning import fact as of_plans
 
 

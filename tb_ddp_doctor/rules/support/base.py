@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 
 from tb_ddp_doctor.choices import did_you_mean
-from tb_ddp_doctor.facts.facts import Facts, MissingFactError
+from tb_ddp_doctor.facts import Facts, MissingFactError
 from tb_ddp_doctor.findings import Confidence, Evidence, Measurement, RuleOutcome, Severity, Status, Threshold
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules.support.asked_facts import asked

@@ -37,7 +37,7 @@ class Gemm(msgspec.Struct, frozen=True):
     k: int
 
 
-class Fit(msgspec.Struct, frozen=True):
+class TileUse(msgspec.Struct, frozen=True):
     """Which share of a kernel's work is of use, 0 to 1 each; 1 where the kernel does not tell."""
 
     #: Of the elements in its tiles, and of the multiprocessors in its waves of tiles.
@@ -62,14 +62,14 @@ def gemm(one: KernelRoof) -> Gemm | None:
     return None
 
 
-def fit(kernel: str, sizes: Gemm, multiprocessors: int) -> Fit:
+def fit(kernel: str, sizes: Gemm, multiprocessors: int) -> TileUse:
     """How well sizes fit the tiles that a kernel's name tells; of the two orientations of a tile the better one.
 
     `multiprocessors` is 0 if unknown.
     """
     found = next((pair for pair in _TILE.findall(kernel) if _is_tile(*map(int, pair))), None)
     if found is None:
-        return Fit(1.0, 1.0, 0)
+        return TileUse(1.0, 1.0, 0)
     one, other = map(int, found)
     rows, columns = max(
         ((one, other), (other, one)), key=lambda tile: _of_use(sizes.m, tile[0]) * _of_use(sizes.n, tile[1])
@@ -77,7 +77,7 @@ def fit(kernel: str, sizes: Gemm, multiprocessors: int) -> Fit:
     count = sizes.batch * -(-sizes.m // rows) * -(-sizes.n // columns)
     split = not multiprocessors or _SPLIT.search(kernel)
     waves = 1.0 if split else _of_use(count, multiprocessors)
-    return Fit(_of_use(sizes.m, rows) * _of_use(sizes.n, columns), waves, count)
+    return TileUse(_of_use(sizes.m, rows) * _of_use(sizes.n, columns), waves, count)
 
 
 def is_misaligned(kernel: str, sizes: Gemm, dtype: str) -> bool:

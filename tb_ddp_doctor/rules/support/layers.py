@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.facts.modules import BUSY, ModuleTree, Part
+from tb_ddp_doctor.facts.modules import BUSY, ModulePart, ModuleTree
 from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: What holds this share of a time holds nearly all of it.
@@ -44,15 +44,15 @@ def behind(tree: ModuleTree, rank: int, others: Ints, slower_ns: float) -> str:
 
 def exposed_ns(tree: ModuleTree) -> Floats:
     """Exposed communication that each module's forward or backward launches, the median over ranks, a step; (M,)."""
-    return _median(tree, Part.COMMUNICATION)
+    return _median(tree, ModulePart.COMMUNICATION)
 
 
 def idle_ns(tree: ModuleTree) -> Floats:
     """Idle time of the device before each module's kernels, the median over ranks, a step; (M,)."""
-    return _median(tree, Part.IDLE)
+    return _median(tree, ModulePart.IDLE)
 
 
-def _median(tree: ModuleTree, part: Part) -> Floats:
+def _median(tree: ModuleTree, part: ModulePart) -> Floats:
     median: Floats = np.median(tree.own_ns[:, :, part], axis=0)
     return median
 

@@ -18,7 +18,7 @@ from tb_ddp_doctor.rules.support.base import Fault
 from tb_ddp_doctor.trace.model import Ints
 
 
-class Kernels(msgspec.Struct, frozen=True, eq=False):
+class NeedlessKernels(msgspec.Struct, frozen=True, eq=False):
     """The kernels that a rule is about, shape (R, S): time and number, and the longest one."""
 
     total_ns: Ints
@@ -61,7 +61,7 @@ class Removable(msgspec.Struct, frozen=True, eq=False):
 
 
 def removable(
-    kernels: Kernels, share: float, frame: Frame, whatif: WhatIf, places: Places, what: str
+    kernels: NeedlessKernels, share: float, frame: Frame, whatif: WhatIf, places: Places, what: str
 ) -> Removable | None:
     """The saving if a share of the kernels' time goes, 0 to 1; None where there are none. `what` is the evidence's
     sentence.
@@ -85,7 +85,7 @@ def removable(
     )
 
 
-def share_of(kernels: Kernels, share: float) -> Change:
+def share_of(kernels: NeedlessKernels, share: float) -> Change:
     """What a fix takes out that leaves the rest of the kernels' time, 0 to 1."""
     return Change(device_ns=np.rint(kernels.total_ns * share).astype(np.int64))
 
@@ -97,7 +97,7 @@ def of_step(ns: float, step_ns: float) -> str:
     return f"{part.removesuffix(f' {unit}')} of {whole}"
 
 
-def _longest(kernels: Kernels, rank: int, places: Places, what: str) -> Evidence:
+def _longest(kernels: NeedlessKernels, rank: int, places: Places, what: str) -> Evidence:
     step = int((kernels.end_ns[rank] - kernels.start_ns[rank]).argmax())
     start, end = int(kernels.start_ns[rank, step]), int(kernels.end_ns[rank, step])
     return places.between(rank, start, end, RankOwner.COMPUTE, what) or places.window(rank, step, what)

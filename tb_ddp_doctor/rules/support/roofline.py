@@ -9,9 +9,9 @@ import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import GpuTime, RankOwner
-from tb_ddp_doctor.facts.charged import Charged
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof
+from tb_ddp_doctor.facts.without_faults import Charged
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.trace.model import Floats

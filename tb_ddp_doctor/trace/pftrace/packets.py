@@ -21,8 +21,8 @@ from tb_ddp_doctor.trace.pftrace.wire import (
     FOUR_BYTES,
     NUMBER,
     CutError,
-    Field,
     WireError,
+    WireField,
     message,
     number_at,
 )
@@ -213,7 +213,7 @@ class PythonPackets:
             return
         said = {field.number: field for field in packet}
         flags = [field for field in packet if field.number in (_FLAGS, _CLEARED)]
-        sequence = self._sequence(said.get(_SEQUENCE, Field(_SEQUENCE, NUMBER, 0, b"")).value)
+        sequence = self._sequence(said.get(_SEQUENCE, WireField(_SEQUENCE, NUMBER, 0, b"")).value)
         if sequence and any(field.value & 1 if field.number == _FLAGS else field.value for field in flags):
             sequence.track, sequence.strings = 0, {}
         parts = {field.number: field.data for field in packet if field.wire == BYTES}
@@ -235,7 +235,7 @@ class PythonPackets:
             self._sequences[number] = _Sequence()
         return self._sequences[number]
 
-    def _intern(self, sequence: _Sequence, entries: list[Field]) -> None:
+    def _intern(self, sequence: _Sequence, entries: list[WireField]) -> None:
         for entry in entries:
             if entry.wire != BYTES or entry.number not in (_OF_CATEGORIES, _OF_NAMES, _OF_ARGUMENTS, _OF_STRINGS):
                 continue
@@ -273,8 +273,8 @@ class PythonPackets:
 
     def _put_event(
         self,
-        event: list[Field],
-        said: dict[int, Field],
+        event: list[WireField],
+        said: dict[int, WireField],
         sequence: _Sequence,
         track: int,
         time: int,
@@ -301,7 +301,7 @@ class PythonPackets:
         self._text += text
         self._has_written = True
 
-    def _args(self, event: list[Field], sequence: _Sequence) -> Iterator[tuple[bytes, bytes]]:
+    def _args(self, event: list[WireField], sequence: _Sequence) -> Iterator[tuple[bytes, bytes]]:
         """Names and values, as JSON, of those arguments that are wanted."""
         is_whole = True
         for field in event:
@@ -327,7 +327,7 @@ def _default_track(defaults: bytes, before: int) -> int:
     return found
 
 
-def _category(event: list[Field], sequence: _Sequence) -> bytes | None:
+def _category(event: list[WireField], sequence: _Sequence) -> bytes | None:
     """The first category."""
     for field in event:
         if field.number == _CATEGORIES and field.wire == BYTES:
@@ -342,14 +342,14 @@ def _category(event: list[Field], sequence: _Sequence) -> bytes | None:
     return None
 
 
-def _link(event: list[Field]) -> int | None:
+def _link(event: list[WireField]) -> int | None:
     """The correlation id, or the first flow."""
     correlations = [field.value for field in event if field.number == _CORRELATION]
     flows = [field.value for field in event if field.number in _FLOWS and field.wire != BYTES]
     return correlations[-1] if correlations else flows[0] if flows else None
 
 
-def _name(annotation: list[Field], sequence: _Sequence) -> bytes | None:
+def _name(annotation: list[WireField], sequence: _Sequence) -> bytes | None:
     found = None
     for field in annotation:
         if field.number == _ITS_NAME and field.wire == BYTES:
@@ -359,7 +359,7 @@ def _name(annotation: list[Field], sequence: _Sequence) -> bytes | None:
     return found
 
 
-def _value(annotation: list[Field], sequence: _Sequence, depth: int) -> bytes:
+def _value(annotation: list[WireField], sequence: _Sequence, depth: int) -> bytes:
     """An annotation's value as JSON: that of its last field that has one."""
     found = b"null"
     for field in annotation:
@@ -377,7 +377,7 @@ def _value(annotation: list[Field], sequence: _Sequence, depth: int) -> bytes:
     return found
 
 
-def _nested(annotation: list[Field], number: int, sequence: _Sequence, depth: int) -> bytes:
+def _nested(annotation: list[WireField], number: int, sequence: _Sequence, depth: int) -> bytes:
     if depth >= _MOST_NESTED:
         return b"null"
     inner = [message(field.data) for field in annotation if field.number == number and field.wire == BYTES]

@@ -19,7 +19,7 @@ _NUMBERED = re.compile(r"(?:.*\b)?(?:thread|stream) (-?\d{1,19})\b.*", re.DOTALL
 _DEEPEST = 16
 
 
-class Track(msgspec.Struct, frozen=True):
+class TrackDescriptor(msgspec.Struct, frozen=True):
     """A descriptor, or what several of one track say together."""
 
     name: str = ""
@@ -34,18 +34,18 @@ def places(uuids: Sequence[int], descriptors: Iterable[bytes]) -> list[bytes]:
     A track that is described as no thread is one by the number in its name ("thread 41 (python)", "stream 7"), or by
     its name.
     """
-    known: dict[int, Track] = {}
+    known: dict[int, TrackDescriptor] = {}
     for descriptor in descriptors:
         _describe(known, descriptor)
     return [_place(uuid, known) for uuid in uuids]
 
 
-def _describe(known: dict[int, Track], descriptor: bytes) -> None:
+def _describe(known: dict[int, TrackDescriptor], descriptor: bytes) -> None:
     found = message(descriptor)
     uuid = next((field.value for field in found or () if field.number == _UUID), None)
     if found is None or uuid is None:
         return
-    track = known.get(uuid, Track())
+    track = known.get(uuid, TrackDescriptor())
     name, parent, process, thread = track.name, track.parent, track.process, track.thread
     for field in found:
         if field.number in (_NAME, _STATIC_NAME) and field.wire == BYTES:
@@ -56,7 +56,7 @@ def _describe(known: dict[int, Track], descriptor: bytes) -> None:
             process = _number(field.data, _PID)
         elif field.number == _THREAD and field.wire == BYTES:
             process, thread = _number(field.data, _PID), _number(field.data, _TID)
-    known[uuid] = Track(name, parent, process, thread)
+    known[uuid] = TrackDescriptor(name, parent, process, thread)
 
 
 def _number(descriptor: bytes, number: int) -> int | None:
@@ -68,13 +68,13 @@ def _number(descriptor: bytes, number: int) -> int | None:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _place(uuid: int, known: dict[int, Track]) -> bytes:
-    track = known.get(uuid, Track())
+def _place(uuid: int, known: dict[int, TrackDescriptor]) -> bytes:
+    track = known.get(uuid, TrackDescriptor())
     process, above = track.process, track
     for _ in range(_DEEPEST):
         if process is not None or above.parent is None:
             break
-        above = known.get(above.parent, Track())
+        above = known.get(above.parent, TrackDescriptor())
         process = above.process
     numbered = _NUMBERED.fullmatch(track.name)
     if track.thread is not None:

@@ -18,7 +18,7 @@ class CutError(WireError):
     """Bytes that end too early: more of them could help."""
 
 
-class Field(NamedTuple):
+class WireField(NamedTuple):
     """A field of a message."""
 
     number: int
@@ -42,7 +42,7 @@ def number_at(data: bytes, at: int) -> tuple[int, int]:
     raise WireError
 
 
-def fields(data: bytes) -> Iterator[Field]:
+def fields(data: bytes) -> Iterator[WireField]:
     """The fields of a message, in order. Raises WireError at the first that is none."""
     at = 0
     while at < len(data):
@@ -52,7 +52,7 @@ def fields(data: bytes) -> Iterator[Field]:
             raise WireError
         if wire == NUMBER:
             value, at = number_at(data, at)
-            yield Field(number, wire, value, b"")
+            yield WireField(number, wire, value, b"")
             continue
         if wire == BYTES:
             size, at = number_at(data, at)
@@ -65,12 +65,12 @@ def fields(data: bytes) -> Iterator[Field]:
         piece = data[at : at + size]
         at += size
         if wire == BYTES:
-            yield Field(number, wire, 0, piece)
+            yield WireField(number, wire, 0, piece)
         else:
-            yield Field(number, wire, int.from_bytes(piece, "little"), b"")
+            yield WireField(number, wire, int.from_bytes(piece, "little"), b"")
 
 
-def message(data: bytes) -> list[Field] | None:
+def message(data: bytes) -> list[WireField] | None:
     """All fields of a message; None where it is none."""
     try:
         return list(fields(data))

@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankDigest, RooflineCalls
-from tb_ddp_doctor.facts.facts import Facts, fact
+from tb_ddp_doctor.facts import Facts, fact
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Floats, Ints
 
 
-class Calls(msgspec.Struct, frozen=True, eq=False):
+class ShortenedCalls(msgspec.Struct, frozen=True, eq=False):
     """The calls of all ranks; shares are as `Change.of_calls` has them."""
 
     digests: tuple[RankDigest, ...]
@@ -46,6 +46,6 @@ def _products(digest: RankDigest, kind: names.Product) -> Ints:
 
 
 @fact
-def calls(facts: Facts) -> Calls:
+def calls(facts: Facts) -> ShortenedCalls:
     """The calls of the job."""
-    return Calls(tuple(facts.job.digests))
+    return ShortenedCalls(tuple(facts.job.digests))

@@ -15,7 +15,7 @@ from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.trace.model import Ints
 
 
-class Repeats(msgspec.Struct, frozen=True, eq=False):
+class RepeatedAllReduces(msgspec.Struct, frozen=True, eq=False):
     """AllReduces of backward passes whose gradients a later pass reduces again, of R ranks in S steps."""
 
     #: AllReduces that are repeated, and backward passes that have some, shape (R, S).
@@ -29,14 +29,14 @@ class Repeats(msgspec.Struct, frozen=True, eq=False):
     lack: str = ""
 
 
-def repeats(job: Job) -> Repeats:
+def repeats(job: Job) -> RepeatedAllReduces:
     """Find and measure the repeated AllReduces of every rank and step."""
     calls, passes, exposed = (np.zeros(job.step_index.shape, np.int64) for _ in range(3))
     if lack := _lack(job):
-        return Repeats(calls, passes, exposed, None, lack)
+        return RepeatedAllReduces(calls, passes, exposed, None, lack)
     repeated, each_pass = _of_all_ranks(job, _repeated(job))
     if not repeated.any():
-        return Repeats(calls, passes, exposed, None)
+        return RepeatedAllReduces(calls, passes, exposed, None)
     rows = np.flatnonzero(repeated)
     of_pass = numbered(job.calls.rank[rows], job.calls.column("step")[rows], each_pass[rows])
     alone = exposed_alone(job, repeated)
@@ -46,7 +46,7 @@ def repeats(job: Job) -> Repeats:
         start, end = int(alone.start[at]), int(alone.end[at])
         first = job.axis.instant_at(start)
         longest = (job.axis.rank_at(start), first, first + end - start)
-    return Repeats(
+    return RepeatedAllReduces(
         calls=job.sum_by_step(rows),
         passes=job.sum_by_step(rows[np.unique(of_pass, return_index=True)[1]]),
         exposed_ns=job.measure(alone),
