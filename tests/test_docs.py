@@ -97,7 +97,7 @@ def test_the_readme_leads_to_the_page_of_each_rule() -> None:
         "MemoryPhase",
         "MemoryBlock",
         "ModelStates",
-        "MemoryGrowth",
+        "GrowingMemory",
         "MemoryPlace",
         "MemorySaving",
         "MemorySnapshot",
@@ -112,7 +112,7 @@ def test_the_readme_leads_to_the_page_of_each_rule() -> None:
         "FloorLine",
         "LeftOutStep",
         "Clock",
-        "Traffic",
+        "TrafficRow",
         "AlphaBeta",
         "Network",
         "Setting",
@@ -126,7 +126,7 @@ def test_the_readme_leads_to_the_page_of_each_rule() -> None:
         "FileWarning",
         "Comparison",
         "StepTime",
-        "Change",
+        "ComparedAmount",
         "FindingChange",
         "KernelChange",
         "OperatorChange",
@@ -150,7 +150,7 @@ def test_the_page_of_the_json_has_every_field_and_no_other(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["PlanReport", "PlanResult", "Question", "Prediction", "Rests", "Refusal", "Curve", "Buckets", "Bucket"],
+    ["PlanReport", "PlanResult", "Question", "Prediction", "Rests", "Refusal", "PlanCurve", "Buckets", "Bucket"],
 )
 def test_the_page_of_plans_has_every_field_of_their_json(name: str) -> None:
     section = re.search(rf"^### {name}\n(.*?)(?=^#|\Z)", (DOCS / "plan.md").read_text(), re.MULTILINE | re.DOTALL)
