@@ -85,8 +85,7 @@ class LargerBatch(Rule):
         gemms = [one for one in roofline.kernels if one.kind is GpuTime.GEMM]
         part = self.saved_least
         halved = {one: part * share for one, share in spared.items()}
-        # At most, all that a kernel takes above its roof is of fixed length.
-        most = {one: max(share, fewer * one.above_ns / one.step_ns) for one, share in spared.items()}
+        most = {one: max(share, _most(one, fewer)) for one, share in spared.items()}
         return Fault(
             change=change,
             ranks=frame.all_ranks,
@@ -119,6 +118,18 @@ class LargerBatch(Rule):
                 share = max(share, min(_by_waves(one, multiprocessors, times), one.above_ns / one.step_ns))
             spared[one] = share
         return spared
+
+
+def _most(one: KernelRoof, fewer: float) -> float:
+    """The share of a kernel's time that a larger batch saves at most, 0 to 1; `fewer` is that of the steps.
+
+    No batch takes less time than a smaller one, and no GEMM less than its FLOPs do: its weights are read once for more
+    samples. Of other kernels all above their roof is of fixed length at most.
+    """
+    if one.kind is GpuTime.GEMM and one.peak_flops:
+        computes_ns = one.flops / one.peak_flops * 1e9 * one.count
+        return min(fewer, max(1 - computes_ns / one.step_ns, 0.0))
+    return fewer * one.above_ns / one.step_ns
 
 
 def _by_waves(one: KernelRoof, multiprocessors: int, times: float) -> float:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
-from traces import finding, lies_in_its_step, outcome, ranks
+from traces import draw, finding, lies_in_its_step, outcome, ranks
+
+from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.facts import Facts
+from tb_ddp_doctor.facts.without_faults import whatif
+from tb_ddp_doctor.job.build import build
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.support.base import run
+from tb_ddp_doctor.trace.reader import decode
 
 RULE = "larger-batch"
 #: An optimizer of 14 ms after a GEMM of 14 ms.
@@ -54,3 +64,63 @@ def test_a_step_that_grows_with_its_batch_is_clear() -> None:
 def test_without_known_peaks_it_says_so() -> None:
     result = outcome(RULE, ranks(FAULTY), **{**OPTIONS, "device": {"name": "Drawn GPU"}})
     assert result.status == "not-applicable" and "Drawn GPU" in result.reason
+
+
+#: GEMMs of an H100 in bfloat16: (m, k) x (k, n), TFLOPS with m rows, and with some times as many; each alone, by XLA
+#: (`xla/service/gpu/model/matmul_interpolator_data.h`, sm_90). No number of the rule was chosen by them.
+PUBLISHED = (
+    (512, 512, 4096, 174.5, 2, 298.9),
+    (512, 512, 4096, 174.5, 4, 451.2),
+    (512, 1024, 1024, 138.7, 2, 236.3),
+    (512, 2048, 512, 143.4, 4, 345.5),
+    (512, 4096, 256, 134.2, 2, 209.7),
+    (512, 4096, 2048, 522.2, 4, 715.4),
+    (512, 4096, 4096, 644.1, 4, 753.6),
+    (1024, 1024, 256, 82.0, 2, 141.6),
+    (1024, 2048, 4096, 653.5, 2, 738.0),
+    (1024, 4096, 2048, 634.2, 2, 715.4),
+)
+
+
+@pytest.mark.parametrize(("m", "n", "k", "now", "times", "then"), PUBLISHED)
+def test_the_interval_holds_what_published_gemms_save(
+    m: int, n: int, k: int, now: float, times: int, then: float
+) -> None:
+    played, found = weighed(m, n, k, now, times)
+    least, most = (played.cost_ns(change) for change in found.faults[0].between)
+    step_ns = GEMMS * 2 * m * n * k / now / 1e3
+    assert least <= step_ns * (1 - now / then) <= most
+    assert least <= played.cost_ns(found.change) <= most
+
+
+GEMMS = 8
+
+
+def weighed(m: int, n: int, k: int, tflops: float, times: float) -> tuple[Any, Any]:
+    """What the rule finds in a step of GEMMs alone, whose CPU is ahead; a character is 0.1 us."""
+    width = round(2 * m * n * k / tflops / 1e5)
+    text = ranks(
+        f"""
+        rank# step |1
+              host {"[mm]" * GEMMS}
+              gpu      {("[mm" + "." * (width - 4) + "]") * GEMMS}
+        """
+    )
+    tile = next(
+        (tile for tile in ((128, 256), (128, 128), (128, 64)) if -(-m // tile[0]) * -(-n // tile[1]) >= 132), (64, 64)
+    )
+    options = {
+        "device": H100,
+        "dims": {"mm": [[m, k], [k, n]]},
+        "types": {"mm": ["c10::BFloat16"] * 2},
+        "kernels": {"mm": f"nvjet_tst_{tile[0]}x{tile[1]}"},
+    }
+    trace = msgspec.json.decode(draw(text, **options)[0])
+    for event in trace["traceEvents"]:
+        event.update({key: event[key] / 10_000 for key in ("ts", "dur") if key in event})
+    digested = digest(decode([msgspec.json.encode(trace)], "rank0.json"))
+    facts = Facts(build("drawn", {0: digested}, {0: "host0"}, 1))
+    rule = dataclasses.replace(CATALOGUE[RULE], supposed=times, most=times, min_cost=0.0)
+    _, found = run(rule, facts)
+    assert found is not None
+    return facts.get(whatif), found

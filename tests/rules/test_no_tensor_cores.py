@@ -159,3 +159,30 @@ def test_one_rank_alone_is_enough() -> None:
 def test_a_device_gains_no_more_than_its_peaks_allow() -> None:
     found = finding(RULE, ranks(FLOAT32, FLOAT32), device={"name": "NVIDIA GeForce RTX 4090", "computeMajor": 8})
     assert found.cost_ms == pytest.approx(30 / 2, rel=0.1)
+
+
+#: Square GEMMs with PyTorch: device, rows, TFLOPS in float32, and on tensor cores. A100, A40 and 3090 Ti in tables
+#: of `busy_pytorch_blas.py`; GA100 in the notes on TF32 in PyTorch's documentation (0.11 s, then 0.016 s).
+PUBLISHED = (
+    ("NVIDIA A100-SXM4-40GB", 8_000, 14.1, 153.0),
+    ("NVIDIA A100-SXM4-40GB", 8_000, 14.1, 108.0),
+    ("NVIDIA A100-SXM4-40GB", 10_240, 19.5, 134.2),
+    ("NVIDIA A40", 8_000, 18.9, 40.0),
+    ("NVIDIA GeForce RTX 3090 Ti", 8_000, 21.0, 66.0),
+    ("NVIDIA GeForce RTX 3090 Ti", 8_000, 21.0, 33.0),
+)
+
+
+@pytest.mark.parametrize(("device", "rows", "float32", "tensor"), PUBLISHED)
+def test_the_interval_holds_what_published_gemms_save(device: str, rows: int, float32: float, tensor: float) -> None:
+    taken_ms = round(2 * rows**3 / float32 / 1e9)
+    drawing = f"""
+        rank# step |1
+              host [mm][sync{"." * (taken_ms - 10)}]
+              gpu  [mm{"." * (taken_ms - 4)}]
+    """
+    named = {"mm": "ampere_sgemm_128x128_tn"}
+    found = finding(RULE, ranks(drawing), device={"name": device, "computeMajor": 8}, kernels=named)
+    least, most = found.range_ms
+    assert least <= taken_ms * (1 - float32 / tensor) <= most
+    assert least <= found.cost_ms <= most
