@@ -135,6 +135,38 @@ def test_without_a_replay_the_slowest_rank_no_longer_waits_for_missing_ranks() -
     assert whatif.cost_ns(Change(absent=True)) == 4
 
 
+def test_on_top_of_a_fix_another_saves_what_it_removes_of_the_rest() -> None:
+    later = WhatIf(budget(compute=[[100], [100]])).after(on_device([[50], [50]]))
+    assert later.busy_ns.tolist() == [[50], [50]]
+    assert later.cost_ns(on_device([[30], [30]])) == 30
+    assert later.after(on_device([[30], [20]])).busy_ns.tolist() == [[20], [30]]
+
+
+@given(SHAPED, st.data())
+def test_without_a_replay_a_fix_on_top_of_another_saves_what_both_save_more(
+    compute: list[list[int]], data: st.DataObject
+) -> None:
+    whatif = WhatIf(budget(compute=compute))
+
+    def drawn() -> Change:
+        chosen = [[data.draw(st.booleans()) for _ in row] for row in compute]
+        some = data.draw(st.sampled_from([None, np.array(chosen)]))
+        return on_device([[data.draw(st.integers(0, 1000)) for _ in row] for row in compute]) | Change(
+            device_at_median=some
+        )
+
+    one, other = drawn(), drawn()
+    more = whatif.saving(one | other).by_step_ns - whatif.saving(one).by_step_ns
+    assert whatif.after(one).saving(other).by_step_ns.tolist() == pytest.approx(more.tolist())
+    assert (whatif.after(one).busy_ns == whatif.alone_ns(one)).all()
+
+
+def test_a_rank_that_is_mended_has_no_excess_over_the_median_left() -> None:
+    whatif = WhatIf(budget(compute=[[10], [14], [12]]))
+    slow = np.array([[False], [True], [False]])
+    assert whatif.alone_ns(on_device([[0], [4], [0]]) | whatif.at_the_median(slow)).tolist() == [[10], [10], [12]]
+
+
 def test_what_a_rank_always_loads_longer_is_not_shared() -> None:
     whatif = WhatIf(budget(compute=[[20], [20], [20]], input=[[10], [16], [11]]))
     assert whatif.shared(CpuTime.INPUT).of_host[CpuTime.INPUT].ravel().tolist() == [1, 11 / 16, 1]

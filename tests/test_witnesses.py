@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from traces import finding, job, ranks
+from traces import MS, finding, job, ranks
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.account.witnesses import Witnesses, contradictions, doubted
@@ -153,3 +153,11 @@ def test_a_fix_that_saves_more_than_it_removes_is_an_error(monkeypatch: pytest.M
     outcomes: dict[str, RuleOutcome] = {one.rule: one for one in diagnosis.outcomes}
     assert outcomes["straggler"].status == "error" and "impossible" in outcomes["straggler"].reason
     assert not any(one.rule == "straggler" for one in diagnosis.findings)
+
+
+def test_what_a_fix_asks_for_beyond_what_there_is_cannot_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    whatif = WhatIf.of(job(TEXT))
+    second = Change(device_ns=np.full(whatif.shape, 1000 * MS), transfer_ns=np.full(whatif.shape, 1000 * MS))
+    assert not whatif.saves_more_than_it_removes(second)
+    monkeypatch.setattr(WhatIf, "cost_ns", lambda self, change: 500 * MS)
+    assert whatif.saves_more_than_it_removes(second)

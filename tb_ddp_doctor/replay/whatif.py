@@ -93,8 +93,8 @@ class WhatIf:
         self.fixes_something = False
         #: Whether the rules look for the last time: they found no more, but much of the step is still unexplained.
         self.is_last_look = False
-        #: How long each rank alone needs for a step, without waiting for others, shape (R, S), ns.
-        self.busy_ns: Ints = self._played_ns(replay, Change(), alone=True) if replay else _compared_busy_ns(budget)
+        #: The faults that are fixed already, without `tracing`.
+        self._fixed = Change()
         #: Index of the rank that waits least in each step as recorded, shape (S,). Its transfers are not exposed by any
         #: wait.
         self.slowest: NDArray[np.int64] = budget.busy_ns.argmax(axis=0)
@@ -117,10 +117,18 @@ class WhatIf:
         """
         later = copy(self)
         later.fixes_something = not supposed
-        later._base = self._base | fixed
-        later.__dict__.pop("_base_ns", None)
-        later.busy_ns = self.alone_ns(fixed)
+        later._base, later._fixed = self._base | fixed, self._fixed | fixed
+        for of_base in ("_base_ns", "busy_ns"):
+            later.__dict__.pop(of_base, None)
         return later
+
+    @cached_property
+    def busy_ns(self) -> Ints:
+        """How long each rank alone needs for a step, without waiting for others, shape (R, S), ns.
+
+        Faults that are fixed already are left out.
+        """
+        return self.alone_ns(self._fixed)
 
     def gains_alone_ns(self, change: Change) -> Ints:
         """How much less time each rank alone needs for a step with a change, shape (R, S), ns."""
@@ -166,7 +174,7 @@ class WhatIf:
         """How long each rank alone needs for a step with a change, without waiting for others, shape (R, S), ns."""
         if self._replay:
             return self._played_ns(self._replay, change, alone=True)
-        return self.busy_ns - self._busy_part(change)
+        return self._compared_ns - self._busy_part(change)
 
     def at_the_median(
         self,
@@ -287,7 +295,7 @@ class WhatIf:
         """How long each step takes with a change, shape (R, S), ns. It still has what tracing adds (see `tracing`)."""
         if self._replay:
             return self._played_ns(self._replay, change)
-        own = self.busy_ns.max(axis=0) - (self.busy_ns - self._busy_part(change)).max(axis=0)
+        own = self._compared_ns.max(axis=0) - self.alone_ns(change).max(axis=0)
         # The slowest rank waits only for ranks without a trace.
         own += self.at_slowest(self._absent_ns) * change.absent
         remaining: Ints = np.maximum(self._budget.window_ns - own.astype(np.int64), 0)
@@ -330,6 +338,11 @@ class WhatIf:
     def _base_ns(self) -> Ints:
         return self.step_ns(self._base)
 
+    @cached_property
+    def _compared_ns(self) -> Ints:
+        """The busy times that are compared without a replay, as recorded, shape (R, S), ns."""
+        return _compared_busy_ns(self._budget)
+
     def cost_ns(self, change: Change) -> float:
         """How much shorter a change makes a step, mean over steps, ns; never negative."""
         return self.saving(change).mean_ns
@@ -344,7 +357,9 @@ class WhatIf:
         saved = self.cost_ns(change) * self.shape[1]
         # A cheap lower bound first: how long removed calls waited for the device needs one more play.
         removed = sum(float((share * self.host_ns(kind)).sum()) for kind, share in change.of_host.items())
-        removed += sum(float(amount.sum()) for amount in (change.device_ns, change.transfer_ns) if amount is not None)
+        if change.device_ns is not None:
+            # A change may ask for more than there is.
+            removed += float(np.minimum(change.device_ns, self.device_ns).sum())
         within = _MOST_MISSED * float(self.recorded_ns.mean())
         return saved > removed + within and saved > self._replay.removed_ns(change) + within
 
@@ -364,16 +379,20 @@ class WhatIf:
         return [total * (cost / sum(last) if sum(last) else 1 / len(last)) for cost in last]
 
     def _busy_part(self, change: Change) -> Ints:
-        """How much of each rank's busy time a change removes, shape (R, S), ns."""
-        removed = np.zeros(self.busy_ns.shape)
+        """How much of each rank's recorded busy time a change removes, shape (R, S), ns."""
+        busy_ns, removed = self._compared_ns, np.zeros(self.shape)
         for kind, share in change.of_host.items():
             removed += share * self.host_ns(kind)
         for amount in (change.device_ns, change.transfer_ns):
             if amount is not None:
                 removed += amount
+        removed = np.minimum(removed, busy_ns)
         if change.device_at_median is not None:
-            removed += np.where(change.device_at_median, np.maximum(self.busy_ns - lower_median(self.busy_ns), 0), 0)
-        return np.rint(np.minimum(removed, self.busy_ns)).astype(np.int64)
+            # What the rest of the change removes may have been the excess.
+            remaining = busy_ns - removed
+            excess = np.maximum(remaining - lower_median(remaining), 0)
+            removed += np.where(change.device_at_median, excess, 0)
+        return np.rint(removed).astype(np.int64)
 
     def at_slowest(self, values: Ints) -> Ints:
         """The value of each step's slowest rank, shape (S,); `values` has the shape (R, S)."""
