@@ -8,6 +8,7 @@ Each run below each FOLDER is diagnosed, and has to hold, whatever is true of it
 2. No rule ends in an error, such as that of a fix that saves more than it removes from all ranks.
 3. The fix that the headline names, or the set of fixes where its sentence names further ones, saves at least 80 % of
    what the headline says when it is played alone in the recorded job.
+4. The floor is no shorter than the GPU work in it: on no rank do the steps without any fault end before their work.
 
 Prints what each run breaks; exits with 1 if one breaks any.
 """
@@ -26,6 +27,8 @@ from tb_ddp_doctor.findings import Diagnosis, Finding, Severity
 
 #: The fixes of the headline save at least this share of what it says.
 HEADLINE_SAVES = 0.8
+#: What rounding may take off the floor.
+_ROUNDED = 1e-4
 
 
 def headline_finding(diagnosis: Diagnosis) -> Finding | None:
@@ -65,6 +68,16 @@ def played_share(result: engine.Result) -> float | None:
     return (fixed.step_ms - fixed.without_ms) / max(first.cost_ms, 1e-9)
 
 
+def floor_is_below_its_work(result: engine.Result) -> bool:
+    """Whether the steps of some rank, played without any fault, take less time than the GPU work that is left."""
+    whatif, without = result.savings.whatif, result.savings.faultless
+    if whatif.replay is None:
+        return False
+    left_ns = whatif.replay.remaining_device_ns(without).sum(axis=1)
+    # Each row and step is rounded to a nanosecond.
+    return bool((whatif.step_ns(without).sum(axis=1) < left_ns - _ROUNDED * left_ns).any())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what each run breaks, and how many break nothing; returns 1 if one breaks any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -85,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             least = min(least, share)
             if share < HEADLINE_SAVES:
                 said.append(f"Played by name, the fixes of the headline save {share:.0%} of what it says.")
+        if floor_is_below_its_work(result):
+            said.append("The floor is shorter than the GPU work in it.")
         good += not said
         for sentence in said:
             print(f"{run.name}: {sentence}")

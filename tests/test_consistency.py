@@ -1,4 +1,5 @@
-"""No diagnosis contradicts itself: witnesses agree, no fix saves what it does not remove, no headline says too much.
+"""No diagnosis contradicts itself: witnesses agree, no fix saves what it does not remove, no headline says too much,
+no floor is shorter than its work.
 
 Of the demo's jobs, of the jobs that the rules' pages draw, and of random jobs with faults; `benchmarks/consistency.py`
 asks the same of recorded and simulated ones.
@@ -20,10 +21,11 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import Run, discover
 from tb_ddp_doctor.findings import RuleOutcome
+from tb_ddp_doctor.replay.whatif import WhatIf
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
-from consistency import HEADLINE_SAVES, broken, played_share
+from consistency import HEADLINE_SAVES, broken, floor_is_below_its_work, played_share
 
 DEMO = discover(Path(__file__).parent.parent / "demo_logs")
 
@@ -34,6 +36,7 @@ def test_a_diagnosis_of_the_demo_agrees_with_itself(run: Run) -> None:
     assert not list(broken(result.diagnosis))
     share = played_share(result)
     assert share is None or share >= HEADLINE_SAVES
+    assert not floor_is_below_its_work(result)
 
 
 @pytest.mark.parametrize("faulty", [False, True], ids=["healthy", "faulty"])
@@ -59,3 +62,9 @@ def test_what_a_diagnosis_breaks_is_said() -> None:
         "They disagree.",
         "straggler failed: It fails.",
     ]
+
+
+def test_a_floor_below_its_work_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = engine.diagnose(DEMO[0], reading=engine.Reading(cache=Cache(None)))
+    monkeypatch.setattr(WhatIf, "step_ns", lambda self, change: self.recorded_ns // 100)
+    assert floor_is_below_its_work(result)

@@ -196,7 +196,9 @@ def test_whatever_is_removed_steps_stay_within_reason(traces: list[RankTrace], d
 
 
 @given(st.one_of(st.lists(TRACES, min_size=1, max_size=3), faulty_jobs()), st.data())
-def test_no_play_saves_more_than_was_removed(given: list[RankTrace] | FaultyJob, data: st.DataObject) -> None:
+def test_no_play_saves_more_than_was_removed_or_ends_before_its_work(
+    given: list[RankTrace] | FaultyJob, data: st.DataObject
+) -> None:
     found = job(given.drawing) if isinstance(given, FaultyJob) else joined([digest(trace) for trace in given])
     if not found or not (replay := WhatIf.of(found).replay):
         return
@@ -212,7 +214,9 @@ def test_no_play_saves_more_than_was_removed(given: list[RankTrace] | FaultyJob,
         device_at_median=data.draw(st.sampled_from([None, drawn(st.booleans()).astype(np.bool_)])),
         transfers_at_median=data.draw(st.sampled_from([None, drawn(st.booleans()).astype(np.bool_)])),
     )
-    saved_ns = float((replay.recorded_ns - replay.step_ns(change)).mean(axis=0).sum())
+    after = replay.step_ns(change)
+    assert (after.sum(axis=1) >= replay.remaining_device_ns(change).sum(axis=1) - math.prod(shape)).all()
+    saved_ns = float((replay.recorded_ns - after).mean(axis=0).sum())
     # Each rank and step is rounded to a nanosecond.
     assert saved_ns <= replay.removed_ns(change) + 0.01 * float(replay.recorded_ns.mean()) + math.prod(shape)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import CodeOf, RankOwner
 from tb_ddp_doctor.facts import Facts, fact
@@ -84,6 +85,9 @@ class Places(msgspec.Struct, frozen=True, eq=False):
         if names.is_module(function):
             what = f"{what.removesuffix('.')}, in module {names.module_name(function)}."
         found = names.source(function)
+        before, after, kernel = self._around(rank, step, start_ns, owner)
+        if kernel:
+            what = f"{what.removesuffix('.')}, before the launch of {wording.kernel(kernel)}."
         return Evidence(
             int(self._job.ranks[rank]),
             int(self._job.steps[step]),
@@ -91,18 +95,22 @@ class Places(msgspec.Struct, frozen=True, eq=False):
             end_ns,
             what,
             Source(*found) if found else None,
-            *self._ops_around(rank, step, start_ns, owner),
+            _shown(before),
+            _shown(after),
         )
 
-    def _ops_around(self, rank: int, step: int, start_ns: int, owner: RankOwner | None) -> tuple[str, str]:
-        """The last op before a gap outside any op and the first after it; "" where they are not known."""
+    def _around(self, rank: int, step: int, start_ns: int, owner: RankOwner | None) -> tuple[str, str, str]:
+        """The last op before a gap outside any op, the first op after it, and the next kernel that is launched.
+
+        Each is "" where it is not known.
+        """
         digest = self._job.digests[rank]
         gaps = digest.gap_ops
         rows = np.flatnonzero((gaps.step == self._job.step_index[rank, step]) & (gaps.start_ns == start_ns))
         if owner is not RankOwner.HOST or not len(rows):
-            return "", ""
-        before, after = (digest.strings[op[rows[0]]] for op in (gaps.before, gaps.after))
-        return _shown(before), _shown(after)
+            return "", "", ""
+        before, after, kernel = (int(column[rows[0]]) for column in (gaps.before, gaps.after, gaps.kernel))
+        return digest.strings[before], digest.strings[after], digest.strings[kernel]
 
     def _function(self, rank: int, start_ns: int, end_ns: int, owner: RankOwner) -> str:
         """The user's own function that has most of a window of an owner's time, as stacks name it; "" if none has."""

@@ -191,6 +191,10 @@ class Replay:
         """How long each device needs for the work of each step, without idle time, shape (R, S), ns."""
         return self._cells.sum(self.schedule.rows.device_ns)
 
+    def remaining_device_ns(self, change: Change) -> Ints:
+        """How long each device needs for the work of each step that a change leaves, without idle time, (R, S), ns."""
+        return self._cells.sum(self._device(change))
+
     def typical(self, values: Ints, among: Flags | None = None) -> Ints:
         """The typical value for each rank and step: the lower median of the comparable ones, shape (R, S).
 

@@ -62,6 +62,20 @@ def test_evidence_is_the_stall() -> None:
         assert lies_in_its_step(window, text)
 
 
+def test_the_kernel_that_all_stalls_precede_is_named() -> None:
+    text = """
+        rank# step |1
+              host       [triton_mul_0]
+              gpu        [triton_mul_0.]
+              nccl                      [ar......]
+    """
+    found = finding(RULE, ranks(text, text))
+    assert "All 6 stalls are followed by the launch of triton_mul_0_kernel. " in found.why
+    assert {window.what for window in found.evidence} == {
+        "GPU idle, CPU outside any op, before the launch of triton_mul_0_kernel."
+    }
+
+
 @pytest.mark.parametrize("drawing", [BUSY, AHEAD])
 def test_a_host_that_is_busy_is_clear(drawing: str) -> None:
     assert outcome(RULE, ranks(drawing, drawing)).status == "clear"
