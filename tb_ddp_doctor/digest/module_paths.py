@@ -23,7 +23,7 @@ from tb_ddp_doctor.digest.model import ModulePaths, Steps
 from tb_ddp_doctor.digest.nesting import around, enclosing
 from tb_ddp_doctor.digest.phases import HostPhases
 from tb_ddp_doctor.digest.repeated_layers import layer_calls
-from tb_ddp_doctor.digest.vocabulary import Vocabulary
+from tb_ddp_doctor.digest.vocabulary import Names, Vocabulary
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Indices, Ints
 
@@ -91,8 +91,7 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
             start, end, thread = host.start_ns[marks], host.end_ns[marks], host.thread[marks]
             return cls._of(host, "Doctor.watch", host.name[marks].astype(np.int32), start, end, thread)
         frames = host.trace.frames
-        by_name = np.array([names.is_module(text) for text in host.trace.strings], np.bool_)
-        chosen = np.flatnonzero(by_name[frames.name]) if len(frames) else np.empty(0, np.int64)
+        chosen = np.flatnonzero(Names(host.trace.strings, frames.name).among(frames.name, names.is_module))
         if not len(chosen):
             return cls._guessed(host, phases, steps)
         start = frames.start_ns[chosen]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -30,6 +31,8 @@ _WORDS = (1, 2, 4, 8)
 _MOST_WORDS = 4
 #: Sequences that are longer are not searched: time grows with length, and no model has as many operators.
 MOST_TOKENS = 1 << 16
+#: Sequences whose repeats a process keeps, at most 200 KB each.
+_REMEMBERED = 32
 #: A piece is a repeat if it shares this much of its tokens with the commonest piece. One that occurs several times may
 #: differ more, but not be shorter than this part of it.
 _ALIKE = 0.6
@@ -61,8 +64,18 @@ def repeats(tokens: Ints, last: Collection[int] = ()) -> SequenceRepeats:
     """
     if not 2 <= len(tokens) <= MOST_TOKENS:
         return SequenceRepeats(*_NOTHING, 0)
-    text = _Text.of(tokens)
     ends = np.isin(tokens, list(last)) if last else np.zeros(len(tokens), np.bool_)
+    # By their first places tokens are the same on all ranks, whose files number names differently.
+    _, first, which = np.unique(tokens, return_index=True, return_inverse=True)
+    by_place = np.argsort(np.argsort(first))[which.reshape(-1)].astype(np.uint16)
+    return _remembered(by_place.tobytes(), ends.tobytes())
+
+
+@lru_cache(_REMEMBERED)
+def _remembered(numbers: bytes, last: bytes) -> SequenceRepeats:
+    """The repeats of a sequence, as bytes: all ranks have the same, and so have the passes of a step."""
+    tokens, ends = np.frombuffer(numbers, np.uint16).astype(np.int64), np.frombuffer(last, np.bool_)
+    text = _Text.of(tokens)
     found = [cut for cuts in _words(text) if (cut := _moved(text, cuts, ends))]
     if not found:
         return SequenceRepeats(*_NOTHING, 0)
@@ -94,8 +107,8 @@ class _Text(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, tokens: Ints) -> _Text:
-        different, number = np.unique(tokens, return_inverse=True)
-        values = np.random.default_rng(0).integers(1, 1 << 63, len(different), np.uint64)[number.reshape(-1)]
+        """Of tokens that are numbered from 0 on."""
+        values = np.random.default_rng(0).integers(1, 1 << 63, int(tokens.max()) + 1, np.uint64)[tokens]
         powers = _powers(_BASE, len(tokens))
         sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(values * powers[:-1], dtype=np.uint64)))
         return cls(len(tokens), sums, _powers(pow(_BASE, -1, 1 << 64), len(tokens)))
@@ -113,7 +126,7 @@ def _powers(base: int, count: int) -> Hashes:
 
 def _words(text: _Text) -> list[Ints]:
     """The places of each of the words that repeat whose cuts make the shortest descriptions."""
-    costs, places = [], []
+    costs, places, words = [], [], 0
     for size in _WORDS:
         if size >= text.length:
             break
@@ -126,13 +139,14 @@ def _words(text: _Text) -> list[Ints]:
         begins, ends = begins[several], ends[several]
         if len(begins):
             costs.append(_costs(text, order, begins, ends))
-            places += [(order, first, end) for first, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+            places.append((words, order, begins, ends))
+            words += len(begins)
     if not costs:
         return []
     known, best = set(), []
     for index in np.argsort(np.concatenate(costs), kind="stable").tolist():
-        order, first, end = places[index]
-        cuts = order[first:end]
+        before, order, begins, ends = next(one for one in reversed(places) if one[0] <= index)
+        cuts = order[begins[index - before] : ends[index - before]]
         # Words that lie in the same piece have cuts at the same distances.
         key = np.diff(cuts).tobytes()
         if key not in known:
