@@ -52,7 +52,12 @@ def of_capture(folder: CaptureFolder, missing: tuple[int, ...]) -> CaptureVerdic
 
 
 def line(diagnosis: Diagnosis) -> str:
-    """The verdict in one line: who, what it costs, why."""
+    """The verdict in one line: who, what it costs, why; then what costs nothing and may end the job."""
+    ends = [each.title for each in diagnosis.findings if CATALOGUE[each.rule].ends_jobs]
+    return " ".join([_verdict(diagnosis), *ends])
+
+
+def _verdict(diagnosis: Diagnosis) -> str:
     worst = _named(diagnosis)
     if worst is None:
         return f"{diagnosis.step_ms:.0f} ms a step. {diagnosis.headline}"

@@ -36,6 +36,7 @@ class MemoryGrowth(Rule):
     subject: ClassVar[str] = "Growth of allocated memory"
     of_every_device: ClassVar[bool] = True
     of_every_program: ClassVar[bool] = True
+    ends_jobs: ClassVar[bool] = True
 
     min_steps: float = threshold(3.0, "steps", "Growth over fewer steps has medium confidence: a cache may fill.")
 

@@ -739,7 +739,7 @@ _ACTIVITIES = (
     # torch/utils/checkpoint.py recomputes activations.
     (
         Activity.CHECKPOINT,
-        re.compile(r"^(?!.*torch/utils/checkpoint).*(checkpoint|serialization|\bsave|pickle|\bdump\b)"),
+        re.compile(r"^(?!.*torch/utils/checkpoint).*(checkpoint|ckpt|serialization|(?:\b|_)save(?!d)|pickle|\bdump\b)"),
     ),
     (
         Activity.LOGGING,

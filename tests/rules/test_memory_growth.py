@@ -6,6 +6,7 @@ import pytest
 from traces import finding, job, lies_in_its_step, outcome
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.capture.verdict import line
 
 RULE = "memory-growth"
 
@@ -45,6 +46,12 @@ def test_memory_that_grows_is_a_finding_with_its_op() -> None:
 def test_it_stands_among_the_findings_of_a_diagnosis() -> None:
     diagnosis = engine.examine(job(FAULTY, allocated_gb=9))
     assert RULE in [found.rule for found in diagnosis.findings]
+
+
+def test_the_line_of_a_capture_says_it_beside_healthy() -> None:
+    said = line(engine.examine(job(FAULTY, allocated_gb=9)))
+    assert "Healthy" in said and said.endswith("after each step: a leak, if it goes on.")
+    assert "leak" not in line(engine.examine(job(HEALTHY, allocated_gb=9)))
 
 
 def test_when_the_device_is_full_is_said_where_its_size_is_known() -> None:

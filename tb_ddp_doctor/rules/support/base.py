@@ -107,6 +107,8 @@ class Rule:
     #: Whether it names ranks as slow: only where they cost something, at least this share of the step.
     names_stragglers: ClassVar[bool] = False
     least_share: ClassVar[float] = 0.01
+    #: Whether what it finds may end the job though it costs no time: the line of a capture says it beside the verdict.
+    ends_jobs: ClassVar[bool] = False
     #: Whether it holds where the device's work cannot be seen: without it, a host that waits for its device looks idle.
     of_every_device: ClassVar[bool] = False
     #: Whether it holds for every program: a loader that is seen feeds forward passes as it does training. Others
