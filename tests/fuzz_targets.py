@@ -213,6 +213,7 @@ def _filled(one: RankDigest, table: str, rows: int, draw: np.random.Generator) -
     into = {path: what for what, paths in valid.INTO.items() for path in paths.split()}
     sizes = {"steps": len(one.steps), "collectives": len(one.collectives), "strings": len(one.strings), "flags": 2}
     sizes["collectives and host meetings"] = sizes["collectives"] + len(one.host_meetings)
+    sizes["strings of calls"] = sizes["strings"]
     sizes |= {"track": rows if table == "track" else len(one.track), "": 5}
     sizes |= {"calls": rows if table == "roofline.calls" else len(one.roofline.calls)}
     sizes |= {"modules": rows if table == "modules.paths" else len(one.modules.paths)}

@@ -56,6 +56,9 @@ HARMS: dict[str, Callable[[RankDigest], RankDigest]] = {
     "it points to entry 1,000,000 of": lambda one: replace(
         one, kernels=replace(one.kernels, name=np.full_like(one.kernels.name, 1_000_000))
     ),
+    "it points to entry -1 of": lambda one: replace(
+        one, collectives=replace(one.collectives, kind=np.full_like(one.collectives.kind, -1))
+    ),
     "it points to entry 99 of 3 steps": lambda one: replace(
         one, pieces=replace(one.pieces, step=np.full_like(one.pieces.step, 99))
     ),

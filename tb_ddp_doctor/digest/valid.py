@@ -30,13 +30,16 @@ INTO = {
     "collectives and host meetings": "track.queue_part track.launches",
     "track": "track.host.row track.queue_row track.needs roofline.rows.row roofline.avoidable.row",
     "calls": "roofline.rows.call",
+    # Never missing: "" is a string as well.
+    "strings of calls": (
+        "collectives.kind collectives.group collectives.group_ranks collectives.dtype collectives.purpose "
+        "host_meetings.kind"
+    ),
     "strings": (
-        "collectives.kind collectives.group collectives.group_ranks collectives.dtype collectives.purpose kernels.name "
-        "kernels.shape kernels.inputs operators.name blocking.call blocking.op blocking.own stalled.doing stalled.own "
-        "op_stalls.op op_stalls.call op_stalls.kernel gap_ops.kernel gap_ops.before gap_ops.after message_ends.group "
-        "host_meetings.kind "
-        "code.function gradients.module memory.largest.op roofline.calls.name roofline.calls.operator "
-        "roofline.calls.inputs roofline.calls.dtype roofline.calls.precision "
+        "kernels.name kernels.shape kernels.inputs operators.name blocking.call blocking.op blocking.own "
+        "stalled.doing stalled.own op_stalls.op op_stalls.call op_stalls.kernel gap_ops.kernel gap_ops.before "
+        "gap_ops.after message_ends.group code.function gradients.module memory.largest.op roofline.calls.name "
+        "roofline.calls.operator roofline.calls.inputs roofline.calls.dtype roofline.calls.precision "
         "memory.largest.module memory.largest.own memory.kept.op memory.kept.own memory.modules.module "
         "modules.paths.name"
     ),
@@ -50,6 +53,7 @@ _ALONE = {"memory.end_allocated"}
 _SERIES = {"memory.time_ns", "memory.allocated", "memory.reserved", "memory.series"}
 #: Missing is -1; `track.BEFORE`, before all rows, is -2.
 _LEAST = -2
+_NEVER_MISSING = "strings of calls"
 #: Beyond, a sum of two would not fit 64 bits.
 _MOST = 1 << 62
 
@@ -102,11 +106,13 @@ def check(digest: RankDigest) -> None:
         "track": len(digest.track),
         "calls": len(digest.roofline.calls),
         "modules": len(digest.modules.paths),
+        _NEVER_MISSING: len(digest.strings),
         "strings": len(digest.strings),
         "flags": 2,
     }
     for what, size in sizes.items():
-        _check_range([arrays[path] for path in INTO[what].split()], size, what)
+        least = 0 if what == _NEVER_MISSING else _LEAST
+        _check_range([arrays[path] for path in INTO[what].split()], size, what, least=least)
     parent = digest.modules.paths.parent
     if not len(parent) or (parent >= np.arange(len(parent))).any() or (digest.modules.times.module < 0).any():
         raise InvalidError("its modules are no tree")
@@ -115,16 +121,17 @@ def check(digest: RankDigest) -> None:
         if column.members and arrays[column.path].ndim == 1:
             held[column.members].append(arrays[column.path])
     for members, of in held.items():
-        _check_range(of, len(members), members.__name__)
+        _check_range(of, len(members), members.__name__, least=_LEAST)
     numbers = np.concatenate([array.reshape(-1) for array in arrays.values() if array.dtype == np.int64])
     if len(numbers) and not (numbers.min() >= -_MOST and numbers.max() <= _MOST):
         raise InvalidError("it has numbers of more than 62 bits")
 
 
-def _check_range(arrays: list[NDArray[Any]], size: int, what: str) -> None:
+def _check_range(arrays: list[NDArray[Any]], size: int, what: str, *, least: int) -> None:
     values = np.concatenate(arrays)
-    if len(values) and not (values.min() >= _LEAST and values.max() < size):
-        raise InvalidError(f"it points to entry {values.max():,} of {size:,} {what}")
+    wrong = values[(values < least) | (values >= size)]
+    if len(wrong):
+        raise InvalidError(f"it points to entry {wrong[0]:,} of {size:,} {what}")
 
 
 def _check_lengths(digest: RankDigest, arrays: dict[str, NDArray[Any]]) -> None:
