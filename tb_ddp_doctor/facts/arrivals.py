@@ -9,6 +9,7 @@ from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import BUFFERS, METRIC, NORM
 from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts import Facts, MissingFactError, fact, needs_matches
+from tb_ddp_doctor.facts.frame import frame
 from tb_ddp_doctor.facts.links import Link, links
 from tb_ddp_doctor.facts.pipeline import Pipeline, pipeline
 from tb_ddp_doctor.facts.repeated_allreduces import RepeatedAllReduces, repeats
@@ -262,7 +263,7 @@ def _sharding(facts: Facts) -> Sharding | None:
 def stages(facts: Facts) -> Pipeline | None:
     """The pipeline that the messages of a job show; None without one. `MissingFactError` if messages lack peers."""
     job = facts.job
-    found = pipeline(job)
+    found = pipeline(job, facts.get(frame).mesh)
     if not found and any({"send", "recv"} & {*digest.strings} or len(digest.messages) for digest in job.digests):
         raise MissingFactError(
             "Ranks send to each other, but the traces do not show a pipeline: torch records the peer since 2.4, with "

@@ -1,20 +1,26 @@
-"""The pipelines of a job: which ranks are stages of one, how many micro-batches run through it, and what it waits.
+"""The pipelines of a job: which ranks are stages of one, how many micro-batches run through it, in which schedule, and
+what it waits.
 
-Stages send activations to the next one and receive gradients from it, so that messages go both ways between
-neighbours: a ring that only passes on (context parallelism) is no pipeline.
+The stages are those of the mesh's dimension `pp`. Where messages do not name their other end (gloo), they are told by
+their number. The schedule is told by the messages of the last stage, which receives activations and sends gradients:
+
+    GPipe   recv recv recv recv send send send send    4 micro-batches in flight
+    1F1B    recv send recv send recv send recv send    1 micro-batch in flight
+
+With interleaved stages the last stage sends activations to the first one as well.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.facts.transfers import messages_alone
+from tb_ddp_doctor.facts import transfers
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.mesh.mesh import Mesh
+from tb_ddp_doctor.trace.model import Flags, Floats, Ints
+
+GPIPE, ONE_F_ONE_B, INTERLEAVED = "GPipe", "1F1B", "interleaved 1F1B"
 
 
 class Pipeline(msgspec.Struct, frozen=True, eq=False):
@@ -23,8 +29,30 @@ class Pipeline(msgspec.Struct, frozen=True, eq=False):
     stages: int
     #: Messages from one stage to the next in a step: its micro-batches, once for each chunk of layers that a rank has.
     micro_batches: int
-    #: Sends and receives with nothing beside them, waiting and transfer alike, shape (R, S), ns.
+    #: "GPipe", "1F1B" or "interleaved 1F1B"; "" where the messages do not tell.
+    schedule: str
+    #: Stage of each rank, shape (R,); -1 where it is not known.
+    stage: Ints
+    #: Sends and receives between stages with nothing beside them, waiting and transfer alike, shape (R, S), ns.
     exposed_ns: Ints
+
+    #: The part of it in which data moves, shape (R, S), ns.
+    moving_ns: Ints
+
+    @property
+    def shape(self) -> str:
+        """Stages, micro-batches and the schedule in words."""
+        chunks = " of all chunks" if self.schedule == INTERLEAVED else ""
+        named = f" ({self.schedule})" if self.schedule else ""
+        return f"{self.stages} stages and {self.micro_batches} micro-batches{chunks}{named}"
+
+    def of_stages(self, values: Ints) -> tuple[Floats, list[Ints]]:
+        """The mean over steps and each stage's ranks of values of shape (R, S), and these ranks (indices); where
+        stages are not known each rank is one.
+        """
+        stage = np.where(self.stage >= 0, self.stage, np.arange(len(self.stage)) + self.stages)
+        ranks = [np.flatnonzero(stage == each) for each in np.unique(stage)]
+        return np.array([values[its].mean() for its in ranks]), ranks
 
     def bubble_ns(self, compute_ns: float) -> float:
         """How long a stage waits for other stages in each step though all are equal, ns, if it computes for
@@ -33,52 +61,105 @@ class Pipeline(msgspec.Struct, frozen=True, eq=False):
         return compute_ns * (self.stages - 1) / self.micro_batches
 
 
-def pipeline(job: Job) -> Pipeline | None:
+class _Messages(msgspec.Struct, frozen=True, eq=False):
+    """The messages between stages, in order of rank and arrival; shape (E,)."""
+
+    #: Index of the rank, row of the job's calls, index of the step.
+    rank: Ints
+    call: Ints
+    step: Ints
+    #: Whether it is sent; and whether the other end is the next stage, counted around.
+    sent: Flags
+    to_next: Flags
+    #: Whether it goes between the last and the first stage.
+    around: Flags
+
+
+def pipeline(job: Job, mesh: Mesh) -> Pipeline | None:
     """The pipeline that the messages of a job show; None where they show none."""
-    has_messages = any(len(digest.messages) for digest in job.digests)
-    found = (_from_peers(job) or _from_counts(job)) if has_messages else None
-    if not found:
+    if not any(len(digest.messages) for digest in job.digests):
         return None
-    return Pipeline(*found, messages_alone(job))
+    column = next((i for i, one in enumerate(mesh.dimensions) if one.name == "pp"), None)
+    if column is None:
+        counted = _from_counts(job)
+        nobody = np.full(len(job.ranks), -1, np.int64)
+        alone = transfers.exposed_alone(job, job.calls.between_two)
+        return counted and Pipeline(*counted, "", nobody, transfers.messages_alone(job), job.measure(alone))
+    stages, stage = mesh.dimensions[column].size, mesh.coordinates[:, column]
+    messages = _between_stages(job, mesh.dimensions[column].groups, stage)
+    links = _per_link(job, messages)
+    if not links:
+        return None
+    inner, around = links
+    calls = np.zeros(len(job.calls), np.bool_)
+    calls[messages.call] = True
+    return Pipeline(
+        stages=stages,
+        micro_batches=max(round(inner), 1),
+        schedule=INTERLEAVED if around else _schedule(messages, stage, stages),
+        stage=stage,
+        exposed_ns=transfers.messages_alone(job, calls),
+        moving_ns=job.measure(transfers.exposed_alone(job, calls)),
+    )
 
 
-def _from_peers(job: Job) -> tuple[int, int] | None:
-    """Stages and micro-batches where messages name both ends: the longest chain (or ring) of neighbours."""
-    sent: dict[tuple[int, int], float] = {}
-    for rank, digest in zip(job.ranks.tolist(), job.digests, strict=True):
-        table, steps = digest.messages, max(len(digest.steps), 1)
-        known = table.peer >= 0
-        peers, which = np.unique(table.peer[known], return_inverse=True)
-        there, back = (
-            np.bincount(which, table.count[known] * (table.sent[known] == way), len(peers)) / steps for way in (1, 0)
+def _between_stages(job: Job, groups: tuple[tuple[int, ...], ...], stage: Ints) -> _Messages:
+    last = max(map(len, groups)) - 1
+    highest = max(*map(max, groups), int(job.ranks.max()))
+    group_of, stage_of = np.full((2, highest + 2), -1, np.int64)
+    for group, ranks in enumerate(groups):
+        group_of[list(ranks)], stage_of[list(ranks)] = group, range(len(ranks))
+    found = []
+    for i, digest in enumerate(job.digests):
+        ends, calls = digest.message_ends, digest.collectives
+        order = np.argsort(calls.arrival_ns[ends.call], kind="stable")
+        call, sent, peer = (
+            ends.call[order].astype(np.int64),
+            ends.sent[order],
+            np.clip(ends.peer[order], -1, highest + 1),
         )
-        for peer, number, returned in zip(peers.tolist(), there.tolist(), back.tolist(), strict=True):
-            sent[rank, peer] = number
-            sent.setdefault((peer, rank), returned)
-    neighbours: defaultdict[int, set[int]] = defaultdict(set)
-    for (rank, peer), number in sent.items():
-        if number > 0 and sent.get((peer, rank), 0) > 0:
-            neighbours[rank].add(peer)
-    stages = max(map(len, _chains(neighbours)), default=0)
-    if stages < 2 or any(len(others) > 2 for others in neighbours.values()):
+        ahead, step = stage_of[peer] - stage[i], calls.step[call].astype(np.int64)
+        between = (group_of[peer] == group_of[job.ranks[i]]) & (stage_of[peer] >= 0) & (step >= 0)
+        between &= np.isin(np.abs(ahead), (1, last))
+        around = (np.abs(ahead) == last) & (last > 1)
+        to_next = np.where(around, ahead < 0, ahead > 0)
+        columns = (np.full(len(call), i), call + job.calls.first[i], step, sent == 1, to_next, around)
+        found.append(np.stack(columns, axis=1)[between].astype(np.int64))
+    rank, call, step, *flags = np.concatenate(found).T
+    sent, to_next, around = (flag == 1 for flag in flags)
+    return _Messages(rank, call, step, sent, to_next, around)
+
+
+def _per_link(job: Job, messages: _Messages) -> tuple[float, float] | None:
+    """Messages of a step in one direction of a link between neighbours, and of the link from the last stage to the
+    first one; None where there are none.
+    """
+    ends = np.stack([messages.around, messages.rank, messages.sent, messages.to_next], axis=1)
+    different, counts = np.unique(ends, axis=0, return_counts=True)
+    steps = np.array([max(len(digest.steps), 1) for digest in job.digests])
+    each = counts / steps[different[:, 1]]
+    around = different[:, 0] == 1
+    if around.all():
         return None
-    numbers = [sent[rank, peer] for rank, others in neighbours.items() for peer in others]
-    return stages, max(round(float(np.median(numbers))), 1)
+    return float(np.median(each[~around])), float(np.median(each[around])) if around.any() else 0.0
 
 
-def _chains(neighbours: Mapping[int, set[int]]) -> Iterator[set[int]]:
-    """The ranks of each chain (or ring) of neighbours."""
-    seen: set[int] = set()
-    for rank in neighbours:
-        if rank in seen:
-            continue
-        chain, left = {rank}, [rank]
-        while left:
-            new = neighbours[left.pop()] - chain
-            chain |= new
-            left += new
-        seen |= chain
-        yield chain
+def _schedule(messages: _Messages, stage: Ints, stages: int) -> str:
+    """The schedule by how many micro-batches the last traced stage has in flight."""
+    last = int(stage[messages.rank].max())
+    # The last stage counts what comes from the stage before it, others what they exchange with the next one.
+    sends = last < stages - 1
+    mine = np.flatnonzero((stage[messages.rank] == last) & (messages.to_next == sends))
+    many, most = 0, 0
+    for one in np.split(mine, np.flatnonzero(np.diff(messages.step[mine]) | np.diff(messages.rank[mine])) + 1):
+        forward = messages.sent[one] == sends
+        many = max(many, int(forward.sum()))
+        most = max(most, int(np.cumsum(np.where(forward, 1, -1)).max(initial=0)))
+    warm = stages - last
+    if most == many > warm:
+        return GPIPE
+    # One may be received in advance.
+    return ONE_F_ONE_B if warm <= most <= warm + 1 and most < many else ""
 
 
 def _from_counts(job: Job) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.cells import LargestAt
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Flags, Ints
 
 
 class Transfers(msgspec.Struct, frozen=True, eq=False):
@@ -80,9 +80,13 @@ def moving(job: Job) -> tuple[Ints, Ints]:
     return job.axis.place(calls.rank, start), job.axis.place(calls.rank, end)
 
 
-def messages_alone(job: Job) -> Ints:
-    """How long each rank's sends and receives run with nothing beside them, waiting and transfer alike; (R, S), ns."""
-    calls, messages = job.calls, job.calls.between_two
+def messages_alone(job: Job, chosen: Flags | None = None) -> Ints:
+    """How long each rank's sends and receives run with nothing beside them, waiting and transfer alike; (R, S), ns.
+
+    `chosen` flags some of the job's calls, shape (N,); else all sends and receives count.
+    """
+    calls = job.calls
+    messages = calls.between_two if chosen is None else chosen
     if not messages.any():
         return np.zeros(job.step_index.shape, np.int64)
     start, end = (job.axis.place(calls.rank, calls.column(of)) for of in ("arrival_ns", "end_ns"))

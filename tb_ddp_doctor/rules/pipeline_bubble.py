@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,14 +10,19 @@ import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.facts.compute import KernelTable
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.pipeline import Pipeline
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support import certainty, part
+from tb_ddp_doctor.rules.support import certainty, naming, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.trace.model import Ints
+
+#: A stage with this share more kernels has more layers, or the embedding or the head beside them.
+_MORE_KERNELS = 0.05
 
 
 @dataclass(frozen=True)
@@ -24,25 +30,27 @@ class PipelineBubble(Rule):
     """Pipeline stages wait for each other longer than the pipeline bubble requires.
 
     What:
-        Ranks that send to and receive from their neighbours, and wait there longer than the bubble of p stages and m
-        micro-batches: because some stages compute longer (cause uneven_stages), because of the schedule and its
-        point-to-point transfers (schedule), or because m is small (few_micro_batches).
+        Stages that send to and receive from their neighbours, and wait there longer than the bubble of p stages and m
+        micro-batches: because a stage computes longer (cause uneven_stages), because of the schedule and its
+        point-to-point transfers (schedule), or because m is small (few_micro_batches). GPipe, 1F1B and interleaved
+        stages are told apart by the order of what the last stage receives and sends.
     Why:
         A pipeline fills and drains once a step: each stage idles for (p - 1) of the (m + p - 1) slots of a micro-batch,
         with any schedule without interleaving (GPipe, 1F1B). More micro-batches make that share smaller; a longer stage
         makes every slot longer for all stages.
     Evidence:
-        The longest wait on the stage that waits most. The cost is the exposed sends and receives of the mean stage in
-        excess of (p - 1) / m of its compute. If that bubble is a large share of the step, the cost also has what twice
-        the micro-batches would save.
+        The longest wait on the stage that waits most; whether the longest stage runs more kernels or slower ones; how
+        long transfers between stages have nothing beside them. The cost is the exposed sends and receives of the mean
+        stage in excess of (p - 1) / m of its compute. If that bubble is a large share of the step, the cost also has
+        what twice the micro-batches would save.
     Fix:
         Layers moved from the longest stage to other stages; more and smaller micro-batches; interleaved stages; sends
         and receives that overlap compute.
     Limits:
         The number of micro-batches is that of point-to-point transfers between neighbours: if a micro-batch needs
         several transfers, the bubble is underestimated. Slower kernels of smaller micro-batches are not counted.
-        Two ranks that exchange parts of a sequence (context parallelism of two)
-        look like stages. Gloo does not name the other rank, so traces of all ranks of one pipeline are needed.
+        Gloo does not name the other rank, so traces of all ranks of one pipeline are needed. A schedule that splits
+        backward (zero bubble) looks like 1F1B.
     """
 
     id: ClassVar[str] = "pipeline-bubble"
@@ -55,19 +63,26 @@ class PipelineBubble(Rule):
     large_bubble: float = threshold(0.2, "of the step", "Reached with fewer than four micro-batches per stage.")
 
     def check(
-        self, *, frame: Frame, budget: Budget, whatif: WhatIf, pipeline: Pipeline | None, places: Places
+        self,
+        *,
+        frame: Frame,
+        budget: Budget,
+        whatif: WhatIf,
+        pipeline: Pipeline | None,
+        kernels: KernelTable,
+        places: Places,
     ) -> Result:
         if pipeline is None:
             return Clear("No two ranks send to and receive from each other: there is no pipeline.")
         before, turns = pipeline.stages - 1, pipeline.micro_batches
-        compute = budget.of("compute").mean(axis=1)
+        compute, ranks = pipeline.of_stages(budget.of("compute"))
         waits = float(pipeline.exposed_ns.mean())
         must = pipeline.bubble_ns(float(compute.mean()))
         excess = max(waits - must - self._waits_for_slow_ranks(whatif), 0.0)
         uneven = min(float(compute.max() - compute.mean()) * (1 + before / turns), excess)
         share = before / (turns + before)
         more = must / 2 if share > self.large_bubble else 0.0
-        shape = f"{pipeline.stages} stages and {turns} micro-batches"
+        shape = pipeline.shape
         change = Change(transfer_ns=np.full(whatif.shape, round(excess + min(more, waits))))
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
@@ -83,17 +98,19 @@ class PipelineBubble(Rule):
         longest = int(compute.argmax())
         return Fault(
             change=change,
-            ranks=frame.rank_numbers(np.array([longest])) if cause == "uneven_stages" else frame.all_ranks,
+            ranks=frame.rank_numbers(ranks[longest]) if cause == "uneven_stages" else frame.all_ranks,
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
             title=f"Pipeline stages wait for each other {part.mean(pipeline.exposed_ns, frame.window_ns)}; "
             f"the bubble of {shape} is {wording.ms(must)}.",
             why=f"The bubble of {wording.ms(must)} is (p - 1) / m = {before} / {turns} of the "
-            f"{wording.ms(float(compute.mean()))} that a stage computes. The longest stage, rank "
-            f"{frame.ranks[longest]}, "
-            f"computes {wording.ms(float(compute.max()))}, which costs {wording.ms(uneven)}. The schedule and its "
-            f"transfers cost {wording.ms(excess - uneven)}. Twice the micro-batches would save "
+            f"{wording.ms(float(compute.mean()))} that a stage computes. The longest stage, "
+            f"{naming.who(ranks[longest].tolist(), frame)}, "
+            f"computes {wording.ms(float(compute.max()))}, which costs {wording.ms(uneven)}"
+            f"{_because(kernels, ranks, longest)}. The schedule and its "
+            f"transfers cost {wording.ms(excess - uneven)}; data moves with nothing beside it for "
+            f"{wording.ms(float(pipeline.moving_ns.mean()))}. Twice the micro-batches would save "
             f"{wording.ms(must / 2)}. {basis}",
             fix=_FIXES[cause],
             evidence=(
@@ -115,6 +132,21 @@ class PipelineBubble(Rule):
             return 0.0
         alone = whatif.busy_ns.mean(axis=1)
         return float(alone.max() - np.median(alone))
+
+
+def _because(kernels: KernelTable, ranks: Sequence[Ints], longest: int) -> str:
+    """Whether the longest stage runs more kernels than the others or longer ones, as the end of a sentence."""
+    launches = kernels.launches()
+    counts = [float(launches[its].mean()) for its in ranks]
+    others = float(np.median(np.delete(counts, longest))) if len(counts) > 1 else 0.0
+    if not others:
+        return ""
+    more = counts[longest] / others - 1
+    if more > _MORE_KERNELS:
+        return (
+            f": it runs {wording.percent(more)} more kernels than the median stage (layers, the embedding or the head)"
+        )
+    return ", though it runs as many kernels as the median stage: its devices, or what its kernels get, are slower"
 
 
 _FIXES = {

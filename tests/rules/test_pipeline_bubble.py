@@ -8,6 +8,8 @@ from tb_ddp_doctor.account.witnesses import Witnesses
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.arrivals import arrivals, stages
 from tb_ddp_doctor.facts.pipeline import pipeline
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.mesh.mesh import Mesh, mesh
 
 RULE = "pipeline-bubble"
 #: Two stages and six micro-batches, one forward and one backward pass in turn: a step of seven turns.
@@ -52,11 +54,16 @@ def steps(text: str) -> str:
     return repeat(text, 3)
 
 
+def of(text: str) -> tuple[Job, Mesh]:
+    drawn = job(text)
+    return drawn, mesh(drawn)
+
+
 @pytest.mark.parametrize(("text", "turns"), [(ONE_FORWARD_ONE_BACKWARD, 4), (MANY, 6)])
 def test_a_pipeline_that_waits_no_longer_than_it_must_is_clear(text: str, turns: int) -> None:
     ended = outcome(RULE, steps(text))
     assert ended.status == "clear"
-    assert f"the bubble of 2 stages and {turns} micro-batches is" in ended.reason
+    assert f"the bubble of 2 stages and {turns} micro-batches (1F1B) is" in ended.reason
 
 
 # Equal stages wait (p - 1) / m of their compute: of two with two micro-batches half of 28 ms, with six a sixth of 84.
@@ -73,11 +80,15 @@ def test_stages_that_wait_for_the_bubble_wait_for_no_slow_stage(
     assert np.allclose(within.others_wait_ns, np.array(beyond_ms) * 1e6)
 
 
-@pytest.mark.parametrize(("text", "turns"), [(GPIPE, 2), (ONE_FORWARD_ONE_BACKWARD, 4), (UNEVEN, 4)])
-def test_stages_and_micro_batches_are_counted(text: str, turns: int) -> None:
-    found = pipeline(job(steps(text)))
+@pytest.mark.parametrize(
+    ("text", "turns", "schedule"),
+    [(GPIPE, 2, "GPipe"), (ONE_FORWARD_ONE_BACKWARD, 4, "1F1B"), (MANY, 6, "1F1B"), (UNEVEN, 4, "GPipe")],
+)
+def test_stages_micro_batches_and_the_schedule_are_read(text: str, turns: int, schedule: str) -> None:
+    found = pipeline(*of(steps(text)))
     assert found
-    assert (found.stages, found.micro_batches) == (2, turns)
+    assert (found.stages, found.micro_batches, found.schedule) == (2, turns, schedule)
+    assert found.stage.tolist() == [0, 1]
 
 
 def test_few_micro_batches_make_a_large_bubble() -> None:
@@ -85,7 +96,7 @@ def test_few_micro_batches_make_a_large_bubble() -> None:
     found = finding(RULE, text)
     assert found.cause == "few_micro_batches"
     # A third of such a step is bubble, half of 28 ms of compute; twice the micro-batches would halve it.
-    assert "the bubble of 2 stages and 2 micro-batches is 14.0 ms" in found.title
+    assert "the bubble of 2 stages and 2 micro-batches (GPipe) is 14.0 ms" in found.title
     assert found.cost_ms == pytest.approx(14 / 2, abs=0.5)
     (window,) = found.evidence
     assert lies_in_its_step(window, text)
@@ -95,6 +106,7 @@ def test_a_stage_that_computes_longer_makes_all_wait() -> None:
     found = finding(RULE, steps(UNEVEN))
     assert (found.cause, found.ranks) == ("uneven_stages", (1,))
     assert "The longest stage, rank 1, computes 80.0 ms" in found.why
+    assert "it runs as many kernels as the median stage" in found.why
     # Sends hide 4 ms of what the stages wait.
     assert found.cost_ms == pytest.approx(90 - 75, abs=4)
 
@@ -164,9 +176,58 @@ def test_four_stages() -> None:
               gpu                          [fwd...][bwd...]
               nccl [r2....................]                [s2]
     """
-    found = pipeline(job(steps(text)))
+    found = pipeline(*of(steps(text)))
     assert found and (found.stages, found.micro_batches) == (4, 1)
     result = finding(RULE, steps(text))
     assert result.cause == "few_micro_batches"
     assert "the bubble of 4 stages and 1 micro-batches is 48.0 ms" in result.title
     assert result.cost_ms == pytest.approx(24, abs=3)
+
+
+#: Three ranks with two chunks of layers each: the last stage sends activations to the first one, which goes on.
+INTERLEAVED = """
+    rank0 step |1
+          gpu  [a.]        [d.]                                    [g.]        [j.]
+          nccl     [s1]    [r2]    [s1]                [r1]            [s2][r1]
+    rank1 step |1
+          gpu          [b.]            [e.]            [h.]        [k.]
+          nccl     [r0]    [s2]    [r0]    [s2]    [r2]    [s0][r2]        [s0]
+    rank2 step |1
+          gpu              [c.]            [f.][g.]            [l.]
+          nccl         [r1]    [s0]    [r1]        [s1]    [r0]    [s1]
+"""
+
+
+def test_stages_of_several_chunks_are_interleaved() -> None:
+    found = pipeline(*of(steps(INTERLEAVED)))
+    assert found
+    assert (found.stages, found.micro_batches, found.schedule) == (3, 2, "interleaved 1F1B")
+
+
+def test_context_parallelism_of_two_beside_stages_is_no_longer_pipeline() -> None:
+    """Two stages of two ranks each, which exchange keys and values at once."""
+    first = """
+        rank#  step  |1
+               gpu   [fwd....][fwd....]             [bwd....]
+               nccl  [sTWINrTWIN]      [sNEXT][rNEXT]
+    """
+    last = """
+        rank#  step  |1
+               gpu                           [fwd....][bwd....]
+               nccl                    [rNEXT][sTWINrTWIN]     [sNEXT]
+    """
+    text = "".join(
+        (first if rank < 2 else last)
+        .replace("#", str(rank))
+        .replace("TWIN", str(rank ^ 1))
+        .replace("NEXT", str(rank ^ 2))
+        for rank in range(4)
+    )
+    found = pipeline(*of(steps(text)))
+    assert found
+    assert (found.stages, found.micro_batches, found.stage.tolist()) == (2, 1, [0, 0, 1, 1])
+
+
+def test_a_longer_stage_with_more_kernels_has_more_layers() -> None:
+    found = finding(RULE, steps(UNEVEN.replace("[fwd.....][", "[fwd*2..][")))
+    assert "it runs 25 % more kernels than the median stage (layers, the embedding or the head)" in found.why
