@@ -32,8 +32,8 @@ class PipelineBubble(Rule):
     What:
         Stages that send to and receive from their neighbours, and wait there longer than the bubble of p stages and m
         micro-batches: because a stage computes longer (cause uneven_stages), because of the schedule and its
-        point-to-point transfers (schedule), or because m is small (few_micro_batches). GPipe, 1F1B and interleaved
-        stages are told apart by the order of what the last stage receives and sends.
+        point-to-point transfers (schedule), or because m is small (few_micro_batches). The
+        order in which the last stage receives and sends shows the schedule: GPipe, 1F1B or interleaved stages.
     Why:
         A pipeline fills and drains once a step: each stage idles for (p - 1) of the (m + p - 1) slots of a micro-batch,
         with any schedule without interleaving (GPipe, 1F1B). More micro-batches make that share smaller; a longer stage
@@ -135,7 +135,7 @@ class PipelineBubble(Rule):
 
 
 def _because(kernels: KernelTable, ranks: Sequence[Ints], longest: int) -> str:
-    """Whether the longest stage runs more kernels than the others or longer ones, as the end of a sentence."""
+    """Whether the longest stage runs more kernels than the median stage, or longer ones, as the end of a sentence."""
     launches = kernels.launches()
     counts = [float(launches[its].mean()) for its in ranks]
     others = float(np.median(np.delete(counts, longest))) if len(counts) > 1 else 0.0
