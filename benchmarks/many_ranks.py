@@ -1,10 +1,11 @@
 """How long a job of thousands of ranks takes, from its digests to its findings.
 
-    python benchmarks/many_ranks.py [--ranks 4096] [--steps 50]
+    python benchmarks/many_ranks.py [--ranks 4096] [--steps 50] [--calls 64]
 
 The digests are made up, written to files and read from them: 8 ranks a node; each step computes for 40 ms and sends 6
 AllReduces, of which the last is exposed. Rank 1234 (modulo the ranks) stalls 20 ms on its host in every step; the ranks
-of node 77 (modulo the nodes) compute a tenth longer; nodes' clocks are off by up to 5 ms and drift by up to 20 ppm.
+of node 77 (modulo the nodes) compute a tenth longer; the kernels are of `--calls` different calls (GEMMs and loops over
+elements), 0 for a job whose kernels nobody knows; nodes' clocks are off by up to 5 ms and drift by up to 20 ppm.
 Findings must name them.
 """
 
@@ -22,6 +23,7 @@ from tempfile import TemporaryDirectory
 from tb_ddp_doctor.workers import process_setup  # noqa: F401 - as `ddp-doctor` does, before numpy
 
 import numpy as np  # isort: skip
+from msgspec.structs import replace
 
 from tb_ddp_doctor.cache import Cache, write_digest
 from tb_ddp_doctor.digest import track
@@ -29,6 +31,7 @@ from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.model import (
     AttentionWork,
+    Avoidable,
     Code,
     Collectives,
     CompiledWork,
@@ -37,6 +40,7 @@ from tb_ddp_doctor.digest.model import (
     FlopWork,
     GapOps,
     GemmWork,
+    GpuTime,
     Gradients,
     GraphWalkWork,
     HostMeetings,
@@ -52,6 +56,9 @@ from tb_ddp_doctor.digest.model import (
     RankDigest,
     RankOwner,
     RedundantWork,
+    Roofline,
+    RooflineCalls,
+    RooflineRows,
     ServingWork,
     Stalled,
     Starved,
@@ -68,14 +75,16 @@ from tb_ddp_doctor.engine import examine
 from tb_ddp_doctor.findings import PHASES
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.trace.model import Header
+from tb_ddp_doctor.trace.names import Precision
 
 MS = 1_000_000
 BUCKETS = 6
 STRAGGLER, BAD_NODE, NODE = 1234, 77, 8
-STRINGS = ("", "all_reduce", "0", "[0, 1, ...]", "Float", "gemm", "[128, 1, 1]")
+STRINGS = ("", "all_reduce", "0", "[0, 1, ...]", "Float", "gemm", "[128, 1, 1]", "aten::mm", "aten::gelu", "bfloat16")
+STRINGS += (Precision.HALF.value,)
 
 
-def make(ranks: int, steps: int, seed: int = 0) -> tuple[dict[int, RankDigest], dict[int, str]]:
+def make(ranks: int, steps: int, calls: int, seed: int = 0) -> tuple[dict[int, RankDigest], dict[int, str]]:
     """Digests and nodes by rank."""
     rng = np.random.default_rng(seed)
     straggler, bad_node = STRAGGLER % ranks, BAD_NODE % max(ranks // NODE, 1)
@@ -101,8 +110,8 @@ def make(ranks: int, steps: int, seed: int = 0) -> tuple[dict[int, RankDigest], 
     finish = np.append(step_start[1:], clock)
     with TemporaryDirectory() as folder:
         each = (
-            _digest(rank, ranks, compute[rank], stall[rank], busy[rank], step_start, finish, arrival[rank], end[rank])
-            for rank in range(ranks)
+            _with_calls(_digest(rank, ranks, compute[rank], stall[rank], busy[rank], step_start, finish, *ends), calls)
+            for rank, ends in enumerate(zip(arrival, end, strict=True))
         )
         read = {rank: _as_read(digest, Path(folder, f"{rank}.digest")) for rank, digest in enumerate(each)}
     return read, {rank: f"node{rank // NODE}" for rank in range(ranks)}
@@ -228,6 +237,33 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
     )
 
 
+def _with_calls(digest: RankDigest, calls: int) -> RankDigest:
+    """The digest with a roofline of so many calls, in every row of its track."""
+    if not calls:
+        return digest
+    index, rows = np.arange(calls), len(digest.track)
+    product, one = index % 2 == 0, np.ones(calls, np.int64)
+    sizes = [f"{24_576 + 8 * size}x256, 256x{768 + 8 * size}" for size in range(calls)]
+    device_ns = np.maximum(digest.track.device_ns, 0)
+    per_call = np.repeat(device_ns // calls, calls)
+    count = np.full(rows * calls, 2)
+    total = np.full(calls, int((device_ns // calls).sum()))
+    table = RooflineCalls(
+        *(np.where(product, *names).astype(np.int32) for names in ((5, 5), (7, 8))),
+        (len(STRINGS) + index).astype(np.int32),
+        np.full(calls, 9, np.int32),
+        np.where(product, 10, 0).astype(np.int32),
+        np.where(product, GpuTime.GEMM, GpuTime.ELEMENTWISE).astype(np.int32),
+        *(one * 2 * rows, one * 2 * rows, total, one * 0, one * 0, one * 0),
+        *(np.where(product, 2 * 24_576 * 256 * 768, 0), one * 12_582_912, one * 37_748_736),
+        *(np.full(calls, digest.steps.start_ns[0]), np.full(calls, digest.steps.start_ns[0] + 100_000)),
+    )
+    row, call = np.repeat(np.arange(rows, dtype=np.int32), calls), np.tile(index.astype(np.int32), rows)
+    avoidable = Avoidable(np.arange(rows, dtype=np.int32), *[np.full(rows, 1_000_000)] * 2)
+    work = Roofline(table, RooflineRows(row, call, count, per_call), avoidable)
+    return replace(digest, roofline=work, strings=(*STRINGS, *sizes), device="NVIDIA H200")
+
+
 def _gradients(begin, compute, shown) -> Gradients:
     """One gradient for each bucket, ready as its kernel is launched, and done with it."""
     marks = begin[:, None] + compute[:, None] * (1 + 2 * np.arange(1, BUCKETS + 1) / BUCKETS) / 3
@@ -282,8 +318,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Time a job of many ranks, from digests to findings.")
     parser.add_argument("--ranks", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--calls", type=int, default=64)
     options = parser.parse_args(arguments)
-    digests, nodes = make(options.ranks, options.steps)
+    digests, nodes = make(options.ranks, options.steps, options.calls)
     before = resource.getrusage(resource.RUSAGE_SELF)
     began = time.perf_counter()
     job = build("made up", digests, nodes, options.ranks)

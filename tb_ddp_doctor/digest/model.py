@@ -483,19 +483,28 @@ class RooflineRows(msgspec.Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.row)
 
-    def side_by_side(self, device_ns: Ints) -> Floats:
+    def took_ns(self, rows: int) -> Floats:
+        """The device's time in the calls of each row of `Track`, ns, shape (rows,)."""
+        took: Floats = np.bincount(self.row, np.maximum(self.ns, 0), rows)
+        return took
+
+    def side_by_side(self, device_ns: Ints, took_ns: Floats) -> Floats:
         """How much the calls in each row of `Track` count, 0 to 1: less where they run side by side.
 
-        `device_ns` is how long the device needs for each row, shape (rows,).
+        `device_ns` is how long the device needs for each row, and `took_ns` as above; shape (rows,).
         """
-        took = np.bincount(self.row, np.maximum(self.ns, 0), len(device_ns))
-        factor: Floats = np.minimum(np.maximum(device_ns, 0) / np.maximum(took, 1.0), 1.0)
+        factor: Floats = np.minimum(np.maximum(device_ns, 0) / np.maximum(took_ns, 1.0), 1.0)
         return factor
 
-    def of_share(self, share: Floats, device_ns: Ints) -> Ints:
-        """Device time of each row of `Track` in a share of each call, 0 to 1, shape (calls,); ns, shape (rows,)."""
-        taken = np.bincount(self.row, self.ns * share[self.call], len(device_ns))
-        time: Ints = np.rint(np.maximum(taken, 0) * self.side_by_side(device_ns)).astype(np.int64)
+    def of_share(self, share: Floats, factor: Floats) -> Ints:
+        """Device time of each row of `Track` in a share of each call, 0 to 1, shape (calls,); ns, shape (rows,).
+
+        `factor` is as `side_by_side` has it.
+        """
+        if not share.any():
+            return np.zeros(len(factor), np.int64)
+        taken = np.bincount(self.row, self.ns * share.take(self.call), len(factor))
+        time: Ints = np.rint(np.maximum(taken, 0) * factor).astype(np.int64)
         return time
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -32,6 +33,7 @@ from tb_ddp_doctor.trace.names import Precision
 LEAST_NS = 1_000
 _MEASURED = "as large GEMMs and copies of the calibration reach"
 #: The classes whose kernels are modelled.
+_Key: TypeAlias = tuple[str, str, str, str, int]
 CLASSES = tuple(kind for kind in GpuTime if kind < GpuTime.NOT_MODELLED)
 
 
@@ -208,19 +210,18 @@ def _of_rank(one: RankCalls, removed: Floats) -> tuple[Ints, Ints, Ints, Ints]:
     above, nothing = np.zeros((len(CLASSES), size), np.int64), np.zeros(size, np.int64)
     if known is None or not len(rows):
         return above, device_ns.copy(), nothing, nothing
-    row, least = rows.row, attainable[rows.call] * rows.count
+    row, least = rows.row, attainable.take(rows.call) * rows.count
     modelled = ~np.isnan(least)
-    remaining_ns = rows.ns * (1 - removed[rows.call])
+    remaining_ns = rows.ns * (1 - removed.take(rows.call)) if removed.any() else rows.ns.astype(np.float64)
     excess = np.maximum(remaining_ns - np.where(modelled, least, remaining_ns), 0.0)
-    scale = rows.side_by_side(device_ns)
-    kind = digest.roofline.calls.kind[rows.call]
-    for each in CLASSES:
-        mine = modelled & (kind == each)
-        if mine.any():
-            above[each] = np.bincount(row[mine], excess[mine], size) * scale
-    not_modelled = np.bincount(row[~modelled], remaining_ns[~modelled], size) * scale
-    has_calls = np.bincount(row, np.maximum(rows.ns, 0), size) > 0
-    unknown: Ints = np.where(has_calls, not_modelled, device_ns).astype(np.int64)
+    took = rows.took_ns(size)
+    scale = rows.side_by_side(device_ns, took)
+    of = digest.roofline.calls.kind.take(rows.call).astype(np.int64) * size + row
+    above += (np.bincount(of, excess, (max(GpuTime) + 1) * size).reshape(-1, size)[: len(CLASSES)] * scale).astype(
+        np.int64
+    )
+    not_modelled = np.bincount(row, np.where(modelled, 0.0, remaining_ns), size) * scale
+    unknown: Ints = np.where(took > 0, not_modelled, device_ns).astype(np.int64)
     gone = np.bincount(row, rows.ns - remaining_ns, size) * scale
     left = np.maximum(device_ns - gone - above.sum(axis=0) - unknown, 0)
     return above, unknown, *_fusible(digest, known.bandwidth, scale, left)
@@ -237,20 +238,17 @@ def _fusible(digest: RankDigest, bandwidth: float, scale: Floats, left: Ints) ->
 
 def _kernels(job: Job, ranks: Sequence[RankCalls]) -> tuple[tuple[KernelRoof, ...], tuple[Ints, ...]]:
     """All calls, ranks joined by what they call; and of each rank's calls which of these they are."""
-    cells = sum(len(digest.steps) for digest in job.digests)
-    found: dict[tuple[str, str, str, str, int], _Sum] = {}
-    which: list[list[int]] = []
-    for rank, one_rank in enumerate(ranks):
-        which.append([])
-        digest, roof, least = one_rank.digest, one_rank.roofs, one_rank.attainable_ns
-        calls, text = digest.roofline.calls, digest.strings
-        columns = (calls.name, calls.operator, calls.inputs, calls.dtype)
-        names = zip(*([text[index] for index in column.tolist()] for column in columns), strict=True)
-        for index, key in enumerate(names):
-            one = found.setdefault((*key, int(calls.kind[index])), _Sum(len(found), rank, index))
-            one.add(digest, rank, index, float(least[index]), roof)
-            which[rank].append(one.number)
-    made = [one.roof(key, job.digests, max(cells, 1)) for key, one in found.items()]
+    places: dict[_Key, int] = {}
+    numbered: dict[tuple[_Key, ...], Ints] = {}
+    which: list[Ints] = []
+    for one in ranks:
+        keys = _keys(one.digest)
+        if keys not in numbered:  # most ranks have the same calls in the same order
+            numbered[keys] = np.array([places.setdefault(key, len(places)) for key in keys], np.int64)
+        which.append(numbered[keys])
+    if not places:
+        return (), tuple(which)
+    made = _summed(list(places), which, job, ranks)
     order = sorted(
         range(len(made)),
         key=lambda i: (-made[i].above_ns, -made[i].step_ns, made[i].name, made[i].operator, made[i].inputs),
@@ -260,57 +258,70 @@ def _kernels(job: Job, ranks: Sequence[RankCalls]) -> tuple[tuple[KernelRoof, ..
     return tuple(made[i] for i in order), tuple(place[numbers] for numbers in which)
 
 
-class _Sum:
-    """Calls with the same names, summed over ranks."""
+def _keys(digest: RankDigest) -> tuple[_Key, ...]:
+    """What each of a rank's calls is known by on all ranks: longest kernel, operator, inputs, type and class."""
+    calls, text = digest.roofline.calls, digest.strings
+    columns = (calls.name, calls.operator, calls.inputs, calls.dtype)
+    return tuple(
+        zip(*([text[index] for index in column.tolist()] for column in columns), calls.kind.tolist(), strict=True)
+    )
 
-    def __init__(self, number: int, rank: int, index: int) -> None:
-        self.number = number
-        self.at = rank, index
-        self.count = self.total_ns = 0
-        self.least_ns = 0.0
-        self.longest_ns = -1
-        self.roofs: Roofs | None = None
 
-    def add(self, digest: RankDigest, rank: int, index: int, least_ns: float, roof: Roofs | None) -> None:
-        """One rank's row of `RooflineCalls`."""
-        calls = digest.roofline.calls
-        count, total = int(calls.count[index]), int(calls.total_ns[index])
-        self.count, self.total_ns = self.count + count, self.total_ns + total
-        self.least_ns += total if np.isnan(least_ns) else least_ns * count
-        length = int(calls.longest_end_ns[index] - calls.longest_start_ns[index])
-        if length > self.longest_ns:
-            self.longest_ns, self.at, self.roofs = length, (rank, index), roof
+def _summed(keys: Sequence[_Key], which: Sequence[Ints], job: Job, ranks: Sequence[RankCalls]) -> list[KernelRoof]:
+    """The calls of each key on all ranks, as rules get them; `which` has the key of each rank's calls."""
+    number, cells = np.concatenate(which), max(sum(len(digest.steps) for digest in job.digests), 1)
+    tables = [one.digest.roofline.calls for one in ranks]
+    count, total, start, end = (
+        np.concatenate([getattr(table, column) for table in tables])
+        for column in ("count", "total_ns", "longest_start_ns", "longest_end_ns")
+    )
+    least = np.concatenate([one.attainable_ns for one in ranks])
+    least = np.where(np.isnan(least), total, least * count)
+    counts, totals, leasts = (np.bincount(number, column, len(keys)) / cells for column in (count, total, least))
+    # Of each key the longest call, the first of several.
+    order = np.lexsort((start - end, number))
+    longest = order[np.searchsorted(number[order], np.arange(len(keys)))]
+    begins = np.cumsum([0, *map(len, which)])
+    at = np.searchsorted(begins, longest, side="right") - 1
+    places = zip(at.tolist(), (longest - begins[at]).tolist(), strict=True)
+    amounts = zip(counts.tolist(), totals.tolist(), leasts.tolist(), strict=True)
+    return [
+        _kernel(key, ranks[rank], rank, index, *amount)
+        for key, (rank, index), amount in zip(keys, places, amounts, strict=True)
+    ]
 
-    def roof(self, key: tuple[str, str, str, str, int], digests: Sequence[RankDigest], cells: int) -> KernelRoof:
-        """The calls as rules get them."""
-        rank, index = self.at
-        calls, known = digests[rank].roofline.calls, self.roofs
-        flops, moved = int(calls.flops[index]), int(calls.read_bytes[index] + calls.written_bytes[index])
-        precision = digests[rank].strings[calls.precision[index]]
-        peak = known.flops.get(precision, 0.0) if known else 0.0
-        bandwidth = known.bandwidth if known else 0.0
-        return KernelRoof(
-            name=key[0],
-            operator=key[1],
-            inputs=key[2],
-            dtype=key[3],
-            kind=GpuTime(key[4]) if key[4] in GpuTime.__members__.values() else GpuTime.NOT_MODELLED,
-            count=self.count / cells,
-            step_ns=self.total_ns / cells,
-            attainable_ns=self.least_ns / cells,
-            precision=precision,
-            flops=flops,
-            bytes=moved,
-            limit=_limit(flops, moved, peak, bandwidth),
-            peak_flops=peak,
-            peak_bandwidth=bandwidth,
-            fits_cache=bool(known and 0 < moved <= known.cache),
-            on_scores=2 * int(calls.score_products_ns[index] + calls.score_passes_ns[index])
-            > int(calls.total_ns[index]),
-            rank=rank,
-            start_ns=int(calls.longest_start_ns[index]),
-            end_ns=int(calls.longest_end_ns[index]),
-        )
+
+def _kernel(
+    key: _Key, one: RankCalls, rank: int, index: int, count: float, step_ns: float, attainable_ns: float
+) -> KernelRoof:
+    """Calls of one key, by the row of the rank with the longest; their sums are means over ranks and steps."""
+    name, operator, inputs, dtype, kind = key
+    calls, known = one.digest.roofline.calls, one.roofs
+    flops, moved = int(calls.flops[index]), int(calls.read_bytes[index] + calls.written_bytes[index])
+    precision = one.digest.strings[calls.precision[index]]
+    peak = known.flops.get(precision, 0.0) if known else 0.0
+    bandwidth = known.bandwidth if known else 0.0
+    return KernelRoof(
+        name=name,
+        operator=operator,
+        inputs=inputs,
+        dtype=dtype,
+        kind=GpuTime(kind) if kind in GpuTime.__members__.values() else GpuTime.NOT_MODELLED,
+        count=count,
+        step_ns=step_ns,
+        attainable_ns=attainable_ns,
+        precision=precision,
+        flops=flops,
+        bytes=moved,
+        limit=_limit(flops, moved, peak, bandwidth),
+        peak_flops=peak,
+        peak_bandwidth=bandwidth,
+        fits_cache=bool(known and 0 < moved <= known.cache),
+        on_scores=2 * int(calls.score_products_ns[index] + calls.score_passes_ns[index]) > int(calls.total_ns[index]),
+        rank=rank,
+        start_ns=int(calls.longest_start_ns[index]),
+        end_ns=int(calls.longest_end_ns[index]),
+    )
 
 
 def _limit(flops: int, moved: int, peak: float, bandwidth: float) -> str:

@@ -427,14 +427,22 @@ class Replay:
 
     def _of_calls(self, shares: Sequence[Floats]) -> Ints:
         """Device time of each row in shares of the ranks' calls, 0 to 1 as `Change.of_calls` has them, (rows,), ns."""
+        of_rows = np.zeros(len(self.schedule.rows.rank), np.int64)
+        of_rows[self.schedule.recorded] = np.concatenate(
+            [
+                one.of_share(share, factor)
+                for one, share, factor in zip(self.schedule.frame.calls, shares, self._calls_count, strict=True)
+            ]
+        )
+        return of_rows
+
+    @cached_property
+    def _calls_count(self) -> list[Floats]:
+        """How much the calls in each row count, of each rank, as `RooflineRows.side_by_side` has it."""
         rows, calls = self.schedule.recorded, self.schedule.frame.calls
         first = np.searchsorted(self.schedule.rows.rank[rows], np.arange(1, len(calls)))
         device_ns = np.split(self.schedule.rows.device_ns[rows], first)
-        of_rows = np.zeros(len(self.schedule.rows.rank), np.int64)
-        of_rows[rows] = np.concatenate(
-            [one.of_share(share, ns) for one, share, ns in zip(calls, shares, device_ns, strict=True)]
-        )
-        return of_rows
+        return [one.side_by_side(ns, one.took_ns(len(ns))) for one, ns in zip(calls, device_ns, strict=True)]
 
     @cached_property
     def routing(self) -> Routing:
