@@ -1,9 +1,9 @@
 """Replaces the collectives of a record by others at other places, for other ways to shard parameters and gradients.
 
 1. Cut rows where the host launches a new collective, and where work begins that waits for one.
-2. Remove the launches of the recorded collectives, and the host's time for them.
-3. Put in the new ones (`replaced_parts`). They follow each other on the stream of those that they replace, as NCCL
-   orders the collectives of a communicator.
+2. Remove the host's time for launches of the recorded collectives.
+3. Put the new ones in their place (`replaced_parts`). They follow each other on the stream of the recorded ones, as
+   NCCL orders the collectives of a communicator.
 
 P = passes of `Units`.
 """
@@ -14,15 +14,13 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.planning.edits.cut_rows import Cuts, RowPieces
 from tb_ddp_doctor.planning.edits.recorded_rows import RecordedRows
-from tb_ddp_doctor.planning.edits.replaced_parts import NewParts, replaced
+from tb_ddp_doctor.planning.edits.replaced_parts import Gates, NewParts, replaced
 from tb_ddp_doctor.planning.shards.units import Units
-from tb_ddp_doctor.replay.model import TrackRows
-from tb_ddp_doctor.trace.model import Flags, Ints
+from tb_ddp_doctor.trace.model import Ints
 
 #: From its launch on an idle device to a collective's arrival, and from its end to what awaits it, ns: 5 to 10 µs each.
 _LATENCY_NS = 8_000
@@ -51,22 +49,18 @@ def with_pass_collectives(
 
     Each of the replaced ones took the host `freed_ns` to launch, which is removed too.
     """
-    passes, nothing = len(units.rank), len(tracks.part_table.rank) - 1
+    passes, first = len(units.rank), len(tracks.part_table.rank) - 1
     count = passes * len(launched)
-    ends = nothing + count
-    gone = np.zeros(ends + 1, np.bool_)
-    gone[units.parts] = True
-    gates = [number for number, one in enumerate(launched) if one.gate_ns is not None]
-    pieces = RowPieces.of(tracks, _cuts(units, launched, gates, nothing))
-    launching = pieces.cut_at[:count]
-    work = _freed(tracks, gone, freed_ns)
-    spent = pieces.spent({**tracks.spent, CpuTime.WORK: work})
-    table = _renumbered(tracks.table, gone, nothing, ends)
-    rows = pieces.rows(table, spent, table.launches, ends)
-    rows = _queued_behind(rows, gone, launching, nothing + np.arange(count))
-    awaited = np.array([nothing + number * passes for number in gates], np.int64)[:, None] + np.arange(passes)
-    rows = _gated(rows, pieces.cut_at[count:], awaited.ravel())
-    return replaced(tracks, pieces, rows, spent, units.parts, _new(units, launched, launching))
+    awaited = [number for number, one in enumerate(launched) if one.gate_ns is not None]
+    pieces = RowPieces.of(tracks, _cuts(units, launched, awaited, first))
+    launching, gate_cuts = pieces.cut_at[:count], pieces.cut_at[count:]
+    gates = Gates(
+        piece=np.minimum(gate_cuts + 1, len(pieces.row) - 1),
+        part=(passes * np.array(awaited, np.int64)[:, None] + np.arange(passes)).ravel(),
+        delay_ns=np.full(len(gate_cuts), _LATENCY_NS),
+    )
+    work_ns = _freed(tracks, units.parts, freed_ns)
+    return replaced(tracks, pieces, work_ns, units.parts, units.rank, _new(units, launched, launching), gates)
 
 
 def _cuts(units: Units, launched: Sequence[PassCollective], gates: Sequence[int], first: int) -> Cuts:
@@ -94,51 +88,18 @@ def _known(gate_ns: Ints | None) -> Ints:
     return np.empty(0, np.int64) if gate_ns is None else gate_ns
 
 
-def _freed(tracks: RecordedRows, gone: Flags, freed_ns: int) -> Ints:
+def _freed(tracks: RecordedRows, removed: Ints, freed_ns: int) -> Ints:
     """The host's work in each row without the launches of removed collectives, ns.
 
     A launch's time is removed from the row that ends with it, and the rest of it from the row after.
     """
     work: Ints = tracks.spent[CpuTime.WORK].copy()
-    rows = np.flatnonzero((tracks.table.launches >= 0) & gone[tracks.table.launches])
+    rows = np.flatnonzero(np.isin(tracks.table.launches, removed))
     before = np.minimum(work[rows], freed_ns)
     work[rows] -= before
     after = np.minimum(rows + 1, len(work) - 1)
     work[after] -= np.minimum(work[after], freed_ns - before)
     return work
-
-
-def _renumbered(table: TrackRows, gone: Flags, nothing: int, ends: int) -> TrackRows:
-    """The rows without launches of removed parts and waits for them; `ends` is the new part for "none"."""
-    awaits = np.where(gone[table.awaits] | (table.awaits == nothing), ends, table.awaits).astype(np.int32)
-    return replace(
-        table,
-        awaits=awaits,
-        delay_ns=np.where(awaits == ends, 0, table.delay_ns),
-        queue_part=np.where(table.queue_part == nothing, ends, table.queue_part).astype(np.int32),
-        launches=np.where((table.launches >= 0) & gone[table.launches], -1, table.launches).astype(np.int32),
-    )
-
-
-def _queued_behind(rows: TrackRows, gone: Flags, launching: Ints, parts: Ints) -> TrackRows:
-    """The rows that waited in the launch queue for a removed collective, which now wait for the last new one before.
-
-    `launching` is the row that launches each of the new `parts`.
-    """
-    queued, order, queue_part = np.flatnonzero(gone[rows.queue_part]), np.argsort(launching), rows.queue_part.copy()
-    at = np.searchsorted(launching[order], queued) - 1
-    before = launching[order][np.maximum(at, 0)]
-    known = (at >= 0) & (rows.rank[before] == rows.rank[queued])
-    queue_part[queued] = np.where(known, parts[order][np.maximum(at, 0)], len(gone) - 1)
-    return replace(rows, queue_part=queue_part)
-
-
-def _gated(rows: TrackRows, cuts: Ints, parts: Ints) -> TrackRows:
-    """The rows, of which the one behind each cut awaits a part."""
-    awaits, delay = rows.awaits.copy(), rows.delay_ns.copy()
-    behind = np.minimum(cuts + 1, len(awaits) - 1)
-    awaits[behind], delay[behind] = parts, _LATENCY_NS
-    return replace(rows, awaits=awaits, delay_ns=delay)
 
 
 def _new(units: Units, launched: Sequence[PassCollective], launching: Ints) -> NewParts:
@@ -151,6 +112,9 @@ def _new(units: Units, launched: Sequence[PassCollective], launching: Ints) -> N
     numbers = np.arange(len(launched))
     needs = np.repeat([one.done_ns is not None for one in launched], passes)
     return NewParts(
+        launched_by=launching,
+        same_as=np.full(passes * len(launched), -1),
+        queue=np.tile(units.rank, len(launched)),
         rank=np.tile(units.rank, len(launched)),
         row=np.full(passes * len(launched), -1),
         own_step=np.tile(units.own_step, len(launched)),

@@ -3,7 +3,8 @@
 1. Cut rows where the last gradient of each new bucket becomes ready: there its AllReduce is launched.
 2. Move the host's time for launches from the recorded AllReduces to the new ones.
 3. Let the work after the pass wait for the last new AllReduce, as DDP's finalization does.
-4. Put in the new parts (`replaced_parts`). Each follows the one before on its stream, as NCCL orders them.
+4. Put the new parts in place of the recorded ones (`replaced_parts`). Each follows the one before on its stream, as
+   NCCL orders them.
 
 A new bucket that equals a recorded one keeps its recorded values, so that the recorded buckets give the recorded steps.
 G = gradients of a pass, B = new buckets, P = passes, C = P * B new parts, pass by pass.
@@ -15,16 +16,14 @@ from functools import cached_property
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.planning.costs.messages import Messages
 from tb_ddp_doctor.planning.edits.cut_rows import Cuts, RowPieces
 from tb_ddp_doctor.planning.edits.recorded_rows import RecordedRows
-from tb_ddp_doctor.planning.edits.replaced_parts import NewParts, replaced
-from tb_ddp_doctor.replay.model import TrackRows
-from tb_ddp_doctor.trace.model import Indices, Ints
+from tb_ddp_doctor.planning.edits.replaced_parts import Gates, NewParts, replaced
+from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
 #: The longest time from when an AllReduce has all that it needs to its arrival, ns: longer times have another reason.
 _MOST_READY_NS = 100_000
@@ -71,10 +70,6 @@ class _Rebucketing:
         self._passes, self._buckets = len(sent.rank), len(lasts)
         #: Number of the first new part. Before, it was that of the part for "none".
         self._first = len(tracks.part_table.rank) - 1
-        #: Number of the part for "none" behind the new parts.
-        self._nothing = self._first + self._passes * self._buckets
-        self._gone = np.zeros(self._first + 1, np.bool_)
-        self._gone[sent.parts] = True
         #: Flags the new buckets that equal a recorded one, shape (B,); and the numbers of these recorded ones.
         self._same, self._was = np.zeros(len(lasts), np.bool_), np.zeros(len(lasts), np.int64)
         if sent.recorded is not None:
@@ -88,27 +83,27 @@ class _Rebucketing:
     @property
     def tracks(self) -> RecordedRows:
         """The tracks with the new buckets."""
-        rows, spent = self._rows()
-        return replaced(self._old, self._pieces, rows, spent, self._sent.parts, self._parts())
+        work_ns = self._without_launching()
+        return replaced(
+            self._old, self._pieces, work_ns, self._sent.parts, np.arange(self._passes), self._parts(), self._gates()
+        )
+
+    @cached_property
+    def _is_cut(self) -> Flags:
+        """Which new parts are launched at a cut, shape (P, B)."""
+        return np.broadcast_to(~self._same, (self._passes, self._buckets))
 
     @cached_property
     def _pieces(self) -> RowPieces:
         """The pieces of the old rows: cut where the buckets become ready that equal no recorded one."""
         old, sent, lasts = self._old, self._sent, self._lasts
-        cut = np.broadcast_to(~self._same, (self._passes, self._buckets)).ravel()
+        cut = self._is_cut.ravel()
         part = self._first + np.flatnonzero(cut)
         ready, done, launching = (
             column[:, lasts].ravel()[cut] for column in (sent.ready_ns, sent.done_ns, sent.launching_ns)
         )
         rank = np.repeat(sent.rank, self._buckets)[cut]
         return RowPieces.of(old, Cuts(rank, ready, done, launching, part))
-
-    def _rows(self) -> tuple[TrackRows, dict[CpuTime, Ints]]:
-        """The pieces as rows that launch and await the new parts, and their host time by kind."""
-        pieces = self._pieces
-        spent = pieces.spent({**self._old.spent, CpuTime.WORK: self._without_launching()})
-        moved = pieces.rows(self._old.table, spent, self._kept_launches(), self._first)
-        return self._awaiting(moved), spent
 
     def _without_launching(self) -> Ints:
         """The host's work in each old row without the launches of removed AllReduces, ns."""
@@ -121,63 +116,39 @@ class _Rebucketing:
         remaining: Ints = work
         return remaining
 
-    def _kept_launches(self) -> Indices:
-        """The part that each old row launches now: an old one, or the new one that equals it; -1 if none."""
-        launches = self._old.table.launches
-        again = np.append(np.where(self._gone, -1, np.arange(self._first + 1)), -1)
-        again[self._sent.parts[:, self._was[self._same]]] = self._new_parts[:, self._same]
-        kept: Indices = again[launches]
-        return kept
-
-    @cached_property
-    def _new_parts(self) -> Ints:
-        """Numbers of the new parts, shape (P, B)."""
-        numbers: Ints = (self._first + np.arange(self._passes * self._buckets)).reshape(self._passes, self._buckets)
-        return numbers
-
     @cached_property
     def _launched_by(self) -> Ints:
         """The piece that launches each new part, shape (P, B)."""
-        pieces, new = self._pieces, np.full(self._passes * self._buckets, -1)
-        cutting = np.flatnonzero(pieces.part >= 0)
-        new[pieces.part[cutting] - self._first] = cutting
-        by: Ints = new.reshape(self._passes, self._buckets)
+        pieces, by = self._pieces, np.full((self._passes, self._buckets), -1)
+        by[self._is_cut] = pieces.cut_at
         rows = self._launching_row[self._sent.parts[:, self._was[self._same]]]
         by[:, self._same] = np.where(rows >= 0, pieces.last_of[rows], -1)
         return by
 
-    def _awaiting(self, rows: TrackRows) -> TrackRows:
-        """The rows with new parts in place of the removed ones for which they waited."""
-        old_pass = np.full(self._first + 1, -1)
-        old_pass[self._sent.parts] = np.arange(self._passes)[:, None]
-        renamed = np.append(np.arange(self._first), self._nothing)
-        renamed[self._sent.parts] = self._nothing
-        renamed[self._sent.parts[:, self._was[self._same]]] = self._new_parts[:, self._same]
-        index, launched = np.arange(len(rows.rank)), self._launched_by
+    def _gates(self) -> Gates:
+        """Where the work after each pass waits for its last new AllReduce, as DDP's finalization does.
 
-        # A row that waited in the launch queue for a removed AllReduce waits for the last new one launched before it.
-        queued = np.flatnonzero(self._gone[rows.queue_part] & (renamed[rows.queue_part] == self._nothing))
-        of = old_pass[rows.queue_part[queued]]
-        before = (launched[of] < queued[:, None]).sum(axis=1)
-        queue_part = renamed[rows.queue_part]
-        queue_part[queued] = np.where(before > 0, self._new_parts[of, np.maximum(before - 1, 0)], self._nothing)
-
-        awaits, delay = renamed[rows.awaits], rows.delay_ns.copy()
-        awaiting = np.flatnonzero(self._gone[rows.awaits])
-        of = old_pass[rows.awaits[awaiting]]
-        behind = awaiting > launched[of, -1]
-        median = int(np.median(delay[awaiting[behind]])) if behind.any() else 0
-        gate = np.minimum(launched[:, -1] + 1, len(index) - 1)
-        # For each pass, the first row behind it that had to wait for one of its AllReduces.
-        recorded = np.full(self._passes, len(index))
-        np.minimum.at(recorded, of[behind], awaiting[behind])
-        delay[gate[recorded == len(index)]] = median
-        gate = np.where(recorded < len(index), recorded, gate)
-        ours = (rows.rank[gate] == self._sent.rank) & (gate > launched[:, -1])
-        # A row that waits for something else goes on to do so.
-        free = ours & ((awaits[gate] == self._nothing) | self._gone[rows.awaits[gate]])
-        awaits[gate[free]] = self._new_parts[free, -1]
-        return replace(rows, queue_part=queue_part.astype(np.int32), awaits=awaits.astype(np.int32), delay_ns=delay)
+        1. The piece that waits is the first one, after the last new launch, that waited for an AllReduce of the pass.
+        2. If none did, it is the piece after the last launch. It starts as long after the AllReduce as pieces that did
+           wait for one, in the median.
+        3. A piece that waits for something else goes on to do so.
+        """
+        pieces, table, last = self._pieces, self._old.table, self._launched_by[:, -1]
+        awaits = np.where(pieces.is_first, table.awaits[pieces.row], self._first)
+        of_pass = np.full(self._first + 1, -1)
+        of_pass[self._sent.parts] = np.arange(self._passes)[:, None]
+        awaiting = np.flatnonzero(of_pass[awaits] >= 0)
+        awaiting = awaiting[awaiting > last[of_pass[awaits[awaiting]]]]
+        delay = table.delay_ns[pieces.row]
+        median = int(np.median(delay[awaiting])) if len(awaiting) else 0
+        recorded = np.full(self._passes, len(awaits))
+        np.minimum.at(recorded, of_pass[awaits[awaiting]], awaiting)
+        has_recorded = recorded < len(awaits)
+        piece = np.where(has_recorded, recorded, np.minimum(last + 1, len(awaits) - 1))
+        is_ours = (table.rank[pieces.row[piece]] == self._sent.rank) & (piece > last)
+        chosen = np.flatnonzero(is_ours & ((awaits[piece] == self._first) | (of_pass[awaits[piece]] >= 0)))
+        part = chosen * self._buckets + self._buckets - 1
+        return Gates(piece[chosen], part, np.where(has_recorded, delay[piece], median)[chosen])
 
     def _parts(self) -> NewParts:
         """The new parts, pass by pass."""
@@ -195,6 +166,9 @@ class _Rebucketing:
             return np.broadcast_to(values, shape).ravel().astype(np.int64)
 
         return NewParts(
+            launched_by=each(self._launched_by),
+            same_as=each(np.where(self._same, was, -1)),
+            queue=each(np.arange(self._passes)[:, None]),
             rank=each(sent.rank[:, None]),
             row=each(np.where(self._same, old.row[was], -1)),
             own_step=each(old.own_step[last][:, None]),

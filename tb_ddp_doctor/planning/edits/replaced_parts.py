@@ -1,9 +1,10 @@
-"""Replaces collectives of recorded tracks: the last step of every plan that launches other collectives.
+"""Replaces collectives of recorded tracks by others: what every plan does that launches other collectives.
 
     stream 20, recorded   [bucket 0][bucket 1]                        parts 3, 4
     stream 20, replaced   [new 0][new 1][new 2]                       parts 5, 6, 7; 3 and 4 are in no step
 
-Old parts keep their numbers. The new ones come behind them, and the part that stands for "none" stays the last.
+Old parts keep their numbers. The new ones come behind them, and the part that stands for "none" stays the last. If a
+new part equals a removed one, rows that launched or awaited the removed one launch and await the new one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ from tb_ddp_doctor.trace.model import Flags, Ints
 
 
 class NewParts(msgspec.Struct, frozen=True, eq=False):
-    """New parts, shape (parts,); the columns are those of `Parts`, but `collective` and `like` are numbered from 0."""
+    """New parts, shape (parts,). Parts, `collective` and `like` are numbered from 0; other columns as in `Parts`."""
+
+    #: The piece of a row that launches it; -1 if none does.
+    launched_by: Ints
+    #: The removed part that it equals; -1 if it equals none.
+    same_as: Ints
+    #: A row that queued behind a removed part queues behind the last new one, launched before, of the same number here.
+    queue: Ints
 
     rank: Ints
     row: Ints
@@ -45,27 +53,34 @@ class NewParts(msgspec.Struct, frozen=True, eq=False):
     stream_of: Ints
 
 
-def replaced(
-    tracks: RecordedRows,
-    pieces: RowPieces,
-    rows: TrackRows,
-    spent: Mapping[CpuTime, Ints],
-    removed: Ints,
-    new: NewParts,
-) -> RecordedRows:
-    """The tracks with cut rows, and new parts in place of the removed ones.
+class Gates(msgspec.Struct, frozen=True, eq=False):
+    """Pieces of rows whose first kernel waits for a new part; shape (gates,)."""
 
-    `pieces` are the pieces of the old rows, `rows` the same as rows that already launch and await the new parts, and
-    `spent` their host time by kind. `removed` are the old parts that are replaced, shape (P, removed), by pass. New
-    parts go onto the stream of the last removed part of their rank and step.
+    piece: Ints
+    part: Ints
+    #: How long after the end of that part the kernel starts, ns.
+    delay_ns: Ints
+
+
+def replaced(
+    tracks: RecordedRows, pieces: RowPieces, work_ns: Ints, removed: Ints, queue: Ints, new: NewParts, gates: Gates
+) -> RecordedRows:
+    """The tracks with new parts in place of the removed ones.
+
+    `pieces` are the pieces of the old rows. `work_ns` is the host's work in each old row without the launches of
+    removed parts, shape (rows,). `removed` are the old parts that are replaced, by pass, shape (P, removed), and `queue`
+    is their number in `NewParts.queue`, shape (P,). New parts go onto the stream of the last removed part of their
+    rank and step.
     """
-    old, nothing = tracks.part_table, len(tracks.part_table.rank) - 1
-    gone = np.zeros(nothing + 1, np.bool_)
-    gone[removed] = True
-    launched = np.zeros(nothing, np.bool_)
+    old, first = tracks.part_table, len(tracks.part_table.rank) - 1
+    queue_of = np.full(first + 1, -1)
+    queue_of[removed] = queue[:, None]
+    launched = np.zeros(first, np.bool_)
     launched[tracks.table.launches[tracks.table.launches >= 0]] = True
     streams = Streams.of(old.after, launched)
-    parts = _joined(old, gone, pieces.last_of, new)
+    parts = _joined(old, queue_of >= 0, pieces.last_of, new)
+    spent = pieces.spent({**tracks.spent, CpuTime.WORK: work_ns})
+    rows = _rows(tracks, pieces, spent, queue_of, new, gates)
     after = streams.chained(parts.after, streams.of_part[new.stream_of], rows, removed)
     return replace(
         tracks,
@@ -76,6 +91,48 @@ def replaced(
         issued_ns=np.zeros_like(rows.work_ns),
         done_ns=pieces.done_ns,
     )
+
+
+def _rows(
+    tracks: RecordedRows, pieces: RowPieces, spent: Mapping[CpuTime, Ints], queue_of: Ints, new: NewParts, gates: Gates
+) -> TrackRows:
+    """The pieces as rows that launch, queue behind, and await the new parts.
+
+    `queue_of` is the number of each removed part in `NewParts.queue`, -1 of the other old ones, shape (old parts,).
+    """
+    first, gone = len(queue_of) - 1, queue_of >= 0
+    nothing = first + len(new.rank)
+    # What each old part is now: itself, the new part that equals it, or "none".
+    now = np.where(gone, nothing, np.arange(first + 1))
+    now[-1] = nothing
+    is_same = new.same_as >= 0
+    now[new.same_as[is_same]] = first + np.flatnonzero(is_same)
+    launched = tracks.table.launches
+    launches = np.where((launched >= 0) & (now[launched] < nothing), now[launched], -1)
+    rows = pieces.rows(tracks.table, spent, launches, first)
+    queue_part = now[rows.queue_part]
+    queued = np.flatnonzero(gone[rows.queue_part] & (queue_part == nothing))
+    before = _launched_before(queued, queue_of[rows.queue_part[queued]], new)
+    queue_part[queued] = np.where(before >= 0, first + before, nothing)
+    awaits, delay_ns = now[rows.awaits], rows.delay_ns.copy()
+    awaits[gates.piece], delay_ns[gates.piece] = first + gates.part, gates.delay_ns
+    return replace(
+        rows,
+        queue_part=PartIndex(queue_part.astype(np.int32)),
+        awaits=PartIndex(awaits.astype(np.int32)),
+        delay_ns=delay_ns,
+    )
+
+
+def _launched_before(queued: Ints, queue: Ints, new: NewParts) -> Ints:
+    """The last new part of these queues that is launched before these rows, both shape (queued,); -1 if none."""
+    launched = np.flatnonzero(new.launched_by >= 0)
+    order = launched[np.lexsort((new.launched_by[launched], new.queue[launched]))]
+    apart = int(max(new.launched_by.max(initial=0), queued.max(initial=0))) + 1
+    launches = new.queue[order] * apart + new.launched_by[order]
+    place = np.searchsorted(launches, queue * apart + queued) - 1
+    part = np.append(order, -1)[place]
+    return np.where((part >= 0) & (new.queue[part] == queue), part, -1)
 
 
 def _joined(old: Parts, gone: Flags, last_of: Ints, new: NewParts) -> Parts:
