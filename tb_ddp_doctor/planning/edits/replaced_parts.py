@@ -68,7 +68,7 @@ def replaced(
     """The tracks with new parts in place of the removed ones.
 
     `pieces` are the pieces of the old rows. `work_ns` is the host's work in each old row without the launches of
-    removed parts, shape (rows,). `removed` are the old parts that are replaced, by pass, shape (P, removed), and `queue`
+    removed parts, shape (rows,). `removed` are the replaced old parts, by pass, shape (P, removed), and `queue`
     is their number in `NewParts.queue`, shape (P,). New parts go onto the stream of the last removed part of their
     rank and step.
     """
