@@ -31,7 +31,7 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import Severity
 
-SLOW = ("straggler", "load-imbalance")
+SLOW = ("straggler", "load-imbalance", "moe-imbalance")
 FIRST, STEPS = 5, 4
 RANDOM = random.Random
 

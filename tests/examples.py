@@ -38,6 +38,7 @@ import test_low_occupancy as low_occupancy
 import test_lower_precision as lower_precision
 import test_memory_fragmentation as memory_fragmentation
 import test_missing_straggler as missing_straggler
+import test_moe_imbalance as moe_imbalance
 import test_no_overlap as no_overlap
 import test_no_tensor_cores as no_tensor_cores
 import test_op_stall as op_stall
@@ -183,6 +184,7 @@ _LISTED: Mapping[str, Example] = {
     "larger-batch": with_options(
         two(larger_batch.HEALTHY, larger_batch.FAULTY), larger_batch.OPTIONS, larger_batch.OPTIONS
     ),
+    "moe-imbalance": Example(Drawn([moe_imbalance.DEALT_EVENLY]), Drawn([moe_imbalance.DEALT_UNEVENLY])),
     "launch-bound": two(launch_bound.FED, launch_bound.STARVED),
     "load-imbalance": Example(
         Drawn([[LIGHT] * 3]),

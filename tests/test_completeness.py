@@ -470,6 +470,17 @@ def test_sizes_may_differ_between_all_ranks() -> None:
     whole("\n".join(line.replace("@2", f"@{3 + int(line[4])}") for line in lines))
 
 
+def test_an_all_to_all_may_be_larger_on_one_rank() -> None:
+    """Where the experts that get most tokens are."""
+    plain = """
+        rank# step |1
+              host [fwd][a2a]
+              gpu       [fwd....]
+              nccl               [a2a@2]
+    """
+    whole(ranks(plain, plain.replace("@2", "@5"), plain, plain))
+
+
 # --------------------------------------------------------------------------------------------- the host's events
 
 BUSY = """

@@ -36,8 +36,16 @@ def needed(everything: Sequence[Found], whatif: WhatIf, ranks: Ints) -> list[Fou
     shared = [each.change for each in everything if not (each.rule.names_stragglers or each.rule.only_informs)]
     if not stragglers or len(stragglers) + len(shared) < 2:
         return list(everything)
-    # Of two that fix the same time, drop that of a rule that explains the rest, then the one that costs less alone.
-    stragglers.sort(key=lambda one: (not one[0].rule.explains_the_rest, whatif.cost_ns(one[1].change)))
+    # Of two that fix the same time, drop that of a rule that explains the rest, then that of a rule that the other one
+    # refines, then the one that costs less alone.
+    refined = {rule for each, _ in stragglers for rule in each.rule.refined()}
+    stragglers.sort(
+        key=lambda one: (
+            not one[0].rule.explains_the_rest,
+            one[0].rule.id not in refined,
+            whatif.cost_ns(one[1].change),
+        )
+    )
     kept = _Selection.of([fault for _, fault in stragglers], shared, whatif, ranks).kept()
     return [needed_part for each in everything if (needed_part := _with_faults(each, kept))]
 

@@ -18,6 +18,7 @@ import numpy as np
 from tb_ddp_doctor.facts import transfers
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.mesh.mesh import Mesh
+from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 
 GPIPE, ONE_F_ONE_B, INTERLEAVED = "GPipe", "1F1B", "interleaved 1F1B"
@@ -104,30 +105,23 @@ def pipeline(job: Job, mesh: Mesh) -> Pipeline | None:
 
 
 def _between_stages(job: Job, groups: tuple[tuple[int, ...], ...], stage: Ints) -> _Messages:
-    last = max(map(len, groups)) - 1
     highest = max(*map(max, groups), int(job.ranks.max()))
     group_of, stage_of = np.full((2, highest + 2), -1, np.int64)
     for group, ranks in enumerate(groups):
         group_of[list(ranks)], stage_of[list(ranks)] = group, range(len(ranks))
-    found = []
-    for i, digest in enumerate(job.digests):
-        ends, calls = digest.message_ends, digest.collectives
-        order = np.argsort(calls.arrival_ns[ends.call], kind="stable")
-        call, sent, peer = (
-            ends.call[order].astype(np.int64),
-            ends.sent[order],
-            np.clip(ends.peer[order], -1, highest + 1),
-        )
-        ahead, step = stage_of[peer] - stage[i], calls.step[call].astype(np.int64)
-        between = (group_of[peer] == group_of[job.ranks[i]]) & (stage_of[peer] >= 0) & (step >= 0)
-        between &= np.isin(np.abs(ahead), (1, last))
-        around = (np.abs(ahead) == last) & (last > 1)
-        to_next = np.where(around, ahead < 0, ahead > 0)
-        columns = (np.full(len(call), i), call + job.calls.first[i], step, sent == 1, to_next, around)
-        found.append(np.stack(columns, axis=1)[between].astype(np.int64))
-    rank, call, step, *flags = np.concatenate(found).T
-    sent, to_next, around = (flag == 1 for flag in flags)
-    return _Messages(rank, call, step, sent, to_next, around)
+    calls = [digest.message_ends.call for digest in job.digests]
+    rank = np.repeat(np.arange(len(calls)), [len(each) for each in calls])
+    call = joined(calls).astype(np.int64) + job.calls.first[rank]
+    peer, sent = (joined([getattr(one.message_ends, name) for one in job.digests]) for name in ("peer", "sent"))
+    peer = np.clip(peer, -1, highest + 1)
+    ahead, last = stage_of[peer] - stage[rank], max(map(len, groups)) - 1
+    around = (np.abs(ahead) == last) & (last > 1)
+    step, arrival = (job.calls.column(name)[call] for name in ("step", "arrival_ns"))
+    between = (group_of[peer] == group_of[job.ranks[rank]]) & (stage_of[peer] >= 0) & (step >= 0)
+    chosen = np.flatnonzero(between & np.isin(np.abs(ahead), (1, last)))
+    chosen = chosen[np.lexsort((arrival[chosen], rank[chosen]))]
+    to_next = np.where(around, ahead < 0, ahead > 0)
+    return _Messages(rank[chosen], call[chosen], step[chosen], sent[chosen] == 1, to_next[chosen], around[chosen])
 
 
 def _per_link(job: Job, messages: _Messages) -> tuple[float, float] | None:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.calls import Calls
+from tb_ddp_doctor.job.collectives import UNEVEN
 from tb_ddp_doctor.job.numbering import chosen_of, different, numbered
 from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Ints
@@ -477,11 +478,15 @@ def _lost_collectives(
 
 
 def _other_collectives(digests: Mapping[int, RankDigest], calls: Calls, of_all: Mask) -> dict[int, Damage]:
-    """Ranks of which most collectives of all ranks are of a kind and size that most other ranks do not have."""
+    """Ranks of which most collectives of all ranks are of a kind and size that most other ranks do not have.
+
+    An AllToAll may have another size on each rank, always the largest one where the busiest experts are.
+    """
     if len(digests) < LEAST_PEERS:
         return {}
     chosen = chosen_of(of_all)
-    what = (calls.text("kind").code, calls.text("dtype").code, calls.column("elements"))
+    sizes = np.where(calls.text("kind").where(UNEVEN.__contains__), -1, calls.column("elements"))
+    what = (calls.text("kind").code, calls.text("dtype").code, sizes)
     kind, rank = numbered(*(column[chosen] for column in what)), calls.rank[chosen]
     of_rank = different(kind * len(digests) + rank)
     common = 2 * np.bincount(of_rank // len(digests)) > len(digests)

@@ -394,7 +394,10 @@ class Replay:
             chosen = self._cells.chosen(change.device_at_median)
             need = np.where(chosen, self._device_at_median, need)
         if change.balanced is not None:
-            need = np.minimum(need, self._device_balanced(change.balanced))
+            at_median = change.device_at_median
+            lowered = self._cells.chosen(at_median) if at_median is not None else np.zeros(len(need), np.bool_)
+            shared = self._device_balanced(change.balanced)
+            need = np.where(lowered, np.minimum(need, shared), shared)
         calls_ns = np.zeros(len(need), np.int64)
         if change.device_ns is not None:
             rest = change.device_ns
@@ -452,11 +455,11 @@ class Replay:
     def _device_balanced(self, among: Flags) -> Ints:
         """How long the device needs for each row if the experts' load is balanced, shape (rows,), ns.
 
-        Between two exchanges of tokens, no rank and step of `among`, flags of shape (R, S), then computes longer than
-        these ranks do on average.
+        Between two exchanges of tokens, the ranks and steps of `among`, flags of shape (R, S), then all compute as long
+        as they do on average: those with few tokens longer than recorded.
         """
         pieces, need = self.routing, self.schedule.rows.device_ns
-        remaining = 1 - pieces.excess_ns(among) / np.maximum(pieces.work_ns, 1)
+        remaining = 1 - pieces.above_mean_ns(among) / np.maximum(pieces.work_ns, 1)
         mine = np.flatnonzero(pieces.piece >= 0)
         shorter: Ints = need.copy()
         shorter[mine] = np.rint(need[mine] * remaining[pieces.piece[mine]])

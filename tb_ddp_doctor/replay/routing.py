@@ -44,7 +44,11 @@ class Routing(msgspec.Struct, frozen=True, eq=False):
     piece: Ints
 
     def excess_ns(self, among: Flags) -> Floats:
-        """How much longer each uneven piece takes than its ranks do on average, ns, shape (N,); 0 for the others.
+        """How much longer each uneven piece takes than its ranks do on average, ns, shape (N,); 0 for the others."""
+        return np.maximum(self.above_mean_ns(among), 0.0)
+
+    def above_mean_ns(self, among: Flags) -> Floats:
+        """The same, negative for pieces that take less than the average, ns, shape (N,).
 
         `among` flags the ranks and steps to compare, shape (R, S). A rank that is slower in most pieces of a step is a
         slow rank, not a sign of uneven routing: its pieces are compared as if it were as fast as the other ranks.
@@ -55,11 +59,11 @@ class Routing(msgspec.Struct, frozen=True, eq=False):
         slower = self._slower(chosen)
         at_equal_speed = self.work_ns / slower
         mean = self._mean(at_equal_speed, chosen)
-        excess = np.where(chosen, at_equal_speed - mean, 0.0)
+        above = np.where(chosen, at_equal_speed - mean, 0.0)
         largest = np.zeros(int(self.exchange.max()) + 1)
-        np.maximum.at(largest, self.exchange, excess)
+        np.maximum.at(largest, self.exchange, above)
         uneven = largest[self.exchange] > _UNEVEN * mean
-        return np.where(uneven, np.maximum(excess, 0.0) * slower, 0.0)
+        return np.where(uneven, above * slower, 0.0)
 
     def _mean(self, values: Floats, chosen: Flags) -> Floats:
         """For each piece, the mean of `values` over the chosen pieces that end with the same exchange, shape (N,)."""

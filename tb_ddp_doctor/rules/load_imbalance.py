@@ -15,12 +15,10 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import HostStalls
 from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Measurement
-from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support import activity, certainty, layers, limits, uneven_experts
+from tb_ddp_doctor.rules.support import activity, certainty, layers, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import (
-    Slowness,
     behind,
     longest_wait,
     median_rank,
@@ -38,9 +36,8 @@ class LoadImbalance(Rule):
     What:
         Ranks with a longer busy time in a step (replayed without straggler wait) than the median of comparable ranks
         and steps. The cause says which: a different rank from step to step (`moving`), the same rank in several steps
-        (`recurring`), a rank in one step alone (`once`), or another rank from layer to layer where tokens are sent to
-        experts (`experts`). Where stacks or annotations show what the CPUs do then, that is the cause:
-        `garbage_collection`, `checkpoint` or `logging`.
+        (`recurring`), or a rank in one step alone (`once`). Where stacks or annotations show what the CPUs do then,
+        that is the cause: `garbage_collection`, `checkpoint` or `logging`.
     Why:
         A step takes as long as its slowest rank. Uneven work costs the difference to the median rank, although no rank
         is slow on average.
@@ -51,7 +48,7 @@ class LoadImbalance(Rule):
     Fix:
         Balance the work of a step: sequences of similar length in one step, shards by size, no extra work on one rank.
         Where the ranks differ in loading: more workers and prefetching, so that no step waits for a slow batch. Where
-        it is one rank: look at what it does every few steps. Experts: a balanced router, or experts placed by load.
+        it is one rank: look at what it does every few steps.
     Limits:
         At least two ranks with matched collectives and two steps. Ranks that are slow in most steps are stragglers.
         What was seen in one step may be rare or not: a longer capture shows how often it comes. Slow ranks within four
@@ -101,10 +98,6 @@ class LoadImbalance(Rule):
         chosen = found.now_and_then & (excess > self.min_cost * frame.step_ns / 2)
         change = whatif.at_the_median(chosen)
         cost = whatif.cost_ns(change)
-        if of_experts := self._of_experts(
-            max(cost, self.min_cost * frame.step_ns), found, whatif, frame, arrivals, places
-        ):
-            return of_experts
         limit = self.once if len(uneven) == 1 else self.min_cost
         if whatif.is_last_look and 2 * cost >= whatif.cost_ns(whatif.faultless):
             # Most of what is left: `unexplained` would be the verdict, and name the same ranks and step.
@@ -158,20 +151,6 @@ class LoadImbalance(Rule):
                 for step in uneven
             ),
         )
-
-    def _of_experts(
-        self, least_ns: float, found: Slowness, whatif: WhatIf, frame: Frame, arrivals: Arrivals, places: Places
-    ) -> Fault | None:
-        """Another rank is slow from layer to layer, for its experts get most tokens; None where that costs less.
-
-        What persistently slow ranks cost is the straggler's: their experts may be the ones that always get most.
-        """
-        change = uneven_experts.balanced(whatif)
-        if change.is_nothing:
-            return None
-        apart = whatif.at_the_median(found.persistently(), found.among) if len(found.persistent) else Change()
-        cost = whatif.after(apart).cost_ns(change)
-        return uneven_experts.fault(change, cost, whatif, frame, arrivals, places) if cost >= least_ns else None
 
 
 #: So many standard deviations from the others a rank's step is no noise: of noise, 1 in 100 means is further out.

@@ -14,12 +14,13 @@ from tb_ddp_doctor.facts.compute import KernelTable
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.pipeline import Pipeline
+from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, naming, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: A stage with this share more kernels has more layers, or the embedding or the head beside them.
 _MORE_KERNELS = 0.05
@@ -94,11 +95,9 @@ class PipelineBubble(Rule):
         cause = max(parts, key=lambda name: parts[name])
         seen = int((pipeline.exposed_ns.mean(axis=0) > must).sum())
         level, basis = certainty.confidence(frame, cost, seen, of_transfer=True)
-        rank = int(pipeline.exposed_ns.mean(axis=1).argmax())
-        longest = int(compute.argmax())
         return Fault(
             change=change,
-            ranks=frame.rank_numbers(ranks[longest]) if cause == "uneven_stages" else frame.all_ranks,
+            ranks=frame.rank_numbers(ranks[int(compute.argmax())]) if cause == "uneven_stages" else frame.all_ranks,
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
@@ -106,21 +105,12 @@ class PipelineBubble(Rule):
             f"the bubble of {shape} is {wording.ms(must)}.",
             why=f"The bubble of {wording.ms(must)} is (p - 1) / m = {before} / {turns} of the "
             f"{wording.ms(float(compute.mean()))} that a stage computes. The longest stage, "
-            f"{naming.who(ranks[longest].tolist(), frame)}, "
-            f"computes {wording.ms(float(compute.max()))}, which costs {wording.ms(uneven)}"
-            f"{_because(kernels, ranks, longest)}. The schedule and its "
+            f"{_longest(compute, ranks, kernels, frame)}. That costs {wording.ms(uneven)}. The schedule and its "
             f"transfers cost {wording.ms(excess - uneven)}; data moves with nothing beside it for "
             f"{wording.ms(float(pipeline.moving_ns.mean()))}. Twice the micro-batches would save "
             f"{wording.ms(must / 2)}. {basis}",
             fix=_FIXES[cause],
-            evidence=(
-                places.longest(
-                    rank,
-                    int(pipeline.exposed_ns[rank].argmax()),
-                    RankOwner.COMMUNICATION,
-                    "Exposed send or receive: the stage waits and computes nothing.",
-                ),
-            ),
+            evidence=(_longest_wait(pipeline, places),),
         )
 
     def _waits_for_slow_ranks(self, whatif: WhatIf) -> float:
@@ -134,19 +124,27 @@ class PipelineBubble(Rule):
         return float(alone.max() - np.median(alone))
 
 
-def _because(kernels: KernelTable, ranks: Sequence[Ints], longest: int) -> str:
-    """Whether the longest stage runs more kernels than the median stage, or longer ones, as the end of a sentence."""
-    launches = kernels.launches()
+def _longest(compute: Floats, ranks: Sequence[Ints], kernels: KernelTable, frame: Frame) -> str:
+    """The stage that computes longest, and whether it runs more kernels than the median stage, or longer ones."""
+    longest, launches = int(compute.argmax()), kernels.launches()
+    said = f"{naming.who(ranks[longest].tolist(), frame)}, computes {wording.ms(float(compute.max()))}"
     counts = [float(launches[its].mean()) for its in ranks]
     others = float(np.median(np.delete(counts, longest))) if len(counts) > 1 else 0.0
     if not others:
-        return ""
+        return said
     more = counts[longest] / others - 1
     if more > _MORE_KERNELS:
-        return (
-            f": it runs {wording.percent(more)} more kernels than the median stage (layers, the embedding or the head)"
-        )
-    return ", though it runs as many kernels as the median stage: its devices, or what its kernels get, are slower"
+        more_kernels = f"{wording.percent(more)} more kernels than the median stage"
+        return f"{said}: it runs {more_kernels} (layers, the embedding or the head)"
+    return f"{said}, though it runs as many kernels as the median stage: its devices are slower, or its batches larger"
+
+
+def _longest_wait(pipeline: Pipeline, places: Places) -> Evidence:
+    """The longest wait on the rank that waits most."""
+    rank = int(pipeline.exposed_ns.mean(axis=1).argmax())
+    step = int(pipeline.exposed_ns[rank].argmax())
+    said = "Exposed send or receive: the stage waits and computes nothing."
+    return places.longest(rank, step, RankOwner.COMMUNICATION, said)
 
 
 _FIXES = {

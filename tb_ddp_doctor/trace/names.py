@@ -298,6 +298,9 @@ _MULTIPLIES = {
 }
 
 
+_EMBEDDING_TABLE = re.compile(r"split_embedding\w*codegen|permute_pooled_embs|fbgemm_gpu::\w*jagged")
+
+
 def step_number(name: str) -> int | None:
     """N of "ProfilerStep#N"; None for every other name."""
     found = _STEP.match(name)
@@ -365,6 +368,11 @@ def exchanges_tokens(kernel: str) -> str:
     """The library whose kernel sends tokens to their experts or back, such as "DeepEP"; "" for every other kernel."""
     kernel = kernel[:_LETTERS]
     return next((library for library, pattern in _EXPERT_PARALLEL if pattern.search(kernel)), "")
+
+
+def looks_up_embeddings(kernel: str) -> bool:
+    """Whether a kernel looks up the embedding tables of a recommender (FBGEMM), or updates them."""
+    return bool(_EMBEDDING_TABLE.search(kernel[:_LETTERS]))
 
 
 def is_host_collective(name: str) -> bool:
