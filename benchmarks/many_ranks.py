@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from tb_ddp_doctor.cache import Cache, write_digest
 from tb_ddp_doctor.digest import track
 from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.late_launches import no_blocking
 from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.model import (
     AttentionWork,
@@ -46,6 +47,7 @@ from tb_ddp_doctor.digest.model import (
     HostMeetings,
     Kernels,
     KernelWork,
+    LaunchDelay,
     LostKernels,
     MessageEnds,
     Operators,
@@ -61,7 +63,6 @@ from tb_ddp_doctor.digest.model import (
     RooflineRows,
     ServingWork,
     Stalled,
-    Starved,
     Steps,
     StepWork,
     TraceContents,
@@ -70,7 +71,6 @@ from tb_ddp_doctor.digest.model import (
 from tb_ddp_doctor.digest.modules import no_modules
 from tb_ddp_doctor.digest.op_stalls import no_op_stalls
 from tb_ddp_doctor.digest.roofline import no_roofline
-from tb_ddp_doctor.digest.starvation import no_blocking
 from tb_ddp_doctor.engine import examine
 from tb_ddp_doctor.findings import PHASES
 from tb_ddp_doctor.job.build import build
@@ -189,7 +189,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         graph_walks=zeros(GraphWalkWork, steps),
         serving=zeros(ServingWork, steps),
         compiled=zeros(CompiledWork, steps),
-        starved_ns=np.zeros((steps, len(Starved)), np.int64),
+        late_launch_ns=np.zeros((steps, len(LaunchDelay)), np.int64),
     )
     return RankDigest(
         file=f"rank{rank}",

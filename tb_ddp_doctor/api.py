@@ -160,13 +160,13 @@ _OF_BUCKETS = {"no-overlap", "small-collectives", "communication-bound"}
 
 def jobs_of_sweep(result: engine.Result, others: Iterable[engine.Result]) -> dict[str, Job]:
     """The jobs of other runs whose alarms, if any, are of their buckets, by name."""
-    alike = (
+    comparable = (
         other
         for other in others
         if other is not result
         and {one.rule for one in other.diagnosis.findings if one.severity != "info"} <= _OF_BUCKETS
     )
-    return {other.job.name: other.job for other in alike}
+    return {other.job.name: other.job for other in comparable}
 
 
 def planner(result: engine.Result, calibrations: Mapping[str, Calibration] | None = None) -> Planner:

@@ -242,10 +242,10 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 #: What NCCL's logs say, and what files beside the traces do of each rank.
-_Told: TypeAlias = tuple[Network | None, dict[int, RankEvidence]]
+_BesideTraces: TypeAlias = tuple[Network | None, dict[int, RankEvidence]]
 
 
-def _beside(run: Run, job: Job, reading: Reading) -> tuple[_Told, list[FileWarning]]:
+def _beside(run: Run, job: Job, reading: Reading) -> tuple[_BesideTraces, list[FileWarning]]:
     """What texts beside the traces say of the job's processes and ranks, and what cannot be read; of remote traces,
     nothing. They are read in a process of their own.
     """
@@ -271,7 +271,7 @@ def _beside(run: Run, job: Job, reading: Reading) -> tuple[_Told, list[FileWarni
     )
     try:
         # The doctor's own records alone, small and of known types, are worth no process.
-        return pool.call(_told, asked, size, gives=_Told) if logs else _told(asked), hung
+        return pool.call(_read_beside, asked, size, gives=_BesideTraces) if logs else _read_beside(asked), hung
     except Exception as error:
         _log.debug("reading what lies beside the traces of %s failed", run.name, exc_info=True)
         said = str(error) if isinstance(error, pool.CrashError) else f"reading them failed ({_named(error)})."
@@ -296,7 +296,7 @@ def _answering(paths: Sequence[Path]) -> tuple[list[Path], list[FileWarning]]:
     return found, warnings
 
 
-def _told(asked: _Asked) -> _Told:
+def _read_beside(asked: _Asked) -> _BesideTraces:
     network = read_logs(asked.logs, asked.pids, asked.world_size, asked.traced) if asked.logs else None
     return network, beside_traces.find(asked.folders, asked.directory, asked.ranks, asked.logs)
 
@@ -358,10 +358,10 @@ def _calibration(run: Run, reading: Reading, config: Config) -> tuple[Calibratio
 
 def _workload(given: Sequence[Workload], job: Job) -> Workload:
     """What the user says of a step: now, in files of settings, else when it was captured."""
-    told = [digest.header.workload for digest in job.digests]
+    workloads = [digest.header.workload for digest in job.digests]
     return Workload(
         **{
-            name: next((value for one in (*given, *told) if (value := getattr(one, name)) is not None), None)
+            name: next((value for one in (*given, *workloads) if (value := getattr(one, name)) is not None), None)
             for name in Workload.__struct_fields__
         }
     )
@@ -383,8 +383,8 @@ def _with_snapshots(run: Run, diagnosis: Diagnosis, reading: Reading) -> Diagnos
         snapshots = ()
         message = f"The snapshots of memory are left out: reading them failed ({type(error).__name__})."
         warnings = [FileWarning(str(run.directory), message)]
-    told = (FileWarning(encodable(one.file), encodable(one.message), one.kind) for one in warnings)
-    return replace(diagnosis, memory_snapshots=snapshots, warnings=(*diagnosis.warnings, *told))
+    shown = (FileWarning(encodable(one.file), encodable(one.message), one.kind) for one in warnings)
+    return replace(diagnosis, memory_snapshots=snapshots, warnings=(*diagnosis.warnings, *shown))
 
 
 def examine(job: Job, settings: Settings | None = None) -> Diagnosis:
@@ -395,8 +395,8 @@ def examine(job: Job, settings: Settings | None = None) -> Diagnosis:
 def _examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnosis, Savings]:
     cut = {warning.file: None for warning in job.warnings if warning.kind == "lost-end"}
     lost = {warning.file: None for warning in job.warnings if warning.loses_events}
-    told = {*cut, *(file for files in lacking.values() for file in files)}
-    damaged = [file for file in (dict.fromkeys(job.damaged) | lost) if file not in told]
+    named = {*cut, *(file for files in lacking.values() for file in files)}
+    damaged = [file for file in (dict.fromkeys(job.damaged) | lost) if file not in named]
     lacking = {"incomplete": list(cut), "damaged": damaged, **lacking}
     facts = Facts(job)
     rules = tuple(rules)

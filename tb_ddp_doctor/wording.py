@@ -78,28 +78,28 @@ def gigabytes_per_second(rate: float) -> str:
     return f"{rate / 1e9:.1f} GB/s"
 
 
-def rates(told: Rates | None) -> str:
+def rates(job: Rates | None) -> str:
     """Tokens and samples a second and GPU, money and energy a day; "" for none.
 
     "41,920 tokens/s per GPU, 384.00 EUR a day, up to 67 kWh a day"
     """
-    return _rates(told, "", told.currency) if told else ""
+    return _rates(job, "", job.currency) if job else ""
 
 
-def gain(told: RateGain, currency: str) -> str:
+def gain(fix: RateGain, currency: str) -> str:
     """The same of what a fix brings: "+1,200 tokens/s per GPU, 12.00 EUR a day"."""
-    return _rates(told, "+", currency)
+    return _rates(fix, "+", currency)
 
 
-def _rates(told: Rates | RateGain, sign: str, currency: str) -> str:
+def _rates(values: Rates | RateGain, sign: str, currency: str) -> str:
     parts = [
         f"{sign}{value:,.{0 if value >= FEW else 2}f} {name}/s per GPU"
-        for name, value in (("tokens", told.tokens_per_second), ("samples", told.samples_per_second))
+        for name, value in (("tokens", values.tokens_per_second), ("samples", values.samples_per_second))
         if value is not None
     ]
     named = currency and f" {currency}"
-    parts += [f"{told.money_per_day:,.2f}{named} a day"] if told.money_per_day is not None else []
-    energy = told.energy_kwh_per_day
+    parts += [f"{values.money_per_day:,.2f}{named} a day"] if values.money_per_day is not None else []
+    energy = values.energy_kwh_per_day
     parts += [f"up to {energy:,.{0 if energy >= FEW else 1}f} kWh a day"] if energy is not None else []
     return ", ".join(parts)
 

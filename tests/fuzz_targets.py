@@ -50,7 +50,7 @@ from tb_ddp_doctor.storage.message import packed, unpacked
 from tb_ddp_doctor.storage.paths import ProcessPath
 from tb_ddp_doctor.storage.unpickle import PickleError, loads
 from tb_ddp_doctor.stuck.build import build
-from tb_ddp_doctor.stuck.threads import examined, told
+from tb_ddp_doctor.stuck.threads import examined, with_threads
 from tb_ddp_doctor.trace import reader
 from tb_ddp_doctor.trace.model import TraceError
 from tb_ddp_doctor.trace.nsys import read as nsys
@@ -502,7 +502,7 @@ class Text(Target):
             return "no stack"
         other = one._replace(rank=one.rank + 1, frames=one.frames[::-1])
         run = examined("job", {each.rank: each for each in (one, other)}, [], ())
-        return _stuck(told(run, {one.rank: one}))
+        return _stuck(with_threads(run, {one.rank: one}))
 
     def _calibration(self, path: Path) -> str:
         try:

@@ -117,7 +117,7 @@ def finds(name: str, *, seed: int, cases: int, seconds: float) -> Iterator[tuple
 
 def _serve(name: str, folder: Path, *, seed: int, cases: int, first: int, seconds: float) -> None:
     """Run the cases of a target from a number on; -1 are those that are kept. Each find is a line of JSON."""
-    from tb_ddp_doctor.workers.limits import hold, limits_for
+    from tb_ddp_doctor.workers.limits import limit, limits_for
 
     # What numpy warns of, it would say in the middle of a report.
     warnings.simplefilter("error")
@@ -130,7 +130,7 @@ def _serve(name: str, folder: Path, *, seed: int, cases: int, first: int, second
     def attempt(case: bytes, number: int) -> None:
         (folder / "case").write_bytes(case)
         (folder / "number").write_text(str(number))
-        hold(limits_for(_LARGEST, _LARGEST))
+        limit(limits_for(_LARGEST, _LARGEST))
         began = time.process_time()
         try:
             said = target.run(case)

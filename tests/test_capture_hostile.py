@@ -379,7 +379,7 @@ def test_the_check_writes_through_no_planted_link(tmp_path: Path, monkeypatch: p
 
     from rich.console import Console
 
-    from tb_ddp_doctor.check.__main__ import _told
+    from tb_ddp_doctor.check.__main__ import _print_results
 
     precious = tmp_path / "precious"
     precious.write_text("precious")
@@ -390,7 +390,7 @@ def test_the_check_writes_through_no_planted_link(tmp_path: Path, monkeypatch: p
     options = SimpleNamespace(output=output, html=None, json=True, fail_on=None)
     found = Calibration(source="check", world_size=2, curves=())
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=io.BytesIO(), flush=lambda: None))
-    _told(found, options, Console(stderr=True))  # type: ignore[arg-type]
+    _print_results(found, options, Console(stderr=True))  # type: ignore[arg-type]
     assert precious.read_text() == "precious"
     assert not (output / NAME).is_symlink()
     assert msgspec.json.decode((output / NAME).read_bytes(), type=Calibration) == found

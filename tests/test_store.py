@@ -14,7 +14,7 @@ import traces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_ddp_doctor.digest.model import CodeOf, CpuTime, GemmWork, RankDigest, RankOwner, Starved, Steps, StepWork
+from tb_ddp_doctor.digest.model import CodeOf, CpuTime, GemmWork, LaunchDelay, RankDigest, RankOwner, Steps, StepWork
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage import column_file
 from tb_ddp_doctor.storage.constant import constant, joined
@@ -101,7 +101,7 @@ def test_what_was_given_back_is_there_when_it_is_looked_at_again(tmp_path: Path)
 def test_plain_fields_are_told_without_a_look_at_the_columns(tmp_path: Path) -> None:
     path = dumped(tmp_path / "x", traces.digests(JOB)[0])
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    assert column_file.told(path, HasDevice).has_device is True
+    assert column_file.described(path, HasDevice).has_device is True
     with pytest.raises(column_file.StoreError, match="checksum"):
         column_file.load(RankDigest, "1", path)
 
@@ -239,5 +239,5 @@ def test_the_layout_is_of_fields_types_and_enumerations(monkeypatch: pytest.Monk
 def test_the_layout_of_a_digest_names_all_that_is_in_it() -> None:
     for kind in (StepWork, GemmWork, Header, FileWarning):
         assert kind in set(column_file.named_in(RankDigest))
-    for enumeration in (RankOwner, Starved, CpuTime, CodeOf, Phase):
+    for enumeration in (RankOwner, LaunchDelay, CpuTime, CodeOf, Phase):
         assert enumeration in set(column_file.named_in(RankDigest))

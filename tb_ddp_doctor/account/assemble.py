@@ -101,8 +101,8 @@ def assemble(
         headline=said.headline,
         account=replace(savings.account, floor_lines=_floor_lines(facts, savings)),
         budget_ms=_by_rank_and_name(job, job.budget.owner_ns, OWNERS),
-        phases_ms=_by_rank_and_name(job, phases.device_ns, PHASES) if job.tells_phases else {},
-        host_phases_ms=_by_rank_and_name(job, phases.host_ns, PHASES) if job.tells_phases else {},
+        phases_ms=_by_rank_and_name(job, phases.device_ns, PHASES) if job.has_phases else {},
+        host_phases_ms=_by_rank_and_name(job, phases.host_ns, PHASES) if job.has_phases else {},
         clock=Clock(
             residual_us=None if job.clock.residual_ns is None else job.clock.residual_ns / 1e3,
             offset_us={

@@ -450,7 +450,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         likely = (_OWNERS_OF[kind], _OWNERS_OF["communication"])
         owners = next((some for some in likely if any(time_of[name] for name in some)), OWNERS)
         owner = max(owners, key=lambda name: time_of[name])
-        if not self.job.tells_phases:
+        if not self.job.has_phases:
             return owner, None
         phases = self.job.work(lambda work: work.phases)
         time = phases.host_ns if kind == "host" else phases.device_ns

@@ -49,7 +49,7 @@ def alpha_beta(size: ArrayLike, time_us: ArrayLike) -> AlphaBetaFit | None:
     x, y = x[usable], y[usable]
     if len(x) < 2 or x.min() == x.max():
         return None
-    alpha, beta = _settled(x, y)
+    alpha, beta = _reweighted(x, y)
     predicted = alpha + beta * x
     error = np.abs(predicted / y - 1)
     spare = float(((np.log(y) - np.log(y).mean()) ** 2).sum())
@@ -63,7 +63,7 @@ def alpha_beta(size: ArrayLike, time_us: ArrayLike) -> AlphaBetaFit | None:
     )
 
 
-def _settled(x: Floats, y: Floats) -> tuple[float, float]:
+def _reweighted(x: Floats, y: Floats) -> tuple[float, float]:
     """Intercept and slope whose own predictions weigh the errors."""
     weight = 1 / y**2
     alpha, beta = weighted(x, y, weight)

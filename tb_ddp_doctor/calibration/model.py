@@ -188,7 +188,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     def curve(self, kind: str, size: int, *, within_node: bool) -> Curve | None:
         """The curve that a group of so many ranks is to be compared with, None where none was measured alike."""
-        alike = [one for one in self.curves if one.kind == kind and one.size == size]
+        comparable = [one for one in self.curves if one.kind == kind and one.size == size]
         scope = "node" if within_node else "world"
-        slowest = sorted(alike, key=lambda one: (one.scope != scope, -one.points[-1].time_us))
+        slowest = sorted(comparable, key=lambda one: (one.scope != scope, -one.points[-1].time_us))
         return slowest[0] if slowest else None

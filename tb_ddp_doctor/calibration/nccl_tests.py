@@ -44,15 +44,15 @@ def parse(text: str, name: str = "") -> Calibration | None:
     ranks: dict[int, tuple[str, str]] = {}
     times: defaultdict[_Program, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     ratios: defaultdict[_Program, list[float]] = defaultdict(list)
-    told = _program(name)
+    program = _program(name)
     for line in text.splitlines():
         if line.lstrip().startswith("#"):
-            told = _program(line) or told
+            program = _program(line) or program
             if (found := _RANK.match(line)) and int(found[1]) < _MOST_RANKS:
                 ranks[int(found[1])] = (found[2], found[3])
         elif found := _RESULT.match(line):
             size, time_us, algbw, busbw = int(found[1]), float(found[4]), float(found[5]), float(found[6])
-            key = (told, (found[2] or "").strip() not in ("", "none"), int(found[3] or -1) >= 0)
+            key = (program, (found[2] or "").strip() not in ("", "none"), int(found[3] or -1) >= 0)
             if size > 0 and time_us > 0:
                 times[key][size].append(time_us)
                 if algbw > 0:

@@ -179,7 +179,7 @@ def _diagnose(task: Task, folder: CaptureFolder) -> None:
         return
     # First to the log, which needs no room on a disk.
     _say(found.line)
-    if task.tells:
+    if task.leaves_verdict:
         with contextlib.suppress(OSError):
             write_json(Path(task.trace).with_name(TOLD_NAME), found)
     write_json(folder.verdict, found)
@@ -238,9 +238,9 @@ def _traced(task: Task, folder: CaptureFolder) -> tuple[int, ...]:
     # The rank that diagnoses waits as long for others as this one may have to wait for it.
     until = time.monotonic() + 2 * task.patience_s + 60
     while time.monotonic() < until:
-        told = read_json(folder.verdict, CaptureVerdict)
-        if told is not None:
-            return told.traced
+        verdict = read_json(folder.verdict, CaptureVerdict)
+        if verdict is not None:
+            return verdict.traced
         if task.is_first:
             break
         time.sleep(_POLL_S)

@@ -105,12 +105,14 @@ class Doctor:
         margin_s = _number("margin_s", margin_s) if margin_s is not None else None
         poll_s, patience_s = _number("poll_s", poll_s, above=True), _number("patience_s", patience_s)
         on_hang_s = _number("on_hang_s", on_hang_s, above=True) if on_hang_s is not None else None
-        told = {
+        workload = {
             "tokens_per_step": tokens_per_step,
             "samples_per_step": samples_per_step,
             "model_flops_per_step": model_flops_per_step,
         }
-        self._told = {name: _number(name, value, above=True) for name, value in told.items() if value is not None}
+        self._workload = {
+            name: _number(name, value, above=True) for name, value in workload.items() if value is not None
+        }
         if on_verdict is not None and not callable(on_verdict):
             raise ValueError(f"on_verdict is a function that takes a verdict, not {on_verdict!r}.")
         self._on_verdict = on_verdict
@@ -398,7 +400,7 @@ class Doctor:
         if not agent.has_room():
             self._say_missing(window, "traces of earlier captures still wait to be digested")
             return
-        recorder = WindowRecorder(window, self._who, self._watched, self._told)
+        recorder = WindowRecorder(window, self._who, self._watched, self._workload)
         try:
             recorder.prepare()
         except BusyError as error:

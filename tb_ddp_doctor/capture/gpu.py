@@ -65,8 +65,8 @@ def summary(seen: list[GpuState]) -> GpuState | None:
         return None
 
     def over(name: str, pick: Callable[[list[float]], float]) -> float | None:
-        told = [value for state in seen if (value := getattr(state, name)) is not None]
-        return pick(told) if told else None
+        values = [value for state in seen if (value := getattr(state, name)) is not None]
+        return pick(values) if values else None
 
     return GpuState(
         source=seen[0].source,
@@ -90,18 +90,18 @@ class _Nvml:
     def look(self) -> GpuState:
         nvml, gpu = self._nvml, self._gpu
         ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-        bits = _told(ask or nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu)
+        bits = _asked(ask or nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu)
         milliwatts, limit = (
-            _told(nvml.nvmlDeviceGetPowerUsage, gpu),
-            _told(nvml.nvmlDeviceGetEnforcedPowerLimit, gpu),
+            _asked(nvml.nvmlDeviceGetPowerUsage, gpu),
+            _asked(nvml.nvmlDeviceGetEnforcedPowerLimit, gpu),
         )
         return GpuState(
             source="NVML",
-            sm_mhz=_told(nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
-            max_sm_mhz=_told(nvml.nvmlDeviceGetMaxClockInfo, gpu, nvml.NVML_CLOCK_SM),
+            sm_mhz=_asked(nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
+            max_sm_mhz=_asked(nvml.nvmlDeviceGetMaxClockInfo, gpu, nvml.NVML_CLOCK_SM),
             power_w=None if milliwatts is None else milliwatts / 1000,
             power_limit_w=None if limit is None else limit / 1000,
-            temperature_c=_told(nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
+            temperature_c=_asked(nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
             throttled=reasons(int(bits or 0)),
         )
 
@@ -130,7 +130,7 @@ class _AmdSmi:
             power_w=_number(watts),
             # Microwatts in some releases.
             power_limit_w=None if limit is None else limit / 1e6 if limit > 1e5 else limit,
-            temperature_c=_told(smi.amdsmi_get_temp_metric, gpu, hot, now),
+            temperature_c=_asked(smi.amdsmi_get_temp_metric, gpu, hot, now),
             throttled=("throttle status of the driver",) if throttled else (),
         )
 
@@ -142,7 +142,7 @@ class _AmdSmi:
         return found if isinstance(found, dict) else {}
 
 
-def _told(ask: Callable[..., Any], *arguments: Any) -> float | None:
+def _asked(ask: Callable[..., Any], *arguments: Any) -> float | None:
     """What the driver says; None for what this GPU does not tell."""
     try:
         return _number(ask(*arguments))

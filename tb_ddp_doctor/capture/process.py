@@ -46,9 +46,9 @@ def rank_and_world_size() -> tuple[int, int]:
     if distributed is not None:
         return int(distributed.get_rank()), int(distributed.get_world_size())
     for rank, world_size in zip(_RANK, _WORLD_SIZE, strict=True):
-        told = os.environ.get(rank, ""), os.environ.get(world_size, "")
-        if all(text.isdecimal() for text in told):
-            return int(told[0]), max(int(told[1]), 1)
+        named = os.environ.get(rank, ""), os.environ.get(world_size, "")
+        if all(text.isdecimal() for text in named):
+            return int(named[0]), max(int(named[1]), 1)
     return 0, 1
 
 
@@ -84,5 +84,5 @@ def _distributed() -> Any:
 
 
 def _named(variables: tuple[str, ...], environment: Mapping[str, str] = os.environ) -> str:
-    told = {name: environment.get(name, "") for name in variables}
-    return " ".join(f"{name}={value}" for name, value in told.items() if value not in ("", "none"))
+    values = {name: environment.get(name, "") for name in variables}
+    return " ".join(f"{name}={value}" for name, value in values.items() if value not in ("", "none"))

@@ -32,11 +32,11 @@ class WindowRecorder:
     """Records the steps of one window: `prepare`, `start`, `next_step` for each further one, `stop`, `save`."""
 
     def __init__(
-        self, window: CaptureWindow, who: Mapping[str, Any], watched: Watched | None, told: Mapping[str, float]
+        self, window: CaptureWindow, who: Mapping[str, Any], watched: Watched | None, workload: Mapping[str, float]
     ) -> None:
         """`who` has the rank, the world_size and the node of this process; `told` is what the user says of a step."""
         self.window = window
-        self._told = told
+        self._workload = workload
         self.is_recording = False
         #: Whether it ended because another profiler began: torch has room for one.
         self.gave_way = False
@@ -72,8 +72,8 @@ class WindowRecorder:
         with self._way.mine():
             self._profile.start_trace()
         self._profile.add_metadata_json("host_name", json.dumps(self._who["node"]))
-        if self._told:
-            self._profile.add_metadata_json("ddp_doctor", json.dumps(self._told))
+        if self._workload:
+            self._profile.add_metadata_json("ddp_doctor", json.dumps(self._workload))
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             known = {name: self._who[name] for name in ("rank", "world_size")}
             self._profile.add_metadata_json("distributedInfo", json.dumps(known))

@@ -159,8 +159,8 @@ class Mailbox:
         listing = self._listed.setdefault(folder, _Listing())
         changed_ns = folder.stat().st_mtime_ns
         # A clock may stand still while two files are made: what has just changed is looked at once more.
-        if changed_ns != listing.changed_ns or not listing.is_settled:
-            listing.is_settled = changed_ns == listing.changed_ns
+        if changed_ns != listing.changed_ns or not listing.is_unchanged:
+            listing.is_unchanged = changed_ns == listing.changed_ns
             listing.changed_ns = changed_ns
             listing.names = _names(folder)
             listing.passed_over &= listing.names
@@ -171,7 +171,7 @@ class _Listing(msgspec.Struct):
     """What was found in a folder: at what time of its last change, and which names are of no more interest."""
 
     changed_ns: int = -1
-    is_settled: bool = False
+    is_unchanged: bool = False
     names: set[str] = msgspec.field(default_factory=set)
     passed_over: set[str] = msgspec.field(default_factory=set)
 

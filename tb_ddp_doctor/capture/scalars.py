@@ -23,7 +23,7 @@ from tb_ddp_doctor.capture.directory import (
     read_json,
     refuse_link,
 )
-from tb_ddp_doctor.storage.file_lock import hold, is_held
+from tb_ddp_doctor.storage.file_lock import is_locked, lock
 
 #: TensorBoard reads what has "tfevents" in its name.
 _NAME = "events.out.tfevents.1.ddp_doctor"
@@ -49,7 +49,7 @@ def pending(folder: CaptureFolder) -> Iterator[None]:
         path.unlink()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
     with open(descriptor, "r+b") as file:
-        hold(file)
+        lock(file)
         try:
             yield
         finally:
@@ -68,7 +68,7 @@ def publish(start_folder: Path) -> None:
         # What is no event would be cut off: of a file with another name too.
         if os.fstat(descriptor).st_nlink > 1:
             raise OSError(f"{path} is a link")
-        hold(file)
+        lock(file)
         written = set(_steps(file))
         ready = _ready(start_folder)
         new = [folder.step for folder in ready if folder.step not in written]
@@ -90,7 +90,7 @@ def _ready(start_folder: Path) -> list[CaptureFolder]:
     for folder in capture_folders(start_folder):
         if folder.verdict.exists():
             found.append(folder)
-        elif is_held(folder.path / _PENDING):
+        elif is_locked(folder.path / _PENDING):
             break
     return found
 

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
-from tb_ddp_doctor.storage.file_lock import hold, is_held
+from tb_ddp_doctor.storage.file_lock import is_locked, lock
 
 _PREFIX = "ddp_doctor-"
 _ALIVE = "alive"
@@ -29,14 +29,14 @@ def use(scratch: Path) -> BinaryIO:
     """Make the directory where there is none, and hold it until the file is closed. Raises OSError."""
     scratch.mkdir(parents=True, exist_ok=True)
     if (scratch / _ALIVE).exists():
-        held = (scratch / _ALIVE).open("rb")
-        hold(held, shared=True)
-        return held
+        alive = (scratch / _ALIVE).open("rb")
+        lock(alive, shared=True)
+        return alive
     # Held before it has its name, or somebody might find it free.
     unnamed = scratch / f".{os.urandom(8).hex()}"
     with contextlib.ExitStack() as opened:
         file = opened.enter_context(unnamed.open("w+b"))
-        hold(file, shared=True)
+        lock(file, shared=True)
         unnamed.replace(scratch / _ALIVE)
         opened.pop_all()
     return file
@@ -62,4 +62,4 @@ def _is_left(entry: os.DirEntry[str]) -> bool:
     about = entry.stat(follow_symlinks=False)
     is_mine = stat.S_ISDIR(about.st_mode) and (not hasattr(os, "getuid") or about.st_uid == os.getuid())
     alive = Path(entry.path, _ALIVE)
-    return is_mine and alive.is_file() and not is_held(alive)
+    return is_mine and alive.is_file() and not is_locked(alive)

@@ -39,7 +39,7 @@ class Task(msgspec.Struct, frozen=True):
     job: str
     start: str
     #: Whether the job is told the verdict, by a file beside the trace.
-    tells: bool = False
+    leaves_verdict: bool = False
 
     @property
     def expected(self) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     launched = LaunchedProcess.here(os.environ)
 
     def tell(found: Calibration) -> int:
-        return _told(found, options, errors)
+        return _print_results(found, options, errors)
 
     chosen = Options(
         backend=options.backend,
@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _told(found: Calibration, options: argparse.Namespace, errors: Console) -> int:
+def _print_results(found: Calibration, options: argparse.Namespace, errors: Console) -> int:
     """Write and print what was found, on the one rank that does; returns the exit status."""
     if options.output:
         path = options.output / NAME

@@ -84,7 +84,7 @@ def _entry(options: argparse.Namespace) -> Path | None:
     if None in directories:
         return None
     terminal = Console(highlight=False)
-    told = (
+    key = (
         sorted((name, str(value)) for name, value in given.items()),
         [str(location.absolute()) for location in read],
         directories,
@@ -92,7 +92,7 @@ def _entry(options: argparse.Namespace) -> Path | None:
         (sys.stdout.encoding, sys.stdout.errors, terminal.legacy_windows),
         _code(),
     )
-    name = hashlib.sha256(repr(told).encode(errors="surrogateescape")).hexdigest()
+    name = hashlib.sha256(repr(key).encode(errors="surrogateescape")).hexdigest()
     return (options.cache or default_directory()) / name[:2] / f"{name}.answer"
 
 

@@ -18,8 +18,8 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     """Print the size, or clear the cache; 2 where some of it cannot be removed."""
     directory = options.cache or default_directory()
     cache = Cache(directory)
-    count, held = cache.size()
-    entries = f"{count:,} {'entry' if count == 1 else 'entries'}, {size(held)}"
+    count, kept_bytes = cache.size()
+    entries = f"{count:,} {'entry' if count == 1 else 'entries'}, {size(kept_bytes)}"
     if not options.clear:
         sys.stdout.write(printable(f"{directory}: {entries}") + "\n")
         return 0

@@ -28,13 +28,13 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         if ranks is not None:
             raise ValueError("--dynolog captures all ranks of a node: --ranks needs a Doctor in the job.")
         steps = options.steps or _DYNOLOG_STEPS
-        told = instructions(options.logdir, steps, stacks=options.stacks, memory=options.memory)
-        sys.stdout.write(f"{printable_lines(told)}\n")
+        code = instructions(options.logdir, steps, stacks=options.stacks, memory=options.memory)
+        sys.stdout.write(f"{printable_lines(code)}\n")
         return 0
     console = Console(highlight=False)
 
-    def say(told: str) -> None:
-        console.print(Text(printable(told)), soft_wrap=True)
+    def say(code: str) -> None:
+        console.print(Text(printable(code)), soft_wrap=True)
 
     request = Request(time.time(), asked_by(), options.steps, ranks, options.stacks, options.memory)
     try:

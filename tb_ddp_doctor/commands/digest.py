@@ -43,8 +43,8 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         write_digest(digest, output / name, file.path)
     for warning in [*(warning for run in runs for warning in run.warnings), *warnings]:
         complain(errors, f"{warning.file}: {warning.message}")
-    told = f"{len(digests)} of {len(traces)} traces were digested to {printable(str(options.output))}."
-    errors.print(Text(told), soft_wrap=True)
+    sentence = f"{len(digests)} of {len(traces)} traces were digested to {printable(str(options.output))}."
+    errors.print(Text(sentence), soft_wrap=True)
     return 0 if digests else 2
 
 

@@ -48,9 +48,9 @@ def _names(term: str) -> set[str]:
 
 
 def _of_rule(rule: Rule) -> Iterator[str]:
-    told = page(rule)
-    yield wrapped(f"{rule.id}: {told.summary}", _WIDTH)
-    for heading, body in told.sections.items():
+    text = page(rule)
+    yield wrapped(f"{rule.id}: {text.summary}", _WIDTH)
+    for heading, body in text.sections.items():
         yield ""
         yield wrapped(f"{heading}: {body}", _WIDTH)
     for limit in rule.thresholds():

@@ -28,13 +28,13 @@ from tb_ddp_doctor.workers.cluster import executor
 def reading_of(options: argparse.Namespace, cache: Cache, workers: Executor | None) -> engine.Reading:
     """How files are read. Raises CalibrationError for a calibration that is none, and ValueError for peaks that are."""
     calibration = load(options.calibration) if options.calibration else None
-    told = {name: getattr(options, name, None) for name in Workload.__struct_fields__}
+    workload = {name: getattr(options, name, None) for name in Workload.__struct_fields__}
     peaks = tuple(map(parsed, getattr(options, "peaks", None) or ()))
     return engine.Reading(
         cache,
         workers,
         calibration=calibration,
-        workload=Workload(**told),
+        workload=Workload(**workload),
         peaks=peaks,
         currency=getattr(options, "currency", None) or "",
         project=None if options.no_config else Path.cwd(),

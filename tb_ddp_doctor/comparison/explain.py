@@ -115,9 +115,9 @@ def _operators(found: Comparison, change_ms: float) -> Iterator[str]:
     large = [name for name, change in changes.items() if change / change_ms >= _LARGE_PART]
     large.sort(key=lambda name: (-abs(changes[name]), name))
     if sum(changes[name] for name in large) / change_ms >= _MOST_OF_IT:
-        told = wording.listing([f"{wording.kernel(name)} ({changes[name]:+.1f} ms)" for name in large])
+        named = wording.listing([f"{wording.kernel(name)} ({changes[name]:+.1f} ms)" for name in large])
         place = "device" if on_device else "host"
-        yield f"On the {place} {'more' if change_ms > 0 else 'less'} goes to {told}."
+        yield f"On the {place} {'more' if change_ms > 0 else 'less'} goes to {named}."
 
 
 def _slower(found: Comparison, least_ms: float) -> Iterator[str]:
@@ -125,7 +125,7 @@ def _slower(found: Comparison, least_ms: float) -> Iterator[str]:
     slower = [one for one in found.roofs if one.lost_ms > 0]
     if sum(one.lost_ms for one in slower) < least_ms:
         return
-    told = wording.listing(
+    named = wording.listing(
         [
             f"{one.operator.rpartition('::')[2]} of {one.inputs} ({wording.percent(one.after_share)} of it, "
             f"{wording.percent(one.before_share)} before)"
@@ -133,7 +133,7 @@ def _slower(found: Comparison, least_ms: float) -> Iterator[str]:
         ]
     )
     lost = wording.duration(sum(one.lost_ms for one in slower))
-    yield f"Slower against their attainable speed, which takes {lost} a step: {told}."
+    yield f"Slower against their attainable speed, which takes {lost} a step: {named}."
 
 
 def _copies(taken: ComparedAmount, exposed: ComparedAmount, blocking: ComparedAmount) -> Iterator[str]:

@@ -36,11 +36,11 @@ def changes_of(before: Result, after: Result, numbers: Sequence[int]) -> tuple[C
 def sentence(before: Result, after: Result, numbers: Sequence[int]) -> str:
     """The owners that changed most, without waiting: "of rank 3, compute 30.0 ms -> 38.0 ms"; "" for none."""
     least = _LEAST_SHARE * before.diagnosis.step_ms
-    told = []
+    clauses = []
     for change in changes_of(before, after, numbers):
         if change.name == "wait" or abs(change.change_ms) < least:
             continue
         more = "more" if change.change_ms > 0 else "less"
         share = f" ({percent(abs(change.change_ms) / change.before_ms)} {more})" if change.before_ms >= least else ""
-        told.append(f"{PARTS[change.name].title} {duration(change.before_ms)} -> {duration(change.after_ms)}{share}")
-    return f"of {ranks(numbers)}, {', '.join(told[:_MOST])}" if told else ""
+        clauses.append(f"{PARTS[change.name].title} {duration(change.before_ms)} -> {duration(change.after_ms)}{share}")
+    return f"of {ranks(numbers)}, {', '.join(clauses[:_MOST])}" if clauses else ""

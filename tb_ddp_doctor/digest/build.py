@@ -24,6 +24,7 @@ from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.host_meetings import host_meetings, no_host_meetings
 from tb_ddp_doctor.digest.host_updates import host_updates
 from tb_ddp_doctor.digest.kernels import kernel_work, kernels, operators_as_kernels
+from tb_ddp_doctor.digest.late_launches import blocking_calls, late_launches, no_blocking, recording
 from tb_ddp_doctor.digest.launch_queue import host_stalls
 from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.lost_kernels import lost_kernels, without_device
@@ -35,11 +36,11 @@ from tb_ddp_doctor.digest.model import (
     FlopWork,
     GemmWork,
     KernelWork,
+    LaunchDelay,
     OptimizerWork,
     PhaseWork,
     RankDigest,
     RedundantWork,
-    Starved,
     Steps,
     StepWork,
     TraceContents,
@@ -65,7 +66,6 @@ from tb_ddp_doctor.digest.redundant import recomputed_events, redundant
 from tb_ddp_doctor.digest.roofline import no_roofline, roofline
 from tb_ddp_doctor.digest.serving import serving_work
 from tb_ddp_doctor.digest.set_back import one_side
-from tb_ddp_doctor.digest.starvation import blocking_calls, no_blocking, recording, starvation
 from tb_ddp_doctor.digest.steps import NO_STEP, UPDATE, device_windows, host_steps, repeated_steps, step_of, updates
 from tb_ddp_doctor.digest.trace_contents import MARKED, trace_contents
 from tb_ddp_doctor.digest.track import no_track
@@ -147,7 +147,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
     once = stuck.intervals | (compiling - blocked.full_queue - blocked.profiler - updates.work)
     others = once | updates.work
     removable = calls.chosen(~updates.awaited)
-    starved_ns, blocking = starvation(host, device, steps, layers, blocked, removable, others, words)
+    late_launch_ns, blocking = late_launches(host, device, steps, layers, blocked, removable, others, words)
     found = device_collectives(host, device, phase, words)
     meetings = host_meetings(host, steps, words)
     played, row_end_ns = rank_track(host, device, steps, layers, blocked, calls, updates, once, phases, meetings)
@@ -177,7 +177,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
             ),
             kernels=kernel_work(device, steps, phase),
             loader_ns=layers.input.measure(steps.host_start_ns, steps.host_end_ns),
-            copies=copies(device, steps, layers, calls.over(Starved.COPY)),
+            copies=copies(device, steps, layers, calls.over(LaunchDelay.COPY)),
             gemms=gemms(device, steps),
             flops=flops(host, steps),
             optimizer=optimizer(host, device, steps, alone),
@@ -187,7 +187,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
             graph_walks=graph_walks(host, steps),
             serving=serving_work(trace, steps),
             compiled=compiled_work(host, steps),
-            starved_ns=starved_ns,
+            late_launch_ns=late_launch_ns,
         ),
         pieces=pieces,
         collectives=with_purposes(host, device, found, phases, words),
@@ -257,7 +257,7 @@ def _digest_host(host: HostCalls) -> RankDigest:
             graph_walks=graph_walks(host, steps),
             serving=serving_work(trace, steps),
             compiled=compiled_work(host, steps),
-            starved_ns=np.zeros((len(steps), len(Starved)), np.int64),
+            late_launch_ns=np.zeros((len(steps), len(LaunchDelay)), np.int64),
         ),
         pieces=pieces,
         collectives=found,

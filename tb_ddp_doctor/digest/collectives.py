@@ -121,9 +121,9 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, by: CollectiveLaunches, wor
         return picked
 
     def text(column: Ints) -> Indices:
-        told = column.tolist()
-        known = {i: words.index(trace.strings[i] if i >= 0 else "") for i in dict.fromkeys(told)}
-        return np.array([known[i] for i in told], np.int32)
+        values = column.tolist()
+        known = {i: words.index(trace.strings[i] if i >= 0 else "") for i in dict.fromkeys(values)}
+        return np.array([known[i] for i in values], np.int32)
 
     spelled = pick(comms.collective)
     named = np.where(spelled >= 0, spelled, events.name[rows]).tolist()

@@ -121,7 +121,7 @@ class DeviceEvents(msgspec.Struct, frozen=True, eq=False, dict=True):
         return np.argsort(self.start_ns, kind="stable")
 
     @cached_property
-    def usual_launch_ns(self) -> float:
+    def median_launch_ns(self) -> float:
         """How long the median launch takes, a graph's as one; 0 where none is recorded."""
         launched = np.flatnonzero(self.is_launched)
         _, first = np.unique(self.launch[launched], return_index=True)

@@ -35,8 +35,8 @@ def flops(host: HostCalls, steps: Steps) -> FlopWork:
     kind, shape = multiplies[host.name[operators]], host.shape[operators]
     # A product's shape says most of its kind: each pair is counted once.
     pairs, which = np.unique(kind * np.int64(len(host.trace.strings)) + shape, return_inverse=True)
-    told = (divmod(pair, len(host.trace.strings)) for pair in pairs.tolist())
-    done = np.array([_count(Multiplies(kind), dims(host.trace.strings[shape])) for kind, shape in told])
+    pair_names = (divmod(pair, len(host.trace.strings)) for pair in pairs.tolist())
+    done = np.array([_count(Multiplies(kind), dims(host.trace.strings[shape])) for kind, shape in pair_names])
     done = done.reshape(-1, 2)[which].astype(np.int64)
     model, again = done[:, 0], done[:, 1]
     repeated = _repeated(host, operators, kind)

@@ -41,7 +41,7 @@ def slow_inputs(host: HostCalls, device: DeviceEvents, kernels: Ints) -> list[st
 
     Only of products off the tensor cores: their dimensions say what to change.
     """
-    told = [""] * len(kernels)
+    described = [""] * len(kernels)
     kinds = device.kinds(names.product)[kernels]
     slow = (kinds == names.Product.FLOAT32) | (kinds == names.Product.MISALIGNED)
     asked = np.flatnonzero(slow & device.is_launched[kernels])
@@ -49,5 +49,5 @@ def slow_inputs(host: HostCalls, device: DeviceEvents, kernels: Ints) -> list[st
     for i, operator in zip(asked[around >= 0].tolist(), around[around >= 0].tolist(), strict=True):
         inputs = dims(host.trace.strings[host.shape[operator]])
         matrices = [sizes for sizes in inputs if 1 < len(sizes) <= _DIMENSIONS and max(sizes) <= _LARGEST]
-        told[i] = ", ".join("x".join(map(str, sizes)) for sizes in matrices[:_INPUTS] if min(sizes) >= 0)
-    return told
+        described[i] = ", ".join("x".join(map(str, sizes)) for sizes in matrices[:_INPUTS] if min(sizes) >= 0)
+    return described

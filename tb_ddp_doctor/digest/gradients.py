@@ -58,8 +58,8 @@ def _ready(host: HostCalls, device: DeviceEvents, adds: Ints) -> tuple[Ints, Int
     node = np.where(host.is_operator[node] & host.named(names.is_backward)[node], node, adds)
     sends = _send(host, device, node)
     after = host.end_ns[node] - host.end_ns[adds]
-    usual = int(np.median(after[~sends])) if (~sends).any() else 0
-    after = np.where(sends, np.minimum(after, usual), after)
+    median = int(np.median(after[~sends])) if (~sends).any() else 0
+    after = np.where(sends, np.minimum(after, median), after)
     ready: Ints = host.end_ns[adds] + after
     return ready, np.where(sends, host.end_ns[node] - ready, 0)
 

@@ -20,8 +20,8 @@ from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
-from tb_ddp_doctor.digest.model import Starved, Steps
-from tb_ddp_doctor.digest.starvation import BlockingCalls
+from tb_ddp_doctor.digest.late_launches import BlockingCalls
+from tb_ddp_doctor.digest.model import LaunchDelay, Steps
 from tb_ddp_doctor.digest.steps import step_of
 from tb_ddp_doctor.trace import names
 
@@ -69,5 +69,5 @@ def host_updates(host: HostCalls, device: DeviceEvents, steps: Steps, calls: Blo
     waiting = Intervals.union(launched[first[chosen]], end[chosen])
     return HostUpdates(
         work=Intervals.union(start[chosen], end[chosen]) - host.over(host.is_runtime & host.trains),
-        awaited=(calls.kind == Starved.SYNC) & waiting.covers(host.start_ns[calls.call]),
+        awaited=(calls.kind == LaunchDelay.SYNC) & waiting.covers(host.start_ns[calls.call]),
     )

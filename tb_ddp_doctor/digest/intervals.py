@@ -163,8 +163,8 @@ def _of_cells(instant: Ints, first: int, bits: int, cells: int) -> tuple[Ints, I
         instant = native.plain(instant)
         address, *found = native.addresses(instant, begin, end)
         library.intervals_cells(len(instant), address, first, bits, *found)
-    held = begin <= end
-    return begin[held], end[held]
+    is_kept = begin <= end
+    return begin[is_kept], end[is_kept]
 
 
 def _union_in_numpy(start: Ints, end: Ints) -> tuple[Ints, Ints]:

@@ -60,8 +60,8 @@ def _sized_ns(device: DeviceEvents, steps: int) -> Ints:
         np.bincount(cell, weights, len(known) * steps).reshape(len(known), steps) for weights in (None, size)
     )
     mean = np.where(launched > 0, grids / np.maximum(launched, 1), np.nan)
-    usual = np.nanmedian(mean, axis=1, keepdims=True)
-    larger = np.where((launched > 0) & (usual > 0), mean / np.where(usual > 0, usual, 1), 1.0)
+    median = np.nanmedian(mean, axis=1, keepdims=True)
+    larger = np.where((launched > 0) & (median > 0), mean / np.where(median > 0, median, 1), 1.0)
     takes = np.bincount(name, device.length_ns[events], len(known)) / steps
     return np.rint(np.minimum(takes @ larger, _MOST_NS)).astype(np.int64)
 

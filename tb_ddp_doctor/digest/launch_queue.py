@@ -98,15 +98,15 @@ def _full_queue(host: HostCalls, device: DeviceEvents, stalls: Intervals, busy: 
         recorded = busy.measure(stalls.start, stalls.end) >= _BUSY * (stalls.end - stalls.start)
         stalls = Intervals(stalls.start[recorded], stalls.end[recorded])
     length = launches.end_ns - launches.start_ns
-    usual = int(np.median(length))
+    median = int(np.median(length))
     in_flight = launches.in_flight(launches.start_ns)
     # A call that the queue blocks ends as the first launch leaves it; one that is slow itself drains the queue.
     blocked = np.flatnonzero(
-        (length > usual + _LONG_CALL_NS) & (in_flight >= max(_MANY, int(_NEARLY * in_flight.max())))
+        (length > median + _LONG_CALL_NS) & (in_flight >= max(_MANY, int(_NEARLY * in_flight.max())))
     )
     drained = launches.in_flight(launches.end_ns[blocked] - 1) < _STILL * in_flight[blocked]
     blocked = blocked[~drained]
-    return stalls | Intervals.union(launches.start_ns[blocked] + usual, launches.end_ns[blocked])
+    return stalls | Intervals.union(launches.start_ns[blocked] + median, launches.end_ns[blocked])
 
 
 def _launches(host: HostCalls, device: DeviceEvents) -> _Launches:

@@ -42,11 +42,11 @@ class PhaseRuns(msgspec.Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, phases: HostPhases, events: AllocatorEvents) -> PhaseRuns:
         """The runs of a rank's phases."""
-        told = np.flatnonzero(phases.phase != Phase.OTHER)
-        phase = phases.phase[told]
+        in_phase = np.flatnonzero(phases.phase != Phase.OTHER)
+        phase = phases.phase[in_phase]
         starts = np.flatnonzero(np.diff(phase, prepend=-1))
         begins = np.zeros(len(phases.phase), np.int64)
-        begins[told[starts]] = 1
+        begins[in_phase[starts]] = 1
         of_piece = np.append(np.cumsum(begins) - 1, -1)
         piece = searchsorted(phases.start_ns, events.time_ns, side="right") - 1
         phase = phase[starts]

@@ -64,13 +64,13 @@ class AllocationPlaces(msgspec.Struct, frozen=True, eq=False):
     blocks: Blocks
     modules: CallsOfModules
     #: Which calls say what memory is for.
-    tells: Mask
+    names_place: Mask
 
     @classmethod
     def of(cls, host: HostCalls, events: AllocatorEvents, blocks: Blocks) -> AllocationPlaces:
         """Those of some blocks."""
-        tells = host.is_operator & ~host.named(names.only_allocates)
-        return cls(host, events, blocks, CallsOfModules.of(host), tells)
+        names_place = host.is_operator & ~host.named(names.only_allocates)
+        return cls(host, events, blocks, CallsOfModules.of(host), names_place)
 
     def ops(self, chosen: Ints) -> list[str]:
         """The op of each chosen block."""
@@ -78,7 +78,7 @@ class AllocationPlaces(msgspec.Struct, frozen=True, eq=False):
         call = np.full(len(chosen), -1, np.int64)
         for one in np.unique(thread).tolist():
             here = thread == one
-            call[here] = self.host.innermost(instant[here], one, self.tells)
+            call[here] = self.host.innermost(instant[here], one, self.names_place)
             lacks = np.flatnonzero(here & (call < 0))
             call[lacks] = self.host.innermost(instant[lacks], one, self.host.is_operator)
         return self.host.texts(call)
@@ -161,18 +161,18 @@ def modules(places: AllocationPlaces, alive: Ints, words: Vocabulary) -> ModuleM
         later = blocks.born[alive] > last[at]
         last[at[later]], output[at[later]] = blocks.born[alive[later]], blocks.bytes[alive[later]]
         at = calls.parent[at]
-    holding = np.flatnonzero(size)
-    text = [_class(name) for name in places.texts(calls.name[holding].tolist())]
+    allocated = np.flatnonzero(size)
+    text = [_class(name) for name in places.texts(calls.name[allocated].tolist())]
     kinds = {name: index for index, name in enumerate(dict.fromkeys(text))}
     which = np.array([kinds[name] for name in text], np.int64)
 
     def total(values: Ints) -> Ints:
         summed = np.zeros(len(kinds), np.int64)
-        np.add.at(summed, which, values[holding])
+        np.add.at(summed, which, values[allocated])
         return summed
 
     largest = np.zeros(len(kinds), np.int64)
-    np.maximum.at(largest, which, size[holding])
+    np.maximum.at(largest, which, size[allocated])
     summed = total(size)
     most = np.argsort(-summed, kind="stable")[:_MODULES]
     listed = list(kinds)

@@ -45,8 +45,8 @@ class RankOwner(IntEnum):
     HOST = 7
 
 
-class Starved(IntEnum):
-    """What keeps the device waiting for launches, in the order in which it is charged (see `starvation`)."""
+class LaunchDelay(IntEnum):
+    """What keeps the device waiting for launches, in the order in which it is charged (see `late_launches`)."""
 
     #: cudaMalloc, cudaFree and their kin.
     ALLOC = 0
@@ -272,8 +272,8 @@ class Operators(msgspec.Struct, frozen=True, eq=False):
 class Blocking(msgspec.Struct, frozen=True, eq=False):
     """Calls of the recorded steps that block the host, one row per kind, call and op."""
 
-    #: A `Starved`: ALLOC, COPY or SYNC.
-    kind: Annotated[Indices, Starved]
+    #: A `LaunchDelay`: ALLOC, COPY or SYNC.
+    kind: Annotated[Indices, LaunchDelay]
     #: The runtime call.
     call: Indices
     #: The innermost op around it, "" outside of all.
@@ -1017,7 +1017,7 @@ class StepWork(msgspec.Struct, frozen=True, eq=False):
     serving: ServingWork
     compiled: CompiledWork
     #: Shape (S, len(Starved)): device idle that an earlier launch would have shortened, by what delayed the launch.
-    starved_ns: Annotated[Ints, Starved]
+    late_launch_ns: Annotated[Ints, LaunchDelay]
 
 
 def zeros(kind: type[T], steps: int) -> T:

@@ -71,8 +71,8 @@ def stalls(host: HostCalls, layers: owners.Layers, blocked: StalledCalls, update
 
 def _least(length_ns: Ints) -> int:
     """The shortest stall, given how long ops take. The median is seldom looked for: ops are short."""
-    usual = _SHORTEST_NS // _TIMES_MEDIAN
-    if 2 * np.count_nonzero(length_ns <= usual) > len(length_ns):
+    median = _SHORTEST_NS // _TIMES_MEDIAN
+    if 2 * np.count_nonzero(length_ns <= median) > len(length_ns):
         return _SHORTEST_NS
     return max(_SHORTEST_NS, _TIMES_MEDIAN * int(np.median(length_ns)))
 
@@ -135,8 +135,8 @@ def _is_first_use(host: HostCalls, device: DeviceEvents, op: int, call: int, len
         of_kernel = device.launch[(device.name == device.name[launched[0]]) & device.is_launched]
         others = of_kernel[of_kernel != call]
     elif op >= 0:
-        alike = np.flatnonzero(host.is_operator & (host.name == host.name[op]))
-        others = alike[alike != op]
+        same_op = np.flatnonzero(host.is_operator & (host.name == host.name[op]))
+        others = same_op[same_op != op]
     else:
         return False
     first = call if call >= 0 else op

@@ -35,8 +35,8 @@ def _on_host(host: HostCalls, device: DeviceEvents, steps: Steps, words: Vocabul
         chosen = (host.start_ns >= steps.host_start_ns[0]) & (host.start_ns < steps.host_end_ns[-1])
     within = host.length_ns.copy()
     # An end may lie a rounding beyond that of what is around.
-    beyond = np.flatnonzero((host.parent >= 0) & ~host.is_nested)
-    within[beyond] = host.end_ns[host.parent[beyond]] - host.start_ns[beyond]
+    outermost = np.flatnonzero((host.parent >= 0) & ~host.is_nested)
+    within[outermost] = host.end_ns[host.parent[outermost]] - host.start_ns[outermost]
     own = np.maximum(host.length_ns - total(host.parent, chosen, within, len(host)), 0)
     launched = np.flatnonzero((device.step >= 0) & device.is_launched)
     launched = launched[chosen[device.launch[launched]]]

@@ -109,8 +109,8 @@ def overlong(host: HostCalls) -> int:
             [aten::to.........................]             others take a hundredth of that
     """
     for call in crossing(host).tolist():
-        alike = np.flatnonzero(host.is_operator & (host.name == host.name[call]))
-        others = np.sort(host.length_ns[alike])[:-1]
+        same_name = np.flatnonzero(host.is_operator & (host.name == host.name[call]))
+        others = np.sort(host.length_ns[same_name])[:-1]
         if len(others) >= _LEAST_ALIKE and host.length_ns[call] > _OVERLONG * others[-1]:
             return int(call)
     return -1

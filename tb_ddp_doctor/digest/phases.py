@@ -58,8 +58,8 @@ class HostPhases(msgspec.Struct, frozen=True, eq=False):
     def measure(self, steps: Steps) -> Ints:
         """Each phase's time in the steps' host windows, shape (S, len(Phase)); each row sums to its window."""
         start, end = steps.host_start_ns, steps.host_end_ns
-        told = [self.of(phase).measure(start, end) for phase in Phase if phase is not Phase.OTHER]
-        return _with_other(told, end - start)
+        measured = [self.of(phase).measure(start, end) for phase in Phase if phase is not Phase.OTHER]
+        return _with_other(measured, end - start)
 
 
 def host_phases(host: HostCalls, device: DeviceEvents) -> HostPhases:
@@ -175,13 +175,13 @@ def _in_pieces(host: HostPhases, pieces: Pieces, chosen: NDArray[np.bool_], step
     """Time of each phase of the host within the chosen pieces, by the steps' windows, shape (S, len(Phase))."""
     within = Intervals.union(pieces.start_ns[chosen], pieces.end_ns[chosen])
     start, end = steps.start_ns, steps.end_ns
-    told = [(host.of(phase) & within).measure(start, end) for phase in Phase if phase is not Phase.OTHER]
-    return _with_other(told, within.measure(start, end))
+    measured = [(host.of(phase) & within).measure(start, end) for phase in Phase if phase is not Phase.OTHER]
+    return _with_other(measured, within.measure(start, end))
 
 
-def _with_other(told: list[Ints], in_all: Ints) -> Ints:
+def _with_other(measured: list[Ints], in_all: Ints) -> Ints:
     """Columns of all phases, given those of all but other, and their sum; shape (S, len(Phase))."""
-    return np.stack([*told, in_all - np.sum(told, axis=0)], axis=1)
+    return np.stack([*measured, in_all - np.sum(measured, axis=0)], axis=1)
 
 
 def _joined(start: Ints, end: Ints, phase: Ints) -> HostPhases:

@@ -70,11 +70,11 @@ def message_ends(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Me
     is_message, is_named = np.zeros((2, len(comms) + 1), np.bool_)
     is_message[rows] = True
     is_named[:-1] = _kinds(trace, comms.collective, names.collective) != ""
-    told = is_message[about]
+    is_sent = is_message[about]
     # What is known to be a collective, as an all-to-all, sends no messages of these.
-    carries = told | (~is_named[about] & device.names.among(device.name[kernels], _sends_or_receives))
+    carries = is_sent | (~is_named[about] & device.names.among(device.name[kernels], _sends_or_receives))
     call, message = _carried(host, device, kernels, carries, rows[on_host])
-    alone = told.copy()
+    alone = is_sent.copy()
     alone[call] = False
     call = np.concatenate((call, np.flatnonzero(alone)))
     message = np.concatenate((message, about[alone]))

@@ -62,8 +62,8 @@ def program(host: HostCalls, roles: dict[str, int]) -> Program:
         return Program.RECOMMENDER
     if trains:
         return Program.TRAINING
-    told = Counter(kind for text in (*everything, *used.functions) if (kind := program_names.program(text)))
-    return told.most_common(1)[0][0] if told else _by_structure(used)
+    kinds = Counter(kind for text in (*everything, *used.functions) if (kind := program_names.program(text)))
+    return kinds.most_common(1)[0][0] if kinds else _by_structure(used)
 
 
 def role_times(host: HostCalls) -> dict[str, int]:

@@ -10,11 +10,11 @@ from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.host_updates import HostUpdates
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, different
+from tb_ddp_doctor.digest.late_launches import BLOCKING, BlockingCalls, recording_ns
 from tb_ddp_doctor.digest.launch_queue import StalledCalls
-from tb_ddp_doctor.digest.model import HostMeetings, Starved, Steps, Track
+from tb_ddp_doctor.digest.model import HostMeetings, LaunchDelay, Steps, Track
 from tb_ddp_doctor.digest.owners import LONG_STALL_NS, Layers
 from tb_ddp_doctor.digest.phases import HostPhases
-from tb_ddp_doctor.digest.starvation import BLOCKING, BlockingCalls, recording_ns
 from tb_ddp_doctor.digest.steps import step_of
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
@@ -108,8 +108,8 @@ def _host_time(
     taken = EMPTY
     disjoint = []
     for part in (
-        *(removable.over(kind) | unrecorded if kind is Starved.SYNC else removable.over(kind) for kind in BLOCKING),
-        awaited.over(Starved.SYNC),
+        *(removable.over(kind) | unrecorded if kind is LaunchDelay.SYNC else removable.over(kind) for kind in BLOCKING),
+        awaited.over(LaunchDelay.SYNC),
         layers.input & window,
         idle - unrecorded - updates.work,
         op_stalls & window,

@@ -81,7 +81,7 @@ def _remembered(numbers: bytes, last: bytes) -> SequenceRepeats:
         return SequenceRepeats(*_NOTHING, 0)
     described = [_length(tokens, cut) for cut in found]
     best = min(range(len(found)), key=lambda at: (described[at], found[at].elsewhere, int(found[at].first[0])))
-    cut, (kept, same) = found[best], _alike(tokens, found[best])
+    cut, (kept, same) = found[best], _same_tokens(tokens, found[best])
     return SequenceRepeats(cut.first[kept], cut.end[kept], same)
 
 
@@ -185,8 +185,8 @@ def _moved(text: _Text, cuts: Ints, last: Mask) -> _Cut | None:
     place = cuts + shift[:, None]
     piece = text.stretch(place[:, :-1], place[:, 1:])
     common = [length for length, _ in Counter(lengths.tolist()).most_common(_KINDS)]
-    before = _beyond(text, piece, [(place[:, 0] - length, place[:, 0]) for length in common])
-    behind = _beyond(text, piece, [(place[:, -1], place[:, -1] + length) for length in common])
+    before = _outside(text, piece, [(place[:, 0] - length, place[:, 0]) for length in common])
+    behind = _outside(text, piece, [(place[:, -1], place[:, -1] + length) for length in common])
     order = np.argsort(piece, axis=1, kind="stable")
     ascending = np.take_along_axis(piece, order, axis=1)
     new = np.ones(piece.shape, np.bool_)
@@ -209,7 +209,7 @@ def _moved(text: _Text, cuts: Ints, last: Mask) -> _Cut | None:
     return _Cut(at[:-1], at[1:], text.stretch(at[:-1], at[1:]), bool(elsewhere[best]))
 
 
-def _beyond(text: _Text, piece: Hashes, stretches: list[tuple[Ints, Ints]]) -> Ints:
+def _outside(text: _Text, piece: Hashes, stretches: list[tuple[Ints, Ints]]) -> Ints:
     """For each shift the length of the first stretch that is the same as a piece, 0 for none; shape (shifts,)."""
     found = np.zeros(len(piece), np.int64)
     for first, end in stretches:
@@ -250,7 +250,7 @@ def _kinds(tokens: Ints, cut: _Cut) -> tuple[list[list[int]], Ints, Ints]:
     return texts, kind.reshape(-1), count
 
 
-def _alike(tokens: Ints, cut: _Cut) -> tuple[Mask, int]:
+def _same_tokens(tokens: Ints, cut: _Cut) -> tuple[Mask, int]:
     """Which pieces are repeats, as the constants say, and how many are of the commonest kind."""
     texts, kind, count = _kinds(tokens, cut)
     commonest = texts[int(count.argmax())]

@@ -195,11 +195,11 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
                 found.append(_of_copy(kernel, category, size))
                 continue
             here = events.shape[row[at]], events.types[row[at]], events.values[row[at]]
-            told = [strings[index] if index >= 0 else "" for index in here]
+            texts = [strings[index] if index >= 0 else "" for index in here]
             name = strings[events.name[row[at]]]
             listed = parameters // groups if names.updates_lists(name) else 0
-            output = outputs.get(_first_two(*told)) if operator_work.is_forward_convolution(name) else None
-            found.append(_signature(name, *told, kernel, listed, output or ()))
+            output = outputs.get(_first_two(*texts)) if operator_work.is_forward_convolution(name) else None
+            found.append(_signature(name, *texts, kernel, listed, output or ()))
         return signature, found
 
     def _outputs(self, one: Ints) -> dict[tuple[Dims, Dims], Dims | None]:
@@ -215,8 +215,8 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
                 sizes, types = (
                     strings[column[row]] if column[row] >= 0 else "" for column in (events.shape, events.types)
                 )
-                if told := operator_work.convolved(name, inputs(sizes, types, "", "")):
-                    key, output = told[:2], told[2]
+                if outputs := operator_work.convolved(name, inputs(sizes, types, "", "")):
+                    key, output = outputs[:2], outputs[2]
                     found[key] = output if found.get(key, output) == output else None
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tb_ddp_doctor.digest.model import CpuTime, RankOwner, Starved
+from tb_ddp_doctor.digest.model import CpuTime, LaunchDelay, RankOwner
 
 
 class Spending(NamedTuple):
@@ -16,21 +16,21 @@ class Spending(NamedTuple):
     #: The owner of the step's time meanwhile, one of `step_parts.OWNERS`.
     owner: str
     #: What keeps the GPU waiting for launches meanwhile; None where that is not told apart.
-    starves: Starved | None = None
+    delays: LaunchDelay | None = None
 
 
 SPENDING: Mapping[CpuTime, Spending] = {
-    CpuTime.ALLOC: Spending("cudaMalloc and cudaFree", "alloc", Starved.ALLOC),
-    CpuTime.COPY: Spending("blocking copies", "sync", Starved.COPY),
-    CpuTime.SYNC: Spending("synchronisation", "sync", Starved.SYNC),
+    CpuTime.ALLOC: Spending("cudaMalloc and cudaFree", "alloc", LaunchDelay.ALLOC),
+    CpuTime.COPY: Spending("blocking copies", "sync", LaunchDelay.COPY),
+    CpuTime.SYNC: Spending("synchronisation", "sync", LaunchDelay.SYNC),
     CpuTime.READ: Spending("waiting for what the CPU updates", "sync"),
     CpuTime.INPUT: Spending("DataLoader", "input"),
     CpuTime.STALL: Spending("outside any op", "host"),
     CpuTime.OP_STALL: Spending("stalls inside ops", "dispatch"),
     CpuTime.UPDATE: Spending("the optimizer's work on the CPU", "dispatch"),
-    CpuTime.OVERHEAD: Spending("the profiler's stalls", "dispatch", Starved.OVERHEAD),
-    CpuTime.RECORDING: Spending("recording of events", "dispatch", Starved.RECORDING),
-    CpuTime.WORK: Spending("ops, launches and Python between them", "dispatch", Starved.LAUNCHES),
+    CpuTime.OVERHEAD: Spending("the profiler's stalls", "dispatch", LaunchDelay.OVERHEAD),
+    CpuTime.RECORDING: Spending("recording of events", "dispatch", LaunchDelay.RECORDING),
+    CpuTime.WORK: Spending("ops, launches and Python between them", "dispatch", LaunchDelay.LAUNCHES),
 }
 
 

@@ -234,5 +234,5 @@ def _repeated_launches(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] 
 
 def _is_regular(start: Ints) -> bool:
     apart = np.diff(start)
-    usual = float(np.median(apart))
-    return bool((apart >= usual / _MOST_UNEVEN).all() and (apart <= usual * _MOST_UNEVEN).all())
+    median = float(np.median(apart))
+    return bool((apart >= median / _MOST_UNEVEN).all() and (apart <= median * _MOST_UNEVEN).all())

@@ -116,11 +116,11 @@ def check(digest: RankDigest) -> None:
     parent = digest.modules.paths.parent
     if not len(parent) or (parent >= np.arange(len(parent))).any() or (digest.modules.times.module < 0).any():
         raise InvalidError("its modules are no tree")
-    held = defaultdict(list)
+    of_kind = defaultdict(list)
     for column in columns():
         if column.members and arrays[column.path].ndim == 1:
-            held[column.members].append(arrays[column.path])
-    for members, of in held.items():
+            of_kind[column.members].append(arrays[column.path])
+    for members, of in of_kind.items():
         _check_range(of, len(members), members.__name__, least=_LEAST)
     numbers = np.concatenate([array.reshape(-1) for array in arrays.values() if array.dtype == np.int64])
     if len(numbers) and not (numbers.min() >= -_MOST and numbers.max() <= _MOST):

@@ -303,11 +303,11 @@ def _take_rank_of_folder(folder: str, files: list[TraceFile]) -> None:
 
 def _take_rank_of_other_spans(files: list[TraceFile]) -> None:
     """What a file that cannot be read would have said, another span of the same worker has said."""
-    told: dict[str, set[tuple[int, int | None]]] = defaultdict(set)
+    known: dict[str, set[tuple[int, int | None]]] = defaultdict(set)
     for file in files:
         if file.rank is not None and file.source == "distributedInfo":
-            told[file.worker].add((file.rank, file.world_size))
+            known[file.worker].add((file.rank, file.world_size))
     for file in files:
-        if not file.is_readable and len(told[file.worker]) == 1:
-            ((file.rank, file.world_size),) = told[file.worker]
+        if not file.is_readable and len(known[file.worker]) == 1:
+            ((file.rank, file.world_size),) = known[file.worker]
             file.source = "distributedInfo"

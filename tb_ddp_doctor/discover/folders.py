@@ -64,15 +64,15 @@ def most_claimed(world_sizes: Iterable[int | None]) -> int | None:
 def merge_folders(groups: list[FolderGroup]) -> list[FolderGroup]:
     """Join folders of one job whose paths differ in one part; deepest first, since ranks lie inside nodes."""
     for level in reversed(range(max((len(group.parts) for group in groups), default=0))):
-        alike: dict[tuple[Parts, Parts], list[FolderGroup]] = defaultdict(list)
+        comparable: dict[tuple[Parts, Parts], list[FolderGroup]] = defaultdict(list)
         done = []
         for group in groups:
             if len(group.parts) > level and group.is_partial:
-                alike[group.parts[:level], group.parts[level + 1 :]].append(group)
+                comparable[group.parts[:level], group.parts[level + 1 :]].append(group)
             else:
                 done.append(group)
         taken = {group.parts for group in done}
-        for (before, after), candidates in alike.items():
+        for (before, after), candidates in comparable.items():
             for job in _jobs_across(candidates, level):
                 if len(job) > 1:
                     parts = (*before, *after)

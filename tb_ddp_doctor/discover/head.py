@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.discover import merged
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, PACKETS_NAME
-from tb_ddp_doctor.storage.column_file import StoreError, told
+from tb_ddp_doctor.storage.column_file import StoreError, described
 from tb_ddp_doctor.storage.paths import FilePath, identity
 from tb_ddp_doctor.workers import pool
 
@@ -182,7 +182,7 @@ class _OfDigest(msgspec.Struct):
 def _peek_digest(path: Path) -> Head:
     """What the digested file said of itself."""
     try:
-        found = told(path, _OfDigest)
+        found = described(path, _OfDigest)
     except StoreError:
         return Head()
     header = found.header

@@ -37,18 +37,18 @@ _MOST_GPUS = 64
 
 def parse_exporter(text: str, source: str) -> Iterator[SeenGpu]:
     """The GPUs of each host; of several samples of one, the lowest clock and the highest of the rest."""
-    told: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    values: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for name, labels, value in _SAMPLE.findall(text):
         label = dict(_LABEL.findall(labels))
-        if name in _FIELDS and label.get("gpu", "").isdecimal() and len(label["gpu"]) < 4 and len(told) < 4096:
-            _note(told[label.get("Hostname", ""), int(label["gpu"])], _FIELDS[name], value)
-    for (host, number), fields in told.items():
+        if name in _FIELDS and label.get("gpu", "").isdecimal() and len(label["gpu"]) < 4 and len(values) < 4096:
+            _note(values[label.get("Hostname", ""), int(label["gpu"])], _FIELDS[name], value)
+    for (host, number), fields in values.items():
         yield SeenGpu(_state(fields, source), number, host)
 
 
 def parse_dmon(text: str, source: str) -> Iterator[SeenGpu]:
     """The GPUs of the one host that it ran on."""
-    told: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    values: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     columns: list[str] = []
     for line in text.splitlines():
         parts = line.split()
@@ -57,9 +57,9 @@ def parse_dmon(text: str, source: str) -> Iterator[SeenGpu]:
         elif len(parts) == len(columns) + 2 and parts[0] == "GPU" and parts[1].isdecimal():
             number = int(parts[1][:4])
             for column, value in zip(columns, parts[2:], strict=True):
-                if column in _TAGS and (number in told or len(told) < _MOST_GPUS):
-                    _note(told[number], _TAGS[column], value)
-    for number, fields in told.items():
+                if column in _TAGS and (number in values or len(values) < _MOST_GPUS):
+                    _note(values[number], _TAGS[column], value)
+    for number, fields in values.items():
         yield SeenGpu(_state(fields, source), number, "")
 
 

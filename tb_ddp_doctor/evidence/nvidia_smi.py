@@ -48,7 +48,7 @@ def parse(text: str, source: str) -> Iterator[SeenGpu]:
 
 
 def _gpu(number: int, lines: list[str], source: str) -> SeenGpu:
-    told: dict[tuple[str, str], str] = {}
+    values: dict[tuple[str, str], str] = {}
     pids = []
     section = ""
     for line in lines:
@@ -59,26 +59,26 @@ def _gpu(number: int, lines: list[str], source: str) -> SeenGpu:
         if value is None and len(indent) == 4:
             section = name
         elif value is not None:
-            told.setdefault((section, name), value)
+            values.setdefault((section, name), value)
             if name == "process id" and value.isdecimal():
                 pids.append(value)
     throttled = [
-        words for name, words in SMI_REASONS.items() if any(told.get((one, name)) == "Active" for one in _THROTTLING)
+        words for name, words in SMI_REASONS.items() if any(values.get((one, name)) == "Active" for one in _THROTTLING)
     ]
     state = GpuState(
         source=source,
-        sm_mhz=_first(told, _SM),
-        max_sm_mhz=_first(told, _MAX_SM),
-        power_w=_first(told, _POWER),
-        power_limit_w=_first(told, _LIMIT),
-        temperature_c=_first(told, _TEMPERATURE),
+        sm_mhz=_first(values, _SM),
+        max_sm_mhz=_first(values, _MAX_SM),
+        power_w=_first(values, _POWER),
+        power_limit_w=_first(values, _LIMIT),
+        temperature_c=_first(values, _TEMPERATURE),
         throttled=tuple(throttled),
     )
     return SeenGpu(state, number, "", frozenset(pids))
 
 
-def _first(told: dict[tuple[str, str], str], places: tuple[tuple[str, str], ...]) -> float | None:
+def _first(values: dict[tuple[str, str], str], places: tuple[tuple[str, str], ...]) -> float | None:
     for place in places:
-        if found := _NUMBER.match(told.get(place, "")):
+        if found := _NUMBER.match(values.get(place, "")):
             return float(found[1])
     return None

@@ -35,8 +35,8 @@ Number = TypeVar("Number", int, float)
 class Phases(msgspec.Struct, frozen=True, eq=False):
     """What the training loop is at."""
 
-    #: Whether the traces tell: without annotations and autograd's nodes all is other.
-    told: bool
+    #: Whether the traces show them: without annotations and autograd's nodes all is other.
+    known: bool
     #: Time of each phase without what only communicates, shape (R, S, len(PHASES)), ns.
     busy_ns: Ints
 
@@ -141,7 +141,7 @@ def _copies(facts: Facts) -> CopyWork:
 def _phases(facts: Facts) -> Phases:
     job = facts.job
     times = job.work(lambda work: work.phases)
-    return Phases(job.tells_phases, times.device_ns - times.exposed_ns)
+    return Phases(job.has_phases, times.device_ns - times.exposed_ns)
 
 
 @fact
@@ -200,10 +200,10 @@ def _redundant(facts: Facts) -> RedundantWork:
     return job.work(lambda work: work.redundant)
 
 
-def _of_device(digest: RankDigest, told: Mapping[int, Number]) -> Number | None:
+def _of_device(digest: RankDigest, measured: Mapping[int, Number]) -> Number | None:
     """What the trace tells of the rank's device."""
     numbers = [number for number, name in digest.header.devices.items() if name == digest.device]
-    return next((told.get(number) for number in numbers), None)
+    return next((measured.get(number) for number in numbers), None)
 
 
 def _slowest_products(job: Job) -> tuple[tuple[str, str], ...]:

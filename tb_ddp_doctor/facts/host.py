@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.digest.model import RankOwner, Starved
+from tb_ddp_doctor.digest.model import LaunchDelay, RankOwner
 from tb_ddp_doctor.digest.owners import LONG_STALL_NS
 from tb_ddp_doctor.facts import Facts, MissingFactError, fact, needs_device
 from tb_ddp_doctor.job.model import Job
@@ -97,7 +97,7 @@ class StallsInOps(msgspec.Struct, frozen=True, eq=False):
         return [(one.start_ns, one.end_ns) for one in self.of(rank)]
 
 
-class HoldingCalls(msgspec.Struct, frozen=True):
+class BlockingCallsOfOp(msgspec.Struct, frozen=True):
     """Calls of one name in one operator that hold the host, over all ranks."""
 
     call: str
@@ -105,7 +105,7 @@ class HoldingCalls(msgspec.Struct, frozen=True):
     op: str
     #: The user's own function around the one that starves longest: "train.py(41): step"; "" without stacks.
     own: str
-    #: Calls, host time in them, ns, and starvation of the device charged to them, ns: mean over ranks and steps.
+    #: Calls, host time in them, ns, and GPU idle charged to them, ns: mean over ranks and steps.
     count: float
     blocked_ns: float
     lost_ns: float
@@ -115,19 +115,19 @@ class HoldingCalls(msgspec.Struct, frozen=True):
     end_ns: int
 
 
-class Starvation(msgspec.Struct, frozen=True, eq=False):
+class LateLaunches(msgspec.Struct, frozen=True, eq=False):
     """Device idle that an earlier launch would have shortened, by what delayed the launch."""
 
     _job: Job
     #: Shape (R, S, len(Starved)), ns.
-    _starved_ns: Ints
+    _idle_ns: Ints
 
-    def of(self, cause: Starved) -> Ints:
+    def of(self, cause: LaunchDelay) -> Ints:
         """Shape (R, S), ns."""
-        picked: Ints = self._starved_ns[:, :, cause]
+        picked: Ints = self._idle_ns[:, :, cause]
         return picked
 
-    def calls(self, kind: Starved) -> list[HoldingCalls]:
+    def calls(self, kind: LaunchDelay) -> list[BlockingCallsOfOp]:
         """The calls of a kind by name and operator, those that cost most first."""
         merged: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for rank, digest in enumerate(self._job.digests):
@@ -139,7 +139,7 @@ class Starvation(msgspec.Struct, frozen=True, eq=False):
         found = [self._merge(call, op, rows) for (call, op), rows in merged.items()]
         return sorted(found, key=lambda calls: (-calls.lost_ns, -calls.blocked_ns, calls.call, calls.op))
 
-    def _merge(self, call: str, op: str, rows: list[tuple[int, int]]) -> HoldingCalls:
+    def _merge(self, call: str, op: str, rows: list[tuple[int, int]]) -> BlockingCallsOfOp:
         tables = [self._job.digests[rank].blocking for rank, _ in rows]
         per_step = [1 / (len(self._job.digests[rank].steps) * len(self._job.ranks)) for rank, _ in rows]
 
@@ -156,7 +156,7 @@ class Starvation(msgspec.Struct, frozen=True, eq=False):
         )
         rank, row = rows[longest]
         table = tables[longest]
-        return HoldingCalls(
+        return BlockingCallsOfOp(
             call,
             op,
             self._job.digests[rank].strings[table.own[row]],
@@ -224,11 +224,11 @@ def _doing(job: Job, ranks: Sequence[int]) -> tuple[Doing, ...]:
 
 
 @fact
-def _starvation(facts: Facts) -> Starvation:
+def _late_launches(facts: Facts) -> LateLaunches:
     job = facts.job
     needs_device(job)
     if not any(digest.has_launches for digest in job.digests):
         raise MissingFactError(
             "No kernel can be joined to its launch: record the CPU as well (activities=[CPU, CUDA])."
         )
-    return Starvation(job, job.work(lambda work: work.starved_ns))
+    return LateLaunches(job, job.work(lambda work: work.late_launch_ns))

@@ -41,8 +41,8 @@ class Link(msgspec.Struct, frozen=True, eq=False):
     @property
     def slowdown(self) -> float:
         """How many times as long as usual it takes, all steps together."""
-        usual = float(self.peer_ns.sum())
-        return float(self.transfer_ns.sum()) / usual if usual > 0 else 1.0
+        peers = float(self.peer_ns.sum())
+        return float(self.transfer_ns.sum()) / peers if peers > 0 else 1.0
 
     @property
     def peer_bus_rate(self) -> float:
@@ -58,13 +58,13 @@ class Link(msgspec.Struct, frozen=True, eq=False):
 
 def links(job: Job, traffic: Sequence[Traffic]) -> tuple[Link, ...]:
     """Every kind and group of a job's traffic that has peers."""
-    alike: dict[object, list[Traffic]] = defaultdict(list)
+    comparable: dict[object, list[Traffic]] = defaultdict(list)
     for one in traffic:
         if one.has_bytes and len(one.ranks) > 1:
             numbers = job.ranks[one.ranks]
             apart = tuple((numbers - numbers[0]).tolist())
-            alike[one.kind, one.size, apart, len({job.nodes[rank] for rank in one.ranks})].append(one)
-    return tuple(link for peers in alike.values() if len(peers) > 1 for link in _compare(peers))
+            comparable[one.kind, one.size, apart, len({job.nodes[rank] for rank in one.ranks})].append(one)
+    return tuple(link for peers in comparable.values() if len(peers) > 1 for link in _compare(peers))
 
 
 def _compare(peers: Sequence[Traffic]) -> Iterator[Link]:
@@ -77,7 +77,7 @@ def _compare(peers: Sequence[Traffic]) -> Iterator[Link]:
         total = _sum(which, one.transfer_ns, len(sizes))
         means[i] = np.where(calls > 0, total / np.maximum(calls, 1), np.inf)
     having = np.isfinite(means).sum(axis=0)
-    usual = np.sort(means, axis=0)[np.maximum(having - 1, 0) // 2, np.arange(len(sizes))]
+    median = np.sort(means, axis=0)[np.maximum(having - 1, 0) // 2, np.arange(len(sizes))]
     for one in peers:
         which = np.searchsorted(sizes, one.bytes)
         shared = having[which] > 1
@@ -87,7 +87,7 @@ def _compare(peers: Sequence[Traffic]) -> Iterator[Link]:
                 traffic=one,
                 peers=len(peers) - 1,
                 transfer_ns=_sum(steps, one.transfer_ns[shared], one.steps),
-                peer_ns=_sum(steps, usual[which[shared]], one.steps),
+                peer_ns=_sum(steps, median[which[shared]], one.steps),
             )
 
 
@@ -96,8 +96,8 @@ def excess_ns(slow: Iterable[Link], ranks: int, steps: int) -> Ints:
     excess = np.zeros((ranks, steps))
     for link in slow:
         exposed = _sum(link.traffic.step, link.traffic.exposed_ns, steps)
-        beyond = 1 - link.peer_ns / np.maximum(link.transfer_ns, 1)
-        excess[link.traffic.ranks] += exposed * np.clip(beyond, 0, 1)
+        lost_share = 1 - link.peer_ns / np.maximum(link.transfer_ns, 1)
+        excess[link.traffic.ranks] += exposed * np.clip(lost_share, 0, 1)
     return np.rint(excess).astype(np.int64)
 
 

@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor import record_again
-from tb_ddp_doctor.digest.model import AllocatorMemory as Told
-from tb_ddp_doctor.digest.model import MemoryCategory, RankDigest
+from tb_ddp_doctor.digest.model import AllocatorMemory, MemoryCategory, RankDigest
 from tb_ddp_doctor.facts import Facts, MissingFactError, fact, needs_device
 from tb_ddp_doctor.facts.memory_savings import savings
 from tb_ddp_doctor.findings import (
@@ -46,12 +45,12 @@ _OF_THE_BATCH = (MemoryCategory.ACTIVATION, MemoryCategory.TEMPORARY)
 def memory(facts: Facts) -> Memory | None:
     """What is told of a job's memory; None where no trace has memory events."""
     job = facts.job
-    told = [(int(rank), digest) for rank, digest in zip(job.ranks, job.digests, strict=True) if _tells(digest)]
-    if not told:
+    recorded = [(int(rank), digest) for rank, digest in zip(job.ranks, job.digests, strict=True) if _has_memory(digest)]
+    if not recorded:
         return None
-    ranks = _compared([_at_peak(rank, digest) for rank, digest in told])
+    ranks = _compared([_at_peak(rank, digest) for rank, digest in recorded])
     peak = max(ranks, key=lambda one: one.allocated)
-    digest = next(digest for rank, digest in told if rank == peak.rank)
+    digest = next(digest for rank, digest in recorded if rank == peak.rank)
     seen = digest.memory
     capacity = digest.device_bytes or None
     return Memory(
@@ -64,14 +63,14 @@ def memory(facts: Facts) -> Memory | None:
         phases=_phases(seen),
         largest=_largest(digest),
         states=_states(seen),
-        growth=_most_growth(told),
+        growth=_most_growth(recorded),
         largest_batch=largest_batch(peak, capacity),
         savings=savings(facts, peak, digest),
         ranks=ranks,
     )
 
 
-def _tells(digest: RankDigest) -> bool:
+def _has_memory(digest: RankDigest) -> bool:
     return bool((digest.memory.peak_allocated >= 0).any())
 
 
@@ -91,17 +90,17 @@ def _at_peak(rank: int, digest: RankDigest) -> MemoryRank:
 def _compared(ranks: list[MemoryRank]) -> tuple[MemoryRank, ...]:
     """The ranks, and those with more memory than their peers by what they have more."""
     median = float(np.median([one.allocated for one in ranks]))
-    usual = {name: float(np.median([one.categories[name] for one in ranks])) for name in MEMORY}
+    of_median_rank = {name: float(np.median([one.categories[name] for one in ranks])) for name in MEMORY}
     least = max(_MORE * median, _MORE_BYTES)
-    return tuple(_with_excess(one, median, usual) if one.allocated - median > least else one for one in ranks)
+    return tuple(_with_excess(one, median, of_median_rank) if one.allocated - median > least else one for one in ranks)
 
 
-def _with_excess(one: MemoryRank, median: float, usual: Mapping[str, float]) -> MemoryRank:
-    most = max(MEMORY, key=lambda name: one.categories[name] - usual[name])
+def _with_excess(one: MemoryRank, median: float, medians: Mapping[str, float]) -> MemoryRank:
+    most = max(MEMORY, key=lambda name: one.categories[name] - medians[name])
     return msgspec.structs.replace(one, excess=int(one.allocated - median), excess_category=most)
 
 
-def _phases(seen: Told) -> tuple[MemoryPhase, ...]:
+def _phases(seen: AllocatorMemory) -> tuple[MemoryPhase, ...]:
     known = seen.peak_allocated >= 0
     change = seen.phase_change[known].mean(axis=0)
     peak = seen.phase_peak[known].max(axis=0)
@@ -136,7 +135,7 @@ def _source(function: str) -> Source | None:
     return Source(*found) if found else None
 
 
-def _states(seen: Told) -> ModelStates:
+def _states(seen: AllocatorMemory) -> ModelStates:
     states = seen.states
     return ModelStates(
         parameters=states.parameters if states.parameters >= 0 else None,
@@ -146,8 +145,8 @@ def _states(seen: Told) -> ModelStates:
     )
 
 
-def _most_growth(told: list[tuple[int, RankDigest]]) -> GrowingMemory | None:
-    grown = [growth for rank, digest in told if (growth := _growth(rank, digest)) is not None]
+def _most_growth(recorded: list[tuple[int, RankDigest]]) -> GrowingMemory | None:
+    grown = [growth for rank, digest in recorded if (growth := _growth(rank, digest)) is not None]
     return max(grown, key=lambda growth: growth.bytes, default=None)
 
 

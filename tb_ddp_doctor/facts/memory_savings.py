@@ -222,13 +222,13 @@ def _allocator(job: _Job) -> Iterator[MemorySaving]:
         fix=_EXPANDABLE,
     )
     most = int(seen.peak_reserved.max(initial=0))
-    beyond = most - int(_HEADROOM * job.peak.allocated)
+    excess = most - int(_HEADROOM * job.peak.allocated)
     steady = not seen.scattered.any() and not seen.released.any()
     if steady:
         yield MemorySaving(
             name="empty_cache",
             title="torch.cuda.empty_cache() after validation",
-            bytes=beyond,
+            bytes=excess,
             cost_ms=0.0,
             why="The steps reserve nothing, so what is reserved beyond their peak and a tenth was needed before them. "
             "It is given back once; steps take no longer.",
@@ -239,7 +239,7 @@ def _allocator(job: _Job) -> Iterator[MemorySaving]:
         yield MemorySaving(
             name="memory_fraction",
             title=f"Limit the process to {fraction:.0%} of the GPU",
-            bytes=beyond,
+            bytes=excess,
             cost_ms=None,
             why="A limit of the peak and a tenth: the allocator gives free segments back before it takes more. What it "
             "gives back it may have to take again.",

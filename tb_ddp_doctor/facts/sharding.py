@@ -71,10 +71,10 @@ class ShardCalls(msgspec.Struct, frozen=True, eq=False):
         no unit of the backward pass before it to hide behind.
         """
         late = np.zeros(schedule.frame.step_index.shape, np.int64)
-        work, alike = self._work_before(schedule), numbered(self.rank, self.step, self.like)
-        order = np.lexsort((self.row, alike))
+        work, comparable = self._work_before(schedule), numbered(self.rank, self.step, self.like)
+        order = np.lexsort((self.row, comparable))
         apart = np.diff(work[order], prepend=0)
-        apart[np.diff(alike[order], prepend=-1) != 0] = 0
+        apart[np.diff(comparable[order], prepend=-1) != 0] = 0
         beside = np.zeros(len(order), np.int64)
         beside[order] = apart
         after = np.zeros(len(order), np.int64)

@@ -51,10 +51,10 @@ def read(path: FilePath, world_size: int) -> list[RasRank]:
             members = one.get(key)
             for member in members if isinstance(members, list) else ():
                 if isinstance(member, dict) and _is_rank(member.get("rank"), world_size):
-                    told = _rank(member, is_missing)
-                    before = worst.get(told.rank)
-                    if before is None or _WORST.index(told.state) < _WORST.index(before.state):
-                        worst[told.rank] = told
+                    member_rank = _rank(member, is_missing)
+                    before = worst.get(member_rank.rank)
+                    if before is None or _WORST.index(member_rank.state) < _WORST.index(before.state):
+                        worst[member_rank.rank] = member_rank
     return [worst[rank] for rank in sorted(worst)]
 
 

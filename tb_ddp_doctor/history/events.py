@@ -77,10 +77,10 @@ class _Events:
         """Changes and drift of the job, then of nodes beside the job, then of ranks beside their node."""
         job, medians = self._job, self._medians
         least = LEAST_SHARE * self._median_us
-        usual = _filled(lower_median(medians))
+        median = _filled(lower_median(medians))
         everyone = np.arange(len(job.ranks))
-        self._add_levels("job", everyone, levels(usual, least))
-        beside = np.stack([_filled(row) for row in medians - usual])
+        self._add_levels("job", everyone, levels(median, least))
+        beside = np.stack([_filled(row) for row in medians - median])
         if not job.is_busy or len(job.ranks) < 2:
             return
         by_node: dict[str, list[int]] = {}
@@ -127,8 +127,8 @@ class _Events:
         is_slowest = np.isin(steps.largest_row, rows)
         # Where another rank is the slowest, it hides what these lost. What they gained would have made the step longer
         # where they would have been the slowest without: by their usual busy time, of single steps it is not kept.
-        usual_us = of_bins(np.fmax.reduce(self._medians[rows], axis=0), self._width, self._count)
-        own_us = np.where(is_slowest, largest_us, np.where(added_us < 0, usual_us, -np.inf)) - added_us
+        median_us = of_bins(np.fmax.reduce(self._medians[rows], axis=0), self._width, self._count)
+        own_us = np.where(is_slowest, largest_us, np.where(added_us < 0, median_us, -np.inf)) - added_us
         fixed_us = np.where(is_slowest, np.fmax(others_us, own_us), np.fmax(largest_us, own_us))
         result: NDArray[Any] = np.nan_to_num(largest_us - fixed_us)
         return result

@@ -88,13 +88,13 @@ def bins_of_row(busy_us: NDArray[Any], width: int, step_us: float) -> Bins:
     cut = busy_us[: count * width].reshape(count, width)
     medians = medians_of_bins(busy_us, width)
     long = long_steps_of(busy_us, medians, width, step_us) if count else np.zeros(0, dtype=np.int64)
-    usual_us = of_bins(medians, width, len(busy_us))[long] if count else np.zeros(0)
+    median_us = of_bins(medians, width, len(busy_us))[long] if count else np.zeros(0)
     return Bins(
         np.fmin.reduce(cut, axis=1).astype(np.float32),
         medians.astype(np.float32),
         np.fmax.reduce(cut, axis=1).astype(np.float32),
         long.astype(np.int64),
-        (busy_us[long] - usual_us).astype(np.float32),
+        (busy_us[long] - median_us).astype(np.float32),
         busy_us[long].astype(np.float32),
     )
 

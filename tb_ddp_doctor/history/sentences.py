@@ -9,33 +9,33 @@ from tb_ddp_doctor.history.summary import Summary
 from tb_ddp_doctor.wording import capital, duration, percent, ranks
 
 
-def headline(told: Summary) -> str:
+def headline(summary: Summary) -> str:
     """The costliest event in one sentence, or that there is none."""
-    costly = [event for event in told.events if event.cost_s > 0]
+    costly = [event for event in summary.events if event.cost_s > 0]
     if not costly:
-        return f"Steady: no change, period or drift. Goodput {percent(told.account.goodput)}."
+        return f"Steady: no change, period or drift. Goodput {percent(summary.account.goodput)}."
     share = percent(costly[0].cost_share)
-    return f"{what(costly[0], told)}: {share} of the job. Goodput {percent(told.account.goodput)}."
+    return f"{what(costly[0], summary)}: {share} of the job. Goodput {percent(summary.account.goodput)}."
 
 
-def sentence(event: Event, told: Summary, gpu_hour: float | None) -> str:
+def sentence(event: Event, summary: Summary, gpu_hour: float | None) -> str:
     """An event: who, how much, when, and what it costs the whole job."""
-    return f"{what(event, told)}: {cost(event, told, gpu_hour)}."
+    return f"{what(event, summary)}: {cost(event, summary, gpu_hour)}."
 
 
-def cost(event: Event, told: Summary, gpu_hour: float | None = None) -> str:
+def cost(event: Event, summary: Summary, gpu_hour: float | None = None) -> str:
     """What an event costs the whole job: "4.2 % of the job, 181.9 ms a step, 17.5 GPU-hours"."""
     if event.cost_s < 0:
         return f"{percent(-event.cost_share)} of the job saved"
-    hours = event.cost_s / 3600 * told.ranks
+    hours = event.cost_s / 3600 * summary.ranks
     price = "" if gpu_hour is None else f", {hours * gpu_hour:,.2f} in money"
-    per_step = duration(event.cost_s * 1000 / max(told.steps, 1))
+    per_step = duration(event.cost_s * 1000 / max(summary.steps, 1))
     return f"{percent(event.cost_share)} of the job, {per_step} a step, {hours:,.1f} GPU-hours{price}"
 
 
-def what(event: Event, told: Summary) -> str:
+def what(event: Event, summary: Summary) -> str:
     """Who became slower by how much, and when: "Node2 is 337.2 ms (7.7 % of a step) slower since step 8,858 (...)"."""
-    is_all = event.level == "job" or len(event.ranks) == told.ranks > 1
+    is_all = event.level == "job" or len(event.ranks) == summary.ranks > 1
     who = "all ranks" if is_all else event.node if event.level == "node" and event.node else ""
     who = capital(who or ranks(event.ranks))
     plural = is_all or (event.level != "node" and len(event.ranks) > 1)
@@ -43,7 +43,9 @@ def what(event: Event, told: Summary) -> str:
     when = f"since step {event.first_step:,} ({_clock(event.begin_s)})"
     if event.kind == "change":
         is_or_are, slower = "are" if plural else "is", "slower" if event.added_ms > 0 else "faster"
-        has_end = f" until step {event.last_step:,} ({_clock(event.end_s)})" if event.last_step < told.last_step else ""
+        has_end = (
+            f" until step {event.last_step:,} ({_clock(event.end_s)})" if event.last_step < summary.last_step else ""
+        )
         return f"{who} {is_or_are} {added} {slower} {when}{has_end}"
     if event.kind == "drift":
         become, slower = "become" if plural else "becomes", "slower" if event.added_ms > 0 else "faster"

@@ -8,7 +8,7 @@ from statistics import median_low
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import RankDigest, RankOwner, Starved
+from tb_ddp_doctor.digest.model import LaunchDelay, RankDigest, RankOwner
 from tb_ddp_doctor.findings import FileWarning, LeftOutStep
 from tb_ddp_doctor.job.align import align
 from tb_ddp_doctor.job.axis import Axis
@@ -124,10 +124,10 @@ def _left_out_excess_ns(
     def compute_ns(digest: RankDigest) -> float:
         return float(digest.work.owner_ns[:, RankOwner.COMPUTE].mean())
 
-    usual = median_low([compute_ns(digest) for digest in kept.values()])
+    median = median_low([compute_ns(digest) for digest in kept.values()])
     left_out = [rank for rank in usable if rank not in kept and rank in found]
     return {
-        rank: compute_ns(usable[rank]) - usual
+        rank: compute_ns(usable[rank]) - median
         for rank in left_out
         if all(damage.of_collectives for damage in found[rank])
     }
@@ -153,39 +153,39 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
     if step_index.shape[1] < 3 or any(index[0] for index in step_index):
         return None
     window = of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in digests], step_index)
-    usual = float(np.median(window.mean(axis=0)[1:]))
+    median = float(np.median(window.mean(axis=0)[1:]))
     first = float(window.mean(axis=0)[0])
     if clock.residual_ns is not None:
         begin = beginnings(digests, clock)
         apart, unlike = begin.late_ns.max(), (begin.late_ns - begin.again_ns).max()
         # If the lateness is like every step's, the first stays where it has a fault of its own or other work than most:
         # without it, steps that accumulate would no longer be in proportion.
-        is_one_of_many = first <= usual + apart and _has_usual_collectives(digests, step_index)
-        is_late = unlike > APART * usual and first <= FAR_LONGER * usual + apart
-        if apart > APART * usual and (is_late or is_one_of_many):
+        is_one_of_many = first <= median + apart and _has_most_common_collectives(digests, step_index)
+        is_late = unlike > APART * median and first <= FAR_LONGER * median + apart
+        if apart > APART * median and (is_late or is_one_of_many):
             return (
                 f"the ranks begin it {apart / 1e6:.1f} ms apart, so what delayed the late ones is not in their traces."
             )
-    if first * ODD < usual:
+    if first * ODD < median:
         kernels = of_steps([digest.work.kernels.kernels for digest in digests], step_index)
         if kernels[:, 0].sum() * ODD < np.median(kernels[:, 1:].sum(axis=0)):
             return "part of its work was launched before the trace begins."
         # With two steps left, fewer would tell less than a first one costs that lacks some idle time.
         idle = _idle_before_ns(digests, step_index)
-        if step_index.shape[1] > 3 and idle >= EXPLAINS * (usual - first):
+        if step_index.shape[1] > 3 and idle >= EXPLAINS * (median - first):
             return (
                 f"before each of the other steps the GPUs idle for {idle / 1e6:.1f} ms, from the end of the step "
                 "before on, and what came before the first is not in the traces."
             )
-    if first <= ODD * usual:
+    if first <= ODD * median:
         return None
-    excess = EXPLAINS * (first - usual)
+    excess = EXPLAINS * (first - median)
     # The rank that nobody waits for is the one whose stalls the others see.
     exposed = of_steps([digest.work.owner_ns[:, RankOwner.COMMUNICATION] for digest in digests], step_index)
     latest = int((window - exposed)[:, 0].argmax())
-    held = digests[latest].work.starved_ns[step_index[latest], Starved.OVERHEAD]
-    if held[0] - np.median(held[1:]) >= excess:
-        return f"the start of the profiler blocks the CPU of its slowest rank for {held[0] / 1e6:.1f} ms."
+    blocked = digests[latest].work.late_launch_ns[step_index[latest], LaunchDelay.OVERHEAD]
+    if blocked[0] - np.median(blocked[1:]) >= excess:
+        return f"the start of the profiler blocks the CPU of its slowest rank for {blocked[0] / 1e6:.1f} ms."
     if max(map(_before_the_record_ns, digests)) >= excess:
         return "communication that was launched before the trace begins still runs in it."
     return None
@@ -201,7 +201,7 @@ def _idle_before_ns(digests: Sequence[RankDigest], step_index: Ints) -> float:
     return float(np.sort(of_rank)[(len(of_rank) - 1) // 2])
 
 
-def _has_usual_collectives(digests: Sequence[RankDigest], step_index: Ints) -> bool:
+def _has_most_common_collectives(digests: Sequence[RankDigest], step_index: Ints) -> bool:
     """Whether the first step has as many collectives as the median of the others."""
     counts = [np.bincount(d.collectives.step[d.collectives.step >= 0], minlength=len(d.steps)) for d in digests]
     count = of_steps(counts, step_index).sum(axis=0)

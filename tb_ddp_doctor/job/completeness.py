@@ -122,11 +122,11 @@ def whole_steps(digest: RankDigest, found: Iterable[Damage]) -> frozenset[int]:
 def serving(digests: Mapping[int, RankDigest], found: Damages) -> dict[int, frozenset[int]]:
     """The whole steps of each rank that has enough of them."""
     whole = {rank: whole_steps(digest, found.get(rank, ())) for rank, digest in digests.items()}
-    usual = float(np.median([len(steps) for rank, steps in whole.items() if steps] or [0]))
+    median = float(np.median([len(steps) for rank, steps in whole.items() if steps] or [0]))
     enough = {
         rank: steps
         for rank, steps in whole.items()
-        if steps and (rank not in found or len(steps) >= max(LEAST_STEPS, _least_share(found[rank]) * usual))
+        if steps and (rank not in found or len(steps) >= max(LEAST_STEPS, _least_share(found[rank]) * median))
     }
     if enough:
         return enough
@@ -207,22 +207,22 @@ def _other_kind(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
 def _few_steps(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks that have far fewer steps than most."""
     counts = {rank: len(digest.steps) for rank, digest in digests.items()}
-    usual = sorted(counts.values())[len(counts) // 2]
+    median = sorted(counts.values())[len(counts) // 2]
     share = {rank: LEAST_SIDE if digest.contents.clock_set_back else LEAST_SHARE for rank, digest in digests.items()}
     return {
-        rank: Damage(None, f"it has {count} step{'s'[: count != 1]}, and other ranks have {usual}")
+        rank: Damage(None, f"it has {count} step{'s'[: count != 1]}, and other ranks have {median}")
         for rank, count in counts.items()
-        if count < min(usual, max(LEAST_STEPS, share[rank] * usual))
+        if count < min(median, max(LEAST_STEPS, share[rank] * median))
     }
 
 
 def _far_more(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks with many times the collectives of the others that have some: matching them would take the square of it."""
     counts = {rank: count for rank, digest in digests.items() if (count := len(digest.collectives))}
-    usual = sorted(counts.values())[(len(counts) - 1) // 2] if counts else 0
-    most = max(SURE_COLLECTIVES, TIMES_AS_MANY * usual)
+    median = sorted(counts.values())[(len(counts) - 1) // 2] if counts else 0
+    most = max(SURE_COLLECTIVES, TIMES_AS_MANY * median)
     return {
-        rank: Damage(None, f"it has {count:,} calls of collectives, and other ranks have {usual:,}")
+        rank: Damage(None, f"it has {count:,} calls of collectives, and other ranks have {median:,}")
         for rank, count in counts.items()
         if count > most
     }
@@ -253,8 +253,8 @@ def _other_names(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         rank: sum(count for name, count in own.items() if ranks_of[name] > 1) / max(sum(own.values()), 1)
         for rank, own in counts.items()
     }
-    usual = median_low([*like.values()])
-    odd = [rank for rank, share in like.items() if share < LEAST_NAMED and usual >= MOST_LIKE]
+    median = median_low([*like.values()])
+    odd = [rank for rank, share in like.items() if share < LEAST_NAMED and median >= MOST_LIKE]
     found = {}
     for rank in odd:
         work = (digests[rank].kernels.total_ns.sum(), digests[rank].kernels.count.sum())
@@ -277,9 +277,9 @@ def _lost_kernels(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         if not joined([missing for _, missing in counts.values()]).any():
             continue
         shares = [int(missing.sum()) / max(int(calls.sum()), 1) for calls, missing in counts.values()]
-        usual = median_low(shares or [0.0])
+        median = median_low(shares or [0.0])
         for rank, (calls, missing) in counts.items():
-            lossy = missing > (usual + MOST_LOST) * calls
+            lossy = missing > (median + MOST_LOST) * calls
             if rank not in found and lossy.any():
                 reason = f"{int(missing[lossy].sum()):,} of {int(calls[lossy].sum()):,} {what} have no kernel"
                 found[rank] = _and_after(digests[rank], lossy, reason)
@@ -293,9 +293,9 @@ def _lost_launches(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     if not joined([table.unlaunched for table in tables.values()]).any():
         return {}
     kernels = {rank: table.unlaunched + table.launches - table.lost for rank, table in tables.items()}
-    usual = median_low([table.unlaunched.sum() / max(kernels[rank].sum(), 1) for rank, table in tables.items()])
+    median = median_low([table.unlaunched.sum() / max(kernels[rank].sum(), 1) for rank, table in tables.items()])
     for rank, table in tables.items():
-        lossy = table.unlaunched > np.maximum((usual + MOST_UNLAUNCHED) * kernels[rank], LEAST_UNLAUNCHED - 1)
+        lossy = table.unlaunched > np.maximum((median + MOST_UNLAUNCHED) * kernels[rank], LEAST_UNLAUNCHED - 1)
         if lossy.any():
             reason = (
                 f"{int(table.unlaunched[lossy].sum()):,} of {int(kernels[rank][lossy].sum()):,} kernels have no launch"
@@ -318,10 +318,10 @@ def _lost_calls(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     if not len(calls) or calls.min() >= LEAST_CALLS * calls.max():
         return {}
     rank = np.repeat(np.arange(len(tables)), [len(table.calls) for table in tables])
-    own = _usual(rank, calls)
-    usual = _usual(number, calls)
-    few = (calls < LEAST_CALLS * usual) & (usual - calls >= _FEWEST_CALLS)
-    few &= (calls < LEAST_CALLS * own) | (launches >= LEAST_OF_LAST * _usual(number, launches))
+    own = _medians(rank, calls)
+    median = _medians(number, calls)
+    few = (calls < LEAST_CALLS * median) & (median - calls >= _FEWEST_CALLS)
+    few &= (calls < LEAST_CALLS * own) | (launches >= LEAST_OF_LAST * _medians(number, launches))
     found = {}
     every = list(digests)
     for index in np.unique(rank[few]).tolist():
@@ -342,10 +342,12 @@ def _out_of_order(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         if not joined(list(counts.values())).any():
             continue
         number = np.concatenate([digest.lost_kernels.number for digest in digests.values()])
-        of_step = np.split(_usual(number, np.concatenate([*counts.values()])), np.cumsum([*map(len, counts.values())]))
-        usual = median_low([float(odd.mean()) if len(odd) else 0.0 for odd in counts.values()])
+        of_step = np.split(
+            _medians(number, np.concatenate([*counts.values()])), np.cumsum([*map(len, counts.values())])
+        )
+        median = median_low([float(odd.mean()) if len(odd) else 0.0 for odd in counts.values()])
         for (rank, odd), beside in zip(counts.items(), of_step, strict=False):
-            lossy = odd > MOST_TIMES_OUT_OF_ORDER * np.maximum(usual, beside)
+            lossy = odd > MOST_TIMES_OUT_OF_ORDER * np.maximum(median, beside)
             if rank not in found and lossy.any():
                 found[rank] = _and_after(digests[rank], lossy, f"{int(odd[lossy].sum()):,} of its {what}")
     return found
@@ -417,11 +419,11 @@ def _other_lengths(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     if not len(length) or (length.max() - 1) // MOST_TIMES < length.min():
         return {}
     rank = np.repeat(list(digests), [len(each) for each in steps])
-    usual = _usual(number, length)
+    median = _medians(number, length)
     found = {}
     for odd, how in (
-        ((length - 1) // MOST_TIMES >= usual, f"over {MOST_TIMES} times as long as on other ranks"),
-        (length < usual // MOST_TIMES, "less than a hundredth of what it takes on other ranks"),
+        ((length - 1) // MOST_TIMES >= median, f"over {MOST_TIMES} times as long as on other ranks"),
+        (length < median // MOST_TIMES, "less than a hundredth of what it takes on other ranks"),
     ):
         for each in dict.fromkeys(rank[odd].tolist()):
             numbers = number[odd & (rank == each)]
@@ -429,13 +431,13 @@ def _other_lengths(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     return found
 
 
-def _usual(key: Ints, values: Ints) -> Ints:
+def _medians(key: Ints, values: Ints) -> Ints:
     """For each value the lower median of those with its key."""
     which = numbered(key)
     order = np.lexsort((values, which))
     count = np.bincount(which)
-    usual: Ints = values[order[np.cumsum(count) - count + (count - 1) // 2]][which]
-    return usual
+    median: Ints = values[order[np.cumsum(count) - count + (count - 1) // 2]][which]
+    return median
 
 
 def _of_all_ranks(calls: Calls, world_size: int) -> Mask:
@@ -455,7 +457,7 @@ def _lost_collectives(
     number, count = joined([each.number for each in steps]), _collectives_of_all(digests, calls, of_all)
     # No median of counts is above the largest one.
     if len(count) and count.min() < LEAST_COLLECTIVES * count.max():
-        lacks = count < LEAST_COLLECTIVES * _usual(number, count)
+        lacks = count < LEAST_COLLECTIVES * _medians(number, count)
         rank = np.repeat(list(digests), [len(each) for each in steps])
         for one in dict.fromkeys(rank[lacks].tolist()):
             numbers = digests[one].lost_kernels.number
@@ -491,8 +493,8 @@ def _other_collectives(digests: Mapping[int, RankDigest], calls: Calls, of_all: 
     of_rank = different(kind * len(digests) + rank)
     common = 2 * np.bincount(of_rank // len(digests)) > len(digests)
     total = np.bincount(rank, minlength=len(digests))
-    alike = total if common.all() else np.bincount(rank[common[kind]], minlength=len(digests))
-    like = {each: alike[i] / total[i] for i, each in enumerate(digests) if total[i]}
+    shared = total if common.all() else np.bincount(rank[common[kind]], minlength=len(digests))
+    like = {each: shared[i] / total[i] for i, each in enumerate(digests) if total[i]}
     return {
         rank: Damage(None, f"of its collectives over all ranks, {_few(share)} is in kind and size as on other ranks")
         for rank, share in like.items()

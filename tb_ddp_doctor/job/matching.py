@@ -76,16 +76,16 @@ def _candidates(digests: Sequence[RankDigest], calls: Calls, could: NDArray[np.b
     step = calls.of_own_steps([digest.steps.number for digest in digests])[mine]
     group, ranks, kind, dtype = (calls.text(name) for name in ("group", "group_ranks", "kind", "dtype"))
     named = group.where(bool)[mine]
-    told = np.zeros(len(chosen), np.int64)
+    in_order = np.zeros(len(chosen), np.int64)
     if not named.all():
-        told[~named] = unnamed_groups(calls, chosen[~named], step[~named])
-    place = (group.code[mine], told, ranks.code[mine], sequence >= 0, np.where(sequence >= 0, sequence, step))
+        in_order[~named] = unnamed_groups(calls, chosen[~named], step[~named])
+    place = (group.code[mine], in_order, ranks.code[mine], sequence >= 0, np.where(sequence >= 0, sequence, step))
     may_be_uneven = kind.where(UNEVEN.__contains__)[mine]
     size = np.where(may_be_uneven, -1, calls.column("elements")[mine])
     of_group = numbered(*place)
     of_size = numbered(of_group, kind.code[mine], dtype.code[mine], size)
     groups, sizes = RankRuns.of(of_group, rank), RankRuns.of(of_size, rank)
-    by_order = (named | (told > 0)) & _agree(groups, sizes, of_group, kind.code[mine], size)[of_group]
+    by_order = (named | (in_order > 0)) & _agree(groups, sizes, of_group, kind.code[mine], size)[of_group]
     runs = groups if by_order.all() else sizes
     if by_order.any() and not by_order.all():
         runs = RankRuns.of(numbered(by_order, np.where(by_order, of_group, of_size)), rank)
@@ -105,9 +105,9 @@ def _agree(groups: RankRuns, sizes: RankRuns, of_group: Ints, kind: Indices, siz
     family, call = groups.family[regular], groups.order[regular]
     # The calls of one place in their runs share the place in the group's first run.
     place = groups.first[family] + groups.ordinal[regular]
-    kinds_agree[family[~_are_alike(place, kind[call])]] = False
+    kinds_agree[family[~_are_equal(place, kind[call])]] = False
     sized = chosen_of(size[call] >= 0)
-    sizes_agree[family[sized][~_are_alike(place[sized], size[call[sized]])]] = False
+    sizes_agree[family[sized][~_are_equal(place[sized], size[call[sized]])]] = False
     # Calls of one size on fewer ranks than the group has are no match for the rest.
     group = of_group[sizes.order[sizes.first]]
     as_many[group[~(sizes.as_many & (sizes.ranks == groups.ranks[group]))]] = False
@@ -115,12 +115,12 @@ def _agree(groups: RankRuns, sizes: RankRuns, of_group: Ints, kind: Indices, siz
     return agree
 
 
-def _are_alike(of: Ints, values: Ints | Indices) -> NDArray[np.bool_]:
+def _are_equal(of: Ints, values: Ints | Indices) -> NDArray[np.bool_]:
     """Which values are the same as another one of the same index, shape (N,): all of an index, if it has one value."""
     some = np.empty(int(of.max(initial=-1)) + 1, values.dtype)
     some[of] = values
-    alike: NDArray[np.bool_] = values == some[of]
-    return alike
+    equal: NDArray[np.bool_] = values == some[of]
+    return equal
 
 
 def _pair_regular(candidates: _Candidates, ranks: int) -> NDArray[np.int64]:
@@ -149,14 +149,14 @@ def _pair(digests: Sequence[RankDigest], members: list[tuple[int, Ints]]) -> NDA
     Calls of a rank that has far more or far fewer are not paired.
     """
     counts = Counter(len(rows) for _, rows in members)
-    usual = max(counts, key=lambda count: (counts[count], count))
+    most_common = max(counts, key=lambda count: (counts[count], count))
     ends = [digests[rank].collectives.end_ns[rows] for rank, rows in members]
-    reference = next(end for end in ends if len(end) == usual)
-    paired = np.full((usual, len(digests)), -1, np.int64)
+    reference = next(end for end in ends if len(end) == most_common)
+    paired = np.full((most_common, len(digests)), -1, np.int64)
     for (rank, rows), end in zip(members, ends, strict=True):
-        if len(rows) != usual and not can_realign(*sorted((len(rows), usual))):
+        if len(rows) != most_common and not can_realign(*sorted((len(rows), most_common))):
             continue
-        if len(rows) <= usual:
+        if len(rows) <= most_common:
             paired[places(end, reference), rank] = rows
         else:
             paired[:, rank] = rows[places(reference, end)]

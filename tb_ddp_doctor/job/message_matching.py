@@ -94,9 +94,9 @@ def _meetings(ends: _Ends, calls: Calls) -> tuple[Ints, Ints]:
     call, channel, sent = ends.call[order], ends.channel[order], ends.sent[order]
     size = int(channel.max()) + 1
     count = np.bincount(2 * channel + sent, minlength=2 * size).reshape(size, 2)
-    alike = (count[:, 0] == count[:, 1])[channel]
+    same_count = (count[:, 0] == count[:, 1])[channel]
     # Of a channel the receives come first, then as many sends.
-    pairs = [(call[alike & (sent == 0)], call[alike & (sent == 1)])]
+    pairs = [(call[same_count & (sent == 0)], call[same_count & (sent == 1)])]
     first = np.cumsum(count.sum(axis=1)) - count.sum(axis=1)
     end_ns = calls.column("end_ns")
     for one in np.flatnonzero((count[:, 0] != count[:, 1]) & (count > 0).all(axis=1)).tolist():

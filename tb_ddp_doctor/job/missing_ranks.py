@@ -44,10 +44,10 @@ def _transfer_ns(size: Ints, took_ns: Ints) -> Ints:
     order = np.lexsort((took_ns, which))
     middle = order[np.cumsum(count) - count + (count - 1) // 2]
     median = took_ns[middle].astype(np.float64)
-    usual = np.argsort(-count, kind="stable")[:_MOST_SIZES]
-    times = np.maximum(sizes[:, None] / np.maximum(sizes[usual], 1)[None, :], 1.0)
+    largest = np.argsort(-count, kind="stable")[:_MOST_SIZES]
+    times = np.maximum(sizes[:, None] / np.maximum(sizes[largest], 1)[None, :], 1.0)
     # Sizes that are not known are like each other only.
-    times[(sizes[:, None] < 0) != (sizes[usual] < 0)[None, :]] = np.inf
-    most = np.minimum((median[usual][None, :] * times).min(axis=1), median)
+    times[(sizes[:, None] < 0) != (sizes[largest] < 0)[None, :]] = np.inf
+    most = np.minimum((median[largest][None, :] * times).min(axis=1), median)
     longest: Ints = np.ceil(most).astype(np.int64)[which.reshape(-1)]
     return longest

@@ -133,10 +133,10 @@ class Job(msgspec.Struct, frozen=True, eq=False, dict=True):
         return parts
 
     @cached_property
-    def tells_phases(self) -> bool:
+    def has_phases(self) -> bool:
         """Whether some rank's trace shows where the training loop is: annotations, or autograd's nodes."""
-        told = [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
-        return any(bool(digest.work.phases.host_ns[:, told].any()) for digest in self.digests)
+        phases = [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+        return any(bool(digest.work.phases.host_ns[:, phases].any()) for digest in self.digests)
 
     @property
     def step_ns(self) -> float:

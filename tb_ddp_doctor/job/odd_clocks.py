@@ -63,10 +63,10 @@ class EndsApart(msgspec.Struct, frozen=True, eq=False):
             matched.together & np.array([kind not in ENDS_APART for kind in matched.kind], np.bool_)
         )
         end = end[judged]
-        usual = _nanmedian(end, axis=1)
-        order = np.argsort(usual, kind="stable")
-        judged, end, usual = judged[order], end[order], usual[order]
-        return cls(matched, end - usual[:, None], own[judged], matched.step[judged])
+        median = _nanmedian(end, axis=1)
+        order = np.argsort(median, kind="stable")
+        judged, end, median = judged[order], end[order], median[order]
+        return cls(matched, end - median[:, None], own[judged], matched.step[judged])
 
 
 #: The ranks, in order, and how far apart they end their collectives.

@@ -73,22 +73,22 @@ def same_numbers(digests: Mapping[int, RankDigest]) -> tuple[dict[int, RankDiges
         return everyone, []
     reference = next(iter(digests.values()))
     limit = _SAME * float(np.median(reference.steps.end_ns - reference.steps.start_ns))
-    alike = _ends_alike(digests, reference.steps, limit)
-    moves = {rank: 0 if rank in alike else _move(digest, reference, limit) for rank, digest in digests.items()}
-    usual = Counter(moves.values()).most_common(1)[0][0]
+    together = _end_together(digests, reference.steps, limit)
+    moves = {rank: 0 if rank in together else _move(digest, reference, limit) for rank, digest in digests.items()}
+    shift = Counter(moves.values()).most_common(1)[0][0]
     # No number is negative.
-    usual = min(usual, *(int(digests[rank].steps.number[0]) + by for rank, by in moves.items()))
+    shift = min(shift, *(int(digests[rank].steps.number[0]) + by for rank, by in moves.items()))
     notes = []
     for rank, by in moves.items():
-        if by != usual:
-            digest = everyone[rank] = _moved(digests[rank], by - usual)
+        if by != shift:
+            digest = everyone[rank] = _moved(digests[rank], by - shift)
             if digest.contents.steps_from != MARKED:
                 continue
             first = int(digest.steps.number[0])
             notes.append(
                 FileWarning(
                     digest.file,
-                    f"Rank {rank} counts its steps from another number: its ProfilerStep#{first + usual - by} is the "
+                    f"Rank {rank} counts its steps from another number: its ProfilerStep#{first + shift - by} is the "
                     f"other ranks' ProfilerStep#{first}, and is called step {first}.",
                 )
             )
@@ -104,15 +104,15 @@ def _moved(digest: RankDigest, by: int) -> RankDigest:
     )
 
 
-def _ends_alike(digests: Mapping[int, RankDigest], reference: Steps, limit_ns: float) -> set[int]:
+def _end_together(digests: Mapping[int, RankDigest], reference: Steps, limit_ns: float) -> set[int]:
     """The ranks whose steps have the numbers of the reference, and end within a limit of its: nearly all, mostly."""
     ranks = [rank for rank, digest in digests.items() if len(digest.steps) == len(reference)]
     number, end_ns = (
         joined([getattr(digests[rank].steps, name) for rank in ranks]).reshape(len(ranks), len(reference))
         for name in ("number", "end_ns")
     )
-    alike = (number == reference.number).all(axis=1) & (np.abs(end_ns - reference.end_ns).max(axis=1) < limit_ns)
-    return {rank for rank, same in zip(ranks, alike.tolist(), strict=True) if same}
+    equal = (number == reference.number).all(axis=1) & (np.abs(end_ns - reference.end_ns).max(axis=1) < limit_ns)
+    return {rank for rank, same in zip(ranks, equal.tolist(), strict=True) if same}
 
 
 def _move(digest: RankDigest, reference: RankDigest, limit: float) -> int:
@@ -143,10 +143,10 @@ def _by_sequence(digest: RankDigest, reference: RankDigest) -> Counter[int]:
 def _steps_of_calls(digest: RankDigest) -> dict[tuple[str, str, str, int], int]:
     """The number of the step of each collective with a sequence number, by group, its ranks, kind, and that number."""
     table, strings = digest.collectives, digest.strings
-    told = (table.step >= 0) & (table.sequence >= 0) & (table.group_size != 1)
-    told[digest.message_ends.call] = False
+    numbered = (table.step >= 0) & (table.sequence >= 0) & (table.group_size != 1)
+    numbered[digest.message_ends.call] = False
     columns = (table.group, table.group_ranks, table.kind, table.sequence, digest.steps.number[table.step])
-    rows = zip(*(column[told].tolist() for column in columns), strict=True)
+    rows = zip(*(column[numbered].tolist() for column in columns), strict=True)
     return {
         (strings[group], strings[ranks], strings[kind], sequence): step for group, ranks, kind, sequence, step in rows
     }

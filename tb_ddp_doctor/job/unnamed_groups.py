@@ -48,17 +48,17 @@ def unnamed_groups(calls: Calls, chosen: Ints, step: Ints) -> Ints:
         return found[chosen]
     of_call = np.zeros(len(calls), np.int64)
     of_call[chosen] = step
-    alike: defaultdict[tuple[int, bytes], list[_Stream]] = defaultdict(list)
+    comparable: defaultdict[tuple[int, bytes], list[_Stream]] = defaultdict(list)
     seen: defaultdict[tuple[int, bytes], int] = defaultdict(int)
     kind = calls.text("kind").code
     for stream in streams:
         what = np.stack((of_call[stream.call], kind[stream.call], calls.column("elements")[stream.call])).tobytes()
         # A rank's second stream of the same calls is of another group.
-        alike[seen[stream.rank, what], what].append(stream)
+        comparable[seen[stream.rank, what], what].append(stream)
         seen[stream.rank, what] += 1
-    if any(len(members) < 2 for members in alike.values()):
+    if any(len(members) < 2 for members in comparable.values()):
         return found[chosen]
-    every = [_Alike.of(members, calls) for members in alike.values()]
+    every = [_Comparable.of(members, calls) for members in comparable.values()]
     clock_ns = _clocks(every, int(calls.rank.max()) + 1)
     number = 0
     for one in every:
@@ -69,7 +69,7 @@ def unnamed_groups(calls: Calls, chosen: Ints, step: Ints) -> Ints:
     return found[chosen]
 
 
-class _Alike(msgspec.Struct, frozen=True, eq=False):
+class _Comparable(msgspec.Struct, frozen=True, eq=False):
     """Streams of the same calls, one of each rank."""
 
     streams: Sequence[_Stream]
@@ -83,7 +83,7 @@ class _Alike(msgspec.Struct, frozen=True, eq=False):
     spread_ns: NDArray[np.float64]
 
     @classmethod
-    def of(cls, streams: Sequence[_Stream], calls: Calls) -> _Alike:
+    def of(cls, streams: Sequence[_Stream], calls: Calls) -> _Comparable:
         call = np.stack([stream.call for stream in streams])
         end = calls.column("end_ns")[call]
         offset = np.stack([np.median(end - one, axis=1) for one in end], axis=1)
@@ -106,7 +106,7 @@ class _Alike(msgspec.Struct, frozen=True, eq=False):
         return groups if all(len(group) > 1 for group in groups) else [list(self.streams)]
 
 
-def _clocks(every: Sequence[_Alike], ranks: int) -> NDArray[np.float64]:
+def _clocks(every: Sequence[_Comparable], ranks: int) -> NDArray[np.float64]:
     """By how much each rank's clock is ahead, shape (R,), ns: from rank to rank by the steadiest difference of ends."""
     spread, offset = np.full((ranks, ranks), np.inf), np.zeros((ranks, ranks))
     for one in every:

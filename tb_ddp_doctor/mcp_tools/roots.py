@@ -37,14 +37,14 @@ class Roots:
     def paths(self) -> tuple[Path, ...]:
         return tuple(self.by_name.values())
 
-    def holds(self, path: FilePath) -> bool:
+    def contains(self, path: FilePath) -> bool:
         """Whether a file lies below a root, once all links are followed."""
         real = Path(os.path.realpath(path.file if isinstance(path, ProcessPath) else str(path)))
         return any(real.is_relative_to(root) for root in self.paths)
 
-    def hold(self, paths: Iterable[FilePath]) -> bool:
+    def contain(self, paths: Iterable[FilePath]) -> bool:
         """Whether all files lie below a root."""
-        return all(self.holds(path) for path in paths)
+        return all(self.contains(path) for path in paths)
 
     def folder(self, given: str) -> Path:
         """The folder of a relative or absolute path; "" is the only root. Raises OutsideError, and ValueError."""
@@ -53,7 +53,7 @@ class Roots:
         first, _, rest = given.partition("/")
         is_named = len(self.by_name) > 1 and first in self.by_name
         path = self.by_name[first] / rest if is_named else self.paths[0] / given
-        if "\0" in given or not self.holds(path):
+        if "\0" in given or not self.contains(path):
             raise OutsideError("That path is outside of the log directories that the server was started with.")
         if not path.is_dir():
             raise ValueError("There is no such folder in the log directories.")

@@ -61,7 +61,7 @@ class RunsOfRoots:
         """Those whose files all lie below the roots: links may lead elsewhere."""
         inside = []
         for run in runs:
-            if self.roots.hold(file.path for file in run.files):
+            if self.roots.contain(file.path for file in run.files):
                 inside.append(run)
             else:
                 left_out.append(f"{run.name}: a link leads out of the log directories.")

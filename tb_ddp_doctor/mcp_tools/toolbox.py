@@ -217,9 +217,9 @@ class Toolbox:
         fields = set(answers.ChangeRow.__struct_fields__)
         rows = []
         for change in getattr(found, asked.table):
-            told = {field: value for field, value in msgspec.structs.asdict(change).items() if field in fields}
-            called = told.pop("name", "") or getattr(change, "rule", "") or "all others"
-            rows.append(answers.ChangeRow(name=name(called), **told))
+            values = {field: value for field, value in msgspec.structs.asdict(change).items() if field in fields}
+            called = values.pop("name", "") or getattr(change, "rule", "") or "all others"
+            rows.append(answers.ChangeRow(name=name(called), **values))
         made = partial(
             answers.ComparedRuns,
             before=name(found.before),
@@ -238,11 +238,11 @@ class Toolbox:
     def history(self, asked: questions.OfHistory) -> answers.JobHours:
         """Say what changed in the hours of a job, when and on which rank, from the time of every step."""
         folder = self._runs.roots.folder(asked.directory)
-        files = [path for path in history_files(folder) if self._runs.roots.holds(path)]
+        files = [path for path in history_files(folder) if self._runs.roots.contains(path)]
         job, _ = read_job(files, self._runs.cache, asked.since)
         if job is None:
             raise ValueError("There are no step times: Doctor(LOGDIR, history=True) records them.")
-        told = summarise(job)
+        summary = summarise(job)
         rows = [
             answers.EventRow(
                 kind=event.kind,
@@ -259,14 +259,14 @@ class Toolbox:
                 cost_s=event.cost_s,
                 cost_share=event.cost_share,
             )
-            for event in told.events
+            for event in summary.events
         ]
-        shared = {field: getattr(told, field) for field in _OF_SUMMARY}
+        shared = {field: getattr(summary, field) for field in _OF_SUMMARY}
         made = partial(
             answers.JobHours,
             directory=name(str(folder)),
-            goodput=told.account.goodput,
-            time_s={name(part): value for part, value in list(told.account.time_s.items())[:_MOST_LINES]},
+            goodput=summary.account.goodput,
+            time_s={name(part): value for part, value in list(summary.account.time_s.items())[:_MOST_LINES]},
             **shared,
         )
         return page(made, rows, asked.offset)
@@ -338,9 +338,9 @@ class Toolbox:
             if not wanted or wanted in term.casefold()
         ]
         if wanted in CATALOGUE:
-            told = rule_page(CATALOGUE[wanted])
-            rows.append(answers.TermRow(name=wanted, text=told.summary))
-            rows += [answers.TermRow(name=heading, text=body) for heading, body in told.sections.items()]
+            text = rule_page(CATALOGUE[wanted])
+            rows.append(answers.TermRow(name=wanted, text=text.summary))
+            rows += [answers.TermRow(name=heading, text=body) for heading, body in text.sections.items()]
         elif not wanted:
             rows += [answers.TermRow(name=rule, text=rule_page(one).summary) for rule, one in CATALOGUE.items()]
         if not rows:

@@ -122,7 +122,7 @@ def _summary(data: Mapping[str, Any], file: str, rank: int, budget: ValueBudget)
         categories=categories,
         free_blocks=len(free),
         largest_free=max(free, default=0),
-        segments=tuple(_told(segment) for segment in scattered[:_SHOWN]),
+        segments=tuple(_memory_segment(segment) for segment in scattered[:_SHOWN]),
         failure=_failure(segments, traces),
     )
 
@@ -139,9 +139,9 @@ def _segment(data: Mapping[str, Any], annotated: _Annotations, born: Mapping[int
         category = _category(frames) or annotated.category(_int(allocation, "time_us")) if is_active else ""
         blocks.append(_Block(size, is_active, category or "other", _own(frames)))
     segment = _Segment(max(_int(data, "total_size"), sum(block.size for block in blocks)), blocks)
-    beyond = segment.size - sum(block.size for block in blocks)
-    active = min(max(_int(data, "active_size") - sum(block.size for block in blocks if block.is_active), 0), beyond)
-    rest = ((active, True), (beyond - active, False))
+    unlisted = segment.size - sum(block.size for block in blocks)
+    active = min(max(_int(data, "active_size") - sum(block.size for block in blocks if block.is_active), 0), unlisted)
+    rest = ((active, True), (unlisted - active, False))
     blocks += [_Block(size, is_active, "other", None) for size, is_active in rest if size]
     return segment
 
@@ -176,7 +176,7 @@ def _own(frames: Sequence[tuple[str, int, str]]) -> Source | None:
     return None
 
 
-def _told(segment: _Segment) -> MemorySegment:
+def _memory_segment(segment: _Segment) -> MemorySegment:
     """A segment with what keeps it from being given back."""
     active = [block for block in segment.blocks if block.is_active]
     return MemorySegment(

@@ -118,7 +118,7 @@ def _blocks(path: Path, most: int) -> Iterator[bytes]:
         yield rest
 
 
-class _Told(NamedTuple):
+class _Line(NamedTuple):
     """What a line tells of a call, as `EACH_CALL` has it, and the process that wrote it."""
 
     pid: bytes
@@ -152,7 +152,7 @@ class _Log:
         #: The time that a line begins with, and a space.
         self._stamp = b""
         #: What the lines that were read tell of calls, by key.
-        self._read: dict[int, _Told | None] = {}
+        self._read: dict[int, _Line | None] = {}
         #: The keys of `_read`, ascending.
         self._known = np.empty(0, np.uint64)
 
@@ -167,19 +167,19 @@ class _Log:
         read = read[first[read].argsort()]
         seen = rows[first[read]]
         columns = (seen[name].tolist() for name in ("key", "start", "end", "kind"))
-        told: dict[int, _Told] = {}
+        parsed: dict[int, _Line] = {}
         for key, start, end, kind, count in zip(*columns, times[read].tolist(), strict=True):
             if key not in self._read:
                 self._others += kind == OTHER
-                found = self._told(block[start : min(end, start + _LONGEST_LINE)], kind)
+                found = self._parsed(block[start : min(end, start + _LONGEST_LINE)], kind)
                 if len(self._read) < _MOST_READ:
                     self._read[key] = found
             else:
                 found = self._read[key]
             if found is not None and (found.call in self._each or len(self._each) < _MOST_CALLS):
                 self._each[found.call] += count
-                told[key] = found
-        self._match(rows, wanted, told)
+                parsed[key] = found
+        self._match(rows, wanted, parsed)
 
     def _are_read(
         self, keys: NDArray[np.uint64], kinds: NDArray[np.uint64], needed: NDArray[np.uint64], warns: bool
@@ -203,29 +203,29 @@ class _Log:
         near = np.flatnonzero((rows["kind"] == CALL) & (own >= numbers[0]) & (own <= numbers[-1]))
         return near[np.isin(own[near], numbers)]
 
-    def _match(self, rows: NDArray[Any], wanted: NDArray[np.intp], told: Mapping[int, _Told]) -> None:
+    def _match(self, rows: NDArray[Any], wanted: NDArray[np.intp], lines: Mapping[int, _Line]) -> None:
         """Keep the wanted calls, and the choices beside them; `told` goes by key."""
         if not len(wanted):
             return
         calls = rows[["key", "op_count", "communicator"]][wanted].tolist()
         for key, number, communicator in calls:
-            if key in told and (sized := size_of(told[key].call)):
-                self._matching.add(told[key].pid.decode(), communicator, number, sized)
+            if key in lines and (sized := size_of(lines[key].call)):
+                self._matching.add(lines[key].pid.decode(), communicator, number, sized)
         choices = np.flatnonzero(rows["kind"] == CHOICE)
         pairs = np.stack([rows["key"][choices], communicators(rows)[choices]])
         _, first, times = np.unique(mixed(*pairs), return_index=True, return_counts=True)
         for key, communicator, count in zip(*pairs[:, first].tolist(), times.tolist(), strict=True):
-            if key in told and len(self._chosen) < _MOST_CALLS:
-                self._chosen[told[key].pid, communicator, told[key].call] += count
+            if key in lines and len(self._chosen) < _MOST_CALLS:
+                self._chosen[lines[key].pid, communicator, lines[key].call] += count
 
-    def _told(self, line: bytes, kind: int) -> _Told | None:
+    def _parsed(self, line: bytes, kind: int) -> _Line | None:
         """What a call or a choice is of; None of another line, which is taken, and of other jobs."""
         found = EACH_CALL.search(line) if kind != OTHER else None
         if found is None:
             self.take(line)
             return None
         process = _LINE.match(line)
-        return _Told(process["pid"], found.groups(b"")) if process and process["pid"] in self._pids else None
+        return _Line(process["pid"], found.groups(b"")) if process and process["pid"] in self._pids else None
 
     def tree(self, process: _Process, said: re.Match[bytes]) -> None:
         """The parent of a rank in the first channel's tree of the job's communicator."""

@@ -59,7 +59,7 @@ class Files:
         return self.changing | self.unfinished
 
     @property
-    def some_settled(self) -> bool:
+    def some_unchanged(self) -> bool:
         """Whether there is something to read."""
         return not self.stamps or len(self.changing) < len(self.stamps)
 
@@ -116,7 +116,7 @@ class Entry:
     @property
     def is_due(self) -> bool:
         """Whether it is to be read, and there is something to read."""
-        return self.due and (self.all_asked or self.files.some_settled)
+        return self.due and (self.all_asked or self.files.some_unchanged)
 
     def listed(self) -> dict[str, Any]:
         """As the answer to `runs` has it."""

@@ -254,7 +254,7 @@ class _Rank:
     def _calls(self) -> dict[CpuTime, str]:
         """The names of the calls that block the host, by kind of time."""
         return {
-            kind: _named(self._digest, self._digest.blocking.kind == SPENDING[kind].starves)
+            kind: _named(self._digest, self._digest.blocking.kind == SPENDING[kind].delays)
             for kind in (CpuTime.ALLOC, CpuTime.COPY, CpuTime.SYNC)
         }
 

@@ -123,13 +123,13 @@ def _fitted(one: Curve) -> list[str]:
 
 def _pair_rows(found: Calibration) -> Iterator[list[str]]:
     for within in (True, False):
-        alike = [pair for pair in found.pairs if pair.within_node is within]
-        if alike:
+        chosen = [pair for pair in found.pairs if pair.within_node is within]
+        if chosen:
             for name, pick in (("slowest", min), ("fastest", max)):
-                pair: Pair = pick(alike, key=lambda one: one.gbs)
+                pair: Pair = pick(chosen, key=lambda one: one.gbs)
                 place = "within a node" if within else "between nodes"
                 who = f"{pair.ranks[0]} and {pair.ranks[1]}"
-                yield [f"{name} of {len(alike)} {place}", who, _number(pair.latency_us), _number(pair.gbs)]
+                yield [f"{name} of {len(chosen)} {place}", who, _number(pair.latency_us), _number(pair.gbs)]
 
 
 # ------------------------------------------------------------------------------------------------ the page
@@ -241,9 +241,9 @@ def _log_log(curves: Sequence[Curve]) -> str:
         for at_x, at_y, point in points:
             low, high = y(point.low_us), y(point.high_us)
             drawn.append(f'<line x1="{at_x:.1f}" x2="{at_x:.1f}" y1="{low:.1f}" y2="{high:.1f}" stroke="{colour}"/>')
-            told = _escaped(f"{one.kind} ({one.scope}), {_size(point.bytes)}: {_time(point.time_us)}")
+            title = _escaped(f"{one.kind} ({one.scope}), {_size(point.bytes)}: {_time(point.time_us)}")
             drawn.append(
-                f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="3.5" fill="{colour}"><title>{told}</title></circle>'
+                f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="3.5" fill="{colour}"><title>{title}</title></circle>'
             )
         name = _escaped(f"{one.kind} ({one.scope})")
         drawn.append(f'<circle cx="{_WIDTH - 152}" cy="{_TOP + 8 + 20 * i}" r="4" fill="{colour}"/>')
@@ -284,11 +284,11 @@ def _matrix(found: Calibration) -> str:
                 drawn.append(f'<text x="{left + side * i + side / 2:.0f}" y="14" text-anchor="middle">{name}</text>')
     for (a, b), gbs in cells.items():
         if math.isfinite(gbs):
-            told = _escaped(f"{names[a]} and {names[b]}: {gbs:.3g} GB/s")
+            title = _escaped(f"{names[a]} and {names[b]}: {gbs:.3g} GB/s")
             share = gbs / most if most > 0 else 0.0
             drawn.append(
                 f'<rect x="{left + side * b}" y="{top + side * a}" width="{side - 1}" height="{side - 1}" '
-                f'fill="#2a78d6" fill-opacity="{0.12 + 0.88 * share:.2f}"><title>{told}</title></rect>'
+                f'fill="#2a78d6" fill-opacity="{0.12 + 0.88 * share:.2f}"><title>{title}</title></rect>'
             )
             if side >= 36:
                 ink = "on-dark" if share > 0.5 else "on-light"

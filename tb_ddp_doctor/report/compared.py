@@ -96,13 +96,13 @@ def _on_device(found: Comparison) -> Iterator[tuple[str, ...]]:
 
 def _most(names: Sequence[str], amounts: Sequence[_Amounts]) -> Iterator[tuple[str, ...]]:
     """The few rows whose times changed most, by more than rounds to nothing, then the sum of the others."""
-    told = [i for i, (before, _, after, _) in enumerate(amounts) if _shows(before, after)]
-    told.sort(key=lambda i: (not names[i], -abs(amounts[i][2] - amounts[i][0]), names[i]))
-    changed = [i for i in told if abs(amounts[i][2] - amounts[i][0]) >= _LEAST_MS]
+    large = [i for i, (before, _, after, _) in enumerate(amounts) if _shows(before, after)]
+    large.sort(key=lambda i: (not names[i], -abs(amounts[i][2] - amounts[i][0]), names[i]))
+    changed = [i for i in large if abs(amounts[i][2] - amounts[i][0]) >= _LEAST_MS]
     shown = [i for i in changed[:_MOST] if names[i]]
     for i in shown:
         yield names[i], *_row(amounts[i])
-    if shown and (others := [amounts[i] for i in told[len(shown) :]]):
+    if shown and (others := [amounts[i] for i in large[len(shown) :]]):
         yield "(all others)", *_row([sum(column) for column in zip(*others, strict=True)])
 
 

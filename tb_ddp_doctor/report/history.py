@@ -45,21 +45,21 @@ class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 def history_lines(answer: HistoryAnswer, gpu_hour: float | None) -> list[str]:
     """The job's hours in some ten lines, without colours."""
-    told, account = answer.summary, answer.summary.account
+    summary, account = answer.summary, answer.summary.account
     lines = [
-        f"{told.steps:,} steps ({told.first_step:,} to {told.last_step:,}) of {told.ranks} ranks on {told.nodes} "
-        f"node{'s' if told.nodes != 1 else ''}, {_hours(told.end_s - told.begin_s)}, "
-        f"{duration(told.median_step_ms)} a step (p99 {duration(told.p99_step_ms)})",
-        headline(told),
+        f"{summary.steps:,} steps ({summary.first_step:,} to {summary.last_step:,}) of {summary.ranks} ranks on "
+        f"{summary.nodes} node{'s' if summary.nodes != 1 else ''}, {_hours(summary.end_s - summary.begin_s)}, "
+        f"{duration(summary.median_step_ms)} a step (p99 {duration(summary.p99_step_ms)})",
+        headline(summary),
     ]
     lines += [
-        f"{number + 1:2}  {sentence(event, told, gpu_hour)}{_captures(answer, number)}"
-        for number, event in enumerate(told.events[:_SHOWN])
+        f"{number + 1:2}  {sentence(event, summary, gpu_hour)}{_captures(answer, number)}"
+        for number, event in enumerate(summary.events[:_SHOWN])
     ]
-    if len(told.events) > _SHOWN:
-        lines.append(f"    {len(told.events) - _SHOWN} more: --json has all.")
+    if len(summary.events) > _SHOWN:
+        lines.append(f"    {len(summary.events) - _SHOWN} more: --json has all.")
     if account.time_s:
-        whole = max(told.end_s - told.begin_s, sum(account.time_s.values()))
+        whole = max(summary.end_s - summary.begin_s, sum(account.time_s.values()))
         parts = [
             f"{name} {percent(value / whole)}" for name, value in account.time_s.items() if value / whole >= 0.0005
         ]
@@ -72,12 +72,12 @@ def history_lines(answer: HistoryAnswer, gpu_hour: float | None) -> list[str]:
             f"Slowdown: the job took {account.slowdown:.3f} times as long as with every rank and step at the median"
             f"{of_slowest}."
         )
-    if told.restarts:
-        lines.append(f"Restarts: {told.restarts}, steps trained again: {told.trained_again:,}.")
-    if not told.names_ranks and told.ranks > 1:
+    if summary.restarts:
+        lines.append(f"Restarts: {summary.restarts}, steps trained again: {summary.trained_again:,}.")
+    if not summary.names_ranks and summary.ranks > 1:
         lines.append("No rank can be named: doctor.watch(model) or doctor.waits() records when each waits for others.")
-    if told.lost_bytes or told.left_out:
-        lines.append(f"Not read: {told.lost_bytes:,} damaged bytes, {told.left_out:,} earlier steps.")
+    if summary.lost_bytes or summary.left_out:
+        lines.append(f"Not read: {summary.lost_bytes:,} damaged bytes, {summary.left_out:,} earlier steps.")
     return [printable(line) for line in lines]
 
 
@@ -99,23 +99,27 @@ def webhook_line(answer: HistoryAnswer) -> bytes:
 
 def openmetrics(answer: HistoryAnswer) -> str:
     """OpenMetrics text: the step, time by what it went to, goodput, and the cost of events by kind and level."""
-    told = answer.summary
+    summary = answer.summary
     gauges: list[tuple[str, str, list[tuple[str, float]]]] = [
-        ("step_seconds", "Median length of a step.", [("", told.median_step_ms / 1000)]),
-        ("goodput_ratio", "Share of the job's time that trained steps that count.", [("", told.account.goodput)]),
-        ("restarts", "How often the job ended and went on.", [("", float(told.restarts))]),
-        ("time_seconds", "Time by what it went to.", [(_label("kind", k), v) for k, v in told.account.time_s.items()]),
+        ("step_seconds", "Median length of a step.", [("", summary.median_step_ms / 1000)]),
+        ("goodput_ratio", "Share of the job's time that trained steps that count.", [("", summary.account.goodput)]),
+        ("restarts", "How often the job ended and went on.", [("", float(summary.restarts))]),
+        (
+            "time_seconds",
+            "Time by what it went to.",
+            [(_label("kind", k), v) for k, v in summary.account.time_s.items()],
+        ),
     ]
-    if told.account.slowdown is not None:
+    if summary.account.slowdown is not None:
         gauges.append(
             (
                 "slowdown_ratio",
                 "Time of all steps over that with every rank and step at the median.",
-                [("", told.account.slowdown)],
+                [("", summary.account.slowdown)],
             )
         )
     costs: dict[str, float] = {}
-    for event in told.events:
+    for event in summary.events:
         key = f"{_label('kind', event.kind)},{_label('level', event.level)}"
         costs[key] = costs.get(key, 0.0) + event.cost_s
     gauges.append(("event_cost_seconds", "What the job is longer by for events.", list(costs.items())))

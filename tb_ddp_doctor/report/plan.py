@@ -94,14 +94,14 @@ def _said(prediction: Prediction, now_ms: float) -> str:
 def _details(prediction: Prediction, now: RankBytes | None) -> Iterator[str]:
     """What is predicted besides the step."""
     if prediction.rank_bytes and now:
-        yield f"Each rank: {_held(prediction.rank_bytes)}; now {_held(now)}."
+        yield f"Each rank: {_stored(prediction.rank_bytes)}; now {_stored(now)}."
     if prediction.scaling:
         yield f"Efficiency {100 * prediction.scaling.efficiency:.0f} %."
         if prediction.scaling.algorithms:
             yield f"Quickest AllReduce: {_algorithms(prediction.scaling)}."
 
 
-def _held(each: RankBytes) -> str:
+def _stored(each: RankBytes) -> str:
     cpu = f", {_bytes(each.on_cpu)} on the CPU" if each.on_cpu else ""
     gathered = f" and {_bytes(each.gathered)} gathered" if each.gathered else ""
     return (
@@ -118,8 +118,8 @@ def _algorithms(scaling: Scaling) -> str:
 
 def _algorithms_of(curve: PlanCurve) -> str:
     pairs = zip(curve.values, curve.points, strict=True)
-    told = [(value, point.scaling) for value, point in pairs if point.scaling and point.scaling.algorithms]
-    return "; ".join(f"{_value(value)} ranks: {_algorithms(scaling)}" for value, scaling in told) or "not known"
+    measured = [(value, point.scaling) for value, point in pairs if point.scaling and point.scaling.algorithms]
+    return "; ".join(f"{_value(value)} ranks: {_algorithms(scaling)}" for value, scaling in measured) or "not known"
 
 
 def _breaking(breaks: Breaks) -> str:

@@ -20,22 +20,22 @@ _SHOWN = 16
 
 def print_roofline(console: Console, result: Result) -> None:
     """Print what the step could take at these shapes, and which kernels are above it."""
-    told = Facts(result.job).get(roofline)
+    roofs = Facts(result.job).get(roofline)
     console.print()
     for line in result.diagnosis.account.floor_lines:
         if line.total_ns:
             name = line.kind.replace("-", " ")
             print_wrapped(console, f"{name}: {wording.duration(line.ms)} of the floor ({wording.percent(line.share)})")
-    if told.roofs:
-        print_wrapped(console, printable(_peaks(told.device, told.roofs)), "dim")
-    for note in told.notes:
+    if roofs.roofs:
+        print_wrapped(console, printable(_peaks(roofs.device, roofs.roofs)), "dim")
+    for note in roofs.notes:
         print_wrapped(console, printable(note), "dim")
     table = Table(title="Kernels by time above attainable, a step", title_justify="left", title_style="bold", box=None)
     for column in ("operator", "inputs"):
         table.add_column(column)
     for column in ("calls", "ms", "above", "reached", "rate"):
         table.add_column(column, justify="right", no_wrap=True)
-    known = [one for one in told.kernels if one.limit]
+    known = [one for one in roofs.kernels if one.limit]
     for one in known[:_SHOWN]:
         table.add_row(
             Text(printable(one.operator.rpartition("::")[2] or wording.kernel(one.name))),
@@ -54,8 +54,8 @@ def _peaks(device: str, roofs: Roofs) -> str:
     """The peaks that kernels are compared with, and where they come from, a sentence."""
     rates = [f"{rate / 1e12:,.4g} TFLOPS in {name}" for name, rate in roofs.flops.items() if rate]
     part = f", {wording.percent(roofs.part)} of the GPU" if roofs.part < 1 else ""
-    told = wording.listing([*rates, f"{roofs.bandwidth / 1e9:,.0f} GB/s of memory"])
-    return f"Peaks of {device or 'this GPU'}{part}: {told} ({roofs.source})."
+    peaks = wording.listing([*rates, f"{roofs.bandwidth / 1e9:,.0f} GB/s of memory"])
+    return f"Peaks of {device or 'this GPU'}{part}: {peaks} ({roofs.source})."
 
 
 def _rate(one: KernelRoof) -> str:

@@ -62,12 +62,12 @@ def account_parts(diagnosis: Diagnosis) -> Iterator[tuple[str, AccountLine, str]
                 yield line.finding or "", line, ""
             case "unexplained":
                 where = diagnosis.account.unexplained
-                told = (
+                parts = (
                     verdict.place(where, diagnosis.ranks, diagnosis.steps, has_gpu=diagnosis.setting.has_gpu)
                     if where and line.share >= _LEAST_PLACED
                     else ""
                 )
-                yield "unexplained", line, told
+                yield "unexplained", line, parts
             case "tracing":
                 yield "tracing", line, "what recording the traces adds"
             case "floor":

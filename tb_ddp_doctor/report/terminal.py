@@ -122,8 +122,8 @@ def _print_tables(console: Console, diagnosis: Diagnosis, *, communication: bool
         if diagnosis.mesh and len(diagnosis.mesh.dimensions) > 1:
             console.print()
             console.print(_dimensions_table(diagnosis.mesh))
-        if told := wording.network(diagnosis.network):
-            print_wrapped(console, printable(told), "dim")
+        if sentence := wording.network(diagnosis.network):
+            print_wrapped(console, printable(sentence), "dim")
     if path:
         console.print()
         console.print(_critical_path(diagnosis))

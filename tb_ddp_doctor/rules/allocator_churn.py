@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.digest.model import CpuTime, Starved
+from tb_ddp_doctor.digest.model import CpuTime, LaunchDelay
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import Starvation
+from tb_ddp_doctor.facts.host import LateLaunches
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import blocking_calls, certainty
@@ -45,23 +45,23 @@ class AllocatorChurn(Rule):
 
     min_cost: float = threshold(0.005, "of the step", "Below it a few allocations in a step are not worth a line.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, starvation: Starvation, places: Places) -> Result:
-        calls = starvation.calls(Starved.ALLOC)
+    def check(self, *, frame: Frame, whatif: WhatIf, late_launches: LateLaunches, places: Places) -> Result:
+        calls = late_launches.calls(LaunchDelay.ALLOC)
         if not calls:
             return Clear("No GPU memory is allocated or freed in the steps.")
-        starved = starvation.of(Starved.ALLOC)
-        change = Change({CpuTime.ALLOC: blocking_calls.removable(whatif, CpuTime.ALLOC, starved)})
+        idle = late_launches.of(LaunchDelay.ALLOC)
+        change = Change({CpuTime.ALLOC: blocking_calls.removable(whatif, CpuTime.ALLOC, idle)})
         cost = whatif.cost_ns(change)
         number = sum(call.count for call in calls)
         blocked = sum(call.blocked_ns for call in calls)
-        if cost < self.min_cost * frame.step_ns or not starved.any():
+        if cost < self.min_cost * frame.step_ns or not idle.any():
             return Clear(
                 f"{blocking_calls.count(number)} allocations and releases a step block the CPU for "
                 f"{wording.ms(blocked)}, "
                 "and the GPU has enough queued work meanwhile."
             )
-        ranks = most_affected(starved)
-        seen = int((whatif.at_slowest(starved) > 0).sum())
+        ranks = most_affected(idle)
+        seen = int((whatif.at_slowest(idle) > 0).sum())
         level, basis = certainty.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
         frees = sum(call.count for call in calls if "free" in call.call.lower())
         return Fault(

@@ -50,14 +50,14 @@ class CudaGraphBreaks(Rule):
 
     def check(self, *, frame: Frame, whatif: WhatIf, compiled: CompiledWork, places: Places) -> Result:
         launches = compiled.graph_launches
-        usual = lower_median(launches.T)[:, None]
-        if not usual.any():
+        median = lower_median(launches.T)[:, None]
+        if not median.any():
             return Clear("These steps launch no CUDA graphs, or most of them do not.")
         if not whatif.plays:
             return NotApplicable("Steps cannot be replayed, so it is not known what steps without a graph cost.")
         if len(frame.steps) < _FEWEST_STEPS:
             return NotApplicable("Fewer than three steps cannot show which of them lacks its graph.")
-        eager, captures = launches < usual, compiled.captures > 0
+        eager, captures = launches < median, compiled.captures > 0
         odd = eager | captures
         if not odd.any():
             return Clear("Every step launches its CUDA graphs, and none captures one.")

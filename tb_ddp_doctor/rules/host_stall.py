@@ -71,9 +71,9 @@ class HostStall(Rule):
         change = shared(whatif, frame, CpuTime.STALL)
         cost = whatif.cost_ns(change)
         stalled = stalls.long_ns
-        usual = float(median_rank(stalled.mean(axis=1)))
+        median_stall = float(median_rank(stalled.mean(axis=1)))
         # The ranks stall in turn, so that each GPU waits in a collective while another rank's CPU stalls.
-        waits = whatif.plays and usual < max(self.min_share * frame.step_ns, _PART * cost)
+        waits = whatif.plays and median_stall < max(self.min_share * frame.step_ns, _PART * cost)
         if waits:
             stalled = spent
         mean = stalled.mean(axis=1)
@@ -108,7 +108,7 @@ class HostStall(Rule):
                 float(typical[seen].mean()) if rare else 0.0,
                 seen,
             ),
-            why=f"The CPU is outside any op there{_told(known)}.{looked} {where}{often}{basis}",
+            why=f"The CPU is outside any op there{_activity(known)}.{looked} {where}{often}{basis}",
             subject=known.subject if known else "",
             fix=known.fix if known and known.cause else f"{_FIX}{record_again.with_stacks(frame.setting)}",
             evidence=tuple(
@@ -148,7 +148,7 @@ def _title(frame: Frame, waits: bool, stall: part.PartOfStep, each_ns: float, se
     return f"{what} {stall}: {why}."
 
 
-def _told(known: activity.Known | None) -> str:
+def _activity(known: activity.Known | None) -> str:
     return f": {known.said}" if known else ": Python, garbage collection, logging or I/O"
 
 

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.digest.model import CpuTime, Starved
+from tb_ddp_doctor.digest.model import CpuTime, LaunchDelay
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import HoldingCalls, Starvation
+from tb_ddp_doctor.facts.host import BlockingCallsOfOp, LateLaunches
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -64,29 +64,31 @@ class HostSync(Rule):
         "A GPU that is idle this long while its CPU is blocked is not clear, whatever it costs.",
     )
 
-    def check(self, *, frame: Frame, budget: Budget, whatif: WhatIf, starvation: Starvation, places: Places) -> Result:
-        calls = starvation.calls(Starved.SYNC)
+    def check(
+        self, *, frame: Frame, budget: Budget, whatif: WhatIf, late_launches: LateLaunches, places: Places
+    ) -> Result:
+        calls = late_launches.calls(LaunchDelay.SYNC)
         synced = budget.of("sync")
         typical = median_rank_index(synced)
         idle = part.mean(synced[typical], frame.window_ns[typical])
         if not calls:
             return self._costless(calls, idle) or Clear("No call in the steps syncs with the GPU.")
-        starved = starvation.of(Starved.SYNC)
-        held = whatif.host_ns(CpuTime.SYNC)
+        idle_ns = late_launches.of(LaunchDelay.SYNC)
+        blocked_ns = whatif.host_ns(CpuTime.SYNC)
         # A rank that waits alone is a straggler.
-        share = blocking_calls.removable(whatif, CpuTime.SYNC, starved)
-        change = Change({CpuTime.SYNC: np.where(median_rank(held) > _ALONE * held, share, 0.0)})
+        share = blocking_calls.removable(whatif, CpuTime.SYNC, idle_ns)
+        change = Change({CpuTime.SYNC: np.where(median_rank(blocked_ns) > _ALONE * blocked_ns, share, 0.0)})
         cost = whatif.cost_ns(change)
         number = sum(call.count for call in calls)
         blocked = sum(call.blocked_ns for call in calls)
         many = f"{blocking_calls.count(number)} call{'s' if number != 1 else ''} a step"
-        if cost < self.min_cost * frame.step_ns or not starved.any():
+        if cost < self.min_cost * frame.step_ns or not idle_ns.any():
             return self._costless(calls, idle) or Clear(
                 f"{many} block{'s' if number == 1 else ''} the CPU for {wording.ms(blocked)} in total, and the GPU has "
                 "enough queued work meanwhile."
             )
-        ranks = most_affected(starved)
-        seen = int((whatif.at_slowest(starved) > 0).sum())
+        ranks = most_affected(idle_ns)
+        seen = int((whatif.at_slowest(idle_ns) > 0).sum())
         level, basis = certainty.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
         return Fault(
             change=change,
@@ -98,14 +100,14 @@ class HostSync(Rule):
             f"{_place(calls[0])}; the GPU then idles.",
             why=f"Per step and rank: {blocking_calls.named(calls)}. They block the CPU for {wording.ms(blocked)}, "
             "and the "
-            f"GPU then idles {wording.ms(float(starved.mean()))}, waiting for launches. {basis}",
+            f"GPU then idles {wording.ms(float(idle_ns.mean()))}, waiting for launches. {basis}",
             fix=_fix(calls),
             evidence=blocking_calls.evidence(
                 calls, places, "The CPU waits in {call} in {op}; the GPU is idle, waiting for launches."
             ),
         )
 
-    def _costless(self, calls: Sequence[HoldingCalls], idle: part.PartOfStep) -> NotApplicable | None:
+    def _costless(self, calls: Sequence[BlockingCallsOfOp], idle: part.PartOfStep) -> NotApplicable | None:
         """Why calls that cost nothing are not clear all the same: the device idles through them."""
         if idle.share < self.max_idle:
             return None
@@ -117,11 +119,11 @@ class HostSync(Rule):
         )
 
 
-def _place(call: HoldingCalls) -> str:
+def _place(call: BlockingCallsOfOp) -> str:
     return f", called by {naming.function(call.own)}" if call.own else ""
 
 
-def _cause(call: HoldingCalls) -> str:
+def _cause(call: BlockingCallsOfOp) -> str:
     if not call.op:
         return "explicit"
     return "read_back" if call.op in _VALUES else "copy" if call.op in _COPIES else "operator"
@@ -163,6 +165,6 @@ loss = torch.where(mask, loss_of_each, 0).sum() / mask.sum()   # instead of loss
 }
 
 
-def _fix(calls: Sequence[HoldingCalls]) -> str:
+def _fix(calls: Sequence[BlockingCallsOfOp]) -> str:
     advice = _ADVICE[_cause(calls[0])]
     return f'{advice}\n\ntorch.cuda.set_sync_debug_mode("warn")  # names the line of each sync'

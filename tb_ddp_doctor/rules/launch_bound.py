@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.digest.model import CpuTime, KernelWork, RankOwner, Starved
+from tb_ddp_doctor.digest.model import CpuTime, KernelWork, LaunchDelay, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import StallsInOps, Starvation
+from tb_ddp_doctor.facts.host import LateLaunches, StallsInOps
 from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.findings import Severity
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -54,7 +54,7 @@ class LaunchBound(Rule):
         frame: Frame,
         whatif: WhatIf,
         computed: KernelWork,
-        starvation: Starvation,
+        late_launches: LateLaunches,
         op_stalls: StallsInOps,
         modules: ModuleTree | None,
         places: Places,
@@ -67,12 +67,10 @@ class LaunchBound(Rule):
             return NotApplicable("Steps cannot be replayed, so it is not known what launching costs.")
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Without launch overhead the untraced step would be {wording.ms(cost)} shorter.")
-        starved = starvation.of(Starved.LAUNCHES) + starvation.of(Starved.RECORDING)
-        worst = whatif.at_slowest(starved)
+        idle = late_launches.of(LaunchDelay.LAUNCHES) + late_launches.of(LaunchDelay.RECORDING)
+        worst = whatif.at_slowest(idle)
         shows = worst > self.min_cost * frame.step_ns
-        affected = np.union1d(
-            whatif.slowest[shows], np.flatnonzero(starved.mean(axis=1) >= self.min_cost * frame.step_ns)
-        )
+        affected = np.union1d(whatif.slowest[shows], np.flatnonzero(idle.mean(axis=1) >= self.min_cost * frame.step_ns))
         if not len(affected) and whatif.fixes_something:
             # Other faults keep the GPUs waiting while the CPUs launch: what launching costs once they are fixed is idle
             # time of the played job, where the CPU takes longer to launch than the GPU to run.

@@ -59,14 +59,14 @@ class LowMfu(Rule):
         model, executed = (float(amount.mean()) / seconds for amount in (utilization.model_flops, utilization.flops))
         mfu, hfu = model / peak, executed / peak
         computed_again = f", {wording.percent(hfu)} with recomputation (HFU)" if hfu > 1.01 * mfu else ""
-        told = (
+        sentence = (
             f"{model / 1e12:.3g} of {peak / 1e12:.3g} TFLOPS in {utilization.precision}: "
             f"an MFU of {wording.percent(mfu)}{computed_again}."
         )
         if measured:
-            told += f" Large GEMMs reach {measured / 1e12:.3g} TFLOPS on these GPUs, by the calibration."
+            sentence += f" Large GEMMs reach {measured / 1e12:.3g} TFLOPS on these GPUs, by the calibration."
         if mfu >= self.min_mfu:
-            return Clear(f"The model computes {told}")
+            return Clear(f"The model computes {sentence}")
         per_rank = utilization.model_flops.mean(axis=1)
         return Fault(
             change=Change(),
@@ -75,7 +75,7 @@ class LowMfu(Rule):
             cause=None,
             confidence="medium",
             title=f"The MFU is {wording.percent(mfu)}: the share of the peak FLOPS of the GPU that the model uses.",
-            why=f"The model computes {told} That is {float(per_rank.mean()) / 1e12:.3g} TFLOP a step and rank.",
+            why=f"The model computes {sentence} That is {float(per_rank.mean()) / 1e12:.3g} TFLOP a step and rank.",
             fix=_FIX,
             evidence=(places.window(int(per_rank.argmin()), 0, "A whole step."),),
         )

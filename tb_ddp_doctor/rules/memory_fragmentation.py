@@ -55,17 +55,17 @@ class MemoryFragmentation(Rule):
     near_limit: float = threshold(0.9, "of the GPU's memory", "CUDA and NCCL themselves need some gigabytes.")
 
     def check(self, *, frame: Frame, memory: MemoryUse, memory_contents: Memory | None, places: Places) -> Result:
-        held = memory.peak_reserved.max(axis=1)
+        reserved = memory.peak_reserved.max(axis=1)
         growth = self._growth(memory)
         unused = np.median(memory.reserved_at_peak - memory.peak_allocated, axis=1)
-        is_growing = growth > self.min_growth * held
-        is_unused = (unused > self.min_unused * held) & (unused > self.min_unused_gb * 1e9)
-        is_full = (memory.capacity > 0) & (held > self.near_limit * memory.capacity)
-        worst = int((is_growing * 4 + is_unused * 2 + is_full + held / (held.max() + 1)).argmax())
-        holds = f"{wording.size(held[worst])} of GPU memory"
+        is_growing = growth > self.min_growth * reserved
+        is_unused = (unused > self.min_unused * reserved) & (unused > self.min_unused_gb * 1e9)
+        is_full = (memory.capacity > 0) & (reserved > self.near_limit * memory.capacity)
+        worst = int((is_growing * 4 + is_unused * 2 + is_full + reserved / (reserved.max() + 1)).argmax())
+        amount = f"{wording.size(reserved[worst])} of GPU memory"
         if not (is_growing | is_unused | is_full).any():
             return Clear(
-                f"Rank {frame.ranks[worst]} reserves {holds}, {wording.size(unused[worst])} more than is allocated "
+                f"Rank {frame.ranks[worst]} reserves {amount}, {wording.size(unused[worst])} more than is allocated "
                 "at the peak, and reserves no more while enough is unallocated."
             )
         cause, level, what = self._cause(
@@ -80,9 +80,9 @@ class MemoryFragmentation(Rule):
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"Rank {frame.ranks[worst]} reserves {holds}{what}.",
+            title=f"Rank {frame.ranks[worst]} reserves {amount}{what}.",
             why=f"Allocated at the peak: {wording.size(memory.peak_allocated[worst].max())}"
-            f"{_made_of(memory_contents, int(frame.ranks[worst]))}. Reserved: {wording.size(held[worst])}{limit}. "
+            f"{_made_of(memory_contents, int(frame.ranks[worst]))}. Reserved: {wording.size(reserved[worst])}{limit}. "
             f"{_unusable(memory, worst, len(frame.steps))}{_grows(memory_contents)}{_OUTLOOK[bool(is_full[worst])]}"
             f"{_would_save(memory_contents) if cause != 'growing' else ''}",
             fix=_FULL if cause == "near_limit" else _FIX,
@@ -95,8 +95,8 @@ class MemoryFragmentation(Rule):
         Steps that give memory back take it again: that is allocator-churn's.
         """
         taken = np.where(memory.released > 0, 0, memory.scattered)
-        usual = (taken > 0).mean(axis=1) >= 0.5
-        growth: Floats = np.where(usual, taken.mean(axis=1), 0.0)
+        grows = (taken > 0).mean(axis=1) >= 0.5
+        growth: Floats = np.where(grows, taken.mean(axis=1), 0.0)
         return growth
 
     def _cause(self, is_growing: bool, is_unused: bool, growth: float, unused: float) -> tuple[str, Confidence, str]:
@@ -142,12 +142,12 @@ def _grows(contents: Memory | None) -> str:
 
 def _would_save(contents: Memory | None) -> str:
     """What would save most of allocated memory, a space and a sentence."""
-    told = [
+    named = [
         f"{one.title} ({wording.size(one.bytes)}, {f'{one.cost_ms:.1f} ms a step' if one.cost_ms else 'no cost'})"
         for one in (contents.savings if contents else ())
         if one.cost_ms is not None
     ][:_NAMED]
-    return f" What saves most: {'; '.join(told)}." if told else ""
+    return f" What saves most: {'; '.join(named)}." if named else ""
 
 
 #: Categories and savings that are named.

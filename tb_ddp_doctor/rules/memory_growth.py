@@ -66,12 +66,12 @@ class MemoryGrowth(Rule):
 
 def _allocated_by(growth: findings.GrowingMemory) -> str:
     """What is allocated in most steps and not released, a space and a sentence; "" where it is not known."""
-    told = [
+    named = [
         f"{place.op or 'an unknown op'}{f' in {place.source.file}:{place.source.line}' if place.source else ''} "
         f"({wording.size(place.bytes)})"
         for place in growth.places
     ]
-    return f" Allocated in most steps and not released: {wording.listing(told)}." if told else ""
+    return f" Allocated in most steps and not released: {wording.listing(named)}." if named else ""
 
 
 def _full_in(growth: findings.GrowingMemory, memory: Memory) -> str:

@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.digest.model import CopyWork, CpuTime, RankOwner, Starved
+from tb_ddp_doctor.digest.model import CopyWork, CpuTime, LaunchDelay, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import Starvation
+from tb_ddp_doctor.facts.host import LateLaunches
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -50,7 +50,7 @@ class PageableMemcpy(Rule):
     min_cost: float = threshold(0.002, "of the step", "Below this it is not worth a line.")
 
     def check(
-        self, *, frame: Frame, whatif: WhatIf, copies: CopyWork, starvation: Starvation, places: Places
+        self, *, frame: Frame, whatif: WhatIf, copies: CopyWork, late_launches: LateLaunches, places: Places
     ) -> Result:
         number = float(copies.pageable_copies.mean())
         if number == 0 and copies.unnamed_copies.any():
@@ -68,13 +68,15 @@ class PageableMemcpy(Rule):
         seen = int((whatif.at_slowest(saved) > 0).sum())
         level, basis = certainty.confidence(frame, cost, seen)
         what = f"{blocking_calls.count(number)} cop{'y' if number == 1 else 'ies'} a step"
-        calls = [call for call in starvation.calls(Starved.COPY) if call.blocked_ns > _MENTIONED * blocked.mean()]
+        calls = [
+            call for call in late_launches.calls(LaunchDelay.COPY) if call.blocked_ns > _MENTIONED * blocked.mean()
+        ]
         # Of small copies only the wait for what was launched before takes time, and that is the CPU's.
-        holds_cpu = bool(calls) and 2 * float(exposed.mean()) < min(cost, float(blocked.mean()))
-        lost = blocked if holds_cpu else exposed
-        taken, held = part.mean(lost, frame.window_ns), wording.ms(float(blocked.mean()))
+        blocks_cpu = bool(calls) and 2 * float(exposed.mean()) < min(cost, float(blocked.mean()))
+        lost = blocked if blocks_cpu else exposed
+        taken, blocked_time = part.mean(lost, frame.window_ns), wording.ms(float(blocked.mean()))
         affected = np.flatnonzero(lost.mean(axis=1) > 0.5 * lost.mean())
-        if holds_cpu:
+        if blocks_cpu:
             title = f"Copies from pageable memory make the CPU wait for the GPU for {taken}."
             waits = "waits" if number == 1 else "wait"
             why = (
@@ -87,7 +89,7 @@ class PageableMemcpy(Rule):
         else:
             title = f"Copies from pageable memory delay the GPU by {taken}."
             rate = wording.gigabytes_per_second(size / max(float(exposed.mean()), 1.0) * 1e9)
-            why = f"{what}: {size / 1e6:.1f} MB at {rate}, which block the CPU for {held}."
+            why = f"{what}: {size / 1e6:.1f} MB at {rate}, which block the CPU for {blocked_time}."
             evidence = _exposed(exposed, affected, places)
         return Fault(
             change=change,

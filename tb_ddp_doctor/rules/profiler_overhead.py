@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tb_ddp_doctor import record_again, wording
-from tb_ddp_doctor.digest.model import CpuTime, RankOwner, Starved
+from tb_ddp_doctor.digest.model import CpuTime, LaunchDelay, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import Starvation
+from tb_ddp_doctor.facts.host import LateLaunches
 from tb_ddp_doctor.findings import Setting
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, part
@@ -46,8 +46,8 @@ class ProfilerOverhead(Rule):
 
     min_cost: float = threshold(0.005, "of the step", "Less is not worth a finding; it is in the account anyway.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, starvation: Starvation, places: Places) -> Result:
-        stalled, recording = starvation.of(Starved.OVERHEAD), starvation.of(Starved.RECORDING)
+    def check(self, *, frame: Frame, whatif: WhatIf, late_launches: LateLaunches, places: Places) -> Result:
+        stalled, recording = late_launches.of(LaunchDelay.OVERHEAD), late_launches.of(LaunchDelay.RECORDING)
         lost = stalled + recording
         cost = whatif.tracing_ns
         if cost < self.min_cost * frame.step_ns:

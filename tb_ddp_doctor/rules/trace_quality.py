@@ -111,7 +111,7 @@ class TraceQuality(Rule):
                 "operator shapes were not recorded, so their FLOP is not known",
             ),
         ]
-        return [(cause, sentence) for holds, cause, sentence in found if holds]
+        return [(cause, sentence) for is_so, cause, sentence in found if is_so]
 
 
 def _ties(quality: Quality) -> str:

@@ -45,7 +45,7 @@ def write(part: Slice, file: IO[bytes]) -> None:
     """Write the slice to a binary file."""
     ranks = list(part.ranks)
     origin = part.start_ns
-    told = {
+    metadata = {
         "start_ns": str(part.start_ns),
         "end_ns": str(part.end_ns),
         "owners": [*(owner.name.lower() for owner in RankOwner), "profiler"],
@@ -75,7 +75,7 @@ def write(part: Slice, file: IO[bytes]) -> None:
         "left_out": words.left_out({rank.rank: rank.left_out for rank in ranks}),
         "ranks": [_rank(rank, origin) for rank in ranks],
     }
-    file.write(msgspec.json.encode(told))
+    file.write(msgspec.json.encode(metadata))
 
 
 def _rank(rank: RankSlice, origin: int) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def _rank(result: Result, cache: Cache, index: int, chosen: SliceWindow, most: i
     events, row = trace.events, picked.row[order]
     is_event = row >= 0
 
-    def told(column: Ints | Indices) -> Ints:
+    def of_events(column: Ints | Indices) -> Ints:
         # Python functions have no row among the events.
         values = np.full(len(row), -1, np.int64)
         values[is_event] = column[row[is_event]]
@@ -167,9 +167,9 @@ def _rank(result: Result, cache: Cache, index: int, chosen: SliceWindow, most: i
         name=picked.name[order],
         category=picked.category[order],
         owner=owner[order],
-        correlation=_joined(told(events.correlation)),
-        bytes=told(events.bytes),
-        shape=told(events.shape).astype(np.int32),
+        correlation=_joined(of_events(events.correlation)),
+        bytes=of_events(events.bytes),
+        shape=of_events(events.shape).astype(np.int32),
         collective=collective[order],
         memory=SliceMemory(common(memory.time_ns), memory.allocated, memory.reserved),
         steps_end_ns=int(common(job.digests[index].steps.host_end_ns[-1:])[0]),

@@ -205,10 +205,10 @@ def _autograd_threads(trace: RankTrace) -> set[int]:
 
 def memory(trace: RankTrace, start_ns: int, end_ns: int) -> SliceMemory:
     """The curve of the device's memory within a window, of at most `MEMORY_POINTS` points."""
-    told = trace.memory
-    here = (told.time_ns >= start_ns) & (told.time_ns < end_ns)
-    here &= (told.device_type != 0) & (told.allocated >= 0)
+    counters = trace.memory
+    here = (counters.time_ns >= start_ns) & (counters.time_ns < end_ns)
+    here &= (counters.device_type != 0) & (counters.allocated >= 0)
     rows = np.flatnonzero(here)
-    rows = rows[np.argsort(told.time_ns[rows], kind="stable")]
+    rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
     rows = rows[:: -(-len(rows) // MEMORY_POINTS) or 1]
-    return SliceMemory(told.time_ns[rows], told.allocated[rows], told.reserved[rows])
+    return SliceMemory(counters.time_ns[rows], counters.allocated[rows], counters.reserved[rows])

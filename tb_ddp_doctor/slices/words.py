@@ -41,16 +41,16 @@ def args_of(part: RankSlice, collectives: dict[int, Collective]) -> Callable[[in
     labels = Labels(part.strings)
 
     def args(i: int) -> Args:
-        told: Args = {"category": CATEGORY_NAMES[category[i]]}
+        values: Args = {"category": CATEGORY_NAMES[category[i]]}
         if shape[i] >= 0:
-            told["shape"] = labels[shape[i]]
+            values["shape"] = labels[shape[i]]
         if size[i] >= 0:
-            told["bytes"] = size[i]
+            values["bytes"] = size[i]
         if correlation[i] >= 0:
-            told["correlation"] = correlation[i]
+            values["correlation"] = correlation[i]
         matched = collectives.get(collective[i])
         if matched:
-            told |= {
+            values |= {
                 "collective": collective[i],
                 "kind": label(matched.kind),
                 "group": label(matched.group),
@@ -58,7 +58,7 @@ def args_of(part: RankSlice, collectives: dict[int, Collective]) -> Callable[[in
                 "last_rank_to_arrive": matched.last_rank,
                 "wait_ns": min(max(matched.last_ns - start[i], 0), end[i] - start[i]),
             }
-        return told
+        return values
 
     return args
 

@@ -66,13 +66,13 @@ def layout(kind: type) -> str:
     That is other structs, and enumerations with the values of their members; what a column of numbers
     stands for is told by `Annotated`. Types count as they are spelled, since numpy's own names change with its version.
     """
-    told: list[object] = [_FORMAT]
+    described: list[object] = [_FORMAT]
     for each in named_in(kind):
         if issubclass(each, Enum):
-            told.append((each.__name__, [(name, str(member.value)) for name, member in each.__members__.items()]))
+            described.append((each.__name__, [(name, str(member.value)) for name, member in each.__members__.items()]))
         else:
-            told.append((each.__name__, [(name, str(hint)) for name, hint in each.__annotations__.items()]))
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+            described.append((each.__name__, [(name, str(hint)) for name, hint in each.__annotations__.items()]))
+    return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
 
 
 def named_in(kind: type) -> list[type]:
@@ -101,7 +101,7 @@ class _Index(msgspec.Struct):
     values: dict[str, msgspec.Raw]
 
 
-class _Told(msgspec.Struct, Generic[T]):
+class _Described(msgspec.Struct, Generic[T]):
     """Of an index, the plain fields alone."""
 
     values: T
@@ -173,7 +173,7 @@ def give_back(value: msgspec.Struct) -> None:
         return
 
 
-def told(path: Path, fields: type[T]) -> T:
+def described(path: Path, fields: type[T]) -> T:
     """Some plain fields of what `dump` wrote, of whatever kind and version: those of the struct `fields`.
 
     Nothing else of the file is taken apart, whoever wrote it. Raises StoreError.
@@ -181,7 +181,7 @@ def told(path: Path, fields: type[T]) -> T:
     try:
         with open_plain(path) as file:
             text, _, _ = _index_text(file, _MOST_INDEX)
-        return msgspec.json.decode(text, type=_Told[fields]).values  # type: ignore[valid-type]
+        return msgspec.json.decode(text, type=_Described[fields]).values  # type: ignore[valid-type]
     except _UNREADABLE as error:
         raise StoreError(f"It cannot be read ({error}).") from None
 

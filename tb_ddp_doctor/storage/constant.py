@@ -48,5 +48,5 @@ def joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
 def _continues(column: NDArray[Any], first: NDArray[Any]) -> bool:
     if column is first:
         return True
-    alike = is_constant(column) and column.dtype == first.dtype and column.shape[1:] == first.shape[1:]
-    return alike and bool(column.flat[0] == first.flat[0])
+    is_same = is_constant(column) and column.dtype == first.dtype and column.shape[1:] == first.shape[1:]
+    return is_same and bool(column.flat[0] == first.flat[0])

@@ -15,14 +15,14 @@ if sys.platform != "win32":
     import fcntl
 
 
-def hold(file: BinaryIO, *, shared: bool = False) -> None:
+def lock(file: BinaryIO, *, shared: bool = False) -> None:
     """Wait until nobody else holds an open file, or holds it alone, and hold it until it is closed."""
     if sys.platform != "win32":
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
-def is_held(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """Whether another open file holds this one; False where there is none."""
     if sys.platform == "win32":
         return False

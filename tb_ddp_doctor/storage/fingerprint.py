@@ -27,17 +27,17 @@ def fingerprint(path: Path) -> str | None:
     """
     folder = path if path.is_dir() else path.parent
     latest_ns = time.time_ns() - _SETTLED_NS
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     try:
         for number, (name, status) in enumerate(within(PATIENCE_S, partial(_files, folder.absolute()), folder)):
             if number >= _MOST_FILES or status.st_mtime_ns > latest_ns:
                 return None
             # The time of its last change of any kind: who may read it is part of what was found.
             state = f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}\0"
-            told.update(state.encode(errors="surrogateescape"))
+            digest.update(state.encode(errors="surrogateescape"))
     except (OSError, TimeoutError):
         return None
-    return told.hexdigest()
+    return digest.hexdigest()
 
 
 def _files(root: Path) -> list[tuple[str, os.stat_result]]:

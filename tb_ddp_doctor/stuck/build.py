@@ -106,13 +106,13 @@ def _headline(
             return "Unknown: the dumps do not show what the job waits for."
         case _:
             pending = sum(map(bool, calls.ops.values()))
-            told = f"{len(calls.dumps)} of {calls.world_size} ranks"
+            seen = f"{len(calls.dumps)} of {calls.world_size} ranks"
             if pending:
-                return f"No rank is stuck: what is pending on {pending} of {told} is on its way."
+                return f"No rank is stuck: what is pending on {pending} of {seen} is on its way."
             return (
-                f"No rank is stuck: {told} completed all that they enqueued."
+                f"No rank is stuck: {seen} completed all that they enqueued."
                 if not missing
-                else (f"No rank with a dump is stuck: {told} completed all that they enqueued.")
+                else (f"No rank with a dump is stuck: {seen} completed all that they enqueued.")
             )
 
 

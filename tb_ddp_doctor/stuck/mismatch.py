@@ -42,9 +42,9 @@ def mismatch(call: Call) -> Mismatch | None:
     )
 
 
-def _differing(call: Call, difference: Difference, told: Iterable[tuple[Op, str]]) -> Mismatch | None:
+def _differing(call: Call, difference: Difference, ops: Iterable[tuple[Op, str]]) -> Mismatch | None:
     sides: defaultdict[str, list[int]] = defaultdict(list)
-    for op, what in told:
+    for op, what in ops:
         sides[what].append(op.rank)
     if len(sides) < 2:
         return None

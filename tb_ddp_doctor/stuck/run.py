@@ -23,7 +23,7 @@ from tb_ddp_doctor.flight.stacks import Stack
 from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.stuck.build import build
 from tb_ddp_doctor.stuck.model import StuckRun
-from tb_ddp_doctor.stuck.threads import examined, told
+from tb_ddp_doctor.stuck.threads import examined, with_threads
 from tb_ddp_doctor.stuck.trusted import light
 from tb_ddp_doctor.workers import pool
 
@@ -109,7 +109,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 def _joined(asked: _Asked) -> StuckRun:
-    return told(build(asked.name, asked.dumps, asked.warnings, asked.traces), asked.threads)
+    return with_threads(build(asked.name, asked.dumps, asked.warnings, asked.traces), asked.threads)
 
 
 def _stacks(run: DumpRun, warnings: list[FileWarning]) -> dict[int, Stack]:
@@ -191,13 +191,13 @@ def _ras(run: DumpRun, world_size: int) -> list[FileWarning]:
             said = str(error)
             found.append(FileWarning(str(path), said if said.startswith("Left out") else f"Left out: {said}"))
             continue
-        told = "; ".join(
+        problems = "; ".join(
             f"rank {one.rank} ({one.host or 'unknown host'}, pid {one.pid}) is {_RAS_WORDS[one.state]}"
             for one in ranks[:16]
         )
         more = f"; and {len(ranks) - 16} more" if len(ranks) > 16 else ""
-        if told:
-            found.append(FileWarning(str(path), f"NCCL's RAS says: {told}{more}."))
+        if problems:
+            found.append(FileWarning(str(path), f"NCCL's RAS says: {problems}{more}."))
     return found
 
 

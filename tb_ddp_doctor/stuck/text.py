@@ -149,7 +149,7 @@ def _seen(root: Root) -> str:
         case "not-started":
             return f"All ranks of {here} enqueued it, and its kernel runs on the others."
         case "mismatch" | "wrong-order" if root.mismatch is not None:
-            sides = "; ".join(f"{ranks(side)}: {told}" for side, told in root.mismatch.sides)
+            sides = "; ".join(f"{ranks(side)}: {text}" for side, text in root.mismatch.sides)
             return f"In {here}: {sides}."
         case "stalled":
             return f"In {here}. The dumps do not tell which rank or link stopped it."

@@ -38,7 +38,7 @@ def place(stack: Stack) -> str:
     return f"{_at(inner)}{called}"
 
 
-def told(run: StuckRun, stacks: Mapping[int, Stack]) -> StuckRun:
+def with_threads(run: StuckRun, stacks: Mapping[int, Stack]) -> StuckRun:
     """What the dumps say, with where the ranks at the root of each finding are in Python."""
     findings = []
     for finding in run.findings:

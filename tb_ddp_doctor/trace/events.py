@@ -195,11 +195,11 @@ class Salvage:
             if at == len(text):
                 return at, SalvagedTo.CUT if final else SalvagedTo.MORE
             if text[at] == "]" and not self._lost:
-                beyond = _EVENT_BEYOND_END.search(text, at, at + LOOK_AHEAD)
-                if not beyond:
+                past_end = _EVENT_BEYOND_END.search(text, at, at + LOOK_AHEAD)
+                if not past_end:
                     return at, SalvagedTo.LIST_END
                 self._losses.add(Loss.BROKEN, positions(at), SEEMING_END)
-                at = beyond.start(1)
+                at = past_end.start(1)
             try:
                 if text[at] != "{":
                     raise ValueError("no event stands there")

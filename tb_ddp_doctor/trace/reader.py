@@ -150,9 +150,9 @@ def _with_possible_numbers(table: Table, columns: Sequence[str], losses: Losses)
     for name in columns:
         column = getattr(table, name)
         if len(column) and (column.max() > _MOST or column.min() < -_MOST):
-            beyond = (column > _MOST) | (column < -_MOST)
-            losses.add(Loss.ARGUMENTS, 0, f"{name} is {column[beyond][0]}", int(np.count_nonzero(beyond)))
-            changed[name] = np.where(beyond, MISSING, column)
+            impossible = (column > _MOST) | (column < -_MOST)
+            losses.add(Loss.ARGUMENTS, 0, f"{name} is {column[impossible][0]}", int(np.count_nonzero(impossible)))
+            changed[name] = np.where(impossible, MISSING, column)
     return replace(table, **changed) if changed else table
 
 
@@ -236,10 +236,10 @@ def _header(members: Mapping[str, Any], losses: Losses) -> Header:
     )
 
 
-def _workload(told: Mapping[str, Any]) -> Workload:
+def _workload(metadata: Mapping[str, Any]) -> Workload:
     """What the user told of a step; what is no number above 0 is missing."""
     return Workload(
-        *(_amount(told.get(name)) for name in ("tokens_per_step", "samples_per_step", "model_flops_per_step"))
+        *(_amount(metadata.get(name)) for name in ("tokens_per_step", "samples_per_step", "model_flops_per_step"))
     )
 
 

@@ -165,13 +165,13 @@ def _memory(result: Result) -> dict[str, Any]:
     Times are ms of the common clock from the first step's start.
     """
     job = result.job
-    told = [i for i, digest in enumerate(job.digests) if len(digest.memory.time_ns)]
-    peaks = {i: int(job.digests[i].memory.reserved.max()) for i in told}
-    by_peak = sorted(told, key=lambda i: -peaks[i])
+    recorded = [i for i, digest in enumerate(job.digests) if len(digest.memory.time_ns)]
+    peaks = {i: int(job.digests[i].memory.reserved.max()) for i in recorded}
+    by_peak = sorted(recorded, key=lambda i: -peaks[i])
     shown, fullest = sorted(by_peak[:_CURVES]), by_peak[:_PICTURES]
     origin = _origin(job)
     return {
-        "ranks_told": len(told),
+        "ranks_told": len(recorded),
         "curves": [
             {
                 "rank": int(job.ranks[i]),
@@ -270,14 +270,14 @@ def _rounded(values: Any) -> list[float]:
 def _compute(result: Result) -> dict[str, Any]:
     """The roofline: kernels with most time above attainable first, per step, mean over ranks and steps."""
     job = result.job
-    told = Facts(job).get(roofline)
-    kernels, roofs = told.kernels[:_KERNELS], told.roofs
+    measured = Facts(job).get(roofline)
+    kernels, roofs = measured.kernels[:_KERNELS], measured.roofs
     return {
-        "device": label(told.device),
+        "device": label(measured.device),
         "bandwidth": roofs.bandwidth if roofs else 0.0,
         "peaks": {name: rate for name, rate in roofs.flops.items() if rate} if roofs else {},
-        "notes": list(told.notes),
-        "left_out": len(told.kernels) - len(kernels),
+        "notes": list(measured.notes),
+        "left_out": len(measured.kernels) - len(kernels),
         "kernels": [
             {
                 "name": label(one.name),

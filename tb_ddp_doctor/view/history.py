@@ -227,10 +227,10 @@ def _heat(job: JobHistory) -> dict[str, Any] | None:
     rows = -(-len(medians) // _MOST_ROWS)
     first = np.arange(0, len(medians), rows)
     with np.errstate(all="ignore"):
-        usual = np.sort(medians, axis=0)[
+        median = np.sort(medians, axis=0)[
             (np.count_nonzero(~np.isnan(medians), axis=0) - 1) // 2, np.arange(medians.shape[1])
         ]
-        shares = {"median": medians / usual - 1, "longest": longest / usual - 1}
+        shares = {"median": medians / median - 1, "longest": longest / median - 1}
     return {
         "ranks": pyramid.ranks[first].tolist(),
         "of": rows,

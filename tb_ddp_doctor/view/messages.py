@@ -33,9 +33,9 @@ def sent(job: Job) -> list[PairTransfers]:
     found = []
     for i, (rank, digest) in enumerate(zip(job.ranks.tolist(), job.digests, strict=True)):
         table = digest.messages
-        told = (table.sent == 1) & (table.peer >= 0) & np.isin(table.step, job.step_index[i])
-        for peer in np.unique(table.peer[told]).tolist():
-            rows = told & (table.peer == peer)
+        named = (table.sent == 1) & (table.peer >= 0) & np.isin(table.step, job.step_index[i])
+        for peer in np.unique(table.peer[named]).tolist():
+            rows = named & (table.peer == peer)
             size = table.bytes[rows]
             both = running[i] & running[index[peer]] if peer in index else None
             found.append(

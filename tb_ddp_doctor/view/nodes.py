@@ -73,8 +73,8 @@ def nodes(job: Job, links: Sequence[Link]) -> tuple[NodeTraffic, ...]:
 
 
 def _is_waited_for(waited_for_ns: np.ndarray, node: int, step_ns: float) -> bool:
-    usual = float(np.median(np.delete(waited_for_ns, node)))
-    return bool(waited_for_ns[node] >= max(_LEAST_SHARE * step_ns, _TIMES_OTHERS * usual))
+    median = float(np.median(np.delete(waited_for_ns, node)))
+    return bool(waited_for_ns[node] >= max(_LEAST_SHARE * step_ns, _TIMES_OTHERS * median))
 
 
 def _all_are_late(waits_ns: np.ndarray, ranks: Ints, step_ns: float) -> bool:
@@ -87,5 +87,5 @@ def _all_are_late(waits_ns: np.ndarray, ranks: Ints, step_ns: float) -> bool:
 
 def _slowdown(links: Sequence[Link], ranks: Ints) -> float | None:
     mine = [link for link in links if np.isin(link.traffic.ranks, ranks).any()]
-    usual = sum(float(link.peer_ns.sum()) for link in mine)
-    return sum(float(link.transfer_ns.sum()) for link in mine) / usual if usual > 0 else None
+    peers = sum(float(link.peer_ns.sum()) for link in mine)
+    return sum(float(link.transfer_ns.sum()) for link in mine) / peers if peers > 0 else None

@@ -50,9 +50,9 @@ class Limits(msgspec.Struct, frozen=True):
 def limits_for(size: int, unpacked: int) -> Limits:
     """What a file may take that has so many bytes on disk, and as many once it is unpacked, by an estimate."""
     is_small = size <= _SMALL_BYTES
-    beyond, unpacked = (0, 0) if is_small else (size, unpacked)
+    outside, unpacked = (0, 0) if is_small else (size, unpacked)
     return Limits(
-        _SURE_S + beyond / _BYTES_PER_S,
+        _SURE_S + outside / _BYTES_PER_S,
         _SURE_CPU_S + unpacked / _BYTES_PER_CPU_S,
         _SURE_BYTES + _BYTES_PER_BYTE * unpacked,
         _SURE_ANSWER_BYTES + unpacked,
@@ -68,7 +68,7 @@ def shared_cpu_s(size: int, unpacked: int, parts: int) -> float:
     return _SURE_CPU_S + (0.0 if size <= _SMALL_BYTES else parts * unpacked / _BYTES_PER_CPU_S)
 
 
-def hold(limits: Limits) -> None:
+def limit(limits: Limits) -> None:
     """Hold this process to the limits from now on, in place of those before."""
     if sys.platform == "win32":
         return
@@ -82,7 +82,7 @@ def hold(limits: Limits) -> None:
 
 
 def release() -> None:
-    """Hold this process to no limits but the user's, until `hold` is called again; what it has then is its own."""
+    """Hold this process to no limits but the user's, until `limit` is called again; what it has then is its own."""
     if sys.platform == "win32":
         return
     for which, soft in _given.items():

@@ -42,7 +42,7 @@ from tb_ddp_doctor.storage import transient
 from tb_ddp_doctor.storage.message import packed, unpacked
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath
 from tb_ddp_doctor.workers import answers
-from tb_ddp_doctor.workers.limits import Limits, hold, kept_waiting_s, limits_for, shared_cpu_s
+from tb_ddp_doctor.workers.limits import Limits, kept_waiting_s, limit, limits_for, shared_cpu_s
 from tb_ddp_doctor.workers.process import CleanProcess
 
 CrashError = answers.CrashError
@@ -274,19 +274,19 @@ class _Worker:
         except (EOFError, OSError):
             self._end()
         else:
-            return self._told(message)
+            return self._answered(message)
         if sys.platform != "win32" and self._process.exitcode == -signal.SIGXCPU:
             self.cpu_s = math.inf
             return _failed(_too_much(f"{self._limits.cpu_s:,.0f} s of CPU time"))
         return None
 
-    def _told(self, message: bytes) -> Future[Any]:
+    def _answered(self, message: bytes) -> Future[Any]:
         future: Future[Any] = Future()
         try:
-            told = unpacked(message, answers.TaskAnswer)
-            self.cpu_s = max(told.cpu_s, 0.0)
+            answer = unpacked(message, answers.TaskAnswer)
+            self.cpu_s = max(answer.cpu_s, 0.0)
             calls = self._calls
-            future.set_result(answers.result(told, calls.gives, calls.raises, self._limits, _too_much))
+            future.set_result(answers.result(answer, calls.gives, calls.raises, self._limits, _too_much))
         except Exception as error:
             return _failed(error)
         return future
@@ -308,7 +308,7 @@ def _too_much(what: str) -> LimitError:
 def _serve(pipe: Connection, function: Callable[[Any], Any]) -> None:
     while True:
         path, limits = pipe.recv()
-        hold(limits)
+        limit(limits)
         pipe.send_bytes(packed(answers.answer(partial(function, path), limits.answer_bytes)))
 
 

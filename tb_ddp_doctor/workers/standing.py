@@ -22,7 +22,7 @@ import msgspec
 from tb_ddp_doctor.storage.message import MessageError, packed, unpacked
 from tb_ddp_doctor.workers import answers
 from tb_ddp_doctor.workers.answers import CrashError, LimitError, TaskAnswer
-from tb_ddp_doctor.workers.limits import Limits, hold, kept_waiting_s, release
+from tb_ddp_doctor.workers.limits import Limits, kept_waiting_s, limit, release
 from tb_ddp_doctor.workers.process import CleanProcess
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class StandingProcess:
                 said: _Said = unpacked(self._pipe.recv_bytes(limits.answer_bytes + answers.MOST_WORDS), _Said)
                 if said.answer is not None:
                     return said.answer
-                if said.is_held:
+                if said.is_limited:
                     until = time.monotonic() + limits.seconds - kept_waiting_s(self._process.pid)
                 else:
                     progress(said.done, said.total, said.file)
@@ -107,7 +107,7 @@ class _Said(msgspec.Struct):
     done: int = 0
     total: int = 0
     file: str = ""
-    is_held: bool = False
+    is_limited: bool = False
     answer: TaskAnswer | None = None
 
 
@@ -131,12 +131,12 @@ def _serve(pipe: Connection, function: Function) -> None:
         release()
         once = iter((limits,))
 
-        def held(once: Any = once) -> None:
+        def limited(once: Any = once) -> None:
             for limits in once:
-                hold(limits)
-                say(_Said(is_held=True))
+                limit(limits)
+                say(_Said(is_limited=True))
 
-        work = partial(function, argument, progress, held)
+        work = partial(function, argument, progress, limited)
         answer = answers.answer(work, limits.answer_bytes)
         release()
         say(_Said(answer=answer))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from traces import finding, in_row, job, lies_in_its_step, outcome, ranks, step_ms
 
-from tb_ddp_doctor.digest import starvation
+from tb_ddp_doctor.digest import late_launches
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.without_faults import whatif
@@ -162,7 +162,7 @@ def test_what_recording_may_explain_is_not_critical(monkeypatch: pytest.MonkeyPa
               gpu  [a]        [b]        [c]        [d........]
     """
     assert finding(RULE, ranks(slower)).severity == "critical"
-    monkeypatch.setattr(starvation, "_RECORDING_NS", (1_400_000, 1_400_000))
+    monkeypatch.setattr(late_launches, "_RECORDING_NS", (1_400_000, 1_400_000))
     found = finding(RULE, ranks(slower))
     assert found.cost_ms > 0.2 * step_ms(ranks(slower))
     assert found.severity == "major"

@@ -90,7 +90,8 @@ def test_without_launches_it_is_not_applicable() -> None:
 def test_ranks_are_named_where_no_gpu_idles_for_the_recording() -> None:
     given = job(ranks(RECORDED, RECORDED))
     fed = [
-        replace(each, work=replace(each.work, starved_ns=np.zeros_like(each.work.starved_ns))) for each in given.digests
+        replace(each, work=replace(each.work, late_launch_ns=np.zeros_like(each.work.late_launch_ns)))
+        for each in given.digests
     ]
     facts = Facts(replace(given, digests=tuple(fed)))
     _, found = run(dataclasses.replace(CATALOGUE[RULE], min_cost=0.0001), facts)

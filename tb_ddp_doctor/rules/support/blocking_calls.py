@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
-from tb_ddp_doctor.facts.host import HoldingCalls
+from tb_ddp_doctor.facts.host import BlockingCallsOfOp
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace.model import Ints
@@ -19,7 +19,7 @@ from tb_ddp_doctor.trace.model import Ints
 _NAMED = 3
 
 
-def named(calls: Sequence[HoldingCalls]) -> str:
+def named(calls: Sequence[BlockingCallsOfOp]) -> str:
     """The calls that cost most, each with its operator: "9 cudaFree outside any op and 2 cudaMalloc in aten::mm"."""
     shown = calls[:_NAMED]
     return wording.listing(
@@ -27,16 +27,16 @@ def named(calls: Sequence[HoldingCalls]) -> str:
     )
 
 
-def removable(whatif: WhatIf, kind: CpuTime, starved_ns: Ints) -> NDArray[np.float64]:
+def removable(whatif: WhatIf, kind: CpuTime, idle_ns: Ints) -> NDArray[np.float64]:
     """The share of the host's blocked time of a kind that goes with its calls, shape (R, S).
 
     All of it where steps are played again. Else the blocked time is the GPU's idle time meanwhile, which may have other
-    causes, such as a copy that the call waits for; of that, `starved_ns` is what the calls themselves cause.
+    causes, such as a copy that the call waits for; of that, `late_launch_ns` is what the calls themselves cause.
     """
     if whatif.plays:
         return np.ones(whatif.shape)
     blocked = whatif.host_ns(kind)
-    return np.minimum(starved_ns / np.maximum(blocked, 1), 1.0)
+    return np.minimum(idle_ns / np.maximum(blocked, 1), 1.0)
 
 
 def count(number: float) -> str:
@@ -44,7 +44,7 @@ def count(number: float) -> str:
     return f"{number:.{0 if number >= 10 or number == round(number) else 1 if number >= 1 else 2}f}"
 
 
-def evidence(calls: Sequence[HoldingCalls], places: Places, what: str) -> tuple[Evidence, ...]:
+def evidence(calls: Sequence[BlockingCallsOfOp], places: Places, what: str) -> tuple[Evidence, ...]:
     """The longest of each of the calls that cost most; `what` has a place for the call and its operator."""
     windows = [
         places.between(

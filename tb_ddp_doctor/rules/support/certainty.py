@@ -57,10 +57,10 @@ def core_wait(frame: Frame, affected: Sequence[int] = ()) -> CoreWait:
     most = float(waited[slow])
     # Where nobody knows for how long threads ran, all ran equally long.
     of_run = waited / ran * ran[slow] if ran.all() else waited
-    usual = float(np.quantile(of_run[peers], _LUCKY, method="lower")) if len(peers) else 0.0
+    lowest = float(np.quantile(of_run[peers], _LUCKY, method="lower")) if len(peers) else 0.0
     turn = _SLICE_NS * (max(most / float(ran[slow]), 1.0) if ran.all() else 1.0)
-    chance = math.sqrt((most + usual) * turn / max(len(frame.steps), 1)) if len(peers) else 0.0
-    return CoreWait(most, max(most - usual, 0.0), chance)
+    chance = math.sqrt((most + lowest) * turn / max(len(frame.steps), 1)) if len(peers) else 0.0
+    return CoreWait(most, max(most - lowest, 0.0), chance)
 
 
 def confidence(

@@ -163,7 +163,7 @@ def within(phase: Phase) -> str:
 def phase_of_most(more_ns: NDArray[np.float64], phases: Phases) -> Phase | None:
     """The phase that has most of an excess, given the excess by phase; None if none has or none is known."""
     worst = Phase(int(more_ns.argmax()))
-    return worst if phases.told and more_ns[worst] > _MOST * max(float(more_ns.sum()), 0.0) else None
+    return worst if phases.known and more_ns[worst] > _MOST * max(float(more_ns.sum()), 0.0) else None
 
 
 def behind(who: str, more_ns: NDArray[np.float64], phases: Phases) -> str:

@@ -35,7 +35,7 @@ class NcclRange(NamedTuple):
     payload: Payload | None
 
 
-class Told(NamedTuple):
+class NcclCall(NamedTuple):
     """What is known of a kernel's collective; -1 where it is not."""
 
     kind: str
@@ -53,9 +53,9 @@ class _Launcher(NamedTuple):
     calls: tuple[NcclRange, ...]
 
 
-def told_of_kernels(
+def calls_of_kernels(
     events: Mapping[str, NDArray[Any]], communicates: NDArray[np.bool_], calls: Sequence[NcclRange]
-) -> dict[int, Told]:
+) -> dict[int, NcclCall]:
     """What is known of each communication kernel, by its row; `communicates` tells names, shape (strings,)."""
     if not any(call.payload for call in calls):
         return {}
@@ -74,9 +74,9 @@ def told_of_kernels(
         thread, instant = launches.get(int(events["correlation"][row]), (-1, -1))
         at = bisect_right(starts.get(thread, []), instant) - 1
         if at >= 0 and instant < launchers[thread][at].end_ns:
-            told = _told(launchers[thread][at].calls, ranks)
-            if told is not None:
-                found[row] = told
+            named = _nccl_call(launchers[thread][at].calls, ranks)
+            if named is not None:
+                found[row] = named
     return found
 
 
@@ -101,7 +101,7 @@ def _launchers(calls: Sequence[NcclRange]) -> dict[int, list[_Launcher]]:
     return found
 
 
-def _told(calls: Sequence[NcclRange], ranks: Mapping[int, int]) -> Told | None:
+def _nccl_call(calls: Sequence[NcclRange], ranks: Mapping[int, int]) -> NcclCall | None:
     kinds = {names.collective(call.name) for call in calls}
     communicators = {call.payload.communicator for call in calls if call.payload}
     if len(kinds) != 1 or len(communicators) != 1 or kinds & {"send", "recv"}:
@@ -111,7 +111,7 @@ def _told(calls: Sequence[NcclRange], ranks: Mapping[int, int]) -> Told | None:
     size = sum(sizes) if all(each >= 0 for each in sizes) else -1
     members = ranks.get(communicator, -1)
     many = max(members, 1)
-    return Told(
+    return NcclCall(
         kind,
         communicator,
         members,

@@ -33,11 +33,11 @@ def add_ranges(rows: EventRows) -> list[NcclRange]:
     if not rows.has(table, "start", "end", "globalTid", "eventType", "text", "textId"):
         return []
     payloads = Payloads(rows.database) if has_payloads(rows.database) else None
-    told = ("jsonText", "binaryData") if payloads else ()
+    payload_columns = ("jsonText", "binaryData") if payloads else ()
     kinds = _Kinds(rows.strings)
     where = f"{rows.of_threads} AND eventType IN {_RANGES} AND end IS NOT NULL"
     # As bytes: of most texts only the name becomes a string, once.
-    for block in rows.blocks(table, ("globalTid", "CAST(text AS BLOB)", "textId", *told), where):
+    for block in rows.blocks(table, ("globalTid", "CAST(text AS BLOB)", "textId", *payload_columns), where):
         columns = list(zip(*block, strict=True))
         start, length, thread = map(ints, columns[:3])
         threads = rows.of_host(thread)

@@ -48,7 +48,7 @@ from tb_ddp_doctor.trace.model import (
 )
 from tb_ddp_doctor.trace.nsys.device import add_copies, add_kernels
 from tb_ddp_doctor.trace.nsys.host import add_overhead, add_runtime
-from tb_ddp_doctor.trace.nsys.nccl import NcclRange, told_of_kernels
+from tb_ddp_doctor.trace.nsys.nccl import NcclRange, calls_of_kernels
 from tb_ddp_doctor.trace.nsys.nvtx import add_ranges, is_message
 from tb_ddp_doctor.trace.nsys.rows import EventRows
 from tb_ddp_doctor.trace.nsys.steps import Ranges, chosen_steps
@@ -147,8 +147,8 @@ class _Reader:
         """What NCCL's payloads say of its kernels and of sends and receives."""
         rows = []
         communicates = np.array([names.is_communication_kernel(text) for text in self._strings], np.bool_)
-        told = told_of_kernels(events, communicates, calls) if len(communicates) else {}
-        for row, of in told.items():
+        of_kernel = calls_of_kernels(events, communicates, calls) if len(communicates) else {}
+        for row, of in of_kernel.items():
             word = self._strings
             group = word[f"{of.communicator:#x}"] if of.communicator >= 0 else MISSING
             dtype = word[names.UNKNOWN_DTYPE] if of.bytes_in >= 0 else MISSING

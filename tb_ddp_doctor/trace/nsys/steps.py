@@ -58,8 +58,8 @@ def chosen_steps(ranges: Ranges, strings: tuple[str, ...], launching: Indices, w
         return None
     texts = {number: strings[number] for number in np.unique(ranges.name).tolist()}
     if wanted:
-        alike = [number for number, text in texts.items() if text == wanted or _NUMBER.sub("#", text) == wanted]
-        found = [_Kind(rows, wanted, 1.0) for rows in _by_thread(ranges, np.array(alike, np.int64))]
+        matching = [number for number, text in texts.items() if text == wanted or _NUMBER.sub("#", text) == wanted]
+        found = [_Kind(rows, wanted, 1.0) for rows in _by_thread(ranges, np.array(matching, np.int64))]
         return _numbered(max(found, key=lambda kind: len(kind.rows)), ranges, strings) if found else None
     marked = np.array([number for number, text in texts.items() if names.is_step(text)], np.int64)
     for rows in _by_thread(ranges, marked):
@@ -100,9 +100,9 @@ def _repeating(ranges: Ranges, texts: dict[int, str], launching: Indices) -> lis
 
 def _is_regular(start: Ints) -> bool:
     apart = np.diff(start)
-    usual = float(np.median(apart))
-    even = (apart >= usual / _EVEN) & (apart <= usual * _EVEN)
-    return usual > 0 and float(even.mean()) >= _MOST_EVEN
+    median = float(np.median(apart))
+    even = (apart >= median / _EVEN) & (apart <= median * _EVEN)
+    return median > 0 and float(even.mean()) >= _MOST_EVEN
 
 
 def _by_thread(ranges: Ranges, names_: Ints) -> list[Ints]:

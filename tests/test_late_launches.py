@@ -9,7 +9,7 @@ from random_traces import TRACES
 from traces import MS, digests, ranks
 
 from tb_ddp_doctor.digest.build import digest
-from tb_ddp_doctor.digest.model import RankDigest, RankOwner, Starved
+from tb_ddp_doctor.digest.model import LaunchDelay, RankDigest, RankOwner
 from tb_ddp_doctor.trace.model import RankTrace
 
 SYNCED = """
@@ -23,9 +23,9 @@ def drawn(text: str, steps: int = 3) -> RankDigest:
     return digests(ranks(text, steps=steps))[0]
 
 
-def starved_ms(text: str, cause: Starved) -> list[float]:
+def starved_ms(text: str, cause: LaunchDelay) -> list[float]:
     """By step."""
-    return [round(ns / MS, 1) for ns in drawn(text).work.starved_ns[:, cause].tolist()]
+    return [round(ns / MS, 1) for ns in drawn(text).work.late_launch_ns[:, cause].tolist()]
 
 
 def test_a_gap_before_a_late_launch_is_starved() -> None:
@@ -34,7 +34,7 @@ def test_a_gap_before_a_late_launch_is_starved() -> None:
               host [a....][b....]
               gpu  [a]    [b]
     """
-    assert starved_ms(text, Starved.LAUNCHES)[1:] == [8, 8]
+    assert starved_ms(text, LaunchDelay.LAUNCHES)[1:] == [8, 8]
 
 
 def test_a_gap_before_an_early_launch_is_the_devices_own() -> None:
@@ -43,12 +43,12 @@ def test_a_gap_before_an_early_launch_is_the_devices_own() -> None:
               host [a][b]
               gpu  [a]      [b..]
     """
-    assert starved_ms(text, Starved.LAUNCHES)[1:] == [0, 0]
+    assert starved_ms(text, LaunchDelay.LAUNCHES)[1:] == [0, 0]
 
 
 def test_what_follows_a_call_that_holds_the_host_is_its_fault() -> None:
-    assert starved_ms(SYNCED, Starved.SYNC)[1:] == [1, 1]
-    assert starved_ms(SYNCED, Starved.LAUNCHES)[1:] == [0, 0]
+    assert starved_ms(SYNCED, LaunchDelay.SYNC)[1:] == [1, 1]
+    assert starved_ms(SYNCED, LaunchDelay.LAUNCHES)[1:] == [0, 0]
 
 
 def test_a_call_costs_no_more_than_it_held_the_host() -> None:
@@ -58,8 +58,8 @@ def test_a_call_costs_no_more_than_it_held_the_host() -> None:
               gpu  [a]             [b]       [c]
     """
     # 26 ms of gaps in a step, of which the call's 6 ms would not be missed.
-    assert starved_ms(text, Starved.SYNC) == [6, 6, 6]
-    assert starved_ms(text, Starved.LAUNCHES)[1:] == [20, 20]
+    assert starved_ms(text, LaunchDelay.SYNC) == [6, 6, 6]
+    assert starved_ms(text, LaunchDelay.LAUNCHES)[1:] == [20, 20]
 
 
 def test_each_kind_is_charged_with_what_those_before_it_leave() -> None:
@@ -68,7 +68,9 @@ def test_each_kind_is_charged_with_what_those_before_it_leave() -> None:
               host [a][alloc..][sync..][b...][c]
               gpu  [a]                 [b]   [c]
     """
-    alloc, sync, rest = (starved_ms(text, kind)[1] for kind in (Starved.ALLOC, Starved.SYNC, Starved.LAUNCHES))
+    alloc, sync, rest = (
+        starved_ms(text, kind)[1] for kind in (LaunchDelay.ALLOC, LaunchDelay.SYNC, LaunchDelay.LAUNCHES)
+    )
     assert (alloc, sync) == (9, 8)
     assert alloc + sync + rest == 17 + 3
 
@@ -79,7 +81,7 @@ def test_a_call_with_work_queued_behind_it_costs_nothing() -> None:
               host [a][b][sync][c]
               gpu  [a][b..........][c........]
     """
-    assert starved_ms(text, Starved.SYNC)[1:] == [0, 0]
+    assert starved_ms(text, LaunchDelay.SYNC)[1:] == [0, 0]
 
 
 def test_loading_and_stalls_are_charged_to_no_kind() -> None:
@@ -94,7 +96,7 @@ def test_loading_and_stalls_are_charged_to_no_kind() -> None:
               gpu  [a]         [b]
     """
     for text in (loading, stall):
-        assert not drawn(text).work.starved_ns[1:].sum()
+        assert not drawn(text).work.late_launch_ns[1:].sum()
 
 
 def test_a_blocking_copy_to_the_device_is_no_synchronisation() -> None:
@@ -104,7 +106,7 @@ def test_a_blocking_copy_to_the_device_is_no_synchronisation() -> None:
               gpu  [a][pageable][b]
     """
     table = drawn(text).blocking
-    assert table.kind.tolist() == [Starved.COPY]
+    assert table.kind.tolist() == [LaunchDelay.COPY]
     assert table.count.tolist() == [3]
 
 
@@ -115,7 +117,7 @@ def test_calls_are_told_by_name_and_operator() -> None:
     assert found.strings[found.blocking.op[row]] == "aten::_local_scalar_dense"
     assert found.blocking.count[row] == 3
     assert found.blocking.blocked_ns[row] == pytest.approx(3 * 10 * MS, rel=0.01)
-    assert found.blocking.lost_ns[row] == pytest.approx(found.work.starved_ns[:, Starved.SYNC].sum(), rel=0.01)
+    assert found.blocking.lost_ns[row] == pytest.approx(found.work.late_launch_ns[:, LaunchDelay.SYNC].sum(), rel=0.01)
 
 
 def test_the_synchronisation_that_ends_the_profile_is_no_call_of_the_steps() -> None:
@@ -133,7 +135,7 @@ def test_the_profilers_stalls_are_told_apart() -> None:
               host [a][flush..][b]
               gpu  [a]         [b]
     """
-    assert starved_ms(text, Starved.OVERHEAD)[1] == 9
+    assert starved_ms(text, LaunchDelay.OVERHEAD)[1] == 9
 
 
 def test_recording_is_estimated_by_the_events_recorded() -> None:
@@ -145,15 +147,15 @@ def test_recording_is_estimated_by_the_events_recorded() -> None:
         """
     )
     # An operator and a launch each: six events and the step's own.
-    assert found.work.starved_ns[1, Starved.RECORDING] == pytest.approx(7 * 400, abs=1000)
+    assert found.work.late_launch_ns[1, LaunchDelay.RECORDING] == pytest.approx(7 * 400, abs=1000)
 
 
 @settings(max_examples=100, deadline=None)
 @given(TRACES)
-def test_starvation_is_idle_time(trace: RankTrace) -> None:
+def test_late_launches_is_idle_time(trace: RankTrace) -> None:
     found = digest(trace)
     idle = found.work.owner_ns[:, RankOwner.INPUT :].sum(axis=1)
-    assert (found.work.starved_ns >= 0).all()
-    assert (found.work.starved_ns.sum(axis=1) <= idle).all()
-    assert (found.blocking.lost_ns <= found.work.starved_ns.sum()).all()
+    assert (found.work.late_launch_ns >= 0).all()
+    assert (found.work.late_launch_ns.sum(axis=1) <= idle).all()
+    assert (found.blocking.lost_ns <= found.work.late_launch_ns.sum()).all()
     assert (np.asarray(found.blocking.worst_end_ns) >= found.blocking.worst_start_ns).all()

@@ -4,13 +4,13 @@ A gap on the device is *starved* until the event that ends it is launched and ha
 come earlier, the gap would be shorter. The rest of it, and all of a gap whose event was launched well before, is the
 device's own (dependencies between streams, the start of a kernel), and no host could close it.
 
-A call that holds the host takes away the lead that the host would have had: the starvation that follows it, in its
-own step or in a later one, is its cost, not only the idle time within the call. So the replay takes the calls of a
-kind out and lets the host come earlier by their length, its lead. The n-th gap g[n] shrinks by as much of the lead
-L[n] as earlier gaps have not used: in all, D[n] = min(D[n-1] + g[n], L[n]), which is
-G[n] + min(0, min(L[k] - G[k], k <= n)) with G the sum of the gaps. Kinds are taken out one after the other, in the
-order of `Starved`; each is charged with what it closes beyond those before it, so that no nanosecond is charged twice.
-What no kind closes is the launches' own.
+A call that blocks the host takes away the lead that the host would have had. Its cost is all the GPU idle that follows
+from that, in its own step or in a later one, and not only the idle time within the call. So the calls of a kind are
+removed, and the host comes earlier by their length, its lead. The n-th gap g[n] shrinks by as much of the lead L[n] as
+earlier gaps have not used: in all, D[n] = min(D[n-1] + g[n], L[n]), which is G[n] + min(0, min(L[k] - G[k], k <= n))
+with G the sum of the gaps. Kinds are removed one after the other, in the order of `LaunchDelay`. Each is charged with
+what it closes in addition to those before it, so that no nanosecond is charged twice. What no kind closes is the
+launches' own.
 
 Idle time in the DataLoader, or with the host outside any op or stalled inside one for long, uses up lead but is charged
 to no kind here: other rules own it. So does what an optimizer works on the CPU.
@@ -32,7 +32,7 @@ from tb_ddp_doctor.digest.frames import own_function
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, different
 from tb_ddp_doctor.digest.launch_queue import StalledCalls
-from tb_ddp_doctor.digest.model import Blocking, Starved, Steps
+from tb_ddp_doctor.digest.model import Blocking, LaunchDelay, Steps
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
@@ -45,7 +45,7 @@ _RECORDING_NS = (400, 4_000)
 _QUICK_LAUNCH_NS = 6_000
 _RECORDING_BY_LAUNCH = 1.8
 
-BLOCKING = (Starved.ALLOC, Starved.COPY, Starved.SYNC)
+BLOCKING = (LaunchDelay.ALLOC, LaunchDelay.COPY, LaunchDelay.SYNC)
 
 
 class _Gaps(msgspec.Struct, frozen=True, dict=True):
@@ -68,7 +68,7 @@ class BlockingCalls(msgspec.Struct, frozen=True):
 
     #: Index of `HostCalls`.
     call: Ints
-    #: A `Starved`: ALLOC, COPY or SYNC.
+    #: A `LaunchDelay`: ALLOC, COPY or SYNC.
     kind: Ints
     #: The time that it takes the host: of the whole operator where that only reads a value.
     start_ns: Ints
@@ -81,13 +81,13 @@ class BlockingCalls(msgspec.Struct, frozen=True):
         columns = (self.call, self.kind, self.start_ns, self.end_ns, self.op)
         return BlockingCalls(*(column[which] for column in columns))
 
-    def over(self, kind: Starved) -> Intervals:
+    def over(self, kind: LaunchDelay) -> Intervals:
         """The time that those of a kind take."""
         mine = self.kind == kind
         return Intervals.union(self.start_ns[mine], self.end_ns[mine])
 
 
-def starvation(
+def late_launches(
     host: HostCalls,
     device: DeviceEvents,
     steps: Steps,
@@ -102,7 +102,7 @@ def starvation(
     `apart` is when the host is stalled inside an op, or updates parameters. What comes after the last launch delays
     nothing in the record.
     """
-    charged = np.zeros((len(steps), len(Starved)), np.int64)
+    charged = np.zeros((len(steps), len(LaunchDelay)), np.int64)
     if not len(steps) or not len(device):
         return charged, no_blocking()
     gaps = _gaps(device, layers, apart, steps)
@@ -123,14 +123,14 @@ def _gaps(device: DeviceEvents, layers: owners.Layers, apart: Intervals, steps: 
     by = device.by_start[np.minimum(ends_it, len(starts) - 1)]
     known = (ends_it < len(starts)) & device.is_launched[by]
     arrives = np.where(known, returned[by] + LATENCY_NS, idle.start)
-    starved = Intervals.union(idle.start, np.minimum(idle.end, arrives))
-    stalled = starved - layers.host_busy
+    late = Intervals.union(idle.start, np.minimum(idle.end, arrives))
+    stalled = late - layers.host_busy
     long = stalled.end - stalled.start >= owners.LONG_STALL_NS
     others = layers.input | Intervals(stalled.start[long], stalled.end[long]) | apart
-    points = different(starved.start, starved.end, steps.start_ns, steps.end_ns)
+    points = different(late.start, late.end, steps.start_ns, steps.end_ns)
     start, end = points[:-1], points[1:]
     step = searchsorted(steps.start_ns, start, side="right") - 1
-    keep = starved.covers(start) & (step >= 0)
+    keep = late.covers(start) & (step >= 0)
     keep &= start < steps.end_ns[np.maximum(step, 0)]
     start, end, step = start[keep], end[keep], step[keep]
     return _Gaps(start, end, step, end - start - others.measure(start, end))
@@ -144,24 +144,24 @@ def blocking_calls(host: HostCalls, device: DeviceEvents, steps: Steps) -> Block
     """
     runtime = host.is_runtime & host.trains
     kind = np.full(len(host), -1, np.int8)
-    kind[runtime & host.named(names.is_sync)] = Starved.SYNC
-    kind[runtime & host.named(names.is_alloc)] = Starved.ALLOC
+    kind[runtime & host.named(names.is_sync)] = LaunchDelay.SYNC
+    kind[runtime & host.named(names.is_alloc)] = LaunchDelay.ALLOC
     pageable = device.is_pageable & device.is_launched
-    kind[device.launch[pageable]] = Starved.SYNC
-    kind[device.launch[pageable & device.to_device]] = Starved.COPY
-    held = np.flatnonzero(kind >= 0)
+    kind[device.launch[pageable]] = LaunchDelay.SYNC
+    kind[device.launch[pageable & device.to_device]] = LaunchDelay.COPY
+    blocking = np.flatnonzero(kind >= 0)
     first, last = (steps.host_start_ns[0], steps.host_end_ns[-1]) if len(steps) else (0, 0)
-    held = held[(host.start_ns[held] >= first) & (host.start_ns[held] < last)]
+    blocking = blocking[(host.start_ns[blocking] >= first) & (host.start_ns[blocking] < last)]
     # Of several that start at once, the first of the file comes first.
-    held = held[np.lexsort((host.row[held], host.start_ns[held]))]
-    op = host.around(held, host.is_operator & host.trains)
+    blocking = blocking[np.lexsort((host.row[blocking], host.start_ns[blocking]))]
+    op = host.around(blocking, host.is_operator & host.trains)
     copies = np.zeros(len(host), np.bool_)
-    copies[op[(kind[held] == Starved.COPY) & (op >= 0)]] = True
-    of_copies = (op >= 0) & copies[op] & (kind[held] == Starved.SYNC)
-    kinds = np.where(of_copies, Starved.COPY, kind[held])
+    copies[op[(kind[blocking] == LaunchDelay.COPY) & (op >= 0)]] = True
+    of_copies = (op >= 0) & copies[op] & (kind[blocking] == LaunchDelay.SYNC)
+    kinds = np.where(of_copies, LaunchDelay.COPY, kind[blocking])
     reads = (op >= 0) & host.names.among(host.name[op], names.reads_value) if len(host) else op >= 0
-    around = np.where(reads, op, held)
-    return BlockingCalls(held, kinds.astype(np.int64), host.start_ns[around], host.end_ns[around], op)
+    around = np.where(reads, op, blocking)
+    return BlockingCalls(blocking, kinds.astype(np.int64), host.start_ns[around], host.end_ns[around], op)
 
 
 def no_blocking() -> Blocking:
@@ -173,7 +173,7 @@ def no_blocking() -> Blocking:
 def _leads(
     host: HostCalls, steps: Steps, gaps: _Gaps, calls: BlockingCalls, stalls: Intervals, event_ns: int
 ) -> list[Ints]:
-    """The host's lead at the end of each gap without a kind and those before it, in the order of `Starved`.
+    """The host's lead at the end of each gap without a kind and those before it, in the order of `LaunchDelay`.
 
     All but LAUNCHES, which take what is left; each of shape (gaps,).
     """
@@ -213,7 +213,7 @@ def _closed(until_ns: Ints, lead: Ints) -> Ints:
 def recording_ns(device: DeviceEvents) -> int:
     """What recording one host event takes, ns, by how long launches take: an estimate."""
     least, most = _RECORDING_NS
-    return round(min(max(least + _RECORDING_BY_LAUNCH * (device.usual_launch_ns - _QUICK_LAUNCH_NS), least), most))
+    return round(min(max(least + _RECORDING_BY_LAUNCH * (device.median_launch_ns - _QUICK_LAUNCH_NS), least), most))
 
 
 def recording(host: HostCalls, device: DeviceEvents, steps: Steps) -> Ints:
