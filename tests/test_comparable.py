@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from traces import check, findings, in_row, job, outcome, ranks
+from traces import check, findings, in_row, job, outcome, ranks, repeat
 
 from tb_ddp_doctor.findings import Finding, RuleOutcome
 from tb_ddp_doctor.replay.lengths import expected_ns
@@ -90,3 +90,22 @@ def test_attention_takes_the_square_of_the_length() -> None:
     length = np.array([0.5, 0.7, 1.0, 1.3, 1.7, 2.0])
     taken = np.rint(1e7 * length**2 * [1, 1, 1, 1, 1, 3]).astype(np.int64)
     assert expected_ns(taken, length) == pytest.approx(1e7 * length**2, rel=0.1)
+
+
+@pytest.mark.parametrize(("messages", "roles"), [("[sTWINrTWIN]", 1), ("", 2)])
+def test_ranks_that_share_sequences_have_one_role_though_they_only_send_to_each_other(
+    messages: str, roles: int
+) -> None:
+    """Ranks 1 and 3 hold the second halves of sequences and compute twice as long: they are slow, no other role."""
+    drawn = ""
+    for rank in range(4):
+        compute, own = (block("bwd", 20), "[ar/odd...]") if rank & 1 else (block("bwd", 10), "[ar/even..]")
+        drawn += f"""
+            rank{rank} step |1
+                  host     [fwd]{messages.replace("TWIN", str(rank ^ 1)):12}{block("sync", 50)}
+                  autograd                         [bwd][{own[1:-1].rstrip(".")}]
+                  gpu      {" " * 5}[fwd.......]    {" " * 8}{compute}
+                  nccl     {" " * 5}{messages.replace("TWIN", str(rank ^ 1)):12}{" " * 11}{" " * len(compute)}{own}
+        """
+    sequence = schedule(job(repeat(drawn, 3))).frame.sequence
+    assert len(np.unique(sequence)) == roles

@@ -10,6 +10,8 @@ sum gradients among themselves, and work differs:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +20,9 @@ from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.collectives import UNEVEN
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.mesh.mesh import mesh
 from tb_ddp_doctor.replay.cells import lower_median
-from tb_ddp_doctor.trace.model import Floats, Ints
+from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 from tb_ddp_doctor.trace.program_names import Program
 
 #: Steps whose kernels' grids differ by no more than this are equally long, relative to the shorter one.
@@ -69,7 +72,7 @@ def _roles(job: Job) -> Ints:
     """The role of each rank, as numbers of shape (R,): ranks of one role do the same work.
 
     1. Ranks that meet in collectives, directly or through other ranks, form a circle. Collectives of all ranks do not
-       count.
+       count. Ranks that share a sequence (context parallelism) are of one circle, though they only send to each other.
     2. Circles with about the same compute have the same role.
     3. If more than half of the circles have the same role, all ranks have it: a circle that computes longer is slow.
     4. In reinforcement learning, ranks that do something else (`job_kind.role`) have another role in any case.
@@ -103,13 +106,20 @@ def _circles(job: Job) -> Ints:
     some = job.matched.present[together & (job.matched.parts > 1) & (job.matched.parts < ranks)]
     if not len(some):
         return np.zeros(ranks, np.int64)
-    for present in np.unique(some, axis=0):
+    for present in (*np.unique(some, axis=0), *_share_sequences(job)):
         joined = np.unique(circle[present])
         circle[np.isin(circle, joined)] = joined[0]
     alone = ~some.any(axis=0)
     if alone.any():
         circle[alone] = circle[alone][0]
     return numbered(circle)
+
+
+def _share_sequences(job: Job) -> Iterator[Flags]:
+    """The ranks of each group that shares a sequence and only sends and receives, shape (R,)."""
+    if any(len(digest.messages) for digest in job.digests):
+        shared = (one for one in mesh(job).dimensions if one.name in ("cp", "sp"))
+        yield from (np.isin(job.ranks, group) for dimension in shared for group in dimension.groups)
 
 
 def _clusters(values: NDArray[np.float64], apart: float) -> Ints:
