@@ -540,7 +540,7 @@ export interface MemorySnapshot {
   failure: MemoryFailure | null;
 }
 
-/** One way in which parallelism divides the ranks, and what its collectives do in a step; GB = 1e9 bytes. Times are of one of its groups, mean over groups and steps. */
+/** One way in which parallelism divides the ranks, and what its collectives and its sends and receives do in a step. Times are of one of its groups, mean over groups and steps. */
 export interface MeshDimension {
   /** "dp", "dp_replicate", "dp_shard", "tp", "pp", "ep", "cp", "sp", or several joined by "+". */
   name: string;
@@ -556,10 +556,15 @@ export interface MeshDimension {
   /** Collectives of a group, and 1e6 bytes of them; null where the traces do not tell the sizes. The calls and all below are null where no group has the traces of two ranks with matched collectives. */
   calls: number | null;
   megabytes: number | null;
-  /** Straggler wait, mean over ranks; communication without wait; the part of it with no compute beside it, and that part's share of the step. */
+  /** Bus bandwidth as in nccl-tests, GB = 1e9 bytes per second; null where sizes are not known. */
+  bus_gb_s: number | null;
+  /** Straggler wait, mean over ranks; communication without wait; the part of it with no compute beside it. */
   wait_ms: number | null;
   transfer_ms: number | null;
   exposed_ms: number | null;
+  /** The same three as shares of the step. */
+  wait_share: number | null;
+  transfer_share: number | null;
   share: number | null;
 }
 

@@ -362,7 +362,7 @@ class TrafficRow(msgspec.Struct, frozen=True):
 
 
 class MeshDimension(msgspec.Struct, frozen=True):
-    """One way in which parallelism divides the ranks, and what its collectives do in a step; GB = 1e9 bytes.
+    """One way in which parallelism divides the ranks, and what its collectives and its sends and receives do in a step.
 
     Times are of one of its groups, mean over groups and steps.
     """
@@ -382,11 +382,15 @@ class MeshDimension(msgspec.Struct, frozen=True):
     #: below are None where no group has the traces of two ranks with matched collectives.
     calls: float | None
     megabytes: float | None
-    #: Straggler wait, mean over ranks; communication without wait; the part of it with no compute beside it, and that
-    #: part's share of the step.
+    #: Bus bandwidth as in nccl-tests, GB = 1e9 bytes per second; None where sizes are not known.
+    bus_gb_s: float | None
+    #: Straggler wait, mean over ranks; communication without wait; the part of it with no compute beside it.
     wait_ms: float | None
     transfer_ms: float | None
     exposed_ms: float | None
+    #: The same three as shares of the step.
+    wait_share: float | None
+    transfer_share: float | None
     share: float | None
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from tb_ddp_doctor.findings import JobKind, Network, RateGain, Rates
+from tb_ddp_doctor.findings import JobKind, MeshTable, Network, RateGain, Rates
 
 #: How times are rounded: from so many ms on, the unit in ms, its name, and digits. The frontend has these tables too,
 #: in `rounding.js`.
@@ -174,6 +174,19 @@ def network(seen: Network | None) -> str:
         return f"By its log, NCCL uses sockets{over}{channels}, since NCCL_IB_DISABLE is set. "
     lost = f": it could not use {listing(seen.unavailable)}" if seen.unavailable else ""
     return f"By its log, NCCL fell back to sockets{over}{channels}{lost}. "
+
+
+def dimensions(mesh: MeshTable) -> Iterator[str]:
+    """What each dimension takes of the step, and why it is taken for that dimension where nothing names it."""
+    for one in mesh.dimensions:
+        if one.transfer_share is not None and one.share is not None and one.wait_share is not None:
+            hidden = max(one.transfer_share - one.share, 0.0)
+            yield (
+                f"{one.name} takes {percent(one.transfer_share)} of the step: {percent(one.share)} exposed, "
+                f"{percent(hidden)} beside compute; and {percent(one.wait_share)} straggler wait."
+            )
+        if one.inferred:
+            yield f"{one.name} is inferred: {one.inferred}."
 
 
 def uses_sockets(seen: Network | None) -> bool:

@@ -8,9 +8,11 @@ import pytest
 from msgspec.structs import replace
 from traces import digests
 
-from tb_ddp_doctor import engine
+from tb_ddp_doctor import engine, wording
+from tb_ddp_doctor.account.dimensions import _owners
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.frame import frame as frame_of
+from tb_ddp_doctor.facts.traffic import communication
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.mesh.dimensions import by_description, by_pattern
@@ -160,7 +162,34 @@ def test_the_json_has_what_each_dimension_communicates() -> None:
     calls = {one.name: one.calls for one in found.dimensions}
     # One AllReduce of gradients, and one of activations in each direction.
     assert calls["dp"] == 1 and calls["tp"] == 2
+    # A stage sends activations and receives gradients, or the other way around.
+    assert calls["pp"] == 2
     assert all(0 <= (one.exposed_ms or 0) <= (one.transfer_ms or 0) for one in found.dimensions)
+    tp = next(one for one in found.dimensions if one.name == "tp")
+    step_ms = job.step_ns / 1e6
+    assert tp.transfer_ms and tp.transfer_share == pytest.approx(tp.transfer_ms / step_ms)
+    # Bytes over time, and a ring of two sends as many as there are.
+    assert tp.megabytes and tp.bus_gb_s == pytest.approx(tp.megabytes / tp.transfer_ms)
+    said = list(wording.dimensions(found))
+    assert f"tp takes {wording.percent(tp.transfer_share)} of the step" in " ".join(said)
+    assert "pp is inferred: neighbours send to each other, both ways." in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "described", "owner"),
+    [
+        ("all_to_all", "", {"ep"}),
+        ("all_reduce", "", {"dp"}),
+        ("all_reduce", "EXPERT_MODEL_PARALLEL_GROUP", {"ep"}),
+    ],
+)
+def test_of_two_dimensions_with_the_same_ranks_each_has_its_own_collectives(
+    kind: str, described: str, owner: set[str]
+) -> None:
+    drawn = eight({"dp": described} if described else {})
+    table = [one for one in communication(drawn) if one.group == "dp0"]
+    homes = {name: {0: (0, 4), 4: (0, 4)} for name in ("dp", "ep")}
+    assert _owners(drawn, homes, replace(table[0], kind=kind)) == owner
 
 
 def test_a_dimension_of_which_one_rank_alone_is_traced_has_no_times() -> None:
@@ -171,6 +200,7 @@ def test_a_dimension_of_which_one_rank_alone_is_traced_has_no_times() -> None:
     assert calls["tp"] == 2 and calls["dp"] is None
     alone = next(one for one in found.dimensions if one.name == "dp")
     assert (alone.megabytes, alone.wait_ms, alone.transfer_ms, alone.exposed_ms, alone.share) == (None,) * 5
+    assert (alone.bus_gb_s, alone.wait_share, alone.transfer_share) == (None,) * 3
 
 
 def test_a_rank_is_named_with_its_coordinates() -> None:

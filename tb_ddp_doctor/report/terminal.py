@@ -122,6 +122,8 @@ def _print_tables(console: Console, diagnosis: Diagnosis, *, communication: bool
         if diagnosis.mesh and len(diagnosis.mesh.dimensions) > 1:
             console.print()
             console.print(_dimensions_table(diagnosis.mesh))
+            for line in wording.dimensions(diagnosis.mesh):
+                print_wrapped(console, printable(line), "dim")
         if sentence := wording.network(diagnosis.network):
             print_wrapped(console, printable(sentence), "dim")
     if path:
@@ -330,9 +332,8 @@ def _dimensions_table(mesh: MeshTable) -> Table:
     title = "Dimensions of parallelism in a step: MB, ms, of one group"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
     table.add_column("dimension")
-    for column in ("ranks", "stride", "calls", "MB", "wait", "transfer", "exposed", "of the step"):
+    for column in ("ranks", "stride", "calls", "MB", "busbw", "wait", "transfer", "exposed"):
         table.add_column(column, justify="right")
-    inferred = [f"{one.name}: {one.inferred}" for one in mesh.dimensions if one.inferred]
     for one in mesh.dimensions:
         table.add_row(
             f"{one.name}{' (inferred)' if one.inferred else ''}",
@@ -340,12 +341,11 @@ def _dimensions_table(mesh: MeshTable) -> Table:
             str(one.stride or "-"),
             _number(one.calls, 0),
             _number(one.megabytes, 2),
+            _number(one.bus_gb_s, 2),
             _number(one.wait_ms, 2),
             _number(one.transfer_ms, 2),
             _number(one.exposed_ms, 2),
-            "-" if one.share is None else wording.percent(one.share),
         )
-    table.caption = f"Inferred: {'; '.join(inferred)}." if inferred else None
     return table
 
 
