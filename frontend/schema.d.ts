@@ -201,6 +201,8 @@ export interface Diagnosis {
   kind: "RL" | "benchmark" | "diffusion" | "inference" | "inference server" | "recommender" | "training" | "unknown";
   /** Of a server whose marks tell what its iterations work on; empty otherwise. */
   iterations: IterationKind[];
+  /** The model's modules, or its layers where these are guessed; null where the traces show neither. */
+  layers: LayerTable | null;
   findings: Finding[];
   /** What is no fault and could be faster still, the largest saving first: findings of severity "opportunity". Their costs are what their fixes save in turn once all `findings` are fixed; they lie within the account's floor. */
   opportunities: Finding[];
@@ -375,6 +377,36 @@ export interface Lanes {
   start_ms: number;
   end_ms: number;
   ranks: Lane[];
+}
+
+/** Time of a step in one of the model's modules, with all modules within it; the median over ranks, ms. */
+export interface LayerRow {
+  /** As "layers.0.mlp", or "layer 3" where layers are guessed; "" for the whole step, which is the first row. */
+  path: string;
+  /** Modules around it. */
+  level: number;
+  step_ms: number;
+  /** In which kernels and copies of it run: in forward, in backward, forward computed again within backward, and else. */
+  forward_ms: number;
+  backward_ms: number;
+  recomputed_ms: number;
+  other_ms: number;
+  /** In which only communication runs that it launched; and in which nothing runs before its next kernel. */
+  communication_ms: number;
+  idle_ms: number;
+  /** On the rank that takes longest in it. */
+  longest_ms: number;
+  longest_rank: number;
+}
+
+/** Where in the model a step's time goes. */
+export interface LayerTable {
+  /** What names modules: "Doctor.watch" or "stacks", or "repeats" where layers are guessed from operators that repeat; several, with "and", where ranks differ. */
+  named_by: string;
+  /** Kernels of a guessed layer in a step; 0 if modules are named. */
+  layer_events: number;
+  /** Each module is followed by those within it. Those with less than a thousandth of the step are left out. */
+  rows: LayerRow[];
 }
 
 /** A step that is in the traces and not in the account. */

@@ -17,8 +17,9 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.account import memory_text
-from tb_ddp_doctor.account.assemble import Lacking, assemble, encodable
+from tb_ddp_doctor.account.assemble import Lacking, assemble
 from tb_ddp_doctor.account.looks import look, look_for_opportunities
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.cache import Cache
@@ -160,7 +161,7 @@ def diagnose(
         job = build(
             run.name,
             {rank: digest for rank, (_, digest) in by_rank.items()},
-            {rank: encodable(_node(file, digest, rank)) for rank, (file, digest) in by_rank.items()},
+            {rank: wording.encodable(_node(file, digest, rank)) for rank, (file, digest) in by_rank.items()},
             world_size,
             warnings,
         )
@@ -328,7 +329,7 @@ def _configured(run: Run, reading: Reading, settings: Settings) -> tuple[Config,
 
 def _with_config(diagnosis: Diagnosis, config: Config, currency: str) -> Diagnosis:
     """The diagnosis with the files of settings that it was made with, and the currency of its money."""
-    used = tuple(replace(one, file=encodable(one.file)) for one in config.used)
+    used = tuple(replace(one, file=wording.encodable(one.file)) for one in config.used)
     rates = diagnosis.rates and replace(diagnosis.rates, currency=currency or config.currency)
     return replace(diagnosis, config=used, rates=rates)
 
@@ -376,14 +377,15 @@ def _with_snapshots(run: Run, diagnosis: Diagnosis, reading: Reading) -> Diagnos
         there = filter(reading.may_read, memory_snapshots.find(folders, run.directory))
         found, warnings = memory_snapshots.read(there)
         snapshots = tuple(
-            replace(one, file=encodable(one.file), said=tuple(memory_text.snapshot_sentences(one))) for one in found
+            replace(one, file=wording.encodable(one.file), said=tuple(memory_text.snapshot_sentences(one)))
+            for one in found
         )
     except Exception as error:
         _log.debug("reading the snapshots of memory of %s failed", run.name, exc_info=True)
         snapshots = ()
         message = f"The snapshots of memory are left out: reading them failed ({type(error).__name__})."
         warnings = [FileWarning(str(run.directory), message)]
-    shown = (FileWarning(encodable(one.file), encodable(one.message), one.kind) for one in warnings)
+    shown = (FileWarning(wording.encodable(one.file), wording.encodable(one.message), one.kind) for one in warnings)
     return replace(diagnosis, memory_snapshots=snapshots, warnings=(*diagnosis.warnings, *shown))
 
 

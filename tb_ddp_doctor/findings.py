@@ -39,6 +39,7 @@ JobKind = Literal["training", "recommender", "RL", "inference server", "diffusio
 Table = Literal[
     "findings", "opportunities", "outcomes", "communication", "budget", "phases", "account", "floor", "measurements",
     "thresholds", "evidence", "critical_path", "memory", "gains", "warnings",
+    "layers",
 ]  # fmt: skip
 
 
@@ -773,6 +774,39 @@ class IterationKind(msgspec.Struct, frozen=True):
     decodes: float
 
 
+class LayerRow(msgspec.Struct, frozen=True):
+    """Time of a step in one of the model's modules, with all modules within it; the median over ranks, ms."""
+
+    #: As "layers.0.mlp", or "layer 3" where layers are guessed; "" for the whole step, which is the first row.
+    path: str
+    #: Modules around it.
+    level: int
+    step_ms: float
+    #: In which kernels and copies of it run: in forward, in backward, forward computed again within backward, and else.
+    forward_ms: float
+    backward_ms: float
+    recomputed_ms: float
+    other_ms: float
+    #: In which only communication runs that it launched; and in which nothing runs before its next kernel.
+    communication_ms: float
+    idle_ms: float
+    #: On the rank that takes longest in it.
+    longest_ms: float
+    longest_rank: int
+
+
+class LayerTable(msgspec.Struct, frozen=True):
+    """Where in the model a step's time goes."""
+
+    #: What names modules: "Doctor.watch" or "stacks", or "repeats" where layers are guessed from operators that repeat;
+    #: several, with "and", where ranks differ.
+    named_by: str
+    #: Kernels of a guessed layer in a step; 0 if modules are named.
+    layer_events: int
+    #: Each module is followed by those within it. Those with less than a thousandth of the step are left out.
+    rows: tuple[LayerRow, ...]
+
+
 class Diagnosis(msgspec.Struct, frozen=True):
     """All that the doctor says of one run."""
 
@@ -830,6 +864,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     kind: JobKind = "unknown"
     #: Of a server whose marks tell what its iterations work on; empty otherwise.
     iterations: tuple[IterationKind, ...] = ()
+    #: The model's modules, or its layers where these are guessed; None where the traces show neither.
+    layers: LayerTable | None = None
 
     @property
     def level(self) -> Level:
@@ -866,8 +902,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
             case "critical_path":
                 pieces = ((part.step, piece) for part in self.critical_path for piece in part.pieces)
                 return pd.DataFrame([{"step": step, **msgspec.to_builtins(piece)} for step, piece in pieces])
-            case "memory":
-                return pd.DataFrame([msgspec.to_builtins(row) for row in (self.memory.ranks if self.memory else ())])
+            case "memory" | "layers":
+                rows = (self.memory and self.memory.ranks) if table == "memory" else (self.layers and self.layers.rows)
+                return pd.DataFrame([msgspec.to_builtins(row) for row in rows or ()])
             case "gains":
                 return pd.DataFrame([msgspec.to_builtins(row) for row in (self.rates.gains if self.rates else ())])
             case "warnings":

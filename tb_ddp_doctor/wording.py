@@ -17,6 +17,8 @@ WIDE_MS = 3.0
 WHOLE_SHARE, LEAST_SHARE = 0.1, 0.001
 #: Rates below this have digits.
 FEW = 100
+#: Halves of surrogate pairs, which names of files have that are no UTF-8.
+_NO_TEXT = re.compile("[\ud800-\udfff]")
 _TEMPLATE = re.compile(r"[<(]")
 _KERNEL_LETTERS = 60
 #: And of what: a name of megabytes, which a file may have, is as short after its first letters.
@@ -25,6 +27,11 @@ _LOOKED_AT = 4096
 _LISTED = 6
 #: Runs of more numbers than this are a range.
 _SHORT_RUN = 2
+
+
+def encodable(text: str) -> str:
+    """Text from a trace without halves of surrogate pairs, which JSON cannot have."""
+    return _NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def ms(ns: float) -> str:

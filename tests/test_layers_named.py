@@ -7,11 +7,14 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from traces import MS, job, ranks
 
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.modules import ModulePart, ModuleTree, module_tree
 from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.support import stage_layers
 from tb_ddp_doctor.rules.support.base import run
 from tb_ddp_doctor.rules.support.layers import behind, where
 
@@ -116,3 +119,35 @@ def test_communication_that_is_exposed_is_said_to_be_launched_in_a_module() -> N
     _, found = run(CATALOGUE["communication-bound"], known)
     assert found
     assert "Of all communication with nothing beside it, 100 % is in head." in found.faults[0].why
+
+
+def stages(*layers: int, head: float = 0.0, each: float = 2.0, guessed: int = 0) -> ModuleTree:
+    """A rank for each stage, with so many layers of `each` ms; the last one has a head too."""
+    names, of = [], []
+    for first, count in zip(np.cumsum([0, *layers]).tolist(), layers, strict=False):
+        numbers = range(1, count + 1) if guessed else range(first, first + count)
+        mine = [f"layer {number}" if guessed else f"layers.{number}" for number in numbers]
+        names += [name for name in mine if name not in names]
+        of.append(dict.fromkeys(mine, each))
+    of[-1]["head"] = head
+    paths = ("head", *names) if guessed else ("head", "layers", *names)
+    return tree(*of, guessed=guessed, names=paths)
+
+
+@pytest.mark.parametrize("guessed", [0, 40])
+def test_the_split_that_balances_stages_is_said(guessed: int) -> None:
+    ranks = [np.array([rank]) for rank in range(3)]
+    sentence = stage_layers.said(stages(8, 8, 8, head=6, guessed=guessed), ranks)
+    assert sentence.startswith(" The stages have 8, 8, 8 layers")
+    assert "with 9, 9, 6 the longest would compute 18.0 ms a step instead of 22.0 ms." in sentence
+    assert ("guessed" in sentence) == bool(guessed)
+    assert stage_layers.said(stages(8, 8, 8, guessed=guessed), ranks) == ""
+    assert stage_layers.said(None, ranks) == ""
+
+
+@given(st.lists(st.integers(1, 12), min_size=2, max_size=6), st.floats(0, 30))
+def test_a_balanced_split_has_all_layers_and_no_longer_stage(layers: list[int], head: float) -> None:
+    split = stage_layers.layer_split(stages(*layers, head=head), [np.array([rank]) for rank in range(len(layers))])
+    assert split is not None and split.now == tuple(layers)
+    assert sum(split.then) == sum(layers) and min(split.then) >= 1
+    assert split.then_ns <= split.now_ns * (1 + 1e-9)

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from traces import write
 
+import tb_ddp_doctor
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import ModuleTime, RankDigest, RankOwner
@@ -253,6 +255,28 @@ def test_the_terminal_lists_modules_of_a_rank_to_a_depth(tmp_path: Path, capsys:
     assert "mlp" not in said
     assert main(["diagnose", job, "--layers", "--rank", "7"]) == 0
     assert "There is no rank 7 among ranks 0 and 1." in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_json_a_data_frame_and_markdown_have_the_modules(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = of_run(tmp_path, *map(with_mlp_until, (40, 42, 60)))
+    assert main(["diagnose", job, "--json"]) == 0
+    table = msgspec.json.decode(capsys.readouterr().out)["runs"][0]["layers"]
+    assert (table["named_by"], table["layer_events"]) == ("Doctor.watch", 0)
+    whole, *rows = table["rows"]
+    assert (whole["path"], whole["level"], whole["longest_rank"]) == ("", 0, 2)
+    (mlp,) = [row for row in rows if row["path"].endswith(".mlp")]
+    assert (mlp["level"], mlp["step_ms"], mlp["forward_ms"], mlp["backward_ms"]) == (3, 2.2, 2.2, 0)
+    assert (mlp["longest_ms"], mlp["longest_rank"]) == (4.0, 2)
+    parts = ("forward", "backward", "recomputed", "other", "communication", "idle")
+    assert whole["step_ms"] == pytest.approx(sum(whole[f"{part}_ms"] for part in parts), abs=0.5)
+    (diagnosis,) = tb_ddp_doctor.diagnose(job, cache=None)
+    frame = diagnosis.to_pandas("layers")
+    assert frame.set_index("path").loc[mlp["path"], "longest_ms"] == 4.0
+    assert main(["diagnose", job, "--markdown"]) == 0
+    said = capsys.readouterr().out
+    assert "named by Doctor.watch" in said and "| layers | 4.70 | 3.20 | 0.50 | 1.00 | 6.50 | 2 |" in said
 
 
 def test_traces_that_name_no_modules_say_what_to_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ import { followTheme } from "./theme.js";
 
 /** The style sheets in the order in which they count: of rules alike, later ones win. A report has them in one. */
 const SHEETS = [
-  "theme", "base", "runs", "report", "tabs", "plan", "whatif", "verdict", "costliest", "opportunities", "owners", "cards", "findings",
+  "theme", "base", "runs", "report", "tabs", "plan", "whatif", "verdict", "costliest", "opportunities", "layers", "owners", "cards", "findings",
   "budget", "steps", "states", "widths", "tables", "charts", "memory", "dialogs", "compare", "stuck",
   "phone", "timeline", "ranks", "history", "calibration", "paper",
 ];

@@ -48,7 +48,7 @@ const A = "A".charCodeAt(0);
 
 /** @typedef {import("../schema.js").Account} Account */
 /** @typedef {import("../schema.js").AccountLine} AccountLine */
-/** @typedef {import("../schema.js").Answer} Report */
+/** @typedef {import("../schema.js").RunAnswer} Report */
 /** @typedef {import("../schema.js").Diagnosis} Diagnosis */
 /** @typedef {import("../schema.js").Evidence} Evidence */
 /** @typedef {import("../schema.js").Finding} Finding */

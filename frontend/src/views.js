@@ -6,6 +6,7 @@ import { communication } from "./views/communication.js";
 import { compare } from "./views/compare.js";
 import { findings } from "./views/findings.js";
 import { history } from "./views/history.js";
+import { layers } from "./views/layers.js";
 import { memory } from "./views/memory.js";
 import { operators } from "./views/operators.js";
 import { plan } from "./views/plan.js";
@@ -58,7 +59,7 @@ export const TABS = [
   { title: "Verdict", question: "What is wrong, what does it cost, what should I do?", views: [verdict, findings, quality] },
   { title: "Ranks & steps", question: "Which rank and which step lose the time?", views: [budget, steps, ranks] },
   { title: "Timeline", question: "What happened, event by event, and what did it wait for?", views: [timeline] },
-  { title: "Compute", question: "Are the kernels as fast as the GPU allows?", views: [operators] },
+  { title: "Compute", question: "Are the kernels as fast as the GPU allows, and where in the model are they?", views: [operators, layers] },
   { title: "Communication", question: "Which collectives are exposed, and is a link slow?", views: [communication] },
   { title: "Memory", question: "What fills the memory, and would a larger batch fit?", views: [memory] },
   { title: "Plan", question: "What would more GPUs, other buckets or a faster network bring?", views: [plan] },

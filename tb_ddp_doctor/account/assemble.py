@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.account import memory_text
 from tb_ddp_doctor.account.dimensions import summary
 from tb_ddp_doctor.account.floor import floor_lines
+from tb_ddp_doctor.account.layers import layer_table
 from tb_ddp_doctor.account.rates import rates
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.account.verdict import verdict
@@ -54,8 +55,6 @@ _log = logging.getLogger(__name__)
 Lacking = Mapping[str, Sequence[str]]
 #: If ranks begin a step further apart than this share of it, a warning says so.
 _SAID_APART = 0.1
-#: Halves of surrogate pairs, which names of files have that are no UTF-8.
-_NO_TEXT = re.compile("[\ud800-\udfff]")
 
 
 def assemble(
@@ -90,11 +89,11 @@ def assemble(
     )
     phases = job.work(lambda work: work.phases)
     return Diagnosis(
-        name=encodable(job.name),
+        name=wording.encodable(job.name),
         world_size=job.world_size,
         ranks=tuple(job.ranks.tolist()),
         missing_ranks=job.missing_ranks,
-        incomplete=tuple(encodable(file) for files in lacking.values() for file in files),
+        incomplete=tuple(wording.encodable(file) for files in lacking.values() for file in files),
         steps=tuple(job.steps.tolist()),
         step_ms=job.step_ns / 1e6,
         verdict=said.name,
@@ -118,7 +117,7 @@ def assemble(
         findings=tuple(doubted(finding, disagreeing) for finding in savings.findings),
         outcomes=tuple(every),
         warnings=tuple(
-            FileWarning(encodable(warning.file), encodable(warning.message), warning.kind)
+            FileWarning(wording.encodable(warning.file), wording.encodable(warning.message), warning.kind)
             for warning in (*job.warnings, *_unseen(job), *(FileWarning(job.name, one) for one in sentences))
         ),
         critical_path=path,
@@ -128,6 +127,7 @@ def assemble(
         headline_parts=said.parts,
         headline_rest=said.rest,
         opportunities=savings.opportunities,
+        layers=layer_table(facts),
         rates=rates(job, (*savings.findings, *savings.opportunities), _utilization(facts)),
     )
 
@@ -148,11 +148,6 @@ def _by_rank_and_name(job: Job, times_ns: Ints, names: Sequence[str]) -> dict[st
         str(rank): dict(zip(names, row, strict=True))
         for rank, row in zip(job.ranks.tolist(), mean_ms.tolist(), strict=True)
     }
-
-
-def encodable(text: str) -> str:
-    """Text from a trace without halves of surrogate pairs, which JSON cannot have."""
-    return _NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _communication(facts: Facts) -> tuple[TrafficRow, ...]:
@@ -245,7 +240,7 @@ def _path_step(part: PathOfStep, job: Job) -> PathStep:
                 rank=int(job.ranks[piece.rank]),
                 owner=piece.owner,
                 phase=piece.phase,
-                what=encodable(piece.what),
+                what=wording.encodable(piece.what),
                 start_ms=(piece.start_ns - part.start_ns) / 1e6,
                 ms=(piece.end_ns - piece.start_ns) / 1e6,
             )
@@ -259,11 +254,11 @@ def _traffic(traffic: measured.Traffic, ranks: Ints) -> TrafficRow:
     line = traffic.line
     return TrafficRow(
         kind=traffic.kind,
-        group=encodable(traffic.group),
+        group=wording.encodable(traffic.group),
         parallelism=traffic.parallelism,
         ranks=tuple(ranks[traffic.ranks].tolist()),
         size=traffic.size,
-        dtypes=tuple(map(encodable, traffic.dtypes)),
+        dtypes=tuple(map(wording.encodable, traffic.dtypes)),
         calls=traffic.calls,
         megabytes=traffic.bytes_per_step / 1e6 if traffic.has_bytes else None,
         wait_ms=traffic.wait_per_step_ns / 1e6,

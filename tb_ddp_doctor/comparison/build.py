@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from tb_ddp_doctor.account.assemble import encodable
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.comparison import explain, named
 from tb_ddp_doctor.comparison.model import Compared, ComparedAmount, Comparison, Fate, FindingChange
 from tb_ddp_doctor.comparison.roofs import roofs
@@ -61,7 +61,7 @@ def _compared(result: Result) -> Compared:
         ranks=len(diagnosis.ranks),
         world_size=diagnosis.world_size,
         steps=len(diagnosis.steps),
-        device=encodable(result.job.device),
+        device=wording.encodable(result.job.device),
     )
 
 

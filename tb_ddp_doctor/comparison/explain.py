@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.account.assemble import encodable
 from tb_ddp_doctor.comparison.model import ComparedAmount, Comparison, FindingChange, StepTime
 from tb_ddp_doctor.comparison.significance import TELLING
 from tb_ddp_doctor.digest.operators import STEP
@@ -189,8 +188,8 @@ def unlike(before: Result, after: Result) -> Iterator[str]:
     ranges = _step_range(before), _step_range(after)
     if ranges[0] != ranges[1] and all(ranges):
         yield (
-            f"Steps are the NVTX range {encodable(ranges[1])!r} after, {encodable(ranges[0])!r} before: they may do "
-            "different work. --step-range NAME chooses one of both."
+            f"Steps are the NVTX range {wording.encodable(ranges[1])!r} after, {wording.encodable(ranges[0])!r} "
+            "before: they may do different work. --step-range NAME chooses one of both."
         )
     on_device = before.job.has_device, after.job.has_device
     if on_device[0] != on_device[1]:
@@ -198,7 +197,7 @@ def unlike(before: Result, after: Result) -> Iterator[str]:
         yield f"{name} has no GPU events: its steps are those of the CPU."
     devices = before.job.device, after.job.device
     if devices[0] != devices[1] and all(devices):
-        yield f"The GPUs differ: {encodable(devices[1])} after, {encodable(devices[0])} before."
+        yield f"The GPUs differ: {wording.encodable(devices[1])} after, {wording.encodable(devices[0])} before."
 
 
 def _step_range(result: Result) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.account.assemble import encodable
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.comparison.model import KernelChange, OperatorChange
 from tb_ddp_doctor.digest.operators import MOST
 from tb_ddp_doctor.job.model import Job
@@ -67,7 +67,7 @@ def _kernels(job: Job) -> Amounts:
     for digest in job.digests:
         table, share = digest.kernels, 1 / (len(job.digests) * max(len(digest.steps), 1))
         for name, count, ns in zip(table.name.tolist(), table.count.tolist(), table.total_ns.tolist(), strict=True):
-            total[encodable(digest.strings[name])] += (ns / 1e6 * share, count * share)
+            total[wording.encodable(digest.strings[name])] += (ns / 1e6 * share, count * share)
     return total
 
 
@@ -84,4 +84,4 @@ def _operators(job: Job) -> Amounts:
 
 def _aligned(name: str) -> str:
     """A DataLoader is called after how it works, which is what people change."""
-    return "DataLoader.__next__" if names.loader(name) is not None else encodable(name)
+    return "DataLoader.__next__" if names.loader(name) is not None else wording.encodable(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tb_ddp_doctor.account.assemble import encodable
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.comparison.model import RoofChange
 from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.facts import Facts
@@ -34,9 +34,9 @@ def _joined(before: Job, after: Job) -> Iterator[RoofChange]:
     for key in was.keys() & now.keys():
         (taken_before, least_before), (taken_after, least_after) = was[key], now[key]
         yield RoofChange(
-            operator=encodable(key[0]),
-            inputs=encodable(key[1]),
-            dtype=encodable(key[2]),
+            operator=wording.encodable(key[0]),
+            inputs=wording.encodable(key[1]),
+            dtype=wording.encodable(key[2]),
             before_share=least_before / taken_before,
             after_share=least_after / taken_after,
             before_ms=taken_before / 1e6,

@@ -485,8 +485,7 @@ class RooflineRows(msgspec.Struct, frozen=True, eq=False):
 
     def took_ns(self, rows: int) -> Floats:
         """The device's time in the calls of each row of `Track`, ns, shape (rows,)."""
-        took: Floats = np.bincount(self.row, np.maximum(self.ns, 0), rows)
-        return took
+        return np.bincount(self.row, np.maximum(self.ns, 0), rows).astype(np.float64)
 
     def side_by_side(self, device_ns: Ints, took_ns: Floats) -> Floats:
         """How much the calls in each row of `Track` count, 0 to 1: less where they run side by side.

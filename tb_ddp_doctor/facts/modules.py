@@ -92,6 +92,19 @@ def modules(digests: Sequence[RankDigest]) -> ModuleTree:
     return ModuleTree(sources, _layer_events(digests), parent, tuple(path), np.array(level, np.int64), own, whole)
 
 
+def in_order(tree: ModuleTree) -> list[int]:
+    """The modules from the root on, each followed by those within it, in the order in which traces name them."""
+    within: list[list[int]] = [[] for _ in tree.path]
+    for module, parent in enumerate(tree.parent.tolist()):
+        if module:
+            within[parent].append(module)
+    order, ahead = [], [0]
+    while ahead:
+        order.append(ahead.pop())
+        ahead += reversed(within[order[-1]])
+    return order
+
+
 def _layer_events(digests: Sequence[RankDigest]) -> int:
     """How many device events a guessed layer has in a step, the median over layers and ranks; 0 without one."""
     counts: list[NDArray[np.float64]] = []

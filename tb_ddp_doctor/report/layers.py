@@ -14,7 +14,7 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.module_paths import GUESSED
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts import MissingFactError
-from tb_ddp_doctor.facts.modules import ModulePart, ModuleTree, modules
+from tb_ddp_doctor.facts.modules import ModulePart, ModuleTree, in_order, modules
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.wrapping import print_wrapped
 
@@ -115,16 +115,3 @@ def _named(tree: ModuleTree) -> str:
     if tree.layer_events:
         return f"guessed: repeats of {tree.layer_events} kernels"
     return f"named by {tree.named_by}"
-
-
-def in_order(tree: ModuleTree) -> list[int]:
-    """The modules from the root on, each followed by those within it, in the order in which traces name them."""
-    within: list[list[int]] = [[] for _ in tree.path]
-    for module, parent in enumerate(tree.parent.tolist()):
-        if module:
-            within[parent].append(module)
-    order, ahead = [], [0]
-    while ahead:
-        order.append(ahead.pop())
-        ahead += reversed(within[order[-1]])
-    return order

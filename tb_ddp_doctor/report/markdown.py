@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.findings import OWNERS, Diagnosis, Finding
+from tb_ddp_doctor.findings import OWNERS, Diagnosis, Finding, LayerTable
 from tb_ddp_doctor.report import shown
 from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import code_block, markup
@@ -17,6 +17,8 @@ from tb_ddp_doctor.report.shown import longest_busy_time, where
 #: Hosts of pull requests cut comments at 65,536 letters: a few runs must fit.
 _MOST_RANKS = 16
 _MOST_EVIDENCE = 3
+_LAYER_LEVELS = 2
+_MOST_LAYERS = 24
 
 
 def document(results: Sequence[Result]) -> str:
@@ -57,6 +59,9 @@ def _run(result: Result) -> Iterator[str]:
         yield from (_finding(finding, result) for finding in diagnosis.opportunities)
     yield _folded("Where the step goes: floor + tracing + findings + unexplained", _account(diagnosis))
     yield _folded("Where each rank's step goes, ms", _budget(diagnosis))
+    if diagnosis.layers:
+        guess = "guessed from repeats" if diagnosis.layers.layer_events else f"named by {diagnosis.layers.named_by}"
+        yield _folded(f"Where in the model a step goes, the median rank, ms ({guess})", _layers(diagnosis.layers))
     if unseen := _unseen(diagnosis):
         yield _folded("Not checked (lacks data)", "\n".join(f"- {escaped(line)}" for line in unseen))
 
@@ -114,6 +119,27 @@ def _budget(diagnosis: Diagnosis) -> str:
     if len(longest) == len(diagnosis.ranks):
         return table
     return f"{table}\n\nThe {len(longest)} ranks with the longest busy time, of {len(diagnosis.ranks)}."
+
+
+def _layers(layers: LayerTable) -> str:
+    """The modules with most time, to the second level."""
+    shown = [row for row in layers.rows if row.level <= _LAYER_LEVELS]
+    most = sorted(shown, key=lambda row: -row.step_ms)[:_MOST_LAYERS]
+    columns = {"forward": "fwd", "backward": "bwd", "recomputed": "again", "communication": "comm.", "idle": "idle"}
+    used = [name for name in columns if any(getattr(row, f"{name}_ms") >= 0.005 for row in most)]
+    rows = [
+        (
+            row.path or "whole step",
+            f"{row.step_ms:.2f}",
+            *(f"{getattr(row, f'{name}_ms'):.2f}" for name in used),
+            f"{row.longest_ms:.2f}",
+            str(row.longest_rank),
+        )
+        for row in shown
+        if row in most
+    ]
+    heads = ("module", "step", *(columns[name] for name in used), "longest", "rank")
+    return _table(heads, "l" + "r" * (len(heads) - 1), rows)
 
 
 def _unseen(diagnosis: Diagnosis) -> list[str]:

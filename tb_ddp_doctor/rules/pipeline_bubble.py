@@ -13,12 +13,13 @@ from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.compute import KernelTable
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.facts.pipeline import Pipeline
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support import certainty, naming, part
+from tb_ddp_doctor.rules.support import certainty, naming, part, stage_layers
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Floats, Ints
 
@@ -40,10 +41,10 @@ class PipelineBubble(Rule):
         with any schedule without interleaving (GPipe, 1F1B). More micro-batches make that share smaller; a longer stage
         makes every slot longer for all stages.
     Evidence:
-        The longest wait on the stage that waits most; whether the longest stage runs more kernels or slower ones; how
-        long transfers between stages have nothing beside them. The cost is the exposed sends and receives of the mean
-        stage in excess of (p - 1) / m of its compute. If that bubble is a large share of the step, the cost also has
-        what twice the micro-batches would save.
+        The longest wait on the stage that waits most; whether the longest stage runs more kernels or slower ones, and
+        the split of the model's layers that would balance the stages; how long transfers between stages have nothing
+        beside them. The cost is the exposed sends and receives of the mean stage in excess of (p - 1) / m of its
+        compute. If that bubble is a large share of the step, the cost also has what twice the micro-batches would save.
     Fix:
         Layers moved from the longest stage to other stages; more and smaller micro-batches; interleaved stages; sends
         and receives that overlap compute.
@@ -71,6 +72,7 @@ class PipelineBubble(Rule):
         whatif: WhatIf,
         pipeline: Pipeline | None,
         kernels: KernelTable,
+        modules: ModuleTree | None,
         places: Places,
     ) -> Result:
         if pipeline is None:
@@ -83,12 +85,11 @@ class PipelineBubble(Rule):
         uneven = min(float(compute.max() - compute.mean()) * (1 + before / turns), excess)
         share = before / (turns + before)
         more = must / 2 if share > self.large_bubble else 0.0
-        shape = pipeline.shape
         change = Change(transfer_ns=np.full(whatif.shape, round(excess + min(more, waits))))
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
-                f"Stages wait {wording.ms(waits)} in sends and receives; the bubble of {shape} is {wording.ms(must)} "
+                f"Stages wait {wording.ms(waits)} in sends and receives; the bubble of {pipeline.shape} is {wording.ms(must)} "
                 f"({wording.percent(share)} of the step)."
             )
         parts = {"uneven_stages": uneven, "schedule": excess - uneven, "few_micro_batches": more}
@@ -102,10 +103,11 @@ class PipelineBubble(Rule):
             cause=cause,
             confidence=level,
             title=f"Pipeline stages wait for each other {part.mean(pipeline.exposed_ns, frame.window_ns)}; "
-            f"the bubble of {shape} is {wording.ms(must)}.",
+            f"the bubble of {pipeline.shape} is {wording.ms(must)}.",
             why=f"The bubble of {wording.ms(must)} is (p - 1) / m = {before} / {turns} of the "
             f"{wording.ms(float(compute.mean()))} that a stage computes. The longest stage, "
-            f"{_longest(compute, ranks, kernels, frame)}. That costs {wording.ms(uneven)}. The schedule and its "
+            f"{_longest(compute, ranks, kernels, frame)}. That costs {wording.ms(uneven)}."
+            f"{stage_layers.said(modules, ranks)} The schedule and its "
             f"transfers cost {wording.ms(excess - uneven)}; data moves with nothing beside it for "
             f"{wording.ms(float(pipeline.moving_ns.mean()))}. Twice the micro-batches would save "
             f"{wording.ms(must / 2)}. {basis}",

@@ -26,7 +26,7 @@ import { plainName } from "../timeline/rows.js";
 
 /** @type {import("../views.js").View} */
 export const operators = {
-  title: "Compute",
+  title: "Kernels",
   fragment: "operators",
   render(element, shown) {
     const { name } = shown.diagnosis;

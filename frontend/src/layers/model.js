@@ -1,0 +1,80 @@
+// The rows of modules as a tree, and where each is drawn; pure. Rows stand in order: each is followed by those within it.
+
+/** @typedef {import("../../schema.js").LayerRow} LayerRow */
+
+/**
+ * What a module's time is spent in: field, name, and the owner whose colour it has.
+ * @type {{of: keyof LayerRow, name: string, colour: string}[]}
+ */
+export const PARTS = [
+  { of: "forward_ms", name: "forward", colour: "compute" },
+  { of: "backward_ms", name: "backward", colour: "input" },
+  { of: "recomputed_ms", name: "recomputed", colour: "alloc" },
+  { of: "other_ms", name: "outside forward and backward", colour: "copy" },
+  { of: "communication_ms", name: "exposed communication", colour: "transfer" },
+  { of: "idle_ms", name: "GPU idle", colour: "dispatch" },
+];
+
+/** Fewer modules side by side are no layers. */
+const SEVERAL = 3;
+const NUMBER = /(?:^|[.\s_])(\d+)$/;
+
+/** @param {LayerRow} row */
+export const nameOf = ({ path }) => path.slice(path.lastIndexOf(".") + 1) || "step";
+
+/**
+ * Index of the row around each; -1 for the whole step.
+ * @param {LayerRow[]} rows
+ */
+export function parents(rows) {
+  /** @type {number[]} */
+  const open = [];
+  return rows.map(({ level }, i) => {
+    open.length = level;
+    const parent = open.length ? open[open.length - 1] : -1;
+    open.push(i);
+    return parent;
+  });
+}
+
+/** @typedef {{index: number, depth: number, from: number, share: number}} Box `from` and `share` of the whole width */
+
+/**
+ * The rows within one and itself, as boxes below each other; siblings stand side by side from their parent's left edge.
+ * Where medians of children add up to more than their parent's, they are narrower.
+ * @param {LayerRow[]} rows
+ * @param {number} root
+ * @returns {Box[]}
+ */
+export function boxes(rows, root) {
+  const parent = parents(rows);
+  const sums = rows.map(() => 0);
+  rows.forEach(({ step_ms }, i) => parent[i] >= 0 && (sums[parent[i]] += step_ms));
+  /** @type {Map<number, Box & {next: number}>} */
+  const placed = new Map([[root, { index: root, depth: 0, from: 0, share: 1, next: 0 }]]);
+  for (let i = root + 1; i < rows.length && rows[i].level > rows[root].level; i++) {
+    const around = placed.get(parent[i]);
+    if (!around) continue;
+    const whole = Math.max(rows[parent[i]].step_ms, sums[parent[i]]);
+    const share = whole > 0 ? (around.share * rows[i].step_ms) / whole : 0;
+    placed.set(i, { index: i, depth: around.depth + 1, from: around.next, share, next: around.next });
+    around.next += share;
+  }
+  return [...placed.values()].map(({ index, depth, from, share }) => ({ index, depth, from, share }));
+}
+
+/**
+ * The model's layers: the modules within one that are numbered, where most of the step's time in numbered ones is; [] if there are none.
+ * @param {LayerRow[]} rows
+ */
+export function layersOf(rows) {
+  const parent = parents(rows);
+  /** @type {Map<number, number[]>} */
+  const within = new Map();
+  rows.forEach((row, i) => {
+    if (NUMBER.test(nameOf(row))) within.set(parent[i], [...(within.get(parent[i]) ?? []), i]);
+  });
+  const time = (/** @type {number[]} */ some) => some.reduce((sum, i) => sum + rows[i].step_ms, 0);
+  const most = [...within.values()].filter((some) => some.length >= SEVERAL).sort((a, b) => time(b) - time(a))[0] ?? [];
+  return most.map((i) => rows[i]);
+}

@@ -1,0 +1,170 @@
+// Where in the model a step's time goes: its modules as boxes below each other, its layers side by side, and a table.
+
+import { card, h } from "../dom.js";
+import { count, ms, percent } from "../format.js";
+import { grid, plain } from "../grid.js";
+import { boxes, layersOf, nameOf, PARTS } from "../layers/model.js";
+
+/** @typedef {import("../views.js").Shown} Shown */
+/** @typedef {import("../../schema.js").LayerTable} LayerTable */
+/** @typedef {import("../../schema.js").LayerRow} LayerRow */
+
+/** Narrower boxes are not drawn: the table has them. */
+const LEAST_BOX = 0.004;
+
+/** @type {import("../views.js").View} */
+export const layers = {
+  title: "Layers",
+  fragment: "layers",
+  lacks: ({ diagnosis }) => (diagnosis.layers ? "" : "No trace names the model's modules, and no operators repeat from layer to layer: capture with Doctor.watch(model), or profile with with_stack=True."),
+  render(element, shown) {
+    const told = shown.diagnosis.layers;
+    if (!told) {
+      element.append(h("p", { class: "note" }, layers.lacks?.(shown)));
+      return;
+    }
+    element.append(h("div", { class: "cards" }, card("Where in the model", h("p", { class: "note" }, from(told)), picture(told), legend(told)), strip(told), card("Modules", table(told, shown))));
+  },
+  table: ({ diagnosis }) => {
+    const told = diagnosis.layers;
+    if (!told) return null;
+    const used = partsOf(told);
+    return () => ({
+      heads: ["module", "step, ms", ...used.map(({ name }) => `${name}, ms`), "longest, ms", "rank"],
+      rows: told.rows.map((row) => [row.path || "whole step", row.step_ms, ...used.map(({ of }) => /** @type {number} */ (row[of])), row.longest_ms, row.longest_rank]),
+    });
+  },
+};
+
+/** @param {LayerTable} told */
+const partsOf = ({ rows }) => PARTS.filter(({ of }) => rows.some((row) => Number(row[of]) > 0));
+
+/** @param {LayerTable} told */
+function from({ named_by, layer_events }) {
+  const said = layer_events
+    ? `Nothing names modules here: these layers are guesses, operators that repeat (${count(layer_events, "kernel")} each).`
+    : `Modules are named by ${named_by}.`;
+  return `${said} Times of a step, the median over ranks. Each kernel counts for the module that launched it, in backward for the one of its forward; exposed communication for the module whose backward launched it, and idle time for the module whose kernel follows.`;
+}
+
+/** @param {LayerTable} told */
+function picture(told) {
+  const frame = h("div", { class: "modules" });
+  const readout = h("p", { class: "readout", role: "status" }, "Choose a module to see what is within it.");
+  draw(0);
+  return [frame, readout];
+
+  /**
+   * @param {number} root
+   * @param {boolean} [focused]
+   */
+  function draw(root, focused = false) {
+    const shown = boxes(told.rows, root).filter(({ share }) => share >= LEAST_BOX);
+    const depth = Math.max(...shown.map((box) => box.depth));
+    frame.style.height = `${(depth + 1) * 30}px`;
+    frame.replaceChildren(...shown.map((box) => boxOf(box, root)));
+    if (focused) /** @type {HTMLElement | null} */ (frame.firstElementChild)?.focus();
+  }
+
+  /**
+   * @param {import("../layers/model.js").Box} box
+   * @param {number} root
+   */
+  function boxOf({ index, depth, from: left, share }, root) {
+    const row = told.rows[index];
+    const text = `${row.path || "whole step"}: ${ms(row.step_ms)}`;
+    return h(
+      "button",
+      {
+        type: "button",
+        class: "module",
+        title: said(row, told),
+        "aria-label": text,
+        style: `left: ${100 * left}%; width: ${100 * share}%; top: ${depth * 30}px`,
+        click: () => {
+          readout.textContent = said(row, told);
+          draw(index === root ? 0 : index, true);
+        },
+        focus: () => (readout.textContent = said(row, told)),
+      },
+      h("span", {}, `${nameOf(row)} ${ms(row.step_ms)}`),
+      h("i", { class: "parts" }, segments(row, told)),
+    );
+  }
+}
+
+/**
+ * @param {LayerRow} row
+ * @param {LayerTable} told
+ */
+function segments(row, told) {
+  return partsOf(told).map(({ of, colour }) => h("b", { class: `owner-${colour}`, style: `flex: ${Number(row[of])} 1 0` }));
+}
+
+/**
+ * @param {LayerRow} row
+ * @param {LayerTable} told
+ */
+function said(row, told) {
+  const parts = partsOf(told).filter(({ of }) => Number(row[of]) > 0).map(({ of, name }) => `${name} ${ms(Number(row[of]))}`);
+  return `${row.path || "Whole step"}: ${ms(row.step_ms)}, ${percent(row.step_ms / Math.max(told.rows[0].step_ms, 1e-9))} of the step; ${parts.join(", ")}. The longest is ${ms(row.longest_ms)}, on rank ${row.longest_rank}.`;
+}
+
+/** @param {LayerTable} told */
+function legend(told) {
+  return h("ul", { class: "legend flush" }, partsOf(told).map(({ name, colour }) => h("li", {}, h("i", { class: `owner-${colour}` }), name)));
+}
+
+/** @param {LayerTable} told */
+function strip(told) {
+  const some = layersOf(told.rows);
+  if (!some.length) return null;
+  const longest = Math.max(...some.map(({ longest_ms }) => longest_ms));
+  const guessed = told.layer_events ? ", guessed from repeats" : "";
+  return card(
+    `The ${some.length} layers`,
+    h("p", { class: "note" }, `ms a step, the median over ranks${guessed}; the outline is the rank that takes longest.`),
+    h(
+      "ul",
+      { class: "layers-strip" },
+      some.map((row) =>
+        h(
+          "li",
+          { title: said(row, told) },
+          h("span", { class: "number" }, plain(row.step_ms, longest)),
+          h(
+            "div",
+            { class: "column" },
+            h("i", { class: "outline", style: `height: ${(100 * row.longest_ms) / longest}%` }),
+            h("i", { class: "stack", style: `height: ${(100 * row.step_ms) / longest}%` }, segments(row, told)),
+          ),
+          h("span", { class: "name" }, nameOf(row).replace(/^layer\s/, "")),
+        ),
+      ),
+    ),
+  );
+}
+
+/**
+ * @param {LayerTable} told
+ * @param {Shown} shown
+ */
+function table(told, shown) {
+  const used = partsOf(told);
+  const whole = Math.max(told.rows[0].step_ms, 1e-9);
+  return grid({
+    title: "layers",
+    shown,
+    search: "Filter",
+    sort: 1,
+    columns: [
+      { head: "module" },
+      { head: "step", unit: "ms", show: plain, bar: true, title: "with all modules within it, the median over ranks" },
+      { head: "share", show: percent, title: "of the step" },
+      ...used.map(({ name }) => ({ head: name === "outside forward and backward" ? "other" : name, unit: "ms", show: plain, title: name })),
+      { head: "longest", unit: "ms", show: plain, title: "the largest of all ranks" },
+      { head: "(rank)", title: "the rank with the longest" },
+    ],
+    rows: told.rows.map((row) => [row.path || "whole step", row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank]),
+  });
+}
