@@ -89,8 +89,8 @@ class PipelineBubble(Rule):
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
-                f"Stages wait {wording.ms(waits)} in sends and receives; the bubble of {pipeline.shape} is {wording.ms(must)} "
-                f"({wording.percent(share)} of the step)."
+                f"Stages wait {wording.ms(waits)} in sends and receives; the bubble of {pipeline.shape} is "
+                f"{wording.ms(must)} ({wording.percent(share)} of the step)."
             )
         parts = {"uneven_stages": uneven, "schedule": excess - uneven, "few_micro_batches": more}
         cause = max(parts, key=lambda name: parts[name])
