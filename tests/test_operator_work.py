@@ -66,6 +66,24 @@ def test_8_bit_gemms_write_16_bits() -> None:
     )
 
 
+def test_grouped_gemms_multiply_each_row_once() -> None:
+    # 4,096 tokens of width 512 to 8 experts of 512 x 1,024: each token meets one expert.
+    tokens, experts, ends = ([4096, 512], BF16), ([8, 512, 1024], BF16), ([8], "int")
+    assert flops_and_bytes(of("aten::_grouped_mm", tokens, experts, ends)) == (
+        2 * 4096 * 512 * 1024,
+        2 * (4096 * 512 + 8 * 512 * 1024) + 4 * 8,
+        2 * 4096 * 1024,
+    )
+    # The gradient of the experts' weights: (512, 4096) x (4096, 1024), a matrix for each expert.
+    turned, gradient = ([512, 4096], BF16), ([4096, 1024], BF16)
+    assert flops_and_bytes(of("aten::_grouped_mm", turned, gradient, ends)) == (
+        2 * 4096 * 512 * 1024,
+        2 * (4096 * 512 + 4096 * 1024) + 4 * 8,
+        2 * 8 * 512 * 1024,
+    )
+    assert of("aten::_grouped_mm", tokens, ([8, 511, 1024], BF16), ends) is None
+
+
 def test_convolutions_with_strides_and_groups() -> None:
     image, weight = ([1, 3, 1008, 1008], BF16), ([1024, 3, 14, 14], BF16)
     # 1008 / 14 = 72 pixels a side.
@@ -223,6 +241,19 @@ def test_embeddings_and_indices() -> None:
     gradient = ([24, 1024, 256], FP32)
     found = of("aten::embedding_dense_backward", gradient, rows, "4096", "-1", "False")
     assert flops_and_bytes(found) == (0, 4 * 24576 * 256 + 8 * 24576, 4 * 4096 * 256)
+
+
+def test_gather_and_scatter_move_what_is_indexed() -> None:
+    table, indices = ([4096, 256], FP32), ([1024, 256], LONG)
+    moved, of_indices = 4 * 1024 * 256, 8 * 1024 * 256
+    assert flops_and_bytes(of("aten::gather", table, "0", indices, "False")) == (0, of_indices + moved, moved)
+    source = ([1024, 256], FP32)
+    assert flops_and_bytes(of("aten::scatter_add_", table, "0", indices, source)) == (0, of_indices + moved, moved)
+    # A number goes there, which need not be read.
+    assert flops_and_bytes(of("aten::scatter_", table, "0", indices, "1.")) == (0, of_indices, moved)
+    rows = ([1024], LONG)
+    assert flops_and_bytes(of("aten::index_select", table, "0", rows)) == (0, 8 * 1024 + moved, moved)
+    assert flops_and_bytes(of("aten::index_add_", table, "0", rows, source, "1")) == (0, moved + 8 * 1024, moved)
 
 
 def test_triton_kernels_have_all_of_their_tensors_as_inputs() -> None:

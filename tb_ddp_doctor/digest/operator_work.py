@@ -93,6 +93,23 @@ def _scaled(inputs: Inputs) -> Work:
     return _gemm(inputs.tensor(0), inputs.tensor(1), more, _BY_CODE.get(inputs.value(6), 2))
 
 
+def _grouped(inputs: Inputs) -> Work:
+    """Of groups one after the other, whose ends are an input that no trace shows: all rows are in some group.
+
+    (M, k) x (groups, k, n) multiplies each row with its group's matrix, as experts do; (m, K) x (K, n) makes a matrix
+    of each group of columns, as the gradients of their weights do.
+    """
+    left, right, ends = inputs.tensor(0), inputs.tensor(1), inputs.tensor(2)
+    groups, rows, columns = ends.elements, left.sizes[-2], right.sizes[-1]
+    if len(left.sizes) == len(right.sizes) == 3:
+        return _gemm(left, right)
+    if left.sizes[-1] != right.sizes[-2]:
+        raise ValueError
+    made = rows * columns * (groups if len(left.sizes) == len(right.sizes) else 1)
+    flops = 2 * rows * columns * left.sizes[-1]
+    return Work(GpuTime.GEMM, flops, left.bytes + right.bytes + ends.bytes, made * max(left.element, 2))
+
+
 def _vector(inputs: Inputs) -> Work:
     matrix, vector = inputs.tensor(0), inputs.tensor(1)
     rows = matrix.elements // max(vector.elements, 1)
@@ -621,6 +638,7 @@ _WORK: Mapping[str, _Function] = {
     **_aten(lambda inputs: _gemm(inputs.tensor(0), inputs.tensor(1)), "mm bmm _int_mm"),
     **_aten(_added, "addmm baddbmm _addmm_activation addmm_ baddbmm_"),
     "aten::_scaled_mm": _scaled,
+    "aten::_grouped_mm": _grouped,
     **_aten(_vector, "mv dot"),
     **_each(_into, "_C::cutlass_scaled_mm", "vllm::cutlass_scaled_mm"),
     # Convolutions. https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional
