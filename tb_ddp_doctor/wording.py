@@ -71,6 +71,12 @@ def percent(share: float) -> str:
     return f"{share * 100:.{0 if share >= WHOLE_SHARE or not share else 1}f} %"
 
 
+def percents(least: float, most: float) -> str:
+    """A range of shares of one: "12 to 15 %", "3.1 to 4.2 %" where the larger is below ten."""
+    digits = 0 if most >= WHOLE_SHARE else 1
+    return f"{least * 100:.{digits}f} to {most * 100:.{digits}f} %"
+
+
 def size(count: float) -> str:
     """A number of bytes, GB = 1e9 bytes: "4.3 GB", "530 MB", "1.6 MB" below ten, "12 kB", "8 bytes"."""
     if count >= 1e9:

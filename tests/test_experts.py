@@ -43,8 +43,8 @@ def job(text: str, kernels: dict[str, str], change: Callable[[dict[str, Any]], A
 def test_what_dispatch_and_combine_take_is_said_with_the_waiting_in_them() -> None:
     said = of_experts(job(ranks(LAYER), KERNELS))
     assert said == (
-        "DeepEP dispatch and combine (expert parallelism) take 21.5 of 57.0 ms, 2.5 ms of it waiting for the last rank "
-        "to arrive (0.0 to 5.0 ms by rank)."
+        "DeepEP dispatch and combine (expert parallelism) take 21.5 ms of 57.0 ms, 2.5 ms of it waiting for the last "
+        "rank to arrive (0 to 5 ms by rank)."
     )
 
 

@@ -127,6 +127,11 @@ def test_short_times_are_in_microseconds() -> None:
     assert wording.us(12_000) == "12 µs"
 
 
+@pytest.mark.parametrize(("least", "most", "said"), [(0.12, 0.154, "12 to 15 %"), (0.031, 0.042, "3.1 to 4.2 %")])
+def test_a_range_of_shares_has_the_digits_of_its_larger_end(least: float, most: float, said: str) -> None:
+    assert wording.percents(least, most) == said
+
+
 def _sentences(source: str) -> Iterator[str]:
     """The sentences in the strings of a module: what has a space and is not only a name."""
     for node in ast.walk(ast.parse(source)):

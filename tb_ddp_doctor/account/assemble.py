@@ -307,7 +307,7 @@ def _unseen(job: Job) -> Iterator[FileWarning]:
     if len(job.ranks) == 1:
         return
     if (apart_ns := unrecognised.steps_begin_apart_ns(job)) >= _SAID_APART * job.step_ns:
-        yield FileWarning(job.name, f"Ranks begin the same step {apart_ns / 1e6:.1f} ms apart (median over steps).")
+        yield FileWarning(job.name, f"Ranks begin the same step {wording.ms(apart_ns)} apart (median over steps).")
     if not len(job.matched):
         yield FileWarning(
             job.name, "No collective could be matched between ranks: straggler wait counts as exposed communication."

@@ -8,6 +8,7 @@ from functools import partial
 
 from rich.console import Console
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.commands.output import complain, print_json
 from tb_ddp_doctor.commands.runs import cache_of, diagnose_all, reading_of
 from tb_ddp_doctor.comparison.build import compare
@@ -46,7 +47,7 @@ def _regressed(found: Comparison, limit: float | None, errors: Console) -> bool:
     """Whether the later run is slower than allowed; where it may be by chance it is not, and that is said."""
     if limit is None or found.step.change * 100 <= limit:
         return False
-    more = f"{found.step.change * 100:.1f} %"
+    more = wording.percent(found.step.change)
     if not found.step.tells:
         complain(errors, f"--fail-on-regression: steps take {more} longer, which may be noise: no failure.")
         return False

@@ -32,7 +32,7 @@ def headline(before: str, after: str, step: StepTime) -> str:
     """What became of the step time."""
     if before == after:
         before, after = "the earlier run", "The later run"
-    times = f"{after} takes {step.after_ms:.1f} ms a step, {before} {step.before_ms:.1f} ms"
+    times = f"{after} takes {wording.duration(step.after_ms)} a step, {before} {wording.duration(step.before_ms)}"
     if abs(step.change) < TELLING:
         return f"No significant difference: {times}."
     change = _longer(step.change)
@@ -44,14 +44,14 @@ def headline(before: str, after: str, step: StepTime) -> str:
     if step.change >= 1:
         return f"{times}: {change} ({1 + low:.1f} to {1 + high:.1f} with 95 % confidence)."
     least, most = sorted((abs(low), abs(high)))
-    return f"{times}: {change} ({least * 100:.0f} to {most * 100:.0f} % with 95 % confidence)."
+    return f"{times}: {change} ({wording.percents(least, most)} with 95 % confidence)."
 
 
 def _longer(change: float) -> str:
     """As in "14 % less", "14 % more", "2.4 times as long"."""
     if change >= 1:
         return f"{1 + change:.1f} times as long"
-    return f"{abs(change) * 100:.0f} % {'less' if change < 0 else 'more'}"
+    return f"{wording.percent(abs(change))} {'less' if change < 0 else 'more'}"
 
 
 def story(found: Comparison, certain: Collection[str], loaders: tuple[str, str]) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _owner(owner: ComparedAmount, step: StepTime) -> str:
     change = step.after_ms - step.before_ms
     # Owners sum to the step, so that their changes sum to its change.
     share = owner.change_ms / change if step.tells else 0.0
-    part = f", {share * 100:.0f} % of the difference" if 0.05 <= share <= 1 else ""
+    part = f", {wording.percent(share)} of the difference" if 0.05 <= share <= 1 else ""
     return f"{OWNERS[owner.name].spent} {went} from {owner.before_ms:.1f} to {owner.after_ms:.1f} ms a step{part}."
 
 
@@ -154,10 +154,10 @@ def _copies(taken: ComparedAmount, exposed: ComparedAmount, blocking: ComparedAm
 
 def _finding(finding: FindingChange) -> str:
     if finding.fate == "new":
-        return f"{finding.rule} is new: it costs {finding.after_ms:.1f} ms a step."
+        return f"{finding.rule} is new: it costs {wording.duration(finding.after_ms)} a step."
     if finding.fate == "fixed":
-        return f"{finding.rule} is fixed: it cost {finding.before_ms:.1f} ms a step."
-    costs = f"it cost {finding.before_ms:.1f} ms a step, and now {finding.after_ms:.1f} ms"
+        return f"{finding.rule} is fixed: it cost {wording.duration(finding.before_ms)} a step."
+    costs = f"it cost {wording.duration(finding.before_ms)} a step, and now {wording.duration(finding.after_ms)}"
     return f"{finding.rule} is {finding.fate}: {costs}."
 
 

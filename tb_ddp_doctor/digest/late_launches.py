@@ -49,7 +49,7 @@ BLOCKING = (LaunchDelay.ALLOC, LaunchDelay.COPY, LaunchDelay.SYNC)
 
 
 class _Gaps(msgspec.Struct, frozen=True, dict=True):
-    """Starved stretches of the device, cut at the edges of steps, by time; shape (gaps,)."""
+    """Stretches in which the device waits for launches, cut at the edges of steps, by time; shape (gaps,)."""
 
     start_ns: Ints
     end_ns: Ints
@@ -97,7 +97,7 @@ def late_launches(
     apart: Intervals,
     words: Vocabulary,
 ) -> tuple[NDArray[np.int64], Blocking]:
-    """Starvation of each step by its cause, shape (S, len(Starved)), and the calls that hold the host.
+    """Late launches of each step by their cause, shape (S, len(LaunchDelay)), and the calls that block the host.
 
     `apart` is when the host is stalled inside an op, or updates parameters. What comes after the last launch delays
     nothing in the record.
@@ -193,7 +193,10 @@ def _leads(
 
 
 def _charges(gaps: _Gaps, leads: Sequence[Ints]) -> Ints:
-    """What each kind is charged with in each gap, shape (gaps, len(Starved)): what it closes beyond those before it."""
+    """What each kind is charged with in each gap: what it closes in addition to those before it.
+
+    Shape (gaps, len(LaunchDelay)), ns.
+    """
     left = gaps.chargeable_ns
     closed = np.zeros(len(left), np.int64)
     charged = []

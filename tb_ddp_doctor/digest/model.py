@@ -1015,7 +1015,7 @@ class StepWork(msgspec.Struct, frozen=True, eq=False):
     graph_walks: GraphWalkWork
     serving: ServingWork
     compiled: CompiledWork
-    #: Shape (S, len(Starved)): device idle that an earlier launch would have shortened, by what delayed the launch.
+    #: Shape (S, len(LaunchDelay)): device idle that an earlier launch would have shortened, by what delayed the launch.
     late_launch_ns: Annotated[Ints, LaunchDelay]
 
 

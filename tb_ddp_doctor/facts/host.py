@@ -119,7 +119,7 @@ class LateLaunches(msgspec.Struct, frozen=True, eq=False):
     """Device idle that an earlier launch would have shortened, by what delayed the launch."""
 
     _job: Job
-    #: Shape (R, S, len(Starved)), ns.
+    #: Shape (R, S, len(LaunchDelay)), ns.
     _idle_ns: Ints
 
     def of(self, cause: LaunchDelay) -> Ints:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import MemoryCategory, RankDigest
 from tb_ddp_doctor.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.arrivals import traffic
@@ -65,7 +66,7 @@ class _Job(msgspec.Struct, frozen=True):
 
     @property
     def copied_at(self) -> str:
-        rate = f"{self.copy_rate / 1e9:.1f} GB/s"
+        rate = wording.gigabytes_per_second(self.copy_rate)
         return f"{rate}, as the pinned copies of this job" if self.is_copy_measured else f"{rate}, as PCIe 4.0 x16 has"
 
 

@@ -66,7 +66,7 @@ def one_rank(job: Job) -> str | None:
     many = f"one rank of {job.world_size} cannot separate straggler wait from transfer"
     if share < _SAID:
         return None
-    return f"{share * 100:.0f} % of the {job_kind.unit(job)} is exposed communication; {many}."
+    return f"{wording.percent(share)} of the {job_kind.unit(job)} is exposed communication; {many}."
 
 
 def unmatched_share(job: Job) -> float:
@@ -154,7 +154,7 @@ def _sampled(job: Job) -> str | None:
     if not left_out:
         return None
     return (
-        f"The traces are sampled or filtered: about {left_out * 100:.0f} % of the runtime's calls are missing, so "
+        f"The traces are sampled or filtered: about {wording.percent(left_out)} of the runtime's calls are missing, so "
         "what the CPU does between the recorded ones is not known."
     )
 
@@ -216,7 +216,7 @@ def _unmatched(job: Job) -> str | None:
     if len(job.ranks) < 2 or share <= MOST_UNMATCHED:
         return None
     return (
-        f"No fault shows in these traces, but {share * 100:.0f} % of the calls of collectives have no match "
+        f"No fault shows in these traces, but {wording.percent(share)} of the calls of collectives have no match "
         "on another rank: who waits for whom in them is not known."
     )
 
@@ -227,7 +227,7 @@ def _slower_left_out(job: Job) -> str | None:
     if excess_ns < Severity.MINOR.least_share * job.step_ns:
         return None
     return (
-        f"Rank {rank}, which is left out since its record lacks collectives, computes {excess_ns / 1e6:.1f} ms a "
+        f"Rank {rank}, which is left out since its record lacks collectives, computes {wording.ms(excess_ns)} a "
         f"{job_kind.unit(job)} longer than the median rank: the others may wait for it."
     )
 
@@ -240,7 +240,7 @@ def _lost_calls(job: Job) -> str | None:
         return None
     return (
         f"No fault shows in these traces, but rank {job.ranks[rank]}'s record lacks collectives in which other ranks "
-        f"are for {lost_ns[rank] / 1e6:.1f} ms a {job_kind.unit(job)}: who waits for whom in them is not known."
+        f"are for {wording.ms(lost_ns[rank])} a {job_kind.unit(job)}: who waits for whom in them is not known."
     )
 
 
@@ -250,7 +250,7 @@ def _no_training(job: Job) -> str | None:
         return None
     step = words.unit
     marks = {digest.contents.steps_from for digest in job.digests}
-    length = f"{job.step_ns / 1e6:.1f} ms"
+    length = wording.ms(job.step_ns)
     if "" in marks:
         step, where = "trace", f"{length} of trace without marks of an {step},"
     elif len(job.steps) == 1:
@@ -284,14 +284,14 @@ def _pace(job: Job, step: str) -> str:
     window = max(float(job.budget.window_ns.mean()), 1.0)
     shares = {owner: float(job.budget.of(owner).mean()) / window for owner in OWNERS}
     communication = shares["wait"] + shares["transfer"]
-    said = f"the {'GPU' if job.has_device else 'CPU'} computes {shares['compute'] * 100:.0f} % of the time"
+    said = f"the {'GPU' if job.has_device else 'CPU'} computes {wording.percent(shares['compute'])} of the time"
     if communication >= _SAID:
-        said += f" and only communicates {communication * 100:.0f} %"
+        said += f" and only communicates {wording.percent(communication)}"
     kernels = float(job.work(lambda work: work.kernels.kernels).mean())
     if job.has_device and kernels:
         idle = sum(shares[owner] for owner in IDLE)
         pace = window / kernels / 1e3
-        said += f" and idles {idle * 100:.0f} %: {kernels:,.0f} kernels per {step}, one every {pace:.0f} µs"
+        said += f" and idles {wording.percent(idle)}: {kernels:,.0f} kernels per {step}, one every {pace:.0f} µs"
     return said
 
 
@@ -300,7 +300,7 @@ def of_experts(job: Job) -> str | None:
 
     The kernels of DeepEP and its kin name no process group and no size, so their bandwidth is not known. How long they
     run is, and how long ranks wait in them for the last one to arrive. Such as "DeepEP dispatch and combine (expert
-    parallelism) take 57.0 of 107.0 ms, 12.9 ms of it waiting for the last rank to arrive (11.2 to 14.4 ms by rank)."
+    parallelism) take 57.0 ms of 107.0 ms, 12.9 ms of it waiting for the last rank to arrive (11 to 14 ms by rank)."
     """
     library = min({digest.contents.expert_library for digest in job.digests} - {""}, default="")
     chosen = job.calls.text("kind").where((DISPATCH, COMBINE).__contains__)
@@ -312,13 +312,13 @@ def of_experts(job: Job) -> str | None:
     takes = float(job.measure(Intervals.union(begin, end)).mean())
     if takes < _SAID * job.step_ns:
         return None
-    said = f"{library} dispatch and combine (expert parallelism) take {takes / 1e6:.1f} of {job.step_ns / 1e6:.1f} ms"
+    said = f"{library} dispatch and combine (expert parallelism) take {wording.ms(takes)} of {wording.ms(job.step_ns)}"
     mine = np.array([kind in (DISPATCH, COMBINE) for kind in job.matched.kind], np.bool_)
     mine &= np.isin(job.matched.step, job.steps)
     wait = job.waiting.exposed_ns[mine].sum(axis=0) / len(job.steps)
     if not wait.any() or wait.mean() < _SAID * job.step_ns:
         return f"{said}."
     return (
-        f"{said}, {wait.mean() / 1e6:.1f} ms of it waiting for the last rank to arrive "
-        f"({wait.min() / 1e6:.1f} to {wait.max() / 1e6:.1f} ms by rank)."
+        f"{said}, {wording.ms(wait.mean())} of it waiting for the last rank to arrive "
+        f"({wording.interval(wait.min() / 1e6, wait.max() / 1e6)} ms by rank)."
     )

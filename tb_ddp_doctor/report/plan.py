@@ -83,10 +83,11 @@ def _layers(buckets: Buckets) -> str:
 
 
 def _said(prediction: Prediction, now_ms: float) -> str:
-    share = 100 * prediction.change_ms / now_ms if now_ms else 0.0
+    share = prediction.change_ms / now_ms if now_ms else 0.0
     less = "less" if share <= 0 else "more"
     return (
-        f"{prediction.step_ms:.1f} ms a step instead of {now_ms:.1f} ({abs(share):.0f} % {less}, "
+        f"{wording.duration(prediction.step_ms)} a step instead of {wording.duration(now_ms)} "
+        f"({wording.percent(abs(share))} {less}, "
         f"{wording.interval(prediction.low_ms, prediction.high_ms)}): {printable(shown(prediction.question))}."
     )
 
@@ -96,7 +97,7 @@ def _details(prediction: Prediction, now: RankBytes | None) -> Iterator[str]:
     if prediction.rank_bytes and now:
         yield f"Each rank: {_stored(prediction.rank_bytes)}; now {_stored(now)}."
     if prediction.scaling:
-        yield f"Efficiency {100 * prediction.scaling.efficiency:.0f} %."
+        yield f"Efficiency {wording.percent(prediction.scaling.efficiency)}."
         if prediction.scaling.algorithms:
             yield f"Quickest AllReduce: {_algorithms(prediction.scaling)}."
 
@@ -123,7 +124,7 @@ def _algorithms_of(curve: PlanCurve) -> str:
 
 
 def _breaking(breaks: Breaks) -> str:
-    share, most = f"{100 * breaks.efficiency:.0f} %", f"up to {breaks.searched_to}"
+    share, most = wording.percent(breaks.efficiency), f"up to {breaks.searched_to}"
     efficiency = (
         f"Efficiency is below {share} from {breaks.inefficient_from} ranks on"
         if breaks.inefficient_from
@@ -176,7 +177,7 @@ class _Column(msgspec.Struct, frozen=True):
 _COLUMNS = (
     _Column("on a rank", lambda one: _bytes(_on_gpu(one.rank_bytes)) if one.rank_bytes else ""),
     _Column("sent", lambda one: _bytes(one.rank_bytes.sent) if one.rank_bytes else ""),
-    _Column("efficiency", lambda one: f"{100 * one.scaling.efficiency:.0f} %" if one.scaling else ""),
+    _Column("efficiency", lambda one: wording.percent(one.scaling.efficiency) if one.scaling else ""),
 )
 
 
@@ -194,11 +195,12 @@ def _best(curve: PlanCurve, now_ms: float) -> str:
     best = curve.points[curve.values.index(curve.best)]
     low, high = (f"{one:g}" if isinstance(one, float) else one for one in curve.flat)
     between = f" From {low} to {high} it hardly matters (1 %)." if low != high else ""
-    return f"bucket_cap_mb={curve.best:g}: {best.step_ms:.1f} ms a step, now {now_ms:.1f}.{between}"
+    step, now = wording.duration(best.step_ms), wording.duration(now_ms)
+    return f"bucket_cap_mb={curve.best:g}: {step} a step, now {now}.{between}"
 
 
 def _sweep(found: PlanResult) -> str:
-    return "; ".join(f"{one.run} {one.step_ms:.1f} ms at {one.bucket_mb:.2g} MiB" for one in found.measured)
+    return "; ".join(f"{one.run} {wording.duration(one.step_ms)} at {one.bucket_mb:.2g} MiB" for one in found.measured)
 
 
 def _print_rests(console: Console, found: PlanResult) -> None:

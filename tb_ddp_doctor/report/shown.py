@@ -102,7 +102,7 @@ def _classes(line: FloorLine) -> str:
 def left_out(account: Account) -> Iterator[str]:
     """A sentence for each step that is in the traces and not in the account."""
     for step in account.left_out:
-        yield f"Not counted: step {step.step} ({step.ms:.1f} ms): {step.reason.rstrip('.')}."
+        yield f"Not counted: step {step.step} ({wording.duration(step.ms)}): {step.reason.rstrip('.')}."
 
 
 def gain(finding: Finding, diagnosis: Diagnosis) -> str:

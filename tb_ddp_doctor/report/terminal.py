@@ -239,7 +239,7 @@ def _print_phases_line(console: Console, diagnosis: Diagnosis) -> None:
     for place, by_rank in places:
         total = {phase: sum(phases[phase] for phases in by_rank.values()) for phase in PHASES}
         step = sum(total.values()) or 1.0
-        shares = ", ".join(f"{phase} {ms / step * 100:.0f} %" for phase, ms in total.items())
+        shares = ", ".join(f"{phase} {wording.percent(ms / step)}" for phase, ms in total.items())
         signs = [sign for phase, sign in _SIGNS.items() if total[phase] > _LARGE_SHARE * step]
         said = "".join(f" ({sign})" for sign in signs) if place == places[0][0] else ""
         print_wrapped(console, f"on the {place}: {shares}{said}", indent=_INDENT, first=0)
@@ -319,7 +319,7 @@ def _communication_table(diagnosis: Diagnosis) -> Table:
             _number(traffic.megabytes, 2),
             f"{traffic.wait_ms:.2f}",
             f"{traffic.transfer_ms:.2f}",
-            f"{traffic.hidden_share * 100:.0f} %",
+            wording.percent(traffic.hidden_share),
             _number(traffic.bus_gb_s, 2),
             _number(fit.alpha_us if fit and fit.significant else None, 0),
         )
@@ -391,7 +391,7 @@ def _add_short(table: Table, step: int, few: Sequence[PathPiece], total: float) 
 
 
 def _add_path_row(table: Table, step: int, rank: str, what: str, phase: str, ms: float, total: float) -> None:
-    share = f"{ms / total * 100:.0f} %" if total else ""
+    share = wording.percent(ms / total) if total else ""
     table.add_row(str(step), rank, Text(printable(what)), phase, f"{ms:.2f}", share)
 
 

@@ -107,7 +107,7 @@ class CommunicationBound(Rule):
         cost = whatif.cost_ns(change)
         seen = int((exposed > self.min_exposed * frame.step_ns).sum())
         level, basis = certainty.confidence(frame, cost, seen, of_transfer=True)
-        size = f" for {transfers.allreduce_bytes / 1e6:.0f} MB of gradients" if transfers.allreduce_bytes else ""
+        size = f" for {wording.size(transfers.allreduce_bytes)} of gradients" if transfers.allreduce_bytes else ""
         return Fault(
             change=change,
             ranks=frame.all_ranks,

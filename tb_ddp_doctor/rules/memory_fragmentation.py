@@ -143,7 +143,8 @@ def _grows(contents: Memory | None) -> str:
 def _would_save(contents: Memory | None) -> str:
     """What would save most of allocated memory, a space and a sentence."""
     named = [
-        f"{one.title} ({wording.size(one.bytes)}, {f'{one.cost_ms:.1f} ms a step' if one.cost_ms else 'no cost'})"
+        f"{one.title} ({wording.size(one.bytes)}, "
+        f"{f'{wording.duration(one.cost_ms)} a step' if one.cost_ms else 'no cost'})"
         for one in (contents.savings if contents else ())
         if one.cost_ms is not None
     ][:_NAMED]

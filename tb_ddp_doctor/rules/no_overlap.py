@@ -131,7 +131,7 @@ class NoOverlap(Rule):
 
 def _seen(cause: str, transfers: Transfers) -> str:
     """What was seen that shows the cause, a sentence."""
-    size = f" of {transfers.allreduce_bytes / 1e6:.0f} MB" if transfers.allreduce_bytes else ""
+    size = f" of {wording.size(transfers.allreduce_bytes)}" if transfers.allreduce_bytes else ""
     calls = f"{transfers.allreduces} AllReduce{'s' if transfers.allreduces > 1 else ''} a step"
     if cause == "after_backward":
         return f"The gradients{size} go in {calls}, and the backward pass launches none of them."

@@ -63,7 +63,7 @@ class PageableMemcpy(Rule):
         cost = whatif.cost_ns(change)
         size = float(copies.pageable_bytes.mean())
         if cost < self.min_cost * frame.step_ns:
-            return Clear(f"{number:.0f} pageable copies of {size / 1e6:.2f} MB in total a step cost almost nothing.")
+            return Clear(f"{number:.0f} pageable copies of {wording.size(size)} in total a step cost almost nothing.")
         exposed, blocked = copies.pageable_exposed_ns, copies.pageable_blocked_ns
         seen = int((whatif.at_slowest(saved) > 0).sum())
         level, basis = certainty.confidence(frame, cost, seen)
@@ -89,7 +89,7 @@ class PageableMemcpy(Rule):
         else:
             title = f"Copies from pageable memory delay the GPU by {taken}."
             rate = wording.gigabytes_per_second(size / max(float(exposed.mean()), 1.0) * 1e9)
-            why = f"{what}: {size / 1e6:.1f} MB at {rate}, which block the CPU for {blocked_time}."
+            why = f"{what}: {wording.size(size)} at {rate}, which block the CPU for {blocked_time}."
             evidence = _exposed(exposed, affected, places)
         return Fault(
             change=change,

@@ -101,7 +101,7 @@ class ShardingWait(Rule):
                 sharding.forward_exposed_ns if cause == "forward" else sharding.backward_exposed_ns
             ).mean()
         )
-        size = f" of {sharding.bytes / 1e6:.1f} MB" if sharding.bytes else ""
+        size = f" of {wording.size(sharding.bytes)}" if sharding.bytes else ""
         return Fault(
             change=change,
             ranks=frame.all_ranks,

@@ -205,7 +205,7 @@ class SmallCollectives(Rule):
             cause=None,
             confidence=level,
             title=f"{traffic.calls:.0f} {traffic.kind} a step of "
-            f"{traffic.bytes_per_step / traffic.calls / 1e6:.2f} MB on average: latency takes "
+            f"{wording.size(traffic.bytes_per_step / traffic.calls)} on average: latency takes "
             f"{wording.percent(traffic.latency_share)} of their {wording.ms(traffic.transfer_per_step_ns)}.",
             why=f"Each takes {line.alpha_ns / 1e3:.0f} µs and 1 ms for {_per_ms(line)} (R2 {line.r2:.2f}); larger "
             f"messages would take {wording.ms(saved)} less, of which {wording.ms(cost)} are exposed. {basis}",

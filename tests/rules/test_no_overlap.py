@@ -89,7 +89,7 @@ def test_allreduce_after_backward_is_found_with_what_overlap_would_hide() -> Non
 def test_one_bucket_is_named_with_its_size() -> None:
     found = finding(RULE, ranks(AFTER, AFTER))
     assert found.cause == "one_bucket"
-    assert "The gradients of 4 MB go in one bucket" in found.why
+    assert "The gradients of 4.0 MB go in one bucket" in found.why
     assert "bucket_cap_mb=1," in found.fix and "gradient_as_bucket_view=True" in found.fix
 
 

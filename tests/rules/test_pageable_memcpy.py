@@ -42,7 +42,7 @@ def test_pageable_copies_are_found_with_what_pinned_ones_would_save() -> None:
     assert found.severity == "critical"
     assert found.cause == "pageable_memory"
     assert found.confidence == "high"
-    assert "16.0 MB at 1.6 GB/s" in found.why
+    assert "16 MB at 1.6 GB/s" in found.why
     assert "pin_memory=True" in found.fix and "non_blocking=True" in found.fix
 
 
