@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 from msgspec.structs import replace
@@ -166,6 +167,8 @@ DEVICES = (
 #: What a user may set, and more than any device has.
 _GIVEN = ("half", "tf32", "float32", "fp8", "memory", "link")
 _MOST_GIVEN = 1e6
+#: What was found by so many names of devices is kept: a job of thousands of ranks has few.
+_MOST_NAMES = 64
 
 
 class Peaks(msgspec.Struct, frozen=True):
@@ -210,12 +213,11 @@ def roofs(device: str, multiprocessors: int) -> Roofs | None:
         return None
     part = min(multiprocessors / known.multiprocessors, 1.0) if multiprocessors > 0 else 1.0
     flops = {precision.value: known.of(precision) * 1e12 * part for precision in Precision}
-    link = next((rate for pattern, rate in _LINKS if re.search(pattern, device)), 0.0)
     return Roofs(
         flops=flops,
         bandwidth=known.bandwidth * 1e12 * part,
         cache=known.cache_mib << 20,
-        link=link * 1e9,
+        link=_link(device) * 1e9,
         source=f"data sheet: {known.source}" if known.source else "as resellers state them",
         part=part,
         multiprocessors=multiprocessors or known.multiprocessors,
@@ -277,5 +279,12 @@ def peak(device: str, multiprocessors: int, precision: Precision) -> float | Non
     return known.of(precision) * 1e12 * part
 
 
+@lru_cache(maxsize=_MOST_NAMES)
 def _known(device: str) -> _Peak | None:
     return next((peak for pattern, peak in _PEAKS if re.search(pattern, device)), None)
+
+
+@lru_cache(maxsize=_MOST_NAMES)
+def _link(device: str) -> float:
+    """Bandwidth to other GPUs of the node in one direction, GB/s; 0 if unknown."""
+    return next((rate for pattern, rate in _LINKS if re.search(pattern, device)), 0.0)

@@ -76,12 +76,15 @@ def ranks_of_groups(digest: RankDigest) -> dict[str, tuple[int, ...]]:
 def _uses(digest: RankDigest) -> list[tuple[str, tuple[str, Uses]]]:
     """The kinds of collectives of each process group, by its name."""
     table, text = digest.collectives, digest.strings
-    key = table.group.astype(np.int64) * len(text) + table.kind
-    keys, which, calls = np.unique(key, return_inverse=True, return_counts=True)
-    backward = np.bincount(which.reshape(-1), table.backward >= 0, minlength=len(keys)).astype(np.int64)
+    pairs = table.group.astype(np.int64) * len(text) + table.kind
+    # The lowest bit says whether the backward pass launches it.
+    keys, counts = np.unique(2 * pairs + (table.backward >= 0), return_counts=True)
+    found: dict[int, list[int]] = {}
+    for key, count in zip(keys.tolist(), counts.tolist(), strict=True):
+        found.setdefault(key // 2, [0, 0])[key % 2] += count
     return [
-        (text[pair // len(text)], (text[pair % len(text)], Uses(number, gradients)))
-        for pair, number, gradients in zip(keys.tolist(), calls.tolist(), backward.tolist(), strict=True)
+        (text[pair // len(text)], (text[pair % len(text)], Uses(others + gradients, gradients)))
+        for pair, (others, gradients) in found.items()
     ]
 
 
