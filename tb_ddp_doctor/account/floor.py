@@ -12,6 +12,7 @@ limit is what the last play leaves, without the kernels that no row of the repla
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 
 import numpy as np
 
@@ -64,7 +65,9 @@ def floor_lines(savings: Savings, roofline: JobRoofline, link_excess_ns: Ints | 
     outside = min(left["floor"], _outside_ns(savings))
     parts["not-modelled"] += outside
     parts["limit"] = left["floor"] - outside
-    weights = {kind: sum(int(rows.sum()) for rows in by_rank) for kind, by_rank in times.above.items()}
+    weights: dict[GpuTime, int] = {}
+    if parts["below-attainable"]:
+        weights = {kind: sum(int(rows.sum()) for rows in by_rank) for kind, by_rank in times.above.items()}
     sentences = [*roofline.notes, *([_OUTSIDE] if outside else [])]
     notes: dict[FloorKind, str] = {"not-modelled": " ".join(sentences)}
     if link_excess_ns is None:
@@ -136,7 +139,7 @@ def _by_class(ms: float, weights: Mapping[GpuTime, int]) -> Iterator[tuple[str, 
 
 def _sum_of(several: Sequence[tuple[Ints, ...]]) -> tuple[Ints, ...]:
     """Amounts by rank and row, summed."""
-    return tuple(np.sum(rows, axis=0, dtype=np.int64) for rows in zip(*several, strict=True))
+    return tuple(reduce(np.add, rows) for rows in zip(*several, strict=True))
 
 
 def _rows(amounts: tuple[Ints, ...]) -> Change | None:

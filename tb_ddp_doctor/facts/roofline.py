@@ -207,9 +207,9 @@ def _of_rank(one: RankCalls, removed: Floats) -> tuple[Ints, Ints, Ints, Ints]:
     digest, known, attainable = one.digest, one.roofs, one.attainable_ns
     size, rows = len(digest.track), digest.roofline.rows
     device_ns = np.maximum(digest.track.device_ns, 0)
-    above, nothing = np.zeros((len(CLASSES), size), np.int64), np.zeros(size, np.int64)
     if known is None or not len(rows):
-        return above, device_ns.copy(), nothing, nothing
+        above = np.broadcast_to(np.int64(0), (len(CLASSES), size))
+        return above, device_ns, above[0], above[0]
     row, least = rows.row, attainable.take(rows.call) * rows.count
     modelled = ~np.isnan(least)
     remaining_ns = rows.ns * (1 - removed.take(rows.call)) if removed.any() else rows.ns.astype(np.float64)
@@ -217,9 +217,8 @@ def _of_rank(one: RankCalls, removed: Floats) -> tuple[Ints, Ints, Ints, Ints]:
     took = rows.took_ns(size)
     scale = rows.side_by_side(device_ns, took)
     of = digest.roofline.calls.kind.take(rows.call).astype(np.int64) * size + row
-    above += (np.bincount(of, excess, (max(GpuTime) + 1) * size).reshape(-1, size)[: len(CLASSES)] * scale).astype(
-        np.int64
-    )
+    of_classes = np.bincount(of, excess, (max(GpuTime) + 1) * size).reshape(-1, size)[: len(CLASSES)]
+    above = (of_classes * scale).astype(np.int64)
     not_modelled = np.bincount(row, np.where(modelled, 0.0, remaining_ns), size) * scale
     unknown: Ints = np.where(took > 0, not_modelled, device_ns).astype(np.int64)
     gone = np.bincount(row, rows.ns - remaining_ns, size) * scale

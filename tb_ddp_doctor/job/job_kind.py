@@ -53,7 +53,7 @@ def program(job: Job) -> Program:
     Where some ranks serve and others train, the job does reinforcement learning. Otherwise the ranks agree, or it is
     not known; forward passes alone are a part of whatever the others do.
     """
-    found = {Program(digest.contents.program) for digest in job.digests} - {Program.UNKNOWN}
+    found = {Program(name) for name in {digest.contents.program for digest in job.digests}} - {Program.UNKNOWN}
     if Program.RL in found or {Program.SERVING, Program.TRAINING} <= found:
         return Program.RL
     if len(found) > 1:

@@ -6,17 +6,20 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.trace.model import Indices
 
 #: A rank's list of groups and a group's list of ranks may be any length; longer ones than these name no dimension.
 _MOST_GROUPS = 4096
 _MOST_RANKS = 1 << 20
+#: The counts of so many different columns are kept.
+_MOST_KEPT = 16
 
 
 class Uses(msgspec.Struct, frozen=True):
@@ -67,7 +70,8 @@ def groups(job: Job) -> tuple[Group, ...]:
 def ranks_of_groups(digest: RankDigest) -> dict[str, tuple[int, ...]]:
     """The ranks of each process group of two ranks or more, by its name: of the header, else of its calls."""
     table, text = digest.collectives, digest.strings
-    named = {(text[group], text[ranks]) for group, ranks in _different(table.group, table.group_ranks)}
+    pairs = _counted(*map(_packed, (table.group, table.group_ranks)))
+    named = {(text[group], text[ranks]) for group, ranks in pairs}
     found = {group: _listed(ranks) for group, ranks in sorted(named)[:_MOST_GROUPS]}
     found |= dict(list(digest.header.groups.items())[:_MOST_GROUPS])
     return {name: ranks for name, listed in found.items() if len(ranks := _ascending(listed)) > 1}
@@ -76,23 +80,22 @@ def ranks_of_groups(digest: RankDigest) -> dict[str, tuple[int, ...]]:
 def _uses(digest: RankDigest) -> list[tuple[str, tuple[str, Uses]]]:
     """The kinds of collectives of each process group, by its name."""
     table, text = digest.collectives, digest.strings
-    pairs = table.group.astype(np.int64) * len(text) + table.kind
-    # The lowest bit says whether the backward pass launches it.
-    keys, counts = np.unique(2 * pairs + (table.backward >= 0), return_counts=True)
-    found: dict[int, list[int]] = {}
-    for key, count in zip(keys.tolist(), counts.tolist(), strict=True):
-        found.setdefault(key // 2, [0, 0])[key % 2] += count
+    calls = _counted(*map(_packed, (table.group, table.kind, table.backward >= 0)))
     return [
-        (text[pair // len(text)], (text[pair % len(text)], Uses(others + gradients, gradients)))
-        for pair, (others, gradients) in found.items()
+        (text[group], (text[kind], Uses(calls[group, kind, 0] + calls[group, kind, 1], calls[group, kind, 1])))
+        for group, kind in dict.fromkeys((group, kind) for group, kind, _ in calls)
     ]
 
 
-def _different(one: Indices, other: Indices) -> list[tuple[int, int]]:
-    """The different pairs of two columns."""
-    most = int(other.max(initial=0)) + 1
-    keys = np.unique(one.astype(np.int64) * most + other)
-    return [divmod(key, most) for key in keys.tolist()]
+def _packed(column: NDArray[Any]) -> bytes:
+    """A column as bytes: most ranks of a job have the same ones, which are counted once."""
+    return column.astype(np.int32).tobytes()
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _counted(*columns: bytes) -> Counter[tuple[int, ...]]:
+    """How often each combination of values of some packed columns occurs."""
+    return Counter(zip(*(np.frombuffer(column, np.int32).tolist() for column in columns), strict=True))
 
 
 @lru_cache(maxsize=_MOST_GROUPS)

@@ -54,6 +54,8 @@ def _directions(digest: RankDigest, described: Mapping[tuple[int, ...], tuple[st
 def _sends_first(digest: RankDigest) -> dict[int, bool]:
     """For each other rank, whether the first kernel of a step that meets it sends to it, in most steps."""
     ends = digest.message_ends
+    if not len(ends):
+        return {}
     step = digest.collectives.step[ends.call]
     known = np.flatnonzero((step >= 0) & (ends.peer >= 0))
     found: dict[int, bool] = {}

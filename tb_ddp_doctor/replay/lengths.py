@@ -74,8 +74,8 @@ def expected_ns(taken_ns: Ints, length: Floats) -> Floats:
 
 def _alone(sequence: Ints) -> Flags:
     """Flags the ranks and steps whose number of `sequence` no other step has, shape (R, S)."""
-    number = numbered(sequence.ravel())
-    step = np.broadcast_to(np.arange(sequence.shape[1]), sequence.shape).ravel()
-    pairs = np.unique(np.stack((number, step)), axis=1)
-    alone: Flags = (np.bincount(pairs[0]) == 1)[number].reshape(sequence.shape)
+    number, steps = numbered(sequence.ravel()), sequence.shape[1]
+    step = np.broadcast_to(np.arange(steps), sequence.shape).ravel()
+    pairs = np.unique(number.astype(np.int64) * steps + step)
+    alone: Flags = (np.bincount(pairs // steps) == 1)[number].reshape(sequence.shape)
     return alone
