@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from pathlib import Path
 
 import hypothesis
 import numpy as np
@@ -10,12 +12,13 @@ import pytest
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tb_ddp_doctor.digest import operator_work
 from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.digest.operator_inputs import inputs
 from tb_ddp_doctor.digest.operator_work import Work, convolved, element_text, work
 from tb_ddp_doctor.digest.roofline import _numbered
 
-BF16, FP32, LONG = "c10::BFloat16", "float", "long int"
+BF16, FP32, FP8, LONG = "c10::BFloat16", "float", "c10::Float8_e4m3fn", "long int"
 
 
 def of(operator: str, *given: tuple[object, str] | str, kernel: str = "") -> Work | None:
@@ -254,6 +257,73 @@ def test_gather_and_scatter_move_what_is_indexed() -> None:
     rows = ([1024], LONG)
     assert flops_and_bytes(of("aten::index_select", table, "0", rows)) == (0, 8 * 1024 + moved, moved)
     assert flops_and_bytes(of("aten::index_add_", table, "0", rows, source, "1")) == (0, moved + 8 * 1024, moved)
+
+
+#: 1,024 tokens of width 256, in bfloat16 and in float32, and what is as wide as a token.
+TOKENS, WIDE, ROW = ([1024, 256], BF16), ([1024, 256], FP32), ([256], BF16)
+ELEMENTS = 1024 * 256
+#: Images of 32 x 32, halved.
+IMAGES, HALVED = ([8, 64, 32, 32], FP32), ([8, 64, 16, 16], FP32)
+LISTS = ([[256, 1024], [256]], "TensorList")
+FLOATS = "multi_tensor_apply_kernel<at::native::TensorListMetadata<2>, CopyFunctor<float, float>>"
+BY_HAND: dict[str, tuple[Work | None, tuple[int, int, int]]] = {
+    # A matrix and a vector: 2 operations for each element of the matrix.
+    "mv": (of("aten::mv", TOKENS, ROW), (2 * ELEMENTS, 2 * (ELEMENTS + 256), 2 * 1024)),
+    "output first": (
+        of("_C::cutlass_scaled_mm", ([64, 512], BF16), ([64, 256], FP8), ([256, 512], FP8), ([1], FP32), ([1], FP32)),
+        (2 * 64 * 256 * 512, 64 * 256 + 256 * 512 + 8, 2 * 64 * 512),
+    ),
+    # Gradient and input are read, and the weights; a gradient is written.
+    "norm backward": (
+        of("aten::native_layer_norm_backward", TOKENS, TOKENS, "[256]", ROW),
+        (0, 2 * (2 * ELEMENTS + 256), 2 * ELEMENTS),
+    ),
+    "fused norm backward": (of("FusedLayerNormAffineFunctionBackward", TOKENS), (0, 4 * ELEMENTS, 2 * ELEMENTS)),
+    # Of bfloat16's softmax, computed in float32: the gradient that is written is bfloat16 (c10's type 15).
+    "softmax backward": (
+        of("aten::_softmax_backward_data", WIDE, WIDE, "-1", "15"),
+        (0, 8 * ELEMENTS, 2 * ELEMENTS),
+    ),
+    "into the first": (of("_C::rms_norm", TOKENS, TOKENS, ROW, "1e-6"), (0, 2 * (ELEMENTS + 256), 2 * ELEMENTS)),
+    "in and out": (
+        of("_C::fused_add_rms_norm", TOKENS, TOKENS, ROW, "1e-6"),
+        (0, 2 * (2 * ELEMENTS + 256), 4 * ELEMENTS),
+    ),
+    # A quarter of the values, each with the index of its maximum.
+    "pool": (
+        of("aten::max_pool2d_with_indices", IMAGES, "[2, 2]", "[2, 2]", "[0, 0]", "[1, 1]", "False"),
+        (0, 4 * 8 * 64 * 1024, (4 + 8) * 8 * 64 * 256),
+    ),
+    "pool backward": (
+        of("aten::max_pool2d_with_indices_backward", HALVED, IMAGES, "[2, 2]", "[2, 2]", ([8, 64, 16, 16], LONG)),
+        (0, (4 + 8) * 8 * 64 * 256, 4 * 8 * 64 * 1024),
+    ),
+    "where": (of("aten::where", ([1024, 256], "bool"), TOKENS, TOKENS), (0, 5 * ELEMENTS, 2 * ELEMENTS)),
+    "halves": (of("aten::glu", TOKENS, "-1"), (0, 2 * ELEMENTS, ELEMENTS)),
+    "copied": (of("aten::flip", TOKENS, "[0]"), (0, 2 * ELEMENTS, 2 * ELEMENTS)),
+    # A byte for each of four.
+    "cast": (of("fbgemm::FloatToFP8RowwiseQuantized", WIDE, "True"), (0, 4 * ELEMENTS, ELEMENTS)),
+    "quantised": (of("_C::static_scaled_fp8_quant", ([1024, 256], FP8), TOKENS), (0, 2 * ELEMENTS, ELEMENTS)),
+    "lists": (of("aten::_foreach_copy_", LISTS, LISTS, kernel=FLOATS), (0, 4 * (ELEMENTS + 256), 4 * (ELEMENTS + 256))),
+    "norms of lists": (of("aten::_foreach_norm", LISTS, "2", kernel=FLOATS), (0, 4 * (ELEMENTS + 256), 0)),
+    # One score of each row.
+    "loss": (of("aten::nll_loss_forward", WIDE, ([1024], LONG)), (0, (8 + 4) * 1024, 4)),
+    "loss backward": (of("aten::nll_loss_backward", ([], FP32), WIDE, ([1024], LONG)), (0, 8 * 1024, 4 * 1024)),
+}
+
+
+@pytest.mark.parametrize("what", BY_HAND)
+def test_other_operators(what: str) -> None:
+    found, expected = BY_HAND[what]
+    assert flops_and_bytes(found) == expected
+
+
+def test_each_formula_has_an_example() -> None:
+    here = Path(__file__).read_text()
+    kinds: defaultdict[str, list[str]] = defaultdict(list)
+    for operator, function in operator_work._WORK.items():
+        kinds[function.__qualname__.partition(".<locals>")[0]].append(operator)
+    assert [kind for kind, some in kinds.items() if not any(f'"{operator}"' in here for operator in some)] == []
 
 
 def test_triton_kernels_have_all_of_their_tensors_as_inputs() -> None:
