@@ -89,12 +89,14 @@ def draw(kind: str, rng: random.Random) -> Draw:
     """A random job of a kind."""
     needs = {"slow_stage": "pp", "pp_link": "pp", "slow_tp": "tp", "tp_link": "tp", "slow_replica": "dp"}
     needs |= {"hot_experts": "ep", "moving_experts": "ep", "slow_cp": "cp"}
-    kinds = rng.sample(["slow_stage", "slow_tp", "slow_rank", "stall", "tp_link"], 2) if kind == "two" else [kind]
+    kinds = rng.sample(["slow_stage", "slow_rank", "stall", "tp_link"], 2) if kind == "two" else [kind]
     shape = drawn_shape(rng, {needs[one] for one in kinds if one in needs}, node=kind == "slow_node")
     drawn = Draw(kind, shape, rng.choice(("megatron", "mesh", "none")))
     for one in kinds:
         if one != "healthy":
             faults, truth = FAULTS[one](shape, rng)
+            while any(set(truth.ranks) & set(other.ranks) for other in drawn.truths):
+                faults, truth = FAULTS[one](shape, rng)
             drawn.faults.append(faults)
             drawn.truths.append(truth)
     return drawn
@@ -230,7 +232,7 @@ FAULTS: Mapping[str, Callable[[Shape, random.Random], Fault]] = {
     "slow_node": slow_node,
     "stall": stall,
     "tp_link": link("tp", 8, 20),
-    "pp_link": link("pp", 30, 60),
+    "pp_link": link("pp", 100, 200),
     "hot_experts": hot_experts,
     "moving_experts": moving_experts,
 }

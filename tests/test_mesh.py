@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from traces import digests
@@ -18,7 +19,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.mesh.dimensions import by_description, by_pattern
 from tb_ddp_doctor.mesh.groups import Group, Uses
 from tb_ddp_doctor.mesh.mesh import Mesh, _by_pattern, mesh
-from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules import CATALOGUE, slow_link
 from tb_ddp_doctor.rules.support import naming
 from tb_ddp_doctor.trace import names
 
@@ -207,6 +208,7 @@ def test_a_rank_is_named_with_its_coordinates() -> None:
     frame = Facts(eight({"tp": "mesh_tp", "dp": "mesh_dp"})).get(frame_of)
     assert naming.who([5], frame) == "rank 5 (dp 1, pp 0, tp 1)"
     assert naming.who([2, 3, 6, 7], frame) == "ranks 2, 3, 6 and 7 (all of pp 1)"
+    assert slow_link._place(np.array([4, 5]), frame) == "ranks 4 and 5 (all of dp 1, pp 0)"
 
 
 #: Keys and values go around a ring, in forward and in backward, as those of ring attention do.

@@ -33,7 +33,8 @@ _NOTHING_HIDDEN = Severity.MINOR.least_share
 def look(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[Found]]:
     """Apply the rules: how each rule ends, and what was found. An exception of a rule becomes its outcome.
 
-    1. Apply all rules to the job as recorded.
+    1. Apply all rules to the job as recorded. Where a rule on slow ranks found a special cause, apply the general ones
+       that it refines to the job with that fixed: a rank with the busiest experts is no straggler.
     2. If some slow ranks cost nothing by themselves, apply the rules without their fix: a fault of all ranks may make
        them slow, which their fix would hide.
     3. Apply the rules again with the findings fixed, until they find no more; rules that explain the rest come last.
@@ -47,6 +48,7 @@ def look(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[F
         return outcomes, found
     if not played.plays:
         return outcomes, found
+    outcomes, found = _beside_special_causes(facts, played, outcomes, found)
     looks = _Looks(facts, played, outcomes, found)
     common = [rule for rule in rules if not rule.explains_the_rest]
     costly = [_costly(each, played) for each in found]
@@ -57,6 +59,21 @@ def look(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[F
     looks.of_either_side(rules)
     looks.at_the_unexplained(rules)
     return looks.within_what_is_removed()
+
+
+def _beside_special_causes(
+    facts: Facts, played: WhatIf, outcomes: list[RuleOutcome], found: list[Found]
+) -> tuple[list[RuleOutcome], list[Found]]:
+    """The outcomes and findings, those of general rules on slow ranks with what rules that refine them found fixed."""
+    slow = [each for each in found if each.rule.names_stragglers]
+    refined = {rule for each in slow for rule in each.rule.refined()}
+    general = [each for each in slow if each.rule.id in refined]
+    if not general:
+        return outcomes, found
+    fixes = reduce(or_, [each.change for each in slow if each not in general], Change())
+    again, new = _apply([each.rule for each in general], facts.replaced(whatif, played.after(fixes)))
+    ends = {outcome.rule: outcome for outcome in again}
+    return [ends.get(one.rule, one) for one in outcomes], [*(each for each in found if each not in general), *new]
 
 
 def look_for_opportunities(

@@ -147,8 +147,12 @@ class SlowLink(Rule):
 
 
 def _place(affected: Ints, frame: Frame) -> str:
-    """The affected ranks (indices) in words, with their node where they are all that it has."""
+    """The affected ranks (indices) in words, with the coordinates that they alone share, or their node where they are
+    all that it has.
+    """
     named = wording.ranks(frame.rank_numbers(affected))
+    if place := frame.mesh.shared(affected.tolist()):
+        return f"{named} (all of {place})"
     inside = {frame.nodes[rank] for rank in affected.tolist()}
     if len(inside) > 1 or [frame.nodes[rank] in inside for rank in range(len(frame.ranks))].count(True) > len(affected):
         return named

@@ -69,6 +69,20 @@ def test_a_rank_whose_experts_always_have_most_is_no_straggler_but_steady() -> N
     assert [one.rule for one in verdict.findings if one.severity != "info"] == [RULE]
 
 
+def test_ranks_without_any_tokens_are_no_stragglers_once_the_load_is_balanced() -> None:
+    verdict = engine.examine(job(layers([[14, 14, 3, 3]] * 3)))
+    assert [(one.rule, one.ranks) for one in verdict.findings if one.severity != "info"] == [(RULE, (0, 1))]
+
+
+def test_a_straggler_beside_hot_experts_is_found_as_well() -> None:
+    slow = layers([[5, 14, 5, 10]] * 3, attention=[5, 5, 5, 10])
+    verdict = engine.examine(job(slow))
+    assert {(one.rule, one.ranks) for one in verdict.findings if one.severity != "info"} == {
+        (RULE, (1,)),
+        ("straggler", (3,)),
+    }
+
+
 def test_sizes_say_how_many_more_tokens_the_ranks_with_most_get() -> None:
     assert "the largest part has 2.8 times the elements of the smallest" in finding(RULE, layers(TURNS)).why
 
