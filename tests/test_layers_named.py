@@ -145,9 +145,18 @@ def test_the_split_that_balances_stages_is_said(guessed: int) -> None:
     assert stage_layers.said(None, ranks) == ""
 
 
-@given(st.lists(st.integers(1, 12), min_size=2, max_size=6), st.floats(0, 30))
+@given(st.lists(st.integers(1, 12), min_size=3, max_size=6), st.floats(0, 30))
 def test_a_balanced_split_has_all_layers_and_no_longer_stage(layers: list[int], head: float) -> None:
     split = stage_layers.layer_split(stages(*layers, head=head), [np.array([rank]) for rank in range(len(layers))])
     assert split is not None and split.now == tuple(layers)
     assert sum(split.then) == sum(layers) and min(split.then) >= 1
     assert split.then_ns <= split.now_ns * (1 + 1e-9)
+
+
+def test_modules_of_other_kinds_are_no_layers_of_a_stage() -> None:
+    names = ("Net_0", "Net_0.Embedding_0", *(f"Net_0.Block_{number}" for number in range(6)), "Net_0.Linear_16")
+    first = {"Net_0.Embedding_0": 1.0} | {f"Net_0.Block_{number}": 3.0 for number in range(4)}
+    second = {"Net_0.Linear_16": 1.0} | {f"Net_0.Block_{number}": 3.0 for number in (4, 5)}
+    split = stage_layers.layer_split(tree(first, second, names=names), [np.array([0]), np.array([1])])
+    assert split is not None
+    assert (split.now, split.then) == ((4, 2), (3, 3))

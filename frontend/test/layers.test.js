@@ -37,6 +37,11 @@ test("layers are the numbered modules side by side with most time", () => {
   assert.equal(layersOf([row("", 0, 4), ...[1, 2, 3].map((n) => row(`layer ${n}`, 1, 1))]).length, 3);
 });
 
+test("modules of other kinds beside the layers are none of them", () => {
+  const net = ["Embedding_0", "Block_0", "Block_1", "Block_2", "Linear_16"].map((name) => row(`Net_0.${name}`, 2, 1));
+  assert.deepEqual(layersOf([row("", 0, 9), row("Net_0", 1, 8), ...net]).map(nameOf), ["Block_0", "Block_1", "Block_2"]);
+});
+
 test("a name is the last part of its path", () => {
   assert.deepEqual(ROWS.slice(0, 3).map(nameOf), ["step", "net", "0"]);
 });

@@ -17,7 +17,8 @@ export const PARTS = [
 
 /** Fewer modules side by side are no layers. */
 const SEVERAL = 3;
-const NUMBER = /(?:^|[.\s_])(\d+)$/;
+/** A name that ends with a number, and what is before it. */
+const NUMBERED = /^(|.*[.\s_])\d+$/;
 
 /** @param {LayerRow} row */
 export const nameOf = ({ path }) => path.slice(path.lastIndexOf(".") + 1) || "step";
@@ -64,17 +65,21 @@ export function boxes(rows, root) {
 }
 
 /**
- * The model's layers: the modules within one that are numbered, where most of the step's time in numbered ones is; [] if there are none.
+ * The model's layers: modules of one kind within one, as "Block_0" to "Block_7", where most of the step's time in numbered ones is.
+ * [] if there are none.
  * @param {LayerRow[]} rows
  */
 export function layersOf(rows) {
   const parent = parents(rows);
-  /** @type {Map<number, number[]>} */
-  const within = new Map();
+  /** @type {Map<string, number[]>} */
+  const alike = new Map();
   rows.forEach((row, i) => {
-    if (NUMBER.test(nameOf(row))) within.set(parent[i], [...(within.get(parent[i]) ?? []), i]);
+    const kind = NUMBERED.exec(nameOf(row))?.[1];
+    if (kind === undefined) return;
+    const key = `${parent[i]} ${kind}`;
+    alike.set(key, [...(alike.get(key) ?? []), i]);
   });
   const time = (/** @type {number[]} */ some) => some.reduce((sum, i) => sum + rows[i].step_ms, 0);
-  const most = [...within.values()].filter((some) => some.length >= SEVERAL).sort((a, b) => time(b) - time(a))[0] ?? [];
+  const most = [...alike.values()].filter((some) => some.length >= SEVERAL).sort((a, b) => time(b) - time(a))[0] ?? [];
   return most.map((i) => rows[i]);
 }

@@ -1,6 +1,6 @@
 """How many of the model's layers each pipeline stage has, and the split that would balance the stages.
 
-Layers are modules within one that are numbered, "layers.0" to "layers.23"; where they are guessed, each stage counts
+Layers are modules of one kind that are numbered, "layers.0" to "layers.23"; where they are guessed, each stage counts
 its own from 1. A stage's time is that of its layers and of what else it computes, as the embedding or the head; all
 layers are taken to take as long. Three stages of 8, 8 and 8 layers of 2 ms, the last one with a head of 6 ms:
 
@@ -21,9 +21,12 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts.modules import BUSY, ModuleTree
 from tb_ddp_doctor.trace.model import Floats, Ints
 
-_NUMBERED = re.compile(r"(?:^|[. _])\d+$")
+#: The last part of a path that ends with a number, and what is before it: "Block_" of "Net_0.Block_7".
+_NUMBERED = re.compile(r"(?:^|\.)((?:[^.]*[ _])?)\d+$")
 #: Another split is worth a sentence if it shortens the longest stage by this share.
 _WORTH = 0.03
+#: Fewer modules of one kind are no layers.
+_SEVERAL = 3
 #: Stages whose layers are listed one by one, and layers that are split.
 _LISTED, _MOST_LAYERS = 16, 4096
 
@@ -70,12 +73,12 @@ def said(tree: ModuleTree | None, ranks: Sequence[Ints]) -> str:
 
 
 def _layers(tree: ModuleTree, stages: Floats) -> Ints:
-    """The numbered modules within one that take most time over all stages, as indices."""
-    within: defaultdict[int, list[int]] = defaultdict(list)
+    """The numbered modules of one kind within one that take most time over all stages, as indices."""
+    alike: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     for module in range(1, len(tree.path)):
-        if _NUMBERED.search(tree.path[module]):
-            within[int(tree.parent[module])].append(module)
-    groups = [np.array(some) for some in within.values()]
+        if found := _NUMBERED.search(tree.path[module]):
+            alike[int(tree.parent[module]), found[1]].append(module)
+    groups = [np.array(some) for some in alike.values() if len(some) >= _SEVERAL]
     return max(groups, key=lambda some: float(stages[:, some].sum()), default=np.empty(0, np.int64))
 
 
