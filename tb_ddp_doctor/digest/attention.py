@@ -49,10 +49,10 @@ def on_scores(host: HostCalls, device: DeviceEvents) -> OnScores:
     return OnScores(product, other)
 
 
-def attention(host: HostCalls, device: DeviceEvents, steps: Steps, found: OnScores) -> AttentionWork:
+def attention(host: HostCalls, device: DeviceEvents, steps: Steps, on_scores: OnScores) -> AttentionWork:
     """The attention of the steps."""
     size, step = len(steps), device.step
-    product, other = found
+    product, other = on_scores
     with_shape = host.is_operator & (host.shape >= 0)
     longest_start, longest_end = longest(step, other, device.start_ns, device.length_ns, size)
     fallback = host.start_ns[with_shape & host.named(names.is_attention_fallback)]
@@ -69,9 +69,9 @@ def attention(host: HostCalls, device: DeviceEvents, steps: Steps, found: OnScor
 def _scores(host: HostCalls, is_product: Mask, softmaxes: Ints) -> set[Matrices]:
     """Shapes of the score matrices that the trace's softmaxes and products show."""
     gemms = np.flatnonzero(is_product)
-    found: set[Matrices] = set()
+    products: set[Matrices] = set()
     if not len(gemms):
-        return found
+        return products
     strings = host.trace.strings
     for thread in np.unique(host.thread[softmaxes]):
         here, middle = gemms[host.thread[gemms] == thread], softmaxes[host.thread[softmaxes] == thread]
@@ -89,8 +89,8 @@ def _scores(host: HostCalls, is_product: Mask, softmaxes: Ints) -> set[Matrices]
             left, right = made
             # Scores no larger than queries and keys cannot be told from these, and cost as little.
             if score == (left[0], left[1], right[2]) == used[0] and score[2] > left[2]:
-                found.add(score)
-    return found
+                products.add(score)
+    return products
 
 
 def _touches(host: HostCalls, operators: Ints, is_product: Mask, scores: set[Matrices]) -> Mask:

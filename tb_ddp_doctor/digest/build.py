@@ -148,7 +148,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
     others = once | updates.work
     removable = calls.chosen(~updates.awaited)
     late_launch_ns, blocking = late_launches(host, device, steps, layers, blocked, removable, others, words)
-    found = device_collectives(host, device, phase, words)
+    collectives = device_collectives(host, device, phase, words)
     meetings = host_meetings(host, steps, words)
     played, row_end_ns = rank_track(host, device, steps, layers, blocked, calls, updates, once, phases, meetings)
     parameters = gradients(host, device, steps, phase, words)
@@ -190,7 +190,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
             late_launch_ns=late_launch_ns,
         ),
         pieces=pieces,
-        collectives=with_purposes(host, device, found, phases, words),
+        collectives=with_purposes(host, device, collectives, phases, words),
         messages=messages(trace, steps),
         message_ends=message_ends(host, device, words),
         host_meetings=meetings,
@@ -201,7 +201,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         gap_ops=gap_ops(host, device, pieces, words),
         code=code(host, device, words),
         op_stalls=op_stalls(host, device, steps, layers, stuck, words),
-        memory=memory(host, number, steps, phases, found, words),
+        memory=memory(host, number, steps, phases, collectives, words),
         track=played,
         roofline=roofline(host, device, row_end_ns, parameters, scores, alone, words),
         gradients=parameters,
@@ -223,7 +223,7 @@ def _digest_host(host: HostCalls) -> RankDigest:
     owner_ns, pieces = owners.cut(layers, steps)
     phases = host_phases(host, device)
     phase_ns = phases.measure(steps)
-    found = host_collectives(host, steps, end.max(initial=0), words)
+    collectives = host_collectives(host, steps, end.max(initial=0), words)
     return RankDigest(
         file=trace.file,
         header=trace.header,
@@ -260,7 +260,7 @@ def _digest_host(host: HostCalls) -> RankDigest:
             late_launch_ns=np.zeros((len(steps), len(LaunchDelay)), np.int64),
         ),
         pieces=pieces,
-        collectives=found,
+        collectives=collectives,
         messages=messages(trace, steps),
         message_ends=no_message_ends(),
         host_meetings=no_host_meetings(),
@@ -271,13 +271,13 @@ def _digest_host(host: HostCalls) -> RankDigest:
         gap_ops=gap_ops(host, device, pieces, words),
         code=code(host, device, words),
         op_stalls=no_op_stalls(),
-        memory=memory(host, ON_CPU, steps, phases, found, words),
+        memory=memory(host, ON_CPU, steps, phases, collectives, words),
         track=no_track(),
         roofline=no_roofline(),
         gradients=no_gradients(),
         modules=host_modules(host, steps, layers, calls, phases, words),
         contents=contents,
-        warnings=(*trace.warnings, *_group_warnings(trace, found)),
+        warnings=(*trace.warnings, *_group_warnings(trace, collectives)),
         strings=words.strings(),
     )
 
@@ -300,12 +300,12 @@ def _steps(host: HostCalls) -> tuple[TraceContents, tuple[Ints, Ints, Ints]]:
     marked = host_steps(host)
     if len(marked[0]):
         return trace_contents(host, MARKED), marked
-    found, events = trace_contents(host, ""), host.trace.events
-    if found.program in _ITERATES and (repeated := repeated_steps(host.trace)):
-        return replace(found, steps_from=repeated[0]), repeated[1]
+    contents, events = trace_contents(host, ""), host.trace.events
+    if contents.program in _ITERATES and (repeated := repeated_steps(host.trace)):
+        return replace(contents, steps_from=repeated[0]), repeated[1]
     if updated := updates(host):
-        return replace(found, steps_from=UPDATE), updated
-    return found, _whole_trace(events) if len(events) else marked
+        return replace(contents, steps_from=UPDATE), updated
+    return contents, _whole_trace(events) if len(events) else marked
 
 
 def _whole_trace(events: Events) -> tuple[Ints, Ints, Ints]:
@@ -344,10 +344,10 @@ def _loader(trace: RankTrace) -> str:
     return min(kinds).name.lower() if kinds else ""
 
 
-def _group_warnings(trace: RankTrace, found: Collectives) -> list[FileWarning]:
+def _group_warnings(trace: RankTrace, collectives: Collectives) -> list[FileWarning]:
     """Gloo's events do not name their process group, so with several groups a match is a guess."""
     groups = sum(len(ranks) > 1 for ranks in trace.header.groups.values())
-    unnamed = int((found.group_size < 0).sum())
+    unnamed = int((collectives.group_size < 0).sum())
     if groups < 2 or not unnamed:
         return []
     return [

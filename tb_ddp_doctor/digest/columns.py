@@ -24,17 +24,17 @@ def searchsorted(ascending: Ints, wanted: Ints, side: Literal["left", "right"] =
     if library is None or len(values) < _FEW or not (native.fits(ascending) and native.fits(values)):
         return np.searchsorted(ascending, wanted, side=side)
     ascending, values = native.plain(ascending), native.plain(values)
-    found = np.empty(len(values), np.int64)
-    (column, asked, out) = native.addresses(ascending, values, found)
+    place = np.empty(len(values), np.int64)
+    (column, asked, out) = native.addresses(ascending, values, place)
     library.columns_search(len(ascending), column, len(values), asked, side == "right", out)
-    return found.reshape(wanted.shape)
+    return place.reshape(wanted.shape)
 
 
 def distinct(numbers: Ints, limit: int) -> tuple[Ints, Ints]:
     """`np.unique` with the inverse, of numbers from 0 up to below a limit: without sorting many for few different."""
     if limit > _ROOM * len(numbers):
-        found, which = np.unique(numbers, return_inverse=True)
-        return found, which
+        values, which = np.unique(numbers, return_inverse=True)
+        return values, which
     used = np.zeros(limit, np.bool_)
     used[numbers] = True
     return np.flatnonzero(used), (np.cumsum(used) - 1)[numbers]

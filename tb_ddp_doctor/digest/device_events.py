@@ -40,11 +40,11 @@ class DeviceEvents(msgspec.Struct, frozen=True, eq=False, dict=True):
     step: Ints
 
     @classmethod
-    def of(cls, host: HostCalls, device: int, found: DeviceRows) -> DeviceEvents:
+    def of(cls, host: HostCalls, device: int, of_device: DeviceRows) -> DeviceEvents:
         """The events of a device, and those that name none. All are of no step yet."""
         trace, events = host.trace, host.trace.events
-        on_device = (events.device[found.row] == device) | (events.device[found.row] < 0)
-        rows, by = found.row[on_device], found.launch[on_device]
+        on_device = (events.device[of_device.row] == device) | (events.device[of_device.row] < 0)
+        rows, by = of_device.row[on_device], of_device.launch[on_device]
         launch = np.where(by >= 0, host.index[by], -1)
         start, name = events.start_ns[rows], events.name[rows].astype(np.int64)
         return cls(

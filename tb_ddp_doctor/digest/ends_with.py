@@ -63,17 +63,17 @@ def events(blocked: Blocked, end_ns: Ints, communicates: NDArray[np.bool_]) -> I
     """
     outside = blocked.kind == CpuTime.STALL
     collective = np.flatnonzero(communicates)
-    found = last_to_end(end_ns, blocked.start_ns, blocked.latest_ns)
+    awaited = last_to_end(end_ns, blocked.start_ns, blocked.latest_ns)
     of_collectives = last_to_end(end_ns[collective], blocked.start_ns, blocked.latest_ns)
     some = of_collectives >= 0
     of_collectives[some] = collective[of_collectives[some]]
-    found = np.where(outside, of_collectives, found)
-    late = np.maximum(blocked.end_ns - end_ns[found], 0) if len(end_ns) else found
+    awaited = np.where(outside, of_collectives, awaited)
+    late = np.maximum(blocked.end_ns - end_ns[awaited], 0) if len(end_ns) else awaited
     candidates = np.where(outside, _ends_within(blocked, end_ns[collective]), _ends_within(blocked, end_ns))
     improbable = candidates * late <= _BY_CHANCE * (blocked.end_ns - blocked.start_ns)
     resumes = (outside | (blocked.kind == CpuTime.OP_STALL)) & (late < _RESUME_NS) & improbable
     returns = blocked.in_a_call & (late < _RETURN_NS)
-    ends: Ints = np.where((found >= 0) & (returns | resumes), found, -1)
+    ends: Ints = np.where((awaited >= 0) & (returns | resumes), awaited, -1)
     return ends
 
 
@@ -106,8 +106,8 @@ def last_to_end(end_ns: Ints, after_ns: Ints, until_ns: Ints) -> Ints:
     order = np.argsort(end_ns, kind="stable")
     last = searchsorted(end_ns[order], until_ns, side="right") - 1
     which = order[np.maximum(last, 0)]
-    found: Ints = np.where((last >= 0) & (end_ns[which] > after_ns), which, -1)
-    return found
+    last_event: Ints = np.where((last >= 0) & (end_ns[which] > after_ns), which, -1)
+    return last_event
 
 
 def _ends_within(blocked: Blocked, end_ns: Ints) -> Ints:

@@ -184,9 +184,9 @@ class _Functions(msgspec.Struct, frozen=True, eq=False):
     def innermost(self, instant: Ints, thread: Indices) -> Ints:
         """The innermost around each instant: an index into `strings`, or -1."""
         row = enclosing(self.start_ns, self.end_ns, self.thread, instant, thread)
-        found = np.full(len(instant), -1, np.int64)
-        found[row >= 0] = self.name[row[row >= 0]]
-        return found
+        function = np.full(len(instant), -1, np.int64)
+        function[row >= 0] = self.name[row[row >= 0]]
+        return function
 
 
 def _texts(host: HostCalls, indices: Ints, words: Vocabulary) -> Indices:

@@ -137,10 +137,10 @@ class HostCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def named(self, test: Callable[[str], int]) -> Mask:
         """Which have a name that passes, or is of a kind that is not 0."""
-        found = self._named.get(test)
-        if found is None:
-            found = self._named[test] = self.names.among(self.name, test)
-        return found
+        is_named = self._named.get(test)
+        if is_named is None:
+            is_named = self._named[test] = self.names.among(self.name, test)
+        return is_named
 
     @cached_property
     def _named(self) -> dict[Callable[[str], int], Mask]:
@@ -176,10 +176,10 @@ class HostCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 def one_of(category: Bytes8, wanted: tuple[Category, ...]) -> Mask:
     """Which categories are among some: `np.isin` takes ten times as long."""
-    found = np.zeros(len(category), np.bool_)
+    is_chosen = np.zeros(len(category), np.bool_)
     for kind in wanted:
-        found |= category == int(kind)  # of an enumeration's own type numpy makes an int64, and of the column too
-    return found
+        is_chosen |= category == int(kind)  # of an enumeration's own type numpy makes an int64, and of the column too
+    return is_chosen
 
 
 def _begins(thread: Indices) -> Ints:

@@ -36,8 +36,8 @@ class Intervals(msgspec.Struct, frozen=True, eq=False, dict=True):
         # The library merges into the room behind them.
         sides = np.empty((2, 2 * len(start)), np.int64)
         sides[:, : len(start)] = start, end
-        found = library.intervals_union(len(start), *native.addresses(*sides))
-        return cls(*sides[:, :found])
+        merged = library.intervals_union(len(start), *native.addresses(*sides))
+        return cls(*sides[:, :merged])
 
     @classmethod
     def span(cls, start: int, end: int) -> Intervals:
@@ -95,8 +95,8 @@ class Intervals(msgspec.Struct, frozen=True, eq=False, dict=True):
         sides = np.empty((2, len(self) + len(other)), np.int64)
         one, two = ([native.plain(each.start), native.plain(each.end)] for each in (self, other))
         outs = native.addresses(*two, *sides)
-        found = library.intervals_either(len(self), *native.addresses(*one), len(other), *outs)
-        return Intervals(*sides[:, :found])
+        merged = library.intervals_either(len(self), *native.addresses(*one), len(other), *outs)
+        return Intervals(*sides[:, :merged])
 
     def __and__(self, other: Intervals) -> Intervals:
         few, many = (self, other) if len(self) <= len(other) else (other, self)

@@ -46,9 +46,9 @@ class DeviceRows(msgspec.Struct, frozen=True, eq=False, dict=True):
         """How long the kernels of each device run in all; -1 stands for kernels that name no device."""
         device, length = self.events.device[self.kernels].astype(np.int64), self.events.duration_ns[self.kernels]
         least = int(device.min(initial=0))
-        found, which = distinct(device - least, int(device.max(initial=0)) - least + 1)
-        busy = total(which, np.ones(len(which), np.bool_), length, len(found))
-        return dict(zip((found + least).tolist(), busy.tolist(), strict=True))
+        devices, which = distinct(device - least, int(device.max(initial=0)) - least + 1)
+        busy = total(which, np.ones(len(which), np.bool_), length, len(devices))
+        return dict(zip((devices + least).tolist(), busy.tolist(), strict=True))
 
     @property
     def busiest(self) -> int:

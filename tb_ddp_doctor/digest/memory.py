@@ -69,7 +69,7 @@ def no_memory(steps: int) -> AllocatorMemory:
 
 
 def memory(
-    host: HostCalls, device: int, steps: Steps, phases: HostPhases, found: Collectives, words: Vocabulary
+    host: HostCalls, device: int, steps: Steps, phases: HostPhases, collectives: Collectives, words: Vocabulary
 ) -> AllocatorMemory:
     """The memory of a device (`ON_CPU`: the CPU's) in each step, by the host's windows: the allocator works when the
     host does.
@@ -81,8 +81,8 @@ def memory(
     runs, each = PhaseRuns.of(phases, events), blocks(events)
     category = categories(each, runs, _communicates(host, events, each))
     born_in = runs.at(each.born)
-    model = states(host, phases, found, words.strings(), int(gradient_blocks(category, each, born_in).sum()))
-    content = _content(events, each, category, model, has_buckets=_has_buckets(found, words))
+    model = states(host, phases, collectives, words.strings(), int(gradient_blocks(category, each, born_in).sum()))
+    content = _content(events, each, category, model, has_buckets=_has_buckets(collectives, words))
     step = searchsorted(steps.host_start_ns, events.time_ns, side="right") - 1
     step[(step >= 0) & (events.time_ns >= steps.host_end_ns[step])] = -1
     added = np.diff(events.reserved, prepend=events.reserved[:1])
@@ -160,12 +160,12 @@ def _without_negatives(content: Ints) -> Ints:
 def _communicates(host: HostCalls, events: AllocatorEvents, each: Blocks) -> Mask:
     """Which blocks an all-gather fills or a reduce-scatter reads: of the size of its message, the last one before."""
     comms, strings = host.trace.comms, host.trace.strings
-    found = np.zeros(len(each), np.bool_)
+    communicates = np.zeros(len(each), np.bool_)
     kind_of = {name: names.collective(strings[name]) for name in np.unique(comms.collective).tolist() if name >= 0}
     wanted = [name for name, kind in kind_of.items() if kind in ("all_gather", "reduce_scatter")]
     calls = np.flatnonzero(np.isin(comms.collective, wanted) & (host.index[comms.event] >= 0))
     if not len(calls):
-        return found
+        return communicates
     width = np.array([names.ELEMENT_BYTES.get(strings[dtype], 0) if dtype >= 0 else 0 for dtype in comms.dtype[calls]])
     elements = np.maximum(comms.elements_in[calls], comms.elements_out[calls])
     size = -(-elements * width // _ROUNDED) * _ROUNDED
@@ -177,14 +177,14 @@ def _communicates(host: HostCalls, events: AllocatorEvents, each: Blocks) -> Mas
             at = searchsorted(events.time_ns[each.born[same]], instant[size == wanted_size], side="right") - 1
             chosen = same[at[at >= 0]]
             died = np.append(events.time_ns, np.iinfo(np.int64).max)[each.died[chosen]]
-            found[chosen[died >= instant[size == wanted_size][at >= 0]]] = True
-    return found
+            communicates[chosen[died >= instant[size == wanted_size][at >= 0]]] = True
+    return communicates
 
 
-def _has_buckets(found: Collectives, words: Vocabulary) -> bool:
+def _has_buckets(collectives: Collectives, words: Vocabulary) -> bool:
     """Whether gradients are all-reduced during backward, as DDP does from buckets of its own."""
-    kinds = np.array(words.strings(), object)[found.kind] if len(found) else np.empty(0, object)
-    return bool(((kinds == "all_reduce") & (found.backward >= 0)).any())
+    kinds = np.array(words.strings(), object)[collectives.kind] if len(collectives) else np.empty(0, object)
+    return bool(((kinds == "all_reduce") & (collectives.backward >= 0)).any())
 
 
 def _by_phase(step: Ints, phase: Ints, events: AllocatorEvents, size: int) -> tuple[Ints, Ints]:

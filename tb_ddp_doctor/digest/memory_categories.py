@@ -58,8 +58,8 @@ class PhaseRuns(msgspec.Struct, frozen=True, eq=False):
     def at(self, event: Ints) -> Ints:
         """The run of each event; -1 for `BEFORE`, one more than the last for what is behind the last event."""
         runs = np.concatenate((self.of_event, [len(self.phase), -1]))
-        found: Ints = runs[event]
-        return found
+        run: Ints = runs[event]
+        return run
 
     def updates_until(self, run: Ints) -> Ints:
         """How many updates have begun by the end of each run."""
@@ -129,12 +129,12 @@ def _categorise_earlier(category: Ints, blocks: Blocks, runs: PhaseRuns, earlier
     phase = runs.event_phase[np.minimum(blocks.died[earlier], len(runs.event_phase) - 1)]
     gradients = np.unique(blocks.bytes[category == MemoryCategory.GRADIENT])
     by_size = np.isin(blocks.bytes[earlier], gradients)
-    found = np.where(phase == Phase.BACKWARD, MemoryCategory.ACTIVATION, MemoryCategory.OTHER)
+    guessed = np.where(phase == Phase.BACKWARD, MemoryCategory.ACTIVATION, MemoryCategory.OTHER)
     early = before_backward[earlier] & (phase != Phase.BACKWARD)
-    found[early] = np.where(
+    guessed[early] = np.where(
         by_size[early] | (phase[early] == Phase.OPTIMIZER), MemoryCategory.GRADIENT, MemoryCategory.ACTIVATION
     )
-    category[earlier] = found
+    category[earlier] = guessed
 
 
 def _find_parameters(category: Ints, blocks: Blocks, runs: PhaseRuns, born: Ints, stays: Mask) -> None:
@@ -151,9 +151,9 @@ def _find_parameters(category: Ints, blocks: Blocks, runs: PhaseRuns, born: Ints
     of = blocks.bytes[order]
     place = np.arange(len(order)) - searchsorted(of, of)
     at = np.minimum(searchsorted(kinds, of), len(kinds) - 1)
-    found = order[(kinds[at] == of) & (place < wanted[at])]
-    if blocks.bytes[found].sum() >= _MOST_MATCHED * size.sum():
-        category[found] = MemoryCategory.PARAMETER
+    parameters = order[(kinds[at] == of) & (place < wanted[at])]
+    if blocks.bytes[parameters].sum() >= _MOST_MATCHED * size.sum():
+        category[parameters] = MemoryCategory.PARAMETER
 
 
 def gradient_blocks(category: Ints, blocks: Blocks, born: Ints) -> Ints:

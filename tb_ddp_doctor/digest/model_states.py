@@ -32,12 +32,14 @@ _ONE_MORE = {"SGD": re.compile(r"^aten::(_foreach_)?mul_$"), "Adam": re.compile(
 _ONE_MORE["AdamW"] = _ONE_MORE["Adam"]
 
 
-def states(host: HostCalls, phases: HostPhases, found: Collectives, words: tuple[str, ...], left: int) -> StateBytes:
+def states(
+    host: HostCalls, phases: HostPhases, collectives: Collectives, words: tuple[str, ...], left: int
+) -> StateBytes:
     """The model's states; `left` is what one backward pass leaves behind, bytes."""
-    reduced, element = _reduced(found, words)
+    reduced, element = _reduced(collectives, words)
     accumulated = _accumulated(host, phases) * (element or 4)
     known = max(reduced, accumulated)
-    shards = any(words[kind] == "reduce_scatter" for kind in np.unique(found.kind).tolist())
+    shards = any(words[kind] == "reduce_scatter" for kind in np.unique(collectives.kind).tolist())
     gradients = left if left and (shards or left >= _ALL * known) else known
     if accumulated and gradients == left and not element:
         # float32, or a half of it.
@@ -48,17 +50,19 @@ def states(host: HostCalls, phases: HostPhases, found: Collectives, words: tuple
     return StateBytes(gradients, gradients, tensors * gradients if tensors >= 0 else -1, element, name)
 
 
-def _reduced(found: Collectives, words: tuple[str, ...]) -> tuple[int, int]:
+def _reduced(collectives: Collectives, words: tuple[str, ...]) -> tuple[int, int]:
     """Bytes that are all-reduced in a backward pass, the median; and of an element."""
-    kinds = np.array(words, object)[found.kind] if len(found) else np.empty(0, object)
-    chosen = (kinds == "all_reduce") & (found.backward >= 0) & (found.bytes > 0) & (found.elements > 0)
+    kinds = np.array(words, object)[collectives.kind] if len(collectives) else np.empty(0, object)
+    chosen = (
+        (kinds == "all_reduce") & (collectives.backward >= 0) & (collectives.bytes > 0) & (collectives.elements > 0)
+    )
     if not chosen.any():
         return 0, 0
-    sums = np.bincount(found.backward[chosen], weights=found.bytes[chosen].astype(np.float64))
+    sums = np.bincount(collectives.backward[chosen], weights=collectives.bytes[chosen].astype(np.float64))
     sums = sums[sums > 0]
     median = np.sort(sums[sums >= _ALL * sums.max()])
-    largest = np.flatnonzero(chosen)[found.bytes[chosen].argmax()]
-    return int(median[len(median) // 2]), int(found.bytes[largest] // found.elements[largest])
+    largest = np.flatnonzero(chosen)[collectives.bytes[chosen].argmax()]
+    return int(median[len(median) // 2]), int(collectives.bytes[largest] // collectives.elements[largest])
 
 
 def _accumulated(host: HostCalls, phases: HostPhases) -> int:
@@ -78,10 +82,10 @@ def _accumulated(host: HostCalls, phases: HostPhases) -> int:
 def optimizer_tensors(host: HostCalls) -> tuple[str, int]:
     """The optimizer's class, and how many tensors it keeps for each parameter; "" and -1 where that is not known."""
     steps = host.is_annotation & host.named(names.is_optimizer_step)
-    found = _OPTIMIZER.match(host.texts(np.flatnonzero(steps)[:1])[0]) if steps.any() else None
-    if not found:
+    match = _OPTIMIZER.match(host.texts(np.flatnonzero(steps)[:1])[0]) if steps.any() else None
+    if not match:
         return "", -1
-    name = found["name"]
+    name = match["name"]
     tensors = _TENSORS.get(name, -1)
     if more := _ONE_MORE.get(name):
         calls = np.flatnonzero(host.is_operator & host.named(lambda op: bool(more.match(op))))

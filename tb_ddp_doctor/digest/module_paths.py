@@ -100,13 +100,13 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @classmethod
     def _guessed(cls, host: HostCalls, phases: HostPhases, steps: Steps) -> ModuleCalls:
-        table, found = PathTable(), layer_calls(host, phases, steps)
-        for number in range(1, int(found.number.max(initial=0)) + 1):
+        table, layers = PathTable(), layer_calls(host, phases, steps)
+        for number in range(1, int(layers.number.max(initial=0)) + 1):
             table.child(ROOT, f"layer {number}")
-        start, end = host.start_ns[found.first], host.end_ns[found.last]
-        named_by = GUESSED if len(found) else ""
+        start, end = host.start_ns[layers.first], host.end_ns[layers.last]
+        named_by = GUESSED if len(layers) else ""
         # Layers are children of the root, in the order of their numbers: layer n is the n-th module.
-        return cls(host, named_by, table, found.number, start, end, host.thread[found.first])
+        return cls(host, named_by, table, layers.number, start, end, host.thread[layers.first])
 
     @classmethod
     def _of(cls, host: HostCalls, named_by: str, name: Indices, start: Ints, end: Ints, thread: Indices) -> ModuleCalls:
@@ -140,12 +140,12 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def at(self, instant: Ints, thread: Indices) -> Ints:
         """The innermost module that each thread runs at each instant, forward or backward; ROOT outside of all."""
-        found = np.full(len(instant), ROOT, np.int64)
+        path = np.full(len(instant), ROOT, np.int64)
         if len(self.module):
             module, start, end, on = self._with_backward
             call = enclosing(start, end, on, instant, thread)
-            found[call >= 0] = module[call[call >= 0]]
-        return found
+            path[call >= 0] = module[call[call >= 0]]
+        return path
 
 
 def _nested(table: PathTable, plain: dict[int, str], name: Indices, outer: Ints) -> Ints:

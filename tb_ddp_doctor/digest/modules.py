@@ -103,10 +103,10 @@ def _innermost(host: HostCalls, chosen: Mask, kind: ModuleTime) -> Ints:
         here = rows[host.thread[rows] == thread]
         edges = np.unique(np.concatenate((host.start_ns[here], host.end_ns[here])))
         on = np.full(len(edges) - 1, thread, np.int32)
-        found = enclosing(host.start_ns[here], host.end_ns[here], host.thread[here], edges[:-1], on)
-        inside = found >= 0
+        call = enclosing(host.start_ns[here], host.end_ns[here], host.thread[here], edges[:-1], on)
+        inside = call >= 0
         start, end = edges[:-1][inside], edges[1:][inside]
-        parts.append(np.stack((start, end, here[found[inside]], np.full(len(start), kind, np.int64))))
+        parts.append(np.stack((start, end, here[call[inside]], np.full(len(start), kind, np.int64))))
     return np.concatenate(parts, axis=1)
 
 
@@ -219,7 +219,7 @@ def _percentile(row: Ints, step: Ints, length: Ints, rows: int, steps: int) -> I
     order = np.lexsort((-time, of))
     # Steps without any time of a row come last.
     place = searchsorted(of, np.arange(rows)) + int((1 - _PERCENTILE) * steps)
-    found = place < searchsorted(of, np.arange(rows), side="right")
+    is_known = place < searchsorted(of, np.arange(rows), side="right")
     percentile = np.zeros(rows, np.int64)
-    percentile[found] = time[order[place[found]]]
+    percentile[is_known] = time[order[place[is_known]]]
     return percentile

@@ -49,10 +49,10 @@ def first_chosen(at: Ints, instant: Ints, outer: Ints, end: Ints, chosen: Mask) 
     library = native.library()
     if library is None:
         return _first_chosen_in_numpy(at, instant, outer, end, chosen)
-    found: Ints = at.copy()
+    ancestor: Ints = at.copy()
     columns = native.plain(instant), native.plain(outer), native.plain(end), native.plain(chosen, np.bool_)
-    library.nesting_chosen(len(found), *native.addresses(found, *columns))
-    return found
+    library.nesting_chosen(len(ancestor), *native.addresses(ancestor, *columns))
+    return ancestor
 
 
 def outermost(end: Ints, outer: Ints, chosen: Mask) -> Ints:
@@ -61,9 +61,9 @@ def outermost(end: Ints, outer: Ints, chosen: Mask) -> Ints:
     if library is None:
         return _outermost_in_numpy(end, outer, chosen)
     columns = native.plain(end), native.plain(outer), native.plain(chosen, np.bool_)
-    found = np.empty(len(end), np.int64)
-    kept: int = library.nesting_outermost(len(end), *native.addresses(*columns, found))
-    return found[:kept]
+    ancestor = np.empty(len(end), np.int64)
+    kept: int = library.nesting_outermost(len(end), *native.addresses(*columns, ancestor))
+    return ancestor[:kept]
 
 
 def _outermost_in_numpy(end: Ints, outer: Ints, chosen: Mask) -> Ints:
@@ -72,14 +72,14 @@ def _outermost_in_numpy(end: Ints, outer: Ints, chosen: Mask) -> Ints:
 
 
 def _first_chosen_in_numpy(at: Ints, instant: Ints, outer: Ints, end: Ints, chosen: Mask) -> Ints:
-    found: Ints = at.copy()
-    going = np.flatnonzero(found >= 0)
+    ancestor: Ints = at.copy()
+    going = np.flatnonzero(ancestor >= 0)
     while len(going):
-        call = found[going]
+        call = ancestor[going]
         going = going[~chosen[call] | (end[call] <= instant[going])]
-        found[going] = outer[found[going]]
-        going = going[found[going] >= 0]
-    return found
+        ancestor[going] = outer[ancestor[going]]
+        going = going[ancestor[going] >= 0]
+    return ancestor
 
 
 def _around_in_numpy(start: Ints, end: Ints, on: Indices) -> Ints:

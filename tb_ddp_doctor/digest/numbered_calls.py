@@ -14,10 +14,10 @@ _PARTS = ("all_gather", "reduce_scatter")
 def numbered_calls(digest: RankDigest) -> list[NumberedCalls]:
     """The collectives that have a number and a size, by group."""
     table, text = digest.collectives, digest.strings
-    found: defaultdict[str, dict[int, Call]] = defaultdict(dict)
+    by_group: defaultdict[str, dict[int, Call]] = defaultdict(dict)
     columns = (table.kind, table.group, table.group_size, table.bytes, table.sequence)
     for kind, group, ranks, size, number in zip(*(column.tolist() for column in columns), strict=True):
         if number >= 0 and size >= 0:
             divided = size // ranks if text[kind] in _PARTS and ranks > 0 else size
-            found[text[group]][number] = (text[kind], divided)
-    return [NumberedCalls(digest.pid, group, calls) for group, calls in found.items()]
+            by_group[text[group]][number] = (text[kind], divided)
+    return [NumberedCalls(digest.pid, group, calls) for group, calls in by_group.items()]

@@ -79,25 +79,25 @@ def _least(length_ns: Ints) -> int:
 
 def _innermost(host: HostCalls, chosen: Mask, instant: Ints) -> Ints:
     """The latest of the chosen calls to start that runs at each instant, on any thread; -1 for none."""
-    found = np.full(len(instant), -1, np.int64)
+    innermost = np.full(len(instant), -1, np.int64)
     for thread in host.threads:
         call = host.innermost(instant, thread, chosen)
-        later = (call >= 0) & ((found < 0) | (host.start_ns[call] > host.start_ns[found]))
-        found = np.where(later, call, found)
-    return found
+        later = (call >= 0) & ((innermost < 0) | (host.start_ns[call] > host.start_ns[innermost]))
+        innermost = np.where(later, call, innermost)
+    return innermost
 
 
 def op_stalls(
-    host: HostCalls, device: DeviceEvents, steps: Steps, layers: owners.Layers, found: HostStallTimes, words: Vocabulary
+    host: HostCalls, device: DeviceEvents, steps: Steps, layers: owners.Layers, times: HostStallTimes, words: Vocabulary
 ) -> OpStalls:
     """The stalls of the recorded steps, with what the host is in."""
-    step = step_of(found.start_ns, steps.host_start_ns) if len(steps) else np.full(len(found.start_ns), -1)
-    inside = (step >= 0) & (found.start_ns < steps.host_end_ns.max(initial=0))
+    step = step_of(times.start_ns, steps.host_start_ns) if len(steps) else np.full(len(times.start_ns), -1)
+    inside = (step >= 0) & (times.start_ns < steps.host_end_ns.max(initial=0))
     longest = np.flatnonzero(inside)
     longest = np.sort(
-        longest[np.argsort(found.start_ns[longest] - found.end_ns[longest], kind="stable")][:_MOST_STALLS]
+        longest[np.argsort(times.start_ns[longest] - times.end_ns[longest], kind="stable")][:_MOST_STALLS]
     )
-    start, end, op, call = found.start_ns[longest], found.end_ns[longest], found.op[longest], found.call[longest]
+    start, end, op, call = times.start_ns[longest], times.end_ns[longest], times.op[longest], times.call[longest]
     return OpStalls(
         step=step[longest].astype(np.int32),
         op=words.indices(host.texts(op)),

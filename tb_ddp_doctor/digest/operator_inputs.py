@@ -136,13 +136,13 @@ def _raw_list(text: str) -> list[msgspec.Raw]:
 
 def _texts(text: str) -> tuple[str, ...]:
     """A list of texts; what is none of them is ""."""
-    found = []
+    texts = []
     for raw in _raw_list(text):
         try:
-            found.append(msgspec.json.decode(raw, type=str))
+            texts.append(msgspec.json.decode(raw, type=str))
         except REFUSALS:
-            found.append("")
-    return tuple(found)
+            texts.append("")
+    return tuple(texts)
 
 
 def _integers(text: str) -> list[int]:

@@ -57,19 +57,19 @@ def broken_order(rows: DeviceRows) -> Mask:
     overlaps = start[this] + length[this] - start[following] > _OVERLAP_NS
     # Of calls on two threads that overlap nobody knows which one came first.
     later = (start[second] + length[second] < start[first]) & (start[this] < start[following])
-    found = np.zeros(len(events), np.bool_)
+    is_out_of_order = np.zeros(len(events), np.bool_)
     for row in (this, following):
-        found[row[overlaps | later]] = True
-    return found
+        is_out_of_order[row[overlaps | later]] = True
+    return is_out_of_order
 
 
 def before_launch(rows: DeviceRows) -> Mask:
     """Which events of a trace are device events that start before their launch, shape (events,)."""
     events, joined = rows.events, rows.launch >= 0
-    found = np.zeros(len(events), np.bool_)
+    is_before = np.zeros(len(events), np.bool_)
     row, launch = rows.row[joined], rows.launch[joined]
-    found[row] = events.start_ns[row] < events.start_ns[launch] - _EARLY_NS
-    return found
+    is_before[row] = events.start_ns[row] < events.start_ns[launch] - _EARLY_NS
+    return is_before
 
 
 def out_of_turn(host: HostCalls, host_start_ns: Ints, host_end_ns: Ints) -> Ints:

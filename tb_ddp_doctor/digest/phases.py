@@ -44,11 +44,11 @@ class HostPhases(msgspec.Struct, frozen=True, eq=False):
     def at(self, instant: Ints) -> Ints:
         """The phase at each instant; other outside of the trace."""
         piece = searchsorted(self.start_ns, instant, side="right") - 1
-        found = np.full(len(instant), int(Phase.OTHER), np.int64)
+        phase_of = np.full(len(instant), int(Phase.OTHER), np.int64)
         inside = piece >= 0
         inside[inside] = instant[inside] < self.end_ns[piece[inside]]
-        found[inside] = self.phase[piece[inside]]
-        return found
+        phase_of[inside] = self.phase[piece[inside]]
+        return phase_of
 
     def of(self, phase: Phase) -> Intervals:
         """When the host is in a phase."""

@@ -59,8 +59,8 @@ def plausible(trace: RankTrace, device: DeviceRows) -> RankTrace:
     events = trace.events
     impossible = np.zeros(len(events), np.bool_)
     warnings: list[FileWarning] = []
-    for found, why in _checks(trace, device):
-        if found.any() and (new := np.flatnonzero(found & ~impossible).tolist()):
+    for odd, why in _checks(trace, device):
+        if odd.any() and (new := np.flatnonzero(odd & ~impossible).tolist()):
             impossible[new] = True
             losses = Losses()
             losses.add(Loss.IMPOSSIBLE, 0, f"{trace.strings[events.name[new[0]]][:_MOST_LETTERS]} {why}", len(new))
@@ -73,11 +73,11 @@ def without_copies(trace: RankTrace) -> RankTrace:
     copies = _copies(trace.events)
     if not len(copies):
         return trace
-    found = np.zeros(len(trace.events), np.bool_)
-    found[copies] = True
+    copied = np.zeros(len(trace.events), np.bool_)
+    copied[copies] = True
     losses = Losses()
     losses.add(Loss.DOUBLED, 0, trace.strings[trace.events.name[copies[0]]][:_MOST_LETTERS], len(copies))
-    return without(trace, found, losses.warnings(trace.file))
+    return without(trace, copied, losses.warnings(trace.file))
 
 
 def _copies(events: Events) -> Ints:
@@ -138,31 +138,31 @@ def _checks(trace: RankTrace, device: DeviceRows) -> Iterator[tuple[Mask, str]]:
         yield _few(_out_of_order(events, device), len(device.row)), "starts after what was launched behind it"
 
 
-def _few(found: Mask, of: int, least: int = 1) -> Mask:
+def _few(odd: Mask, of: int, least: int = 1) -> Mask:
     """None, where they are too many to be single damaged events."""
-    return found if found.sum() <= max(least, _FEW * of) else np.zeros_like(found)
+    return odd if odd.sum() <= max(least, _FEW * of) else np.zeros_like(odd)
 
 
 def _timeless(device: DeviceRows) -> Mask:
     """Kernels without duration, where most are."""
-    found, kernels = np.zeros(len(device.events), np.bool_), device.kernels
+    odd, kernels = np.zeros(len(device.events), np.bool_), device.kernels
     zero = kernels[device.events.duration_ns[kernels] == 0]
-    found[zero] = len(zero) > _MOST_ZERO * len(kernels)
-    return found
+    odd[zero] = len(zero) > _MOST_ZERO * len(kernels)
+    return odd
 
 
 def _alone(trace: RankTrace, device: DeviceRows) -> Mask:
     """Steps, launches and device events that stand apart from all else, their launch or device event included."""
     events = trace.events
-    found = np.zeros(len(events), np.bool_)
+    odd = np.zeros(len(events), np.bool_)
     if not len(long_gaps(events.start_ns, _FAR_NS)):
-        return found
+        return odd
     order = np.argsort(events.start_ns, kind="stable")
     start = events.start_ns[order]
     reach = np.maximum.accumulate(start + events.duration_ns[order])
     apart = np.flatnonzero(start[1:] - reach[:-1] > _FAR_NS)
     if not len(apart):
-        return found
+        return odd
     group = np.empty(len(events), np.int64)
     group[order] = np.searchsorted(apart, np.arange(len(events)))
     size = np.bincount(group)
@@ -174,8 +174,8 @@ def _alone(trace: RankTrace, device: DeviceRows) -> Mask:
     movable = is_step & (events.category == Category.ANNOTATION)
     movable[device.row] = True
     movable[device.launch[joined]] = True
-    found = movable & (size[group] <= _ALONE) & (partner != group)
-    return found if found.sum() <= _ALONE and size.max() > len(events) // 2 else np.zeros_like(found)
+    odd = movable & (size[group] <= _ALONE) & (partner != group)
+    return odd if odd.sum() <= _ALONE and size.max() > len(events) // 2 else np.zeros_like(odd)
 
 
 def _endless(events: Events) -> Mask:
@@ -189,8 +189,8 @@ def _endless(events: Events) -> Mask:
     end = events.start_ns + events.duration_ns
     on_device = is_on_device(events)
     other_side = np.where(on_device, end[~on_device].max(initial=0), end[on_device].max(initial=0))
-    found: Mask = (events.duration_ns > limit) & (end > other_side + _LONGEST_NS)
-    return found
+    odd: Mask = (events.duration_ns > limit) & (end > other_side + _LONGEST_NS)
+    return odd
 
 
 def _with_ends_of_steps(trace: RankTrace) -> RankTrace:
@@ -219,12 +219,12 @@ def _with_ends_of_steps(trace: RankTrace) -> RankTrace:
 def _overlapping(device: DeviceRows) -> Mask:
     """Device events that run on for long beside the next one of their stream."""
     events, (this, following) = device.events, device.neighbours
-    found = np.zeros(len(events), np.bool_)
+    odd = np.zeros(len(events), np.bool_)
     over = events.start_ns[this] + events.duration_ns[this] - events.start_ns[following]
-    found[this[over > _FEW_OVERLAP_NS]] = True
-    found = _few(found, len(device.row))
-    found[this[over > _OVERLAP_NS]] = True
-    return found
+    odd[this[over > _FEW_OVERLAP_NS]] = True
+    odd = _few(odd, len(device.row))
+    odd[this[over > _OVERLAP_NS]] = True
+    return odd
 
 
 def _out_of_turn(events: Events, device: DeviceRows) -> Mask:
@@ -234,7 +234,7 @@ def _out_of_turn(events: Events, device: DeviceRows) -> Mask:
 
         thread  [launch 7]  [launch 9]      [launch 8]     8 is out of turn: 7 and 9 are in order without it
     """
-    found = np.zeros(len(events), np.bool_)
+    odd = np.zeros(len(events), np.bool_)
     joined = device.launch >= 0
     row, launch = device.row[joined], device.launch[joined]
     order = np.lexsort((events.correlation[launch], events.thread[launch]))
@@ -245,26 +245,26 @@ def _out_of_turn(events: Events, device: DeviceRows) -> Mask:
     same &= (number[this] < number[following]) & (start[before] <= start[following])
     apart = np.maximum(start[before] - start[this], start[this] - start[following])
     away = np.flatnonzero(same & (apart > _OUT_OF_TURN_NS)) + 1
-    found[launch[away]] = found[row[away]] = True
-    return found
+    odd[launch[away]] = odd[row[away]] = True
+    return odd
 
 
 def _before_launch(events: Events, device: DeviceRows) -> Mask:
     """Device events that start before their launch, by more than the clocks of host and device are apart."""
-    found = np.zeros(len(events), np.bool_)
+    odd = np.zeros(len(events), np.bool_)
     joined = device.launch >= 0
     if joined.any():
         after = events.start_ns[device.row[joined]] - events.start_ns[device.launch[joined]]
         # Where no more than so few start early, the clocks are not apart.
         few = np.count_nonzero(after < 0) <= int(_FEW * (len(after) - 1))
         apart = 0.0 if few else min(0.0, float(np.quantile(after, _FEW)))
-        found[device.row[joined][after < apart - _EARLY_NS]] = True
-    return found
+        odd[device.row[joined][after < apart - _EARLY_NS]] = True
+    return odd
 
 
 def _out_of_order(events: Events, device: DeviceRows) -> Mask:
     """Device events that start after what was launched later on their stream, while all around them is in order."""
-    found = np.zeros(len(events), np.bool_)
+    odd = np.zeros(len(events), np.bool_)
     joined = (device.launch >= 0) & (events.stream[device.row] >= 0)
     row, launch = device.row[joined], device.launch[joined]
     order = np.lexsort((events.start_ns[row], events.start_ns[launch], events.stream[row], events.device[row]))
@@ -275,5 +275,5 @@ def _out_of_order(events: Events, device: DeviceRows) -> Mask:
     certain = returned[1:-1] <= events.start_ns[launch[2:]]
     late = events.start_ns[this] > events.start_ns[following] + _EARLY_NS
     in_order = events.start_ns[before] <= events.start_ns[following]
-    found[this[same & certain & late & in_order]] = True
-    return found
+    odd[this[same & certain & late & in_order]] = True
+    return odd

@@ -21,7 +21,7 @@ _FEW_ELEMENTS = 1024
 
 
 def with_purposes(
-    host: HostCalls, device: DeviceEvents, found: Collectives, phases: HostPhases, words: Vocabulary
+    host: HostCalls, device: DeviceEvents, collectives: Collectives, phases: HostPhases, words: Vocabulary
 ) -> Collectives:
     """The collectives of a device's kernels with what each is for."""
     kernels = device.by_start[device.communicates[device.by_start]]
@@ -29,8 +29,8 @@ def with_purposes(
     instant = np.where(launched, device.launch_ns[kernels], 0)
     phase = np.where(launched, phases.at(instant), -1)
     text = np.array(words.strings())
-    kind = text[found.kind] if len(found) else np.empty(0, str)
-    few = (found.elements > 0) & (found.elements <= _FEW_ELEMENTS) & (kind == "all_reduce")
+    kind = text[collectives.kind] if len(collectives) else np.empty(0, str)
+    few = (collectives.elements > 0) & (collectives.elements <= _FEW_ELEMENTS) & (kind == "all_reduce")
     few &= np.isin(phase, (names.Phase.OTHER, names.Phase.OPTIMIZER))
     norms = np.sort(host.start_ns[host.is_operator & host.named(names.takes_norm)])
     # A norm of gradients is taken between the backward pass and the collective.
@@ -38,9 +38,9 @@ def with_purposes(
     done = np.searchsorted(passes.start, instant)
     since = np.append(passes.end, 0)[done - 1]
     of_norm = few & (done > 0) & (np.searchsorted(norms, instant) > np.searchsorted(norms, since))
-    purpose = found.purpose.copy()
+    purpose = collectives.purpose.copy()
     purpose[(kind == "broadcast") & (phase == names.Phase.FORWARD)] = words.index(BUFFERS)
     # Without a backward pass nothing tells what comes outside of it.
     purpose[few & (len(passes) > 0)] = words.index(METRIC)
     purpose[of_norm] = words.index(NORM)
-    return replace(found, purpose=purpose)
+    return replace(collectives, purpose=purpose)

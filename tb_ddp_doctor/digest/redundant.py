@@ -105,19 +105,19 @@ def _recast(host: HostCalls, launch: Ints) -> Mask:
 def _for_layout(host: HostCalls, launch: Ints) -> Mask:
     """Which launches copy a tensor only for other strides: `contiguous`, and a `reshape` that no view can be."""
     operator = host.around(launch, host.is_operator & ~host.named(names.copies_tensor))
-    found = np.zeros(len(launch), np.bool_)
+    is_copy = np.zeros(len(launch), np.bool_)
     known = operator >= 0
-    found[known] = host.named(names.needs_layout)[operator[known]]
-    return found
+    is_copy[known] = host.named(names.needs_layout)[operator[known]]
+    return is_copy
 
 
 def _is_backward(host: HostCalls, operator: Ints) -> Mask:
     """Which operators (-1: none) are autograd's, or lie within one of its nodes."""
     nodes = host.is_operator & host.named(names.is_backward)
-    found = np.zeros(len(operator), np.bool_)
+    is_backward = np.zeros(len(operator), np.bool_)
     known = operator >= 0
-    found[known] = nodes[operator[known]] | (host.around(operator[known], nodes) >= 0)
-    return found
+    is_backward[known] = nodes[operator[known]] | (host.around(operator[known], nodes) >= 0)
+    return is_backward
 
 
 def _shapes(host: HostCalls, chosen: Mask) -> set[Dims]:

@@ -80,10 +80,10 @@ def _layers(host: HostCalls, operators: Ints) -> list[tuple[int, int, int]]:
     tokens = host.name[operators]
     adds = host.named(names.adds)[operators]
     # A residual's addition ends a layer more often than it begins one.
-    found = repeats(tokens, set(tokens[adds].tolist()))
-    if len(found) < _LEAST_LAYERS or found.same < _LEAST_SAME * len(found):
+    cuts = repeats(tokens, set(tokens[adds].tolist()))
+    if len(cuts) < _LEAST_LAYERS or cuts.same < _LEAST_SAME * len(cuts):
         return []
-    edges = np.stack((found.first, found.end), axis=1).reshape(-1)
+    edges = np.stack((cuts.first, cuts.end), axis=1).reshape(-1)
     # An operator that is called again and again counts once.
     changes = np.append(np.append(True, tokens[1:] != tokens[:-1]), False).astype(np.int64)
     covered = np.add.reduceat(changes, edges)[::2]
@@ -92,7 +92,7 @@ def _layers(host: HostCalls, operators: Ints) -> list[tuple[int, int, int]]:
     with_products = np.add.reduceat(products, edges)[::2] > 0
     if covered.sum() < _LEAST_SHARE * changes.sum() or (multiply.any() and with_products.mean() < _LEAST_SAME):
         return []
-    return list(zip(range(1, len(found) + 1), found.first.tolist(), found.end.tolist(), strict=True))
+    return list(zip(range(1, len(cuts) + 1), cuts.first.tolist(), cuts.end.tolist(), strict=True))
 
 
 def _within(host: HostCalls, operators: Ints, chosen: Mask) -> Ints:
@@ -101,8 +101,8 @@ def _within(host: HostCalls, operators: Ints, chosen: Mask) -> Ints:
     # Calls stand in the order of their starts, so that what an operator calls follows it.
     first, last = np.searchsorted(host.thread, host.thread[operators[0]] + np.array((0, 1), host.thread.dtype))
     until = first + searchsorted(host.start_ns[first:last], host.end_ns[operators])
-    found: Ints = np.maximum(before[until] - before[operators], 0)
-    return found
+    inside: Ints = np.maximum(before[until] - before[operators], 0)
+    return inside
 
 
 def _passes(host: HostCalls, phases: HostPhases, steps: Steps) -> list[Ints]:
@@ -114,8 +114,8 @@ def _passes(host: HostCalls, phases: HostPhases, steps: Steps) -> list[Ints]:
     passes: list[Ints] = []
     for _ in range(_MOST_WRAPPERS):
         operators = host.outermost(chosen)
-        found = phases.at(host.start_ns[operators]) == phase
-        operators = operators[found]
+        is_in_phase = phases.at(host.start_ns[operators]) == phase
+        operators = operators[is_in_phase]
         if not len(operators):
             return []
         start = host.start_ns[operators]
@@ -132,13 +132,13 @@ def _wrappers(host: HostCalls, passes: list[Ints]) -> Ints:
     """Operators with most of a pass's time that call others."""
     calls: Mask = np.zeros(len(host) + 1, np.bool_)
     calls[host.parent[host.is_operator]] = True
-    found = []
+    wrappers = []
     for one in passes:
         length = host.length_ns[one]
         longest = int(length.argmax())
         if length[longest] > _WRAPS * length.sum() and calls[one[longest]]:
-            found.append(int(one[longest]))
-    return np.array(found, np.int64)
+            wrappers.append(int(one[longest]))
+    return np.array(wrappers, np.int64)
 
 
 def _busiest(host: HostCalls) -> int:

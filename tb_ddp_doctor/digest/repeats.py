@@ -76,12 +76,12 @@ def _remembered(numbers: bytes, last: bytes) -> SequenceRepeats:
     """The repeats of a sequence, as bytes: all ranks have the same, and so have the passes of a step."""
     tokens, ends = np.frombuffer(numbers, np.uint16).astype(np.int64), np.frombuffer(last, np.bool_)
     text = _Text.of(tokens)
-    found = [cut for cuts in _words(text) if (cut := _moved(text, cuts, ends))]
-    if not found:
+    moved = [cut for cuts in _words(text) if (cut := _moved(text, cuts, ends))]
+    if not moved:
         return SequenceRepeats(*_NOTHING, 0)
-    described = [_length(tokens, cut) for cut in found]
-    best = min(range(len(found)), key=lambda at: (described[at], found[at].elsewhere, int(found[at].first[0])))
-    cut, (kept, same) = found[best], _same_tokens(tokens, found[best])
+    described = [_length(tokens, cut) for cut in moved]
+    best = min(range(len(moved)), key=lambda at: (described[at], moved[at].elsewhere, int(moved[at].first[0])))
+    cut, (kept, same) = moved[best], _same_tokens(tokens, moved[best])
     return SequenceRepeats(cut.first[kept], cut.end[kept], same)
 
 
@@ -169,8 +169,8 @@ def _costs(text: _Text, order: Ints, begins: Ints, ends: Ints) -> Ints:
     new[1:] = (piece[sort][1:] != piece[sort][:-1]) | (group[sort][1:] != group[sort][:-1])
     written = np.bincount(group[sort][new], (end - first)[sort][new], len(begins))
     outside = text.length - (order[ends - 1] - order[begins])
-    found: Ints = written.astype(np.int64) + (ends - begins - 1) + outside
-    return found
+    costs: Ints = written.astype(np.int64) + (ends - begins - 1) + outside
+    return costs
 
 
 def _moved(text: _Text, cuts: Ints, last: Mask) -> _Cut | None:
@@ -211,13 +211,13 @@ def _moved(text: _Text, cuts: Ints, last: Mask) -> _Cut | None:
 
 def _outside(text: _Text, piece: Hashes, stretches: list[tuple[Ints, Ints]]) -> Ints:
     """For each shift the length of the first stretch that is the same as a piece, 0 for none; shape (shifts,)."""
-    found = np.zeros(len(piece), np.int64)
+    outside = np.zeros(len(piece), np.int64)
     for first, end in stretches:
-        inside = (first >= 0) & (end <= text.length) & (found == 0)
+        inside = (first >= 0) & (end <= text.length) & (outside == 0)
         number = text.stretch(np.maximum(first, 0), np.minimum(end, text.length))
         same = inside & (piece == number[:, None]).any(axis=1)
-        found[same] = (end - first)[same]
-    return found
+        outside[same] = (end - first)[same]
+    return outside
 
 
 def _length(tokens: Ints, cut: _Cut) -> int:

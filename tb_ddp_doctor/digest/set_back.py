@@ -100,11 +100,11 @@ def one_side(trace: RankTrace, rows: DeviceRows) -> RankTrace:
 
     Of steps, only whole ones stay. `rows` are the trace's device events.
     """
-    found = _SetBack.of(trace.events)
-    if found is None:
+    set_back = _SetBack.of(trace.events)
+    if set_back is None:
         return trace
-    later = len(found.after.calls) >= len(found.before.calls)
-    kept, other = (found.after, found.before) if later else (found.before, found.after)
+    later = len(set_back.after.calls) >= len(set_back.before.calls)
+    kept, other = (set_back.after, set_back.before) if later else (set_back.before, set_back.after)
     events = trace.events
     has, lacks = kept.has(events.start_ns), other.has(events.start_ns)
     stays = has & ~lacks
@@ -116,7 +116,7 @@ def one_side(trace: RankTrace, rows: DeviceRows) -> RankTrace:
     unknown[doubtful[more == 0]] = True
     unknown[np.concatenate((kept.calls, other.calls))] = False
     stays = _as_before(events, stays, unknown)
-    stays[rows.row] = _later_on_device(events, rows.row, found) == later
+    stays[rows.row] = _later_on_device(events, rows.row, set_back) == later
     steps = _steps(trace)
     at = _fall(events.start_ns[steps], least_ns=1)
     if at:
@@ -128,8 +128,8 @@ def one_side(trace: RankTrace, rows: DeviceRows) -> RankTrace:
     where = "after" if later else "before"
     warning = FileWarning(
         trace.file,
-        f"The rank's clock was set back by about {wording.ms(found.by_ns)} within the record: only what was recorded "
-        f"{where} that is used.",
+        f"The rank's clock was set back by about {wording.ms(set_back.by_ns)} within the record: only what was "
+        f"recorded {where} that is used.",
     )
     right = without(trace, ~stays, [warning])
     sure = [kept.has(times) & ~other.has(times) for times in (trace.memory.time_ns, trace.frames.start_ns)]
@@ -166,14 +166,14 @@ def _sides(events: Events, before: Ints, after: Ints) -> tuple[_Side, _Side]:
 
 def _calls_within(events: Events, rows: Ints, side: _Side) -> Ints:
     """How many calls of a side begin within each of these events, on its thread, shape of `rows`."""
-    found = np.zeros(len(rows), np.int64)
+    inside = np.zeros(len(rows), np.int64)
     start, end = events.start_ns[rows], events.start_ns[rows] + events.duration_ns[rows]
     called = events.start_ns[side.calls]
     for thread in np.unique(events.thread[rows]).tolist():
         mine = events.thread[rows] == thread
         times = np.sort(called[events.thread[side.calls] == thread])
-        found[mine] = np.searchsorted(times, end[mine], "right") - np.searchsorted(times, start[mine])
-    return found
+        inside[mine] = np.searchsorted(times, end[mine], "right") - np.searchsorted(times, start[mine])
+    return inside
 
 
 def _as_before(events: Events, stays: Mask, unknown: Mask) -> Mask:
@@ -186,7 +186,7 @@ def _as_before(events: Events, stays: Mask, unknown: Mask) -> Mask:
     return filled
 
 
-def _later_on_device(events: Events, rows: Ints, found: _SetBack) -> Mask:
+def _later_on_device(events: Events, rows: Ints, set_back: _SetBack) -> Mask:
     """Which of these device events (rows) ran after the clock was set.
 
     On a stream, work runs in the order of its numbers. So its times fall where the clock was set; where they do not,
@@ -198,7 +198,7 @@ def _later_on_device(events: Events, rows: Ints, found: _SetBack) -> Mask:
     for part in np.split(order, np.flatnonzero((lane[:, 1:] != lane[:, :-1]).any(axis=0)) + 1):
         start, number = events.start_ns[rows[part]], events.correlation[rows[part]]
         at = _fall(start, _OVERLAP_NS)
-        is_after = (number >= found.number) | ~found.before.has(start)
+        is_after = (number >= set_back.number) | ~set_back.before.has(start)
         if not at and is_after.any():
             at = int(is_after.argmax())
         later[part[at or len(part) :]] = True

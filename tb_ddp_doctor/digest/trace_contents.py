@@ -52,16 +52,16 @@ def trace_contents(host: HostCalls, steps_from: str) -> TraceContents:
 
 def _unknown_work(trace: RankTrace) -> dict[str, tuple[int, int]]:
     """Events and busy time, ns, of categories that are no work that is known here; -1 where times were not read."""
-    found = {}
+    unknown = {}
     for category in names.UNKNOWN_DEVICES:
         chosen = trace.events.category == int(names.CATEGORIES[category])
         if chosen.any():
             start = trace.events.start_ns[chosen]
             time = Intervals.union(start, start + trace.events.duration_ns[chosen])
-            found[category] = (int(chosen.sum()), time.total)
+            unknown[category] = (int(chosen.sum()), time.total)
     # Phases stand among the categories, one letter each.
     others = {name: count for name, count in trace.dropped.items() if len(name) > 1 and name not in names.NO_WORK}
-    return found | {name: (count, -1) for name, count in others.items()}
+    return unknown | {name: (count, -1) for name, count in others.items()}
 
 
 def _hidden_work(host: HostCalls) -> str:
@@ -99,8 +99,8 @@ def _expert_library(trace: RankTrace) -> str:
     """The library of expert parallelism whose kernels run; "" for none, the first by name for several."""
     ran = np.zeros(len(trace.strings), np.bool_)
     ran[trace.events.name[trace.events.category == Category.KERNEL]] = True
-    found = {names.exchanges_tokens(trace.strings[index]) for index in np.flatnonzero(ran).tolist()} - {""}
-    return min(found, default="")
+    libraries = {names.exchanges_tokens(trace.strings[index]) for index in np.flatnonzero(ran).tolist()} - {""}
+    return min(libraries, default="")
 
 
 def _calls_left_out(host: HostCalls) -> float:

@@ -151,6 +151,6 @@ def _check_lengths(digest: RankDigest, arrays: dict[str, NDArray[Any]]) -> None:
         if column.path not in _ALONE:
             lengths[table].add(array.shape[0])
     lengths["steps"].add(steps)
-    for table, found in lengths.items():
-        if len(found) > 1:
-            raise InvalidError(f"the columns of {table} have {min(found):,} to {max(found):,} values")
+    for table, rows in lengths.items():
+        if len(rows) > 1:
+            raise InvalidError(f"the columns of {table} have {min(rows):,} to {max(rows):,} values")

@@ -40,12 +40,12 @@ class Names:
 
     def kinds(self, classify: Callable[[str], int]) -> Bytes8:
         """What each name is; of a test, 1 for what passes."""
-        found = self._kinds.get(classify)
-        if found is None:
-            found = np.zeros(len(self._strings), np.int8)
-            found[self._used] = [classify(self._strings[name]) for name in self._used]
-            self._kinds[classify] = found
-        return found
+        classes = self._kinds.get(classify)
+        if classes is None:
+            classes = np.zeros(len(self._strings), np.int8)
+            classes[self._used] = [classify(self._strings[name]) for name in self._used]
+            self._kinds[classify] = classes
+        return classes
 
     def among(self, name: Ints | Indices, test: Callable[[str], int]) -> Mask:
         """Which of some names of the column pass, or are of a kind that is not 0."""

@@ -15,10 +15,10 @@ _Place: TypeAlias = tuple[int, int, int]
 
 def named(runs: Sequence[Run], name: str) -> list[Run]:
     """The run of this name. Raises ValueError, with the names that there are, where there is none."""
-    found = [run for run in runs if run.name == name]
-    if not found:
+    matching = [run for run in runs if run.name == name]
+    if not matching:
         raise ValueError(f"--run: {no_name('run', name, (run.name for run in runs))}")
-    return found
+    return matching
 
 
 def last(runs: Sequence[Run]) -> list[Run]:
@@ -46,8 +46,8 @@ def _place(name: str) -> tuple[str, _Place]:
     """The name of a run's job, and where in the job the run is: what names no start is the first."""
     parts, numbers = name.split("/"), []
     for folder, otherwise in ((CYCLE_FOLDER, 0), (CAPTURE_FOLDER, 0), (START_FOLDER, 1)):
-        found = folder.fullmatch(parts[-1]) if parts else None
-        numbers.append(int(found[1]) if found else otherwise)
-        if found:
+        match = folder.fullmatch(parts[-1]) if parts else None
+        numbers.append(int(match[1]) if match else otherwise)
+        if match:
             parts.pop()
     return "/".join(parts), (numbers[2], numbers[1], numbers[0])

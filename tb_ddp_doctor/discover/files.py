@@ -61,15 +61,13 @@ def scan(
             unreadable.append(FileWarning(str(path), f"Left out: {error}"))
             return None
 
-    found = list(_walk(root, unreadable, reach)) if not root.is_file() else [((), root, root.stat())]
+    seen = list(_walk(root, unreadable, reach)) if not root.is_file() else [((), root, root.stat())]
     unreadable += [FileWarning(str(root), sentence) for sentence in reach.left_out()]
-    is_trace = [TRACE_NAME.fullmatch(trace_name(path.name)) is not None for _, path, _ in found]
+    is_trace = [TRACE_NAME.fullmatch(trace_name(path.name)) is not None for _, path, _ in seen]
     name = root.absolute().name
-    folders = _by_folder(
-        name, [one for one, is_one in zip(found, is_trace, strict=True) if is_one], patient, unreadable
-    )
+    folders = _by_folder(name, [one for one, is_one in zip(seen, is_trace, strict=True) if is_one], patient, unreadable)
     known = {file.path for files in folders.values() for file in files}
-    for parts, path, status in found:
+    for parts, path, status in seen:
         if recorder := recorder_of(path.name):
             try:
                 folders.setdefault(parts, []).extend(recorder.processes(path, status))
@@ -238,11 +236,11 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
 def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None:
     """The file, or None if it is no trace."""
     name = trace_name(path.name)
-    found = TORCH_NAME.fullmatch(name)
-    is_torch = found is not None
-    found = found or TRACE_NAME.fullmatch(name)
-    worker = found["worker"] if found else name
-    span = (found["span"] or "") if found and is_torch else ""
+    match = TORCH_NAME.fullmatch(name)
+    is_torch = match is not None
+    match = match or TRACE_NAME.fullmatch(name)
+    worker = match["worker"] if match else name
+    span = (match["span"] or "") if match and is_torch else ""
     named_rank = rank_in_name(worker)
     if not is_torch:
         names_trace = named_rank is not None and (head.is_trace or not head.has_text)
@@ -271,10 +269,10 @@ def _parts(file: TraceFile, head: Head) -> list[TraceFile]:
     """A file of several ranks as a file for each. Ranks that it does not number are in the order of their labels."""
     if not isinstance(file.path, Path):
         return [file]
-    found = []
+    parts = []
     for number, part in enumerate(head.parts):
         rank = merged.rank(part)
-        found.append(
+        parts.append(
             TraceFile(
                 path=ProcessPath(file.path, number, part),
                 worker=f"{file.worker} {part}",
@@ -289,16 +287,16 @@ def _parts(file: TraceFile, head: Head) -> list[TraceFile]:
                 source="order" if rank is None else "distributedInfo",
             )
         )
-    return found
+    return parts
 
 
 def _take_rank_of_folder(folder: str, files: list[TraceFile]) -> None:
     """`rank_3/` holds rank 3, if it holds one worker: `rank8/` may also be an experiment with a matrix of rank 8."""
-    found = RANK_FOLDER.fullmatch(folder)
-    if found and len({file.worker for file in files}) == 1:
+    match = RANK_FOLDER.fullmatch(folder)
+    if match and len({file.worker for file in files}) == 1:
         for file in files:
             if file.rank is None:
-                file.rank, file.source = int(found["rank"]), "folder name"
+                file.rank, file.source = int(match["rank"]), "folder name"
 
 
 def _take_rank_of_other_spans(files: list[TraceFile]) -> None:

@@ -182,11 +182,11 @@ class _OfDigest(msgspec.Struct):
 def _peek_digest(path: Path) -> Head:
     """What the digested file said of itself."""
     try:
-        found = described(path, _OfDigest)
+        digest = described(path, _OfDigest)
     except StoreError:
         return Head()
-    header = found.header
-    return Head(True, True, True, header.rank, header.world_size, header.host, source=found.source)
+    header = digest.header
+    return Head(True, True, True, header.rank, header.world_size, header.host, source=digest.source)
 
 
 def _gather(chunks: Iterable[bytes]) -> bytes:

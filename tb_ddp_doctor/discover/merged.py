@@ -33,15 +33,15 @@ _MOST_PIDS = 1 << 16
 
 def part(pid: str) -> str:
     """The part of a merged file that a process is of: "rank 2", "TP01-EP01"; "" for none."""
-    if found := _LABELLED.fullmatch(pid):
-        return found[1]
+    if match := _LABELLED.fullmatch(pid):
+        return match[1]
     return f"{_NUMBERED}{int(pid) // _APART}" if _is_numbered(pid) else ""
 
 
 def own_pid(pid: str) -> str:
     """The number that the process had in its rank's own trace."""
-    if found := _LABELLED.fullmatch(pid):
-        return found[2]
+    if match := _LABELLED.fullmatch(pid):
+        return match[2]
     return str(int(pid) % _APART) if _is_numbered(pid) else pid
 
 

@@ -31,17 +31,17 @@ _BRACKETED_HOST = re.compile(r"\[(?P<host>[^\]]+)\]-\[\d+\]")
 
 def rank_in_name(worker: str) -> int | None:
     """The rank that a file's name claims."""
-    found = next((match for match in _RANK_IN_NAME.finditer(worker) if not match["other"]), None)
-    found = found or _KINETO_RANK.search(worker)
-    return int(found["rank"]) if found else None
+    named = next((match for match in _RANK_IN_NAME.finditer(worker) if not match["other"]), None)
+    named = named or _KINETO_RANK.search(worker)
+    return int(named["rank"]) if named else None
 
 
 def host_in_name(worker: str) -> str:
     """The host of torch's `host_pid`, Dynolog's `libkineto_trace_host_pid` and of `[host]-[pid]-rank0`, else ""."""
-    if found := _BRACKETED_HOST.match(worker):
-        return found["host"]
-    found = _HOST_AND_PID.fullmatch(worker)
-    return found["host"] if found and rank_in_name(worker) is None else ""
+    if match := _BRACKETED_HOST.match(worker):
+        return match["host"]
+    match = _HOST_AND_PID.fullmatch(worker)
+    return match["host"] if match and rank_in_name(worker) is None else ""
 
 
 def is_dynolog(worker: str) -> bool:
@@ -54,8 +54,8 @@ def names_process(worker: str, process: str, rank: int) -> bool:
 
     Any other number may count anything, and the rest be any word: `worker_3`, `attempt_0`.
     """
-    found = _HOST_AND_PID.fullmatch(worker)
-    return found is None or found["number"] in (process, str(rank))
+    match = _HOST_AND_PID.fullmatch(worker)
+    return match is None or match["number"] in (process, str(rank))
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:

@@ -115,7 +115,7 @@ def _purposes(facts: Facts) -> tuple[Purpose, ...]:
         return ()
     purpose, of_step = job.calls.text("purpose"), job.call_step >= 0
     matched = np.array(_purposes_of_matched(job))
-    found = []
+    purposes = []
     for what in (BUFFERS, NORM, METRIC):
         chosen = purpose.where(what.__eq__) & of_step
         calls = int(chosen.sum())
@@ -123,8 +123,8 @@ def _purposes(facts: Facts) -> tuple[Purpose, ...]:
             mine = (matched == what) & np.isin(job.matched.step, job.steps)
             wait = float(job.waiting.exposed_ns[mine].sum()) / job.step_index.size
             exposed = job.measure(exposed_alone(job, chosen))
-            found.append(Purpose(what, calls / job.step_index.size, exposed, wait))
-    return tuple(sorted(found, key=lambda one: -float(one.exposed_ns.mean())))
+            purposes.append(Purpose(what, calls / job.step_index.size, exposed, wait))
+    return tuple(sorted(purposes, key=lambda one: -float(one.exposed_ns.mean())))
 
 
 def _purposes_of_matched(job: Job) -> list[str]:

@@ -170,10 +170,10 @@ def _products(facts: Facts) -> Gemms:
 def _optimizers(facts: Facts) -> OptimizerWork:
     job = facts.job
     needs_device(job)
-    found = job.work(lambda work: work.optimizer)
-    if not found.optimizer_steps.any():
+    optimizer = job.work(lambda work: work.optimizer)
+    if not optimizer.optimizer_steps.any():
         raise MissingFactError("No optimizer's step appears in the traces (torch's optimizers annotate theirs).")
-    return found
+    return optimizer
 
 
 @fact
@@ -269,10 +269,10 @@ def _given(job: Job, device: str, precision: names.Precision) -> float | None:
 def _long_kernels(facts: Facts) -> LongKernels:
     job = facts.job
     needs_device(job)
-    found = (kind for rank, digest in enumerate(job.digests) for kind in _by_name(rank, digest))
+    by_name = (kind for rank, digest in enumerate(job.digests) for kind in _by_name(rank, digest))
     return LongKernels(
         estimated=any(digest.kernels.estimated_ns.any() for digest in job.digests),
-        kinds=tuple(sorted(found, key=lambda kind: (-kind.step_ns, kind.name, kind.rank))),
+        kinds=tuple(sorted(by_name, key=lambda kind: (-kind.step_ns, kind.name, kind.rank))),
         record_step_ns=np.array([(digest.steps.end_ns - digest.steps.start_ns).mean() for digest in job.digests]),
     )
 

@@ -84,7 +84,7 @@ class Places(msgspec.Struct, frozen=True, eq=False):
             function = self._function(rank, start_ns, end_ns, owner)
         if names.is_module(function):
             what = f"{what.removesuffix('.')}, in module {names.module_name(function)}."
-        found = names.source(function)
+        source = names.source(function)
         before, after, kernel = self._around(rank, step, start_ns, owner)
         if kernel:
             what = f"{what.removesuffix('.')}, before the launch of {wording.kernel(kernel)}."
@@ -94,7 +94,7 @@ class Places(msgspec.Struct, frozen=True, eq=False):
             start_ns,
             end_ns,
             what,
-            Source(*found) if found else None,
+            Source(*source) if source else None,
             _shown(before),
             _shown(after),
         )

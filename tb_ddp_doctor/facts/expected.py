@@ -50,11 +50,11 @@ class Expected(msgspec.Struct, frozen=True, eq=False):
 
     def links(self, traffic: Sequence[Traffic]) -> tuple[Link, ...]:
         """Kinds and groups beside what the calibration measured of groups of that size, instead of their peers."""
-        found = []
+        links = []
         for one in traffic:
             expected = self.transfer_ns(one)
             if expected is not None and len(one.ranks) > 1:
-                found.append(
+                links.append(
                     Link(
                         traffic=one,
                         peers=0,
@@ -62,7 +62,7 @@ class Expected(msgspec.Struct, frozen=True, eq=False):
                         peer_ns=np.bincount(one.step, expected, one.steps).astype(np.float64),
                     )
                 )
-        return tuple(found)
+        return tuple(links)
 
     def gemm_rate(self, precision: str) -> float | None:
         """FLOP per second of large GEMMs on the median rank; None where it was not measured."""

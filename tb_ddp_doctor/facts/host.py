@@ -52,13 +52,13 @@ class HostStalls(msgspec.Struct, frozen=True, eq=False):
 
     def launched_after(self, ranks: Sequence[int]) -> tuple[str, ...]:
         """The kernel whose launch follows each of the longest stretches on these ranks (indices); "" for none."""
-        found = []
+        launched = []
         for digest in (self._job.digests[rank] for rank in ranks):
             pieces, gaps = digest.pieces, digest.gap_ops
             long = (pieces.owner == RankOwner.HOST) & (pieces.end_ns - pieces.start_ns >= LONG_STALL_NS)
             kernels = gaps.kernel[np.isin(gaps.start_ns, pieces.start_ns[long])]
-            found += [digest.strings[kernel] for kernel in kernels.tolist()]
-        return tuple(found)
+            launched += [digest.strings[kernel] for kernel in kernels.tolist()]
+        return tuple(launched)
 
 
 class StallInOp(msgspec.Struct, frozen=True):
@@ -136,8 +136,8 @@ class LateLaunches(msgspec.Struct, frozen=True, eq=False):
                 continue
             for row in np.flatnonzero(table.kind == kind).tolist():
                 merged.setdefault((text[table.call[row]], text[table.op[row]]), []).append((rank, row))
-        found = [self._merge(call, op, rows) for (call, op), rows in merged.items()]
-        return sorted(found, key=lambda calls: (-calls.lost_ns, -calls.blocked_ns, calls.call, calls.op))
+        by_cost = [self._merge(call, op, rows) for (call, op), rows in merged.items()]
+        return sorted(by_cost, key=lambda calls: (-calls.lost_ns, -calls.blocked_ns, calls.call, calls.op))
 
     def _merge(self, call: str, op: str, rows: list[tuple[int, int]]) -> BlockingCallsOfOp:
         tables = [self._job.digests[rank].blocking for rank, _ in rows]
@@ -181,13 +181,13 @@ def _loaders(facts: Facts) -> Loaders:
 @fact
 def _op_stalls(facts: Facts) -> StallsInOps:
     job = facts.job
-    found = []
+    stalls = []
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
         table, text = digest.op_stalls, digest.strings
         if not len(table):
             continue
         column = {step: i for i, step in enumerate(index.tolist())}
-        found += [
+        stalls += [
             StallInOp(
                 rank,
                 column[int(table.step[row])],
@@ -202,7 +202,7 @@ def _op_stalls(facts: Facts) -> StallsInOps:
             for row in range(len(table))
             if int(table.step[row]) in column
         ]
-    return StallsInOps(tuple(found))
+    return StallsInOps(tuple(stalls))
 
 
 @fact
@@ -219,8 +219,8 @@ def _doing(job: Job, ranks: Sequence[int]) -> tuple[Doing, ...]:
         for doing, own, ns in zip(table.doing.tolist(), table.own.tolist(), table.total_ns.tolist(), strict=True):
             key = text[doing], text[own]
             total[key] = total.get(key, 0.0) + ns / (len(digest.steps) * len(ranks))
-    found = [Doing(what, own, mean) for (what, own), mean in total.items()]
-    return tuple(sorted(found, key=lambda doing: (-doing.mean_ns, doing.what, doing.own)))
+    doings = [Doing(what, own, mean) for (what, own), mean in total.items()]
+    return tuple(sorted(doings, key=lambda doing: (-doing.mean_ns, doing.what, doing.own)))
 
 
 @fact

@@ -56,19 +56,19 @@ def iterations(job: Job) -> Iterations | None:
 
 def by_kind(job: Job) -> tuple[IterationKind, ...]:
     """How many iterations there are of each kind, and how long they take; empty where no mark tells."""
-    found = iterations(job)
-    if found is None:
+    served = iterations(job)
+    if served is None:
         return ()
     rows, length = [], job.budget.window_ns.mean(axis=0)
     for kind in get_args(Kind):
-        mine = found.are(kind)
+        mine = served.are(kind)
         if mine.any():
             row = IterationKind(
                 kind=kind,
                 count=int(mine.sum()),
                 mean_ms=float(length[mine].mean()) / 1e6,
-                prefills=float(found.prefills[mine].mean()),
-                decodes=float(found.decodes[mine].mean()),
+                prefills=float(served.prefills[mine].mean()),
+                decodes=float(served.decodes[mine].mean()),
             )
             rows.append(row)
     return tuple(rows)

@@ -131,8 +131,8 @@ def _texts(digest: RankDigest) -> list[str]:
 
 
 def _source(function: str) -> Source | None:
-    found = names.source(function)
-    return Source(*found) if found else None
+    source = names.source(function)
+    return Source(*source) if source else None
 
 
 def _states(seen: AllocatorMemory) -> ModelStates:

@@ -73,9 +73,9 @@ class _Job(msgspec.Struct, frozen=True):
 def savings(facts: Facts, peak: MemoryRank, digest: RankDigest) -> tuple[MemorySaving, ...]:
     """What would save memory on the rank with the highest peak, by bytes."""
     job = _job(facts, peak, digest)
-    found = [*_sharding(job), *_offloading(job), *_checkpointing(job), *_states(job), *_allocator(job)]
+    every = [*_sharding(job), *_offloading(job), *_checkpointing(job), *_states(job), *_allocator(job)]
     least = max(_LEAST_SHARE * peak.allocated, _LEAST_BYTES)
-    return tuple(sorted((one for one in found if one.bytes >= least), key=lambda one: -one.bytes))
+    return tuple(sorted((one for one in every if one.bytes >= least), key=lambda one: -one.bytes))
 
 
 def _job(facts: Facts, peak: MemoryRank, digest: RankDigest) -> _Job:

@@ -98,8 +98,8 @@ class ShardCalls(msgspec.Struct, frozen=True, eq=False):
         before = np.full(len(schedule.frame.step_index) * most, -1, np.int64)
         known = parts.row[part] >= 0
         before[parts.rank[part[known]].astype(np.int64) * most + parts.row[part[known]]] = work[launching[known]]
-        found: Ints = before[self.rank * most + self.row]
-        return found
+        of_calls: Ints = before[self.rank * most + self.row]
+        return of_calls
 
 
 def sharding(job: Job) -> Sharding | None:
@@ -151,12 +151,12 @@ def _calls(job: Job, gather: Flags, scatter: Flags, start: Ints, end: Ints) -> S
 
 def _launched_in_forward(job: Job) -> Flags:
     """Which of the job's calls are launched at the end of a stretch in which the CPU mostly runs the forward pass."""
-    found = np.zeros(len(job.calls), np.bool_)
+    in_forward = np.zeros(len(job.calls), np.bool_)
     for rank, digest in enumerate(job.digests):
         launches, count = digest.track.launches, len(digest.collectives)
         launching = np.flatnonzero((launches >= 0) & (launches < count))
-        found[job.calls.first[rank] + launches[launching]] = digest.track.phase[launching] == Phase.FORWARD
-    return found
+        in_forward[job.calls.first[rank] + launches[launching]] = digest.track.phase[launching] == Phase.FORWARD
+    return in_forward
 
 
 def of_shards(job: Job) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -173,7 +173,7 @@ def of_shards(job: Job) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 
 def _of_each_step(job: Job, length: Ints, calls: Ints) -> Ints:
     """The length of the last of these calls in each step, 0 where there is none."""
-    found = np.zeros(job.step_index.shape, np.int64)
+    summed = np.zeros(job.step_index.shape, np.int64)
     mine = calls[job.call_step[calls] >= 0]
-    found[job.calls.rank[mine], job.call_step[mine]] = length[mine]
-    return found
+    summed[job.calls.rank[mine], job.call_step[mine]] = length[mine]
+    return summed

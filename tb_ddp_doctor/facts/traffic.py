@@ -109,8 +109,8 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
 def communication(job: Job) -> tuple[Traffic, ...]:
     """Measure the matched collectives of the job's steps; those that transfer longest come first."""
     rows = np.flatnonzero(np.isin(job.matched.step, job.steps))
-    found = sorted(_traffic(job, rows), key=lambda one: (-one.transfer_per_step_ns, one.kind, one.group))
-    return tuple(found)
+    by_group = sorted(_traffic(job, rows), key=lambda one: (-one.transfer_per_step_ns, one.kind, one.group))
+    return tuple(by_group)
 
 
 def _traffic(job: Job, rows: Ints) -> Iterator[Traffic]:
@@ -148,8 +148,8 @@ def _traffic(job: Job, rows: Ints) -> Iterator[Traffic]:
 def _parallelism(job: Job, group: str, ranks: Ints) -> str:
     """What most of a group's ranks that say so call it."""
     said = (job.digests[rank].header.group_descriptions.get(group, "") for rank in ranks.tolist())
-    found = Counter(filter(None, map(parallelism, said)))
-    return found.most_common(1)[0][0] if found else ""
+    kinds = Counter(filter(None, map(parallelism, said)))
+    return kinds.most_common(1)[0][0] if kinds else ""
 
 
 def _families(job: Job, rows: Ints) -> tuple[Ints, list[tuple[str, str, str]], list[set[str]]]:

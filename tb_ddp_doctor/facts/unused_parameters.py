@@ -32,8 +32,8 @@ class UnusedSearch(msgspec.Struct, frozen=True, eq=False):
 
 def unused_search(job: Job) -> UnusedSearch:
     """Find and measure the search for unused parameters."""
-    found = job.work(lambda work: work.graph_walks)
-    walks, walk_ns = found.graph_walks, found.graph_walk_ns
+    graph = job.work(lambda work: work.graph_walks)
+    walks, walk_ns = graph.graph_walks, graph.graph_walk_ns
     calls, exposed = np.zeros_like(walks), np.zeros_like(walks)
     searches = np.asarray(walks.any(axis=1))
     chosen = _of_usage(job) & searches[job.calls.rank]

@@ -55,11 +55,11 @@ def align(
 ) -> tuple[Aligned, Damages]:
     """Align the ranks that have a step, and say what is damaged of which."""
     calls = Calls(tuple(usable.values()))
-    found = damages(usable, calls, world_size)
-    aligned = _joined(usable, nodes, found, calls)
+    damaged = damages(usable, calls, world_size)
+    aligned = _joined(usable, nodes, damaged, calls)
     if aligned.matched.together.all() and aligned.clock.most_apart_ns < min(LEAST_ODD_NS, END_TOLERANCE_NS):
         # All ranks arrive before the last one ends, so none ends before another one arrives.
-        return aligned, found
+        return aligned, damaged
     ends = EndsApart.of(aligned.matched, aligned.clock)
 
     def every() -> tuple[tuple[int, ...], EndsApart]:
@@ -67,29 +67,29 @@ def align(
         joined = _joined(usable, nodes, {}, calls)
         return tuple(joined.ranks), EndsApart.of(joined.matched, joined.clock)
 
-    for check in (partial(clock_jumps, found=found, every=every), other_paces):
+    for check in (partial(clock_jumps, damaged=damaged, every=every), other_paces):
         if odd := check(tuple(aligned.ranks), aligned.digests, ends):
             for rank, damage in odd.items():
-                found.setdefault(rank, []).extend(damage)
-            aligned = _joined(usable, nodes, found, calls)
+                damaged.setdefault(rank, []).extend(damage)
+            aligned = _joined(usable, nodes, damaged, calls)
             ends = EndsApart.of(aligned.matched, aligned.clock)
     apart = ends_apart(aligned.matched, *_offsets(aligned))
     if odd := odd_collectives(tuple(aligned.ranks), aligned.digests, aligned.matched, apart):
         for rank, damage in odd.items():
-            found.setdefault(rank, []).extend(damage)
-        aligned = _joined(usable, nodes, found, calls)
-    return _with_possible_matches(aligned), found
+            damaged.setdefault(rank, []).extend(damage)
+        aligned = _joined(usable, nodes, damaged, calls)
+    return _with_possible_matches(aligned), damaged
 
 
-def _joined(usable: Mapping[int, RankDigest], nodes: Mapping[int, str], found: Damages, every: Calls) -> Aligned:
+def _joined(usable: Mapping[int, RankDigest], nodes: Mapping[int, str], damaged: Damages, every: Calls) -> Aligned:
     """The ranks with enough whole steps on one clock; `every` are the calls of all usable ranks."""
-    whole = serving(usable, found)
+    whole = serving(usable, damaged)
     steps, left_out = _common_steps(whole)
     kept = {rank: usable[rank] for rank in sorted(set(whole).difference(left_out))}
     where = tuple(nodes.get(rank, "") for rank in kept)
     calls = every if len(kept) == len(usable) else Calls(tuple(kept.values()))
     matched = match(tuple(kept.values()), calls, tuple(kept))
-    if any(rank in found for rank in kept):
+    if any(rank in damaged for rank in kept):
         # What is left of the other steps tells nothing of clocks.
         matched = select(matched, np.flatnonzero(np.isin(matched.step, steps)))
     return Aligned(kept, where, steps, calls, matched, clocks.fit(matched, where))

@@ -59,9 +59,9 @@ def build(
         raise JobError(" ".join([nothing, *(f"{note.file}: {note.message}" for note in notes)]))
     usable, moved = same_numbers(usable)
     notes.extend(moved)
-    aligned, found = align(usable, nodes, world_size)
-    notes.extend(_left_out(usable, aligned.ranks, found))
-    notes.extend(_begun_late(aligned.ranks, found, aligned.steps))
+    aligned, damaged = align(usable, nodes, world_size)
+    notes.extend(_left_out(usable, aligned.ranks, damaged))
+    notes.extend(_begun_late(aligned.ranks, damaged, aligned.steps))
     notes.extend(
         FileWarning(name, f"{len(ranks)} ranks have the same event times: their files are copies of one trace.")
         for ranks in same_times(aligned.ranks)
@@ -95,19 +95,19 @@ def build(
         budget=budget,
         warnings=tuple(notes),
         left_out=left_out_steps,
-        damaged=tuple(digest.file for rank, digest in sorted(digests.items()) if rank in found or rank not in usable),
-        left_out_excess_ns=_left_out_excess_ns(usable, aligned.ranks, found),
+        damaged=tuple(digest.file for rank, digest in sorted(digests.items()) if rank in damaged or rank not in usable),
+        left_out_excess_ns=_left_out_excess_ns(usable, aligned.ranks, damaged),
     )
 
 
 def _left_out(
-    usable: Mapping[int, RankDigest], kept: Mapping[int, RankDigest], found: Damages
+    usable: Mapping[int, RankDigest], kept: Mapping[int, RankDigest], damaged: Damages
 ) -> Iterator[FileWarning]:
     """What is said of ranks that are damaged, and of those without a step in common with the others."""
     for rank, digest in usable.items():
-        if rank in found:
-            reasons = "; ".join(damage.reason for damage in found[rank])
-            whole = ", ".join(map(str, sorted(whole_steps(digest, found[rank]))))
+        if rank in damaged:
+            reasons = "; ".join(damage.reason for damage in damaged[rank])
+            whole = ", ".join(map(str, sorted(whole_steps(digest, damaged[rank]))))
             how = f"is damaged, and is used for steps {whole} only" if rank in kept else "is left out as damaged"
             yield FileWarning(digest.file, f"Rank {rank} {how}: {reasons}.")
         elif rank not in kept:
@@ -115,7 +115,7 @@ def _left_out(
 
 
 def _left_out_excess_ns(
-    usable: Mapping[int, RankDigest], kept: Mapping[int, RankDigest], found: Damages
+    usable: Mapping[int, RankDigest], kept: Mapping[int, RankDigest], damaged: Damages
 ) -> dict[int, float]:
     """By how much longer than the median compared rank each rank computes in a step whose record lacks collectives
     only, so that it is left out; ns.
@@ -125,21 +125,21 @@ def _left_out_excess_ns(
         return float(digest.work.owner_ns[:, RankOwner.COMPUTE].mean())
 
     median = median_low([compute_ns(digest) for digest in kept.values()])
-    left_out = [rank for rank in usable if rank not in kept and rank in found]
+    left_out = [rank for rank in usable if rank not in kept and rank in damaged]
     return {
         rank: compute_ns(usable[rank]) - median
         for rank in left_out
-        if all(damage.of_collectives for damage in found[rank])
+        if all(damage.of_collectives for damage in damaged[rank])
     }
 
 
-def _begun_late(kept: Mapping[int, RankDigest], found: Damages, compared: Ints) -> Iterator[FileWarning]:
+def _begun_late(kept: Mapping[int, RankDigest], damaged: Damages, compared: Ints) -> Iterator[FileWarning]:
     """What is said of ranks for whose sake steps are not compared that most ranks have."""
     counts = Counter(step for digest in kept.values() for step in digest.steps.number.tolist())
     most = {step for step, ranks in counts.items() if 2 * ranks > len(kept)} - {*compared.tolist()}
     for rank, digest in kept.items():
         lacking = sorted(most.difference(digest.steps.number.tolist()))
-        if lacking and rank not in found:
+        if lacking and rank not in damaged:
             steps = f"step {lacking[0]}" if len(lacking) == 1 else f"steps {', '.join(map(str, lacking))}"
             message = f"Rank {rank} has no {steps}, as most ranks have: what all ranks have is compared."
             yield FileWarning(digest.file, message)

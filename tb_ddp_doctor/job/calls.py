@@ -92,8 +92,8 @@ class Calls:
         """What each call's step has, by a column of each rank's steps; of calls of no step, what some step has."""
         sizes = np.array([len(column) for column in columns])
         first = np.cumsum(sizes) - sizes
-        found: Ints = np.concatenate(columns)[first[self.rank] + np.maximum(self.column("step"), 0)]
-        return found
+        values: Ints = np.concatenate(columns)[first[self.rank] + np.maximum(self.column("step"), 0)]
+        return values
 
     @cached_property
     def between_two(self) -> Flags:

@@ -138,8 +138,8 @@ def refuse_impossible(matched: Matched, offset_ns: NDArray[np.int64], tolerance_
     Of one that `ends_apart` alone, its part is given up, and the match of the others remains. `offset_ns`, shape (M,
     R), is what to subtract from each rank's clock.
     """
-    found = _impossible(matched, matched.present, offset_ns, tolerance_ns)
-    if not found.any():
+    impossible = _impossible(matched, matched.present, offset_ns, tolerance_ns)
+    if not impossible.any():
         return matched
     odd = ends_apart(matched, offset_ns, tolerance_ns)
     given_up = odd.sum(axis=0)
@@ -152,7 +152,7 @@ def refuse_impossible(matched: Matched, offset_ns: NDArray[np.int64], tolerance_
         unmatched=tuple((np.array(matched.unmatched) + given_up).tolist()),
         odd=tuple((given_up + (np.array(matched.odd) if matched.odd else 0)).tolist()),
     )
-    refused = found & ~odd.any(axis=1)
+    refused = impossible & ~odd.any(axis=1)
     kept = _in_order(select(matched, np.flatnonzero(~refused)))
     return replace(kept, refused=matched.refused + int(refused.sum()))
 
@@ -167,8 +167,8 @@ def ends_apart(matched: Matched, offset_ns: NDArray[np.int64], tolerance_ns: int
         rank2           [ar....]     ends apart
     """
     odd = np.zeros_like(matched.present)
-    found = _impossible(matched, matched.present, offset_ns, tolerance_ns)
-    which = np.flatnonzero(found & (matched.parts > 2))
+    impossible = _impossible(matched, matched.present, offset_ns, tolerance_ns)
+    which = np.flatnonzero(impossible & (matched.parts > 2))
     if not len(which):
         return odd
     end = matched.end_ns[which] - offset_ns[which]

@@ -90,76 +90,76 @@ Damages = dict[int, list[Damage]]
 
 def damages(digests: Mapping[int, RankDigest], calls: Calls, world_size: int | None) -> Damages:
     """What the record of each rank lacks, by rank; ranks that lack nothing are absent. `calls` are of all ranks."""
-    found: Damages = {}
+    every: Damages = {}
     if len(digests) < 2:
-        return found
-    _note(found, _copies(digests))
-    _note(found, _other_kind(digests))
-    _note(found, _few_steps(digests))
-    _note(found, _far_more(digests))
-    _note(found, _other_names(digests))
-    _note(found, _too_fast(digests))
-    peers = {rank: digest for rank, digest in digests.items() if rank not in found}
+        return every
+    _note(every, _copies(digests))
+    _note(every, _other_kind(digests))
+    _note(every, _few_steps(digests))
+    _note(every, _far_more(digests))
+    _note(every, _other_names(digests))
+    _note(every, _too_fast(digests))
+    peers = {rank: digest for rank, digest in digests.items() if rank not in every}
     if not peers:
-        return found
+        return every
     for check in (_lost_kernels, _lost_launches, _lost_calls, _out_of_order, _ended_early, _other_lengths):
-        _note(found, check(peers))
+        _note(every, check(peers))
     of_peers = calls if len(peers) == len(digests) else Calls(tuple(peers.values()))
     of_all = _of_all_ranks(of_peers, world_size or 0)
-    _note(found, _lost_collectives(peers, of_peers, of_all, world_size))
-    _note(found, _other_collectives(peers, of_peers, of_all))
-    return found
+    _note(every, _lost_collectives(peers, of_peers, of_all, world_size))
+    _note(every, _other_collectives(peers, of_peers, of_all))
+    return every
 
 
-def whole_steps(digest: RankDigest, found: Iterable[Damage]) -> frozenset[int]:
+def whole_steps(digest: RankDigest, damaged: Iterable[Damage]) -> frozenset[int]:
     """The numbers of the steps that are whole."""
     steps = frozenset(digest.steps.number.tolist())
-    for damage in found:
+    for damage in damaged:
         steps -= steps if damage.steps is None else damage.steps
     return steps
 
 
-def serving(digests: Mapping[int, RankDigest], found: Damages) -> dict[int, frozenset[int]]:
+def serving(digests: Mapping[int, RankDigest], damaged: Damages) -> dict[int, frozenset[int]]:
     """The whole steps of each rank that has enough of them."""
-    whole = {rank: whole_steps(digest, found.get(rank, ())) for rank, digest in digests.items()}
+    whole = {rank: whole_steps(digest, damaged.get(rank, ())) for rank, digest in digests.items()}
     median = float(np.median([len(steps) for rank, steps in whole.items() if steps] or [0]))
     enough = {
         rank: steps
         for rank, steps in whole.items()
-        if steps and (rank not in found or len(steps) >= max(LEAST_STEPS, _least_share(found[rank]) * median))
+        if steps and (rank not in damaged or len(steps) >= max(LEAST_STEPS, _least_share(damaged[rank]) * median))
     }
     if enough:
         return enough
     # Where nobody's record is whole, the job is what is there.
     partly = {rank: steps for rank, steps in whole.items() if steps}
-    return partly or {rank: whole_steps(digest, ()) for rank, digest in digests.items() if _is_known(rank, found)}
+    return partly or {rank: whole_steps(digest, ()) for rank, digest in digests.items() if _is_known(rank, damaged)}
 
 
-def _least_share(found: Iterable[Damage]) -> float:
+def _least_share(damaged: Iterable[Damage]) -> float:
     """The share of the steps of most ranks that a rank must have whole to take part."""
-    return LEAST_SIDE if any(damage.is_other_side for damage in found) else LEAST_SHARE
+    return LEAST_SIDE if any(damage.is_other_side for damage in damaged) else LEAST_SHARE
 
 
-def _is_known(rank: int, found: Damages) -> bool:
+def _is_known(rank: int, damaged: Damages) -> bool:
     """Whether some step of the rank tells something."""
-    everything = all(damage.steps is None for each in found.values() for damage in each)
-    return everything or all(damage.steps is not None for damage in found.get(rank, ()))
+    everything = all(damage.steps is None for each in damaged.values() for damage in each)
+    return everything or all(damage.steps is not None for damage in damaged.get(rank, ()))
 
 
-def _note(found: Damages, damages: Mapping[int, Damage]) -> None:
+def _note(noted: Damages, damages: Mapping[int, Damage]) -> None:
     for rank, damage in damages.items():
-        found.setdefault(rank, []).append(damage)
+        noted.setdefault(rank, []).append(damage)
 
 
 def _copies(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks with the event times of another one: one file with another's content."""
-    found: dict[int, Damage] = {}
+    damaged: dict[int, Damage] = {}
     for ranks in same_times(digests):
         own = max(ranks, key=lambda rank: _names_process(digests[rank]))
         if len(ranks) == 2 or len(ranks) <= LEAST_SHARE * len(digests):
             reason = f"it has the event times of {digests[own].file} (rank {own}): one is a copy"
-            found |= {rank: Damage(None, reason) for rank in ranks if rank != own}
-    return found
+            damaged |= {rank: Damage(None, reason) for rank in ranks if rank != own}
+    return damaged
 
 
 def same_times(digests: Mapping[int, RankDigest]) -> list[list[int]]:
@@ -193,15 +193,15 @@ def _names_process(digest: RankDigest) -> bool:
 
 def _other_kind(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks without device events or steps, where others have them."""
-    found = {}
+    damaged = {}
     device = any(digest.has_device for digest in digests.values())
     steps = sum(digest.has_steps for digest in digests.values()) * 2 >= len(digests)
     for rank, digest in digests.items():
         if device and not digest.has_device:
-            found[rank] = Damage(None, "its trace has no GPU events, but those of other ranks have")
+            damaged[rank] = Damage(None, "its trace has no GPU events, but those of other ranks have")
         elif steps and not digest.has_steps:
-            found[rank] = Damage(None, "it has no ProfilerStep, but other ranks have")
-    return found
+            damaged[rank] = Damage(None, "it has no ProfilerStep, but other ranks have")
+    return damaged
 
 
 def _few_steps(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
@@ -255,19 +255,21 @@ def _other_names(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     }
     median = median_low([*like.values()])
     odd = [rank for rank, share in like.items() if share < LEAST_NAMED and median >= MOST_LIKE]
-    found = {}
+    damaged = {}
     for rank in odd:
         work = (digests[rank].kernels.total_ns.sum(), digests[rank].kernels.count.sum())
         theirs = [digests[each].kernels for each in counts if each not in odd]
         beside = (np.median([of.total_ns.sum() for of in theirs]), np.median([of.count.sum() for of in theirs]))
         if np.allclose(work, beside, rtol=AS_MUCH_WORK):
-            found[rank] = Damage(None, f"{_few(like[rank])} of its kernels has a name that another rank's kernels have")
-    return found
+            damaged[rank] = Damage(
+                None, f"{_few(like[rank])} of its kernels has a name that another rank's kernels have"
+            )
+    return damaged
 
 
 def _lost_kernels(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks that launched kernels of which the trace has no event."""
-    found = {}
+    damaged = {}
     for launched, lost, what in (
         ("launches", "lost", "kernel launches"),
         ("communications", "lost_communications", "launches of communication"),
@@ -280,15 +282,15 @@ def _lost_kernels(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         median = median_low(shares or [0.0])
         for rank, (calls, missing) in counts.items():
             lossy = missing > (median + MOST_LOST) * calls
-            if rank not in found and lossy.any():
+            if rank not in damaged and lossy.any():
                 reason = f"{int(missing[lossy].sum()):,} of {int(calls[lossy].sum()):,} {what} have no kernel"
-                found[rank] = _and_after(digests[rank], lossy, reason)
-    return found
+                damaged[rank] = _and_after(digests[rank], lossy, reason)
+    return damaged
 
 
 def _lost_launches(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks with kernels in mid-trace of which the trace has no launch."""
-    found = {}
+    damaged = {}
     tables = {rank: digest.lost_kernels for rank, digest in digests.items()}
     if not joined([table.unlaunched for table in tables.values()]).any():
         return {}
@@ -300,8 +302,8 @@ def _lost_launches(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
             reason = (
                 f"{int(table.unlaunched[lossy].sum()):,} of {int(kernels[rank][lossy].sum()):,} kernels have no launch"
             )
-            found[rank] = _and_after(digests[rank], lossy, reason)
-    return found
+            damaged[rank] = _and_after(digests[rank], lossy, reason)
+    return damaged
 
 
 def _lost_calls(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
@@ -322,18 +324,18 @@ def _lost_calls(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     median = _medians(number, calls)
     few = (calls < LEAST_CALLS * median) & (median - calls >= _FEWEST_CALLS)
     few &= (calls < LEAST_CALLS * own) | (launches >= LEAST_OF_LAST * _medians(number, launches))
-    found = {}
+    damaged = {}
     every = list(digests)
     for index in np.unique(rank[few]).tolist():
         digest, lossy = digests[every[index]], few[rank == index]
         reason = f"its CPU has fewer events than other ranks' in step {digest.lost_kernels.number[lossy][0]}"
-        found[every[index]] = _and_after(digest, lossy, reason)
-    return found
+        damaged[every[index]] = _and_after(digest, lossy, reason)
+    return damaged
 
 
 def _out_of_order(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks with events whose times contradict each other, in steps with more of them than is usual in the job."""
-    found = {}
+    damaged = {}
     for name, what in (
         ("out_of_order", "GPU events are out of the order of their launches"),
         ("out_of_turn", "CPU events are out of the order of their thread"),
@@ -348,14 +350,14 @@ def _out_of_order(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         median = median_low([float(odd.mean()) if len(odd) else 0.0 for odd in counts.values()])
         for (rank, odd), beside in zip(counts.items(), of_step, strict=False):
             lossy = odd > MOST_TIMES_OUT_OF_ORDER * np.maximum(median, beside)
-            if rank not in found and lossy.any():
-                found[rank] = _and_after(digests[rank], lossy, f"{int(odd[lossy].sum()):,} of its {what}")
-    return found
+            if rank not in damaged and lossy.any():
+                damaged[rank] = _and_after(digests[rank], lossy, f"{int(odd[lossy].sum()):,} of its {what}")
+    return damaged
 
 
 def _ended_early(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks whose device's events end within a step: those of files that are cut, or end before the host's."""
-    found = {}
+    damaged = {}
     by_step: dict[int, list[int]] = {}
     for rank, digest in digests.items():
         number, launches = digest.lost_kernels.number, digest.lost_kernels.launches
@@ -373,8 +375,8 @@ def _ended_early(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         lossy = launches == 0
         lossy[last] = bool(later) or (bool(like) and int(launches[last]) < LEAST_OF_LAST * float(np.median(like)))
         if lossy[last]:
-            found[rank] = _and_after(digest, lossy, f"its GPU events end within step {number[last]}")
-    return found
+            damaged[rank] = _and_after(digest, lossy, f"its GPU events end within step {number[last]}")
+    return damaged
 
 
 def _launches(digests: Mapping[int, RankDigest]) -> dict[int, list[int]]:
@@ -420,15 +422,15 @@ def _other_lengths(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         return {}
     rank = np.repeat(list(digests), [len(each) for each in steps])
     median = _medians(number, length)
-    found = {}
+    damaged = {}
     for odd, how in (
         ((length - 1) // MOST_TIMES >= median, f"over {MOST_TIMES} times as long as on other ranks"),
         (length < median // MOST_TIMES, "less than a hundredth of what it takes on other ranks"),
     ):
         for each in dict.fromkeys(rank[odd].tolist()):
             numbers = number[odd & (rank == each)]
-            found[each] = Damage(frozenset(numbers.tolist()), f"step {numbers.min()} seems to take {how}")
-    return found
+            damaged[each] = Damage(frozenset(numbers.tolist()), f"step {numbers.min()} seems to take {how}")
+    return damaged
 
 
 def _medians(key: Ints, values: Ints) -> Ints:
@@ -452,7 +454,7 @@ def _lost_collectives(
     digests: Mapping[int, RankDigest], calls: Calls, of_all: Mask, world_size: int | None
 ) -> dict[int, Damage]:
     """Ranks that lack collectives which all ranks of the job take part in; `of_all` tells which of their calls are."""
-    found = {}
+    damaged = {}
     steps = [digest.steps for digest in digests.values()]
     number, count = joined([each.number for each in steps]), _collectives_of_all(digests, calls, of_all)
     # No median of counts is above the largest one.
@@ -464,19 +466,19 @@ def _lost_collectives(
             lossy = np.isin(numbers, number[lacks & (rank == one)])
             if lossy.any():
                 reason = f"it lacks collectives that all other ranks have, in step {int(numbers[lossy][0])}"
-                found[one] = replace(_and_after(digests[one], lossy, reason), of_collectives=True)
+                damaged[one] = replace(_and_after(digests[one], lossy, reason), of_collectives=True)
     silent = [rank for rank, own in zip(digests, np.diff(calls.first).tolist(), strict=True) if not own]
-    if found or not silent:
-        return found
+    if damaged or not silent:
+        return damaged
     others = [digest.collectives for rank, digest in digests.items() if rank not in silent]
     unnamed = all(len(table) and bool((table.group_size < 0).all()) for table in others)
     complete = world_size == len(digests) and len({int((table.step >= 0).sum()) for table in others}) == 1
     if others and unnamed and complete and len(others) >= len(silent):
-        found = {
+        damaged = {
             rank: Damage(None, "it has no collectives, but all other ranks have the same number", of_collectives=True)
             for rank in silent
         }
-    return found
+    return damaged
 
 
 def _other_collectives(digests: Mapping[int, RankDigest], calls: Calls, of_all: Mask) -> dict[int, Damage]:

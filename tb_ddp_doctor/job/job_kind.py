@@ -53,12 +53,12 @@ def program(job: Job) -> Program:
     Where some ranks serve and others train, the job does reinforcement learning. Otherwise the ranks agree, or it is
     not known; forward passes alone are a part of whatever the others do.
     """
-    found = {Program(name) for name in {digest.contents.program for digest in job.digests}} - {Program.UNKNOWN}
-    if Program.RL in found or {Program.SERVING, Program.TRAINING} <= found:
+    programs = {Program(name) for name in {digest.contents.program for digest in job.digests}} - {Program.UNKNOWN}
+    if Program.RL in programs or {Program.SERVING, Program.TRAINING} <= programs:
         return Program.RL
-    if len(found) > 1:
-        found -= {Program.INFERENCE}
-    return found.pop() if len(found) == 1 else Program.UNKNOWN
+    if len(programs) > 1:
+        programs -= {Program.INFERENCE}
+    return programs.pop() if len(programs) == 1 else Program.UNKNOWN
 
 
 def kind(job: Job) -> JobKind:
@@ -78,8 +78,8 @@ def words(job: Job) -> Words | None:
 
 def unit(job: Job) -> str:
     """What the job's steps are called in a sentence: a server has no training steps."""
-    found = words(job)
-    return found.unit if found else "step"
+    known = words(job)
+    return known.unit if known else "step"
 
 
 def role(digest: RankDigest) -> str:
@@ -87,5 +87,5 @@ def role(digest: RankDigest) -> str:
     times = digest.contents.roles
     if times:
         return max(times, key=lambda name: times[name])
-    found = _ROLES.get(Program(digest.contents.program))
-    return found.value if found else ""
+    known = _ROLES.get(Program(digest.contents.program))
+    return known.value if known else ""

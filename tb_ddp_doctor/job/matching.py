@@ -45,11 +45,11 @@ def match(digests: Sequence[RankDigest], calls: Calls, ranks: Sequence[int]) -> 
     candidates = _candidates(digests, calls, could)
     runs = candidates.runs
     regular = runs.as_many[runs.family[runs.start]]
-    found = [_pair_regular(candidates, len(digests))]
-    found += [
+    pairs = [_pair_regular(candidates, len(digests))]
+    pairs += [
         _pair(digests, members) for members in _irregular(candidates, runs.start[~regular], runs.length[~regular])
     ]
-    row = np.concatenate(found)
+    row = np.concatenate(pairs)
     row = row[(row >= 0).sum(axis=1) > 1]
     met, together = matched_messages(digests, calls, ranks)
     row, whole = np.concatenate((row, met)), np.concatenate((np.ones(len(row), np.bool_), together))

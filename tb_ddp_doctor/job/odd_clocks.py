@@ -122,7 +122,7 @@ class ClockSet(msgspec.Struct, frozen=True):
 
 
 def clock_jumps(
-    ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsApart, found: Damages, every: EndsOfAll
+    ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsApart, damaged: Damages, every: EndsOfAll
 ) -> Damages:
     """Ranks whose clocks jump: from some step on, all collectives end as far from where those of other ranks do.
 
@@ -153,7 +153,7 @@ def clock_jumps(
         rank, number = ranks[index], digests[index].steps.number
         clock = ClockSet.of(all_ends, all_ranks.index(rank), limit) if rank in all_ranks else None
         if clock:
-            whole = np.isin(number, list(whole_steps(digests[index], found.get(rank, ()))))
+            whole = np.isin(number, list(whole_steps(digests[index], damaged.get(rank, ()))))
             kept = max(clock.sides(digests[index].steps), key=lambda side: int((side & whole).sum()))
             if not kept.all():
                 jumps[rank] = [Damage(frozenset(number[~kept].tolist()), reason, is_other_side=True)]
@@ -180,11 +180,11 @@ def other_paces(ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsA
         warnings.simplefilter("ignore", RuntimeWarning)
         by_step = np.stack([_nanmedian(apart[step == number], axis=0) for number in np.unique(step)])
         scatter = np.nan_to_num(_nanmedian(np.abs(by_step - _nanmedian(by_step, axis=0)), axis=0))
-    found: Damages = {}
+    damaged: Damages = {}
     for index in np.flatnonzero(scatter > PACE_NS).tolist():
         if scatter[index] > PACE_TIMES * median_low(np.delete(scatter, index).tolist()):
-            found[ranks[index]] = [Damage(None, _pace(ends.matched, index))]
-    return found
+            damaged[ranks[index]] = [Damage(None, _pace(ends.matched, index))]
+    return damaged
 
 
 def odd_collectives(ranks: Sequence[int], digests: Sequence[RankDigest], matched: Matched, apart: Mask) -> Damages:
@@ -192,7 +192,7 @@ def odd_collectives(ranks: Sequence[int], digests: Sequence[RankDigest], matched
 
     Their times in these steps are wrong. Where many end so, it is rather that calls are taken for one that are none.
     """
-    found: Damages = {}
+    damaged: Damages = {}
     for index in np.flatnonzero(apart.any(axis=0)).tolist():
         odd = apart[:, index]
         if odd.sum() > max(1, MOST_APART * matched.present[:, index].sum()):
@@ -201,8 +201,8 @@ def odd_collectives(ranks: Sequence[int], digests: Sequence[RankDigest], matched
         steps = np.isin(number, matched.step[odd])
         if steps.any():
             reason = f"{int(odd.sum()):,} of its collectives ends apart from those of all other ranks"
-            found[ranks[index]] = [Damage(frozenset(number[steps | after(steps)].tolist()), reason)]
-    return found
+            damaged[ranks[index]] = [Damage(frozenset(number[steps | after(steps)].tolist()), reason)]
+    return damaged
 
 
 def _pace(matched: Matched, index: int) -> str:

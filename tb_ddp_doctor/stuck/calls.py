@@ -150,11 +150,11 @@ class DumpedCalls:
     @cached_property
     def p2p_groups(self) -> frozenset[JobGroup]:
         """Groups with sends or receives, whose counters in `Dump.status` count those too."""
-        found = set()
+        groups = set()
         for rank, dump in self.dumps.items():
             numbers = np.unique(dump.entries.group[dump.entries.is_p2p]).tolist()
-            found |= {self.groups[rank][dump.group_names[number]] for number in numbers}
-        return frozenset(found)
+            groups |= {self.groups[rank][dump.group_names[number]] for number in numbers}
+        return frozenset(groups)
 
     def _all_came(self, group: JobGroup, sequence: int, ops: Mapping[int, Op]) -> dict[int, Came]:
         came = {rank: Came.ENQUEUED if rank in ops else self._came(rank, group, sequence) for rank in group.ranks}
@@ -216,9 +216,9 @@ class DumpedCalls:
                 world |= set(group.ranks)
                 if not group.ranks:
                     users[name].add(rank)
-        found: dict[int, dict[str, JobGroup]] = {}
+        groups: dict[int, dict[str, JobGroup]] = {}
         for rank, dump in self.dumps.items():
-            found[rank] = {}
+            groups[rank] = {}
             for name in dict.fromkeys((*dump.groups, *dump.group_names)):
                 said = dump.groups.get(name)
                 ranks = said.ranks if said and said.ranks else ()
@@ -226,8 +226,8 @@ class DumpedCalls:
                 if not ranks:
                     ranks = tuple(sorted(world if description == _DEFAULT else users[name] | {rank}))
                 key = (name, description, ranks)
-                found[rank][name] = known.setdefault(key, JobGroup(*key))
-        return found
+                groups[rank][name] = known.setdefault(key, JobGroup(*key))
+        return groups
 
     def _ops(self, dump: Dump) -> Iterable[Op]:
         entries, groups = dump.entries, self.groups[dump.rank]

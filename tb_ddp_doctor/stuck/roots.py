@@ -102,14 +102,14 @@ def _incomplete(waits: JobWaits) -> list[Root]:
 
 
 def _not_started(waits: JobWaits) -> list[Root]:
-    found: dict[tuple[int, ...], Wait] = {}
+    waiting: dict[tuple[int, ...], Wait] = {}
     for own in waits.of.values():
         for wait in own:
             if wait.why == "not-started":
-                found.setdefault(wait.targets, wait)
+                waiting.setdefault(wait.targets, wait)
     return [
         Root("not-started", ranks, wait.op, None if wait.op.is_p2p else _call(waits, wait.op))
-        for ranks, wait in found.items()
+        for ranks, wait in waiting.items()
     ]
 
 
@@ -148,13 +148,13 @@ def _no_dump(waits: JobWaits, left: Collection[int]) -> list[Root]:
 
 def _awaited(waits: JobWaits, ranks: Iterable[int], why: Why) -> dict[int, list[Op]]:
     """The ops in which some of the ranks wait for another in this way, by that other."""
-    found: defaultdict[int, list[Op]] = defaultdict(list)
+    awaited: defaultdict[int, list[Op]] = defaultdict(list)
     for rank in ranks:
         for wait in waits.of[rank]:
             if wait.why == why:
                 for target in wait.targets:
-                    found[target].append(wait.op)
-    return found
+                    awaited[target].append(wait.op)
+    return awaited
 
 
 def _by_call(waits: JobWaits, cause: Cause, missed: Mapping[int, Sequence[Op]]) -> list[Root]:
@@ -188,12 +188,12 @@ def _explains(waits: JobWaits, wait: Wait, awaited: Collection[Op]) -> bool:
 def _circles(waits: JobWaits, left: Collection[int]) -> list[list[int]]:
     """Groups of ranks that all wait for each other and for nobody else, each ascending."""
     ahead = {rank: {t for wait in waits.of[rank] for t in wait.targets if t in left} for rank in left}
-    found: list[list[int]] = []
+    circles: list[list[int]] = []
     for component in _strong(ahead):
         inside = set(component)
         if len(component) > 1 and all(ahead[rank] <= inside for rank in component):
-            found.append(sorted(component))
-    return found
+            circles.append(sorted(component))
+    return circles
 
 
 def _strong(ahead: Mapping[int, Collection[int]]) -> list[list[int]]:
@@ -202,7 +202,7 @@ def _strong(ahead: Mapping[int, Collection[int]]) -> list[list[int]]:
     low: dict[int, int] = {}
     path: list[int] = []
     on_path: set[int] = set()
-    found: list[list[int]] = []
+    components: list[list[int]] = []
     for start in ahead:
         if start in number:
             continue
@@ -226,10 +226,10 @@ def _strong(ahead: Mapping[int, Collection[int]]) -> list[list[int]]:
                     low[before] = min(low[before], low[rank])
                 if low[rank] == number[rank]:
                     at = path.index(rank)
-                    found.append(path[at:])
+                    components.append(path[at:])
                     on_path -= set(path[at:])
                     del path[at:]
-    return found
+    return components
 
 
 def _circle(waits: JobWaits, ranks: list[int]) -> Root:

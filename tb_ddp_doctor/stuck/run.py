@@ -114,7 +114,7 @@ def _joined(asked: _Asked) -> StuckRun:
 
 def _stacks(run: DumpRun, warnings: list[FileWarning]) -> dict[int, Stack]:
     """Where the main threads of the ranks are, by rank."""
-    found = {}
+    stacks = {}
     read_of = dict(pool.run(_stack, [(path, _size(path)) for path in run.stacks], gives=Stack | None))
     for path in run.stacks:
         try:
@@ -128,8 +128,8 @@ def _stacks(run: DumpRun, warnings: list[FileWarning]) -> dict[int, Stack]:
         if stack is None:
             warnings.append(FileWarning(str(path), "It names no rank, or holds no stack of a main thread."))
         else:
-            found[stack.rank] = stack
-    return found
+            stacks[stack.rank] = stack
+    return stacks
 
 
 def _stack(path: FilePath) -> Stack | None:
@@ -140,9 +140,9 @@ def _stack(path: FilePath) -> Stack | None:
 def same_job(name: str, traces: Iterable[str]) -> tuple[str, ...]:
     """The runs of traces that lie where the dumps do, or in the folder that holds the dumps' own (`comm_traces`)."""
     base = posixpath.dirname(name) if _RECORDER.search(posixpath.basename(name)) else name
-    found = [trace for trace in traces if not base or trace == base or trace.startswith(f"{base}/")]
+    matching = [trace for trace in traces if not base or trace == base or trace.startswith(f"{base}/")]
     # Of a whole log directory they are of one job only if they lie in one folder.
-    return tuple(found) if base or len({trace.partition("/")[0] for trace in found}) == 1 else ()
+    return tuple(matching) if base or len({trace.partition("/")[0] for trace in matching}) == 1 else ()
 
 
 def _size(path: FilePath) -> int:
@@ -181,7 +181,7 @@ def _keep(dump: Dump, dumps: dict[int, Dump], warnings: list[FileWarning]) -> No
 
 def _ras(run: DumpRun, world_size: int) -> list[FileWarning]:
     """What NCCL's RAS says of ranks that do not run as they should."""
-    found = []
+    members = []
     reads = partial(ras.read, world_size=world_size)
     answers = pool.run(reads, [(path, _size(path)) for path in run.ras], gives=list[ras.RasRank])
     for path, answer in sorted(answers, key=lambda one: str(one[0])):
@@ -189,7 +189,7 @@ def _ras(run: DumpRun, world_size: int) -> list[FileWarning]:
             ranks = [one for one in answer.result() if one.state != "running"]
         except (ValueError, pool.CrashError) as error:
             said = str(error)
-            found.append(FileWarning(str(path), said if said.startswith("Left out") else f"Left out: {said}"))
+            members.append(FileWarning(str(path), said if said.startswith("Left out") else f"Left out: {said}"))
             continue
         problems = "; ".join(
             f"rank {one.rank} ({one.host or 'unknown host'}, pid {one.pid}) is {_RAS_WORDS[one.state]}"
@@ -197,8 +197,8 @@ def _ras(run: DumpRun, world_size: int) -> list[FileWarning]:
         )
         more = f"; and {len(ranks) - 16} more" if len(ranks) > 16 else ""
         if problems:
-            found.append(FileWarning(str(path), f"NCCL's RAS says: {problems}{more}."))
-    return found
+            members.append(FileWarning(str(path), f"NCCL's RAS says: {problems}{more}."))
+    return members
 
 
 _RAS_WORDS = {

@@ -168,12 +168,12 @@ def _pairs(calls: DumpedCalls) -> dict[int, list[SendReceive]]:
         for op in ops:
             if op.is_p2p:
                 pending[op.group.name, op.rank, op.partner, op.operation.kind].append(op)
-    found: dict[int, list[SendReceive]] = {rank: [] for rank in calls.ops}
+    pairs: dict[int, list[SendReceive]] = {rank: [] for rank in calls.ops}
     for (group, rank, partner, kind), ops in pending.items():
         others = pending.get((group, partner, rank, "recv" if kind == "send" else "send"), [])
         for i, op in enumerate(ops):
-            found[rank].append(SendReceive(op, others[i] if i < len(others) else None))
-    return found
+            pairs[rank].append(SendReceive(op, others[i] if i < len(others) else None))
+    return pairs
 
 
 def _incomplete(calls: DumpedCalls) -> dict[int, Call]:
@@ -183,12 +183,12 @@ def _incomplete(calls: DumpedCalls) -> dict[int, Call]:
     what keeps a rank from completing it is its own GPU (or its own watchdog). Of an all-to-all it is only likely: a
     partner needs nothing of a rank that sends it nothing.
     """
-    found: dict[int, Call] = {}
+    incomplete: dict[int, Call] = {}
     for call in calls.calls.values():
         kind = call.first.operation.kind
         if _was_completed(call) and (kind in NEEDS_ALL or (kind in _MAY_NEED_ALL and _is_few(call))):
-            _add(found, call)
-    return found
+            _add(incomplete, call)
+    return incomplete
 
 
 def _is_few(call: Call) -> bool:

@@ -164,8 +164,8 @@ class Salvage:
         while True:
             window = block[done : done + width]
             is_last = done + width >= len(block)
-            found, used, reached = self._window(window, position + done, final and is_last)
-            events += found
+            texts, used, reached = self._window(window, position + done, final and is_last)
+            events += texts
             done += used
             if reached is not None and (is_last or reached is not SalvagedTo.MORE):
                 return events, done, reached

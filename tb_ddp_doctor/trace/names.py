@@ -195,10 +195,10 @@ class HostMemory(IntEnum):
 
 def is_own_code(frame: str) -> bool:
     """Whether a Python function, as "train.py(41): step", is neither torch's nor of Python's own library."""
-    found = _FRAME.fullmatch(frame)
-    if not found:
+    match = _FRAME.fullmatch(frame)
+    if not match:
         return False
-    path = found["path"].replace("\\", "/")
+    path = match["path"].replace("\\", "/")
     if _STANDARD_LIBRARY.search(path):
         return False
     top = _INSTALLED.sub("", path).partition("/")[0].removesuffix(".py")
@@ -211,8 +211,8 @@ _MOST_LETTERS = 500
 
 def source(frame: str) -> tuple[str, int, str] | None:
     """File, line and name of a Python function, "train.py(41): step"; None if it is none that has them."""
-    found = _FRAME.fullmatch(frame)
-    return (found["path"], int(found["line"]), found["function"]) if found else None
+    match = _FRAME.fullmatch(frame)
+    return (match["path"], int(match["line"]), match["function"]) if match else None
 
 
 class Activity(Enum):
@@ -303,8 +303,8 @@ _EMBEDDING_TABLE = re.compile(r"split_embedding\w*codegen|permute_pooled_embs|fb
 
 def step_number(name: str) -> int | None:
     """N of "ProfilerStep#N"; None for every other name."""
-    found = _STEP.match(name)
-    return int(found[1]) if found else None
+    match = _STEP.match(name)
+    return int(match[1]) if match else None
 
 
 #: Words of the descriptions of process groups: dimensions of a DeviceMesh ("mesh_dp_shard"), groups of Megatron-LM
@@ -348,10 +348,10 @@ def is_step(name: str) -> bool:
 
 def loader(name: str) -> Loader | None:
     """The kind of DataLoader whose `__next__` this annotation is; None for every other name."""
-    found = _LOADER.search(name)
-    if not found:
+    match = _LOADER.search(name)
+    if not match:
         return None
-    return Loader.SINGLE_PROCESS if "SingleProcess" in found[1] else Loader.WORKERS
+    return Loader.SINGLE_PROCESS if "SingleProcess" in match[1] else Loader.WORKERS
 
 
 def is_loader(name: str) -> bool:
@@ -435,8 +435,8 @@ def compiled_region(name: str) -> str:
 
     The number after the slash counts how often this code was compiled.
     """
-    found = _COMPILED_REGION.match(name)
-    return found[1] if found else ""
+    match = _COMPILED_REGION.match(name)
+    return match[1] if match else ""
 
 
 def copies(call: str) -> bool:
@@ -835,7 +835,7 @@ _OPAQUE = {"1": "bool", "2": "c10::Half", "4": "float", "8": "double", "16": "c1
 def element_type(kernel: str) -> str:
     """The type of a torch kernel's elements: the first among its template's arguments, "" if there is none."""
     start = kernel.find("<")
-    found = _ELEMENT_TYPE.search(kernel, start) if start >= 0 else None
-    if not found:
+    match = _ELEMENT_TYPE.search(kernel, start) if start >= 0 else None
+    if not match:
         return ""
-    return found[1] or _OPAQUE.get(found[2], "")
+    return match[1] or _OPAQUE.get(match[2], "")

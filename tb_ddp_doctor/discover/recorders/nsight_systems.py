@@ -46,10 +46,10 @@ class NsightSystems(Recorder):
             raise RecordingError("It holds no kernels: record with nsys profile --trace=cuda,nvtx.")
         several = len(recording.processes) > 1
         named = None if several else rank_in_name(path.stem)
-        found = []
+        processes = []
         for process in recording.processes:
             rank = named if process.rank is None else process.rank
-            found.append(
+            processes.append(
                 TraceFile(
                     path=ProcessPath(path, process.number, f"pid {process.pid}"),
                     # In the order of devices, and then of processes.
@@ -66,7 +66,7 @@ class NsightSystems(Recorder):
                     source="order" if rank is None else "file name" if process.rank is None else "distributedInfo",
                 )
             )
-        return found
+        return processes
 
 
 @lru_cache(256)

@@ -69,20 +69,20 @@ def calls_of_kernels(
     ranks = {call.payload.communicator: call.payload.ranks for call in calls if call.payload and call.payload.ranks > 0}
     launchers = _launchers(calls)
     starts = {thread: [one.start_ns for one in own] for thread, own in launchers.items()}
-    found = {}
+    by_kernel = {}
     for row in kernels.tolist():
         thread, instant = launches.get(int(events["correlation"][row]), (-1, -1))
         at = bisect_right(starts.get(thread, []), instant) - 1
         if at >= 0 and instant < launchers[thread][at].end_ns:
             named = _nccl_call(launchers[thread][at].calls, ranks)
             if named is not None:
-                found[row] = named
-    return found
+                by_kernel[row] = named
+    return by_kernel
 
 
 def _launchers(calls: Sequence[NcclRange]) -> dict[int, list[_Launcher]]:
     """By thread, in order of time, the ranges that launch: calls outside of groups, and ends of groups."""
-    found: defaultdict[int, list[_Launcher]] = defaultdict(list)
+    launchers: defaultdict[int, list[_Launcher]] = defaultdict(list)
     open_calls: defaultdict[int, list[NcclRange]] = defaultdict(list)
     depth: defaultdict[int, int] = defaultdict(int)
     for call in sorted(calls, key=lambda call: call.start_ns):
@@ -92,13 +92,13 @@ def _launchers(calls: Sequence[NcclRange]) -> dict[int, list[_Launcher]]:
         elif call.name == _GROUP_END:
             depth[thread] = max(depth[thread] - 1, 0)
             if not depth[thread]:
-                found[thread].append(_Launcher(call.start_ns, call.end_ns, tuple(open_calls.pop(thread, ()))))
+                launchers[thread].append(_Launcher(call.start_ns, call.end_ns, tuple(open_calls.pop(thread, ()))))
         elif call.payload is not None and names.collective(call.name):
             if depth[thread]:
                 open_calls[thread].append(call)
             else:
-                found[thread].append(_Launcher(call.start_ns, call.end_ns, (call,)))
-    return found
+                launchers[thread].append(_Launcher(call.start_ns, call.end_ns, (call,)))
+    return launchers
 
 
 def _nccl_call(calls: Sequence[NcclRange], ranks: Mapping[int, int]) -> NcclCall | None:

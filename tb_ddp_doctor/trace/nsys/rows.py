@@ -105,8 +105,8 @@ class Memo:
         for number in different.tolist():
             if number not in self._known:
                 self._known[number] = self._find(number)
-        found = np.array([self._known[number] for number in different.tolist()], np.int32)
-        return found[which] if len(found) else np.empty(0, np.int32)
+        known = np.array([self._known[number] for number in different.tolist()], np.int32)
+        return known[which] if len(known) else np.empty(0, np.int32)
 
 
 class Texts:
@@ -123,8 +123,8 @@ class Texts:
         texts = self._database.texts(new)
         for number in new:
             self._known[number] = self._strings[self._change(texts.get(number, "unknown"))]
-        found = np.array([self._known[number] for number in different.tolist()], np.int32)
-        return found[which] if len(found) else np.empty(0, np.int32)
+        known = np.array([self._known[number] for number in different.tolist()], np.int32)
+        return known[which] if len(known) else np.empty(0, np.int32)
 
 
 def ints(column: Sequence[Any]) -> Ints:

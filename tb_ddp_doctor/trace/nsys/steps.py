@@ -88,14 +88,14 @@ def _repeating(ranges: Ranges, texts: dict[int, str], launching: Indices) -> lis
     by_kind: dict[str, list[int]] = {}
     for number in np.unique(ranges.name[own]).tolist():
         by_kind.setdefault(_NUMBER.sub("#", texts[number]), []).append(number)
-    found = []
+    repeating = []
     for name, numbers in by_kind.items():
         rows = _in_order(ranges, own & np.isin(ranges.name, numbers))
         start, end = ranges.start_ns[rows], ranges.start_ns[rows] + ranges.duration_ns[rows]
         if len(rows) >= _LEAST and (end[:-1] <= start[1:]).all() and _is_regular(start):
             coverage = float(ranges.duration_ns[rows].sum() / max(int(end[-1] - start[0]), 1))
-            found.append(_Kind(rows, name, coverage))
-    return found
+            repeating.append(_Kind(rows, name, coverage))
+    return repeating
 
 
 def _is_regular(start: Ints) -> bool:

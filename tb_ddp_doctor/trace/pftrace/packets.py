@@ -361,20 +361,20 @@ def _name(annotation: list[WireField], sequence: _Sequence) -> bytes | None:
 
 def _value(annotation: list[WireField], sequence: _Sequence, depth: int) -> bytes:
     """An annotation's value as JSON: that of its last field that has one."""
-    found = b"null"
+    encoded = b"null"
     for field in annotation:
         number, is_bytes = field.number, field.wire == BYTES
         if number in (_BOOL, _UINT, _POINTER, _INT, _DOUBLE):
-            found = b"null" if is_bytes else _number(number, field.value)
+            encoded = b"null" if is_bytes else _number(number, field.value)
         elif number == _STRING_IID:
             text = sequence.strings.get((_OF_STRINGS, field.value))
-            found = b"null" if text is None else _string(text)
+            encoded = b"null" if text is None else _string(text)
         elif number in (_STRING, _JSON):
             write = _string if number == _STRING else _json
-            found = write(field.data) if is_bytes else b"null"
+            encoded = write(field.data) if is_bytes else b"null"
         elif number in (_MEMBER, _ELEMENT):
-            found = _nested(annotation, number, sequence, depth) if is_bytes else b"null"
-    return found
+            encoded = _nested(annotation, number, sequence, depth) if is_bytes else b"null"
+    return encoded
 
 
 def _nested(annotation: list[WireField], number: int, sequence: _Sequence, depth: int) -> bytes:
