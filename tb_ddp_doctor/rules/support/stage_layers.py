@@ -74,11 +74,11 @@ def said(tree: ModuleTree | None, ranks: Sequence[Ints]) -> str:
 
 def _layers(tree: ModuleTree, stages: Floats) -> Ints:
     """The numbered modules of one kind within one that take most time over all stages, as indices."""
-    alike: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+    of_kind: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     for module in range(1, len(tree.path)):
         if found := _NUMBERED.search(tree.path[module]):
-            alike[int(tree.parent[module]), found[1]].append(module)
-    groups = [np.array(some) for some in alike.values() if len(some) >= _SEVERAL]
+            of_kind[int(tree.parent[module]), found[1]].append(module)
+    groups = [np.array(some) for some in of_kind.values() if len(some) >= _SEVERAL]
     return max(groups, key=lambda some: float(stages[:, some].sum()), default=np.empty(0, np.int64))
 
 
