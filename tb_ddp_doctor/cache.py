@@ -58,6 +58,7 @@ _MADE_BY = (
     "storage",
     "workers",
     "findings",
+    "known_type",
     "step_parts",
     "view",
     "wording",

@@ -18,6 +18,7 @@ import msgspec
 
 from tb_ddp_doctor.calibration.model import SCHEMA_VERSION, Calibration, Curve
 from tb_ddp_doctor.calibration.nccl_tests import parse
+from tb_ddp_doctor.known_type import known
 
 #: 100,000 ranks with their measures take less.
 _MOST_BYTES = 64 << 20
@@ -49,7 +50,7 @@ def load(path: Path) -> Calibration:
             raise CalibrationError(f"{path} is neither calibration.json nor what nccl-tests prints. {_MEASURE}")
         return found
     try:
-        calibration = msgspec.json.decode(data, type=Calibration)
+        calibration = msgspec.json.decode(data, type=known(Calibration))
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise CalibrationError(f"{path} is no calibration.json: {error}.") from None
     if calibration.schema_version > SCHEMA_VERSION:

@@ -27,6 +27,7 @@ import msgspec
 
 from tb_ddp_doctor.discover.names import CAPTURE_FOLDER, DIGEST_SUFFIX
 from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, CaptureRecord
+from tb_ddp_doctor.known_type import known
 from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.whole_file import written_whole
 
@@ -149,6 +150,6 @@ def read_json(path: Path, kind: type[T], most_bytes: int = _MOST_BYTES) -> T | N
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode) or about.st_size > most_bytes:
                 return None
-            return msgspec.json.decode(file.read(most_bytes), type=kind)
+            return msgspec.json.decode(file.read(most_bytes), type=known(kind))
     except (OSError, *REFUSALS):
         return None

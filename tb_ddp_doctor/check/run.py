@@ -35,6 +35,7 @@ from tb_ddp_doctor.check.repeats import Floats, LocalRanks, longest_s, repeated
 from tb_ddp_doctor.check.results import Host, RankCurve, RankResults, assemble, node_names
 from tb_ddp_doctor.check.store import Board, NotAllAnsweredError
 from tb_ddp_doctor.check.turns import at_once
+from tb_ddp_doctor.known_type import known
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class Check:
     def _measure_all(self) -> None:
         rank, world = self._launched.rank, self._launched.world_size
         with self._all("start", self._found.host):
-            hosts = [msgspec.json.decode(self._board.read("start", other), type=Host) for other in range(world)]
+            hosts = [msgspec.json.decode(self._board.read("start", other), type=known(Host)) for other in range(world)]
             self._hosts = [*hosts]
         nodes = node_names(hosts)
         if world > 1:
@@ -290,7 +291,7 @@ class Check:
         late = self._board.wait_for("results", _ROLL_CALL_S if silent else self._options.patience_s, answering)
         missing = sorted({*silent, *late})
         found = {
-            rank: msgspec.json.decode(self._board.read("results", rank), type=RankResults)
+            rank: msgspec.json.decode(self._board.read("results", rank), type=known(RankResults))
             for rank in answering
             if rank not in missing
         }

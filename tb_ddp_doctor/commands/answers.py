@@ -23,6 +23,7 @@ import msgspec
 from rich.console import Console
 
 from tb_ddp_doctor.commands.output import Errors, complain
+from tb_ddp_doctor.known_type import known
 from tb_ddp_doctor.report.escape import printable_lines
 from tb_ddp_doctor.storage import transient
 from tb_ddp_doctor.storage.cache_directory import default_directory
@@ -112,7 +113,7 @@ def _load(entry: Path) -> _Answer | None:
         data = entry.read_bytes()
         if hashlib.sha256(data[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
             return None
-        answer = msgspec.msgpack.decode(data[_DIGEST_BYTES:], type=_Answer)
+        answer = msgspec.msgpack.decode(data[_DIGEST_BYTES:], type=known(_Answer))
         os.utime(entry)  # what is used stays
     except (OSError, *REFUSALS):
         return None

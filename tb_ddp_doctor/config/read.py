@@ -30,6 +30,7 @@ from pathlib import Path
 import msgspec
 
 from tb_ddp_doctor.findings import ConfigUse, FileWarning, Workload
+from tb_ddp_doctor.known_type import known
 from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.plain_file import open_plain
 
@@ -113,7 +114,7 @@ def _checked(path: Path, *, is_own: bool) -> _File:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise ValueError(f"it is larger than {_MOST_BYTES:,} bytes.")
-    read = msgspec.toml.decode(data, type=_File)
+    read = msgspec.toml.decode(data, type=known(_File))
     for name, value in _values(read):
         if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name} is a number from 0 on, not {value:g}.")

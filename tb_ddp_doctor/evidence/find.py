@@ -20,6 +20,7 @@ import msgspec
 
 from tb_ddp_doctor.evidence import dcgm, nvidia_smi, py_spy
 from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, CaptureRecord, RankEvidence, SeenGpu
+from tb_ddp_doctor.known_type import known
 from tb_ddp_doctor.nccl_logs.files import find_logs
 from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.time_limit import beginning
@@ -67,7 +68,7 @@ def _records(folders: Iterable[Path], ranks: AbstractSet[int]) -> Iterator[tuple
         for number in sorted(_recorded(folder) & ranks):
             data = _beginning(folder / f"rank{number}{RECORD_SUFFIX}", _MOST_OF_RECORD)
             try:
-                record = msgspec.json.decode(data, type=CaptureRecord)
+                record = msgspec.json.decode(data, type=known(CaptureRecord))
             except REFUSALS:
                 continue
             if record.rank == number:

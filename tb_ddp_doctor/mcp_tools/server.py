@@ -15,6 +15,7 @@ from mcp.server.stdio import stdio_server
 
 from tb_ddp_doctor.discover.runs import DiscoverError
 from tb_ddp_doctor.engine import RunError
+from tb_ddp_doctor.known_type import known
 from tb_ddp_doctor.mcp_tools.answers import PageOfRows, Sliced
 from tb_ddp_doctor.mcp_tools.questions import ToolArguments
 from tb_ddp_doctor.mcp_tools.toolbox import Toolbox
@@ -74,7 +75,7 @@ class Tool:
     def called(self, arguments: Mapping[str, Any]) -> types.CallToolResult:
         """The answer as JSON text and as data, or an error in a sentence."""
         try:
-            answer = self.method(msgspec.convert(dict(arguments), self.question))
+            answer = self.method(msgspec.convert(dict(arguments), known(self.question)))
         except (*_SAID, msgspec.ValidationError) as error:
             return types.CallToolResult(content=[types.TextContent(text=data(str(error)))], is_error=True)
         return types.CallToolResult(

@@ -33,6 +33,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.known_type import known
 from tb_ddp_doctor.storage.constant import constant, has_one_value
 from tb_ddp_doctor.storage.message import REFUSALS, element_type
 from tb_ddp_doctor.storage.plain_file import open_plain
@@ -181,7 +182,7 @@ def described(path: Path, fields: type[T]) -> T:
     try:
         with open_plain(path) as file:
             text, _, _ = _index_text(file, _MOST_INDEX)
-        return msgspec.json.decode(text, type=_Described[fields]).values  # type: ignore[valid-type]
+        return msgspec.json.decode(text, type=known(_Described[fields])).values  # type: ignore[valid-type]
     except _UNREADABLE as error:
         raise StoreError(f"It cannot be read ({error}).") from None
 
@@ -258,7 +259,7 @@ def _open(path: Path, *, checked: bool, mapped: bool) -> tuple[_Index, _Columns]
             if not mapped and size > _MOST_BYTES:
                 raise StoreError(f"It is no file of ddp-doctor: it has {size:,} bytes.")
             text, end, checksum = _index_text(file, size if mapped else min(size, _MOST_INDEX))
-            index = msgspec.json.decode(text, type=_Index)
+            index = msgspec.json.decode(text, type=known(_Index))
             end += index.read
             padding = -end % _PAGE
             read = file.read(min(max(index.read, 0) + padding, size))
@@ -309,4 +310,9 @@ def _unpack(kind: type[T], values: Mapping[str, msgspec.Raw], columns: list[NDAr
 def _types(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """The types of a struct's fields, by name: finding them takes as long as reading a digest of three steps."""
     hints = get_type_hints(kind)
-    return {name: hints[name] for name in kind.__struct_fields__}
+    return {name: _known(hints[name]) for name in kind.__struct_fields__}
+
+
+def _known(hint: Any) -> Any:
+    plain = getattr(hint, "__supertype__", hint)
+    return hint if getattr(plain, "__origin__", None) is np.ndarray else known(plain)

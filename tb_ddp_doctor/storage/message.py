@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
+from tb_ddp_doctor.known_type import known
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -56,7 +58,7 @@ def unpacked(message: bytes, kind: Any) -> Any:
 
 @cache
 def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind, dec_hook=_typed)
+    return msgspec.msgpack.Decoder(known(kind), dec_hook=_typed)
 
 
 def _plain(value: Any) -> Any:
