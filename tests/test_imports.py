@@ -34,6 +34,8 @@ LARGER = {
     "rules/slow_step.py check",
     "rules/straggler.py check",
 }
+#: Modules of `facts`.
+MOST_FACTS = 24
 #: Frameworks look for a callback by this name, each in its own module of `capture`.
 SAME_NAME = {"DoctorCallback"}
 
@@ -129,3 +131,8 @@ def test_the_name_of_a_class_stands_for_one_thing() -> None:
 
 def test_a_class_that_adds_to_one_of_its_name_is_the_same_thing() -> None:
     assert classes("class Report(findings.Report): ...\nclass Run: ...\nclass _Own: ...\n") == {"Run"}
+
+
+def test_facts_has_few_modules() -> None:
+    """What is known of a job without other facts is in `job`, and what follows for a plan in `planning`."""
+    assert len([*(PACKAGE / "facts").glob("*.py")]) <= MOST_FACTS

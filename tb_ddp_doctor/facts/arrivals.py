@@ -11,12 +11,11 @@ from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts import Facts, MissingFactError, fact, needs_matches
 from tb_ddp_doctor.facts.frame import frame
 from tb_ddp_doctor.facts.links import Link, links
+from tb_ddp_doctor.facts.needless_allreduces import RepeatedAllReduces, UnusedSearch, repeats, unused_search
 from tb_ddp_doctor.facts.pipeline import Pipeline, pipeline
-from tb_ddp_doctor.facts.repeated_allreduces import RepeatedAllReduces, repeats
 from tb_ddp_doctor.facts.sharding import Sharding, sharding
 from tb_ddp_doctor.facts.traffic import Traffic, communication
 from tb_ddp_doctor.facts.transfers import Transfers, exposed_alone, transfers
-from tb_ddp_doctor.facts.unused_parameters import UnusedSearch, unused_search
 from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints

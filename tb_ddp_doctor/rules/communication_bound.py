@@ -13,7 +13,7 @@ from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.links import Link, excess_ns
 from tb_ddp_doctor.facts.modules import ModuleTree
-from tb_ddp_doctor.facts.repeated_allreduces import RepeatedAllReduces
+from tb_ddp_doctor.facts.needless_allreduces import RepeatedAllReduces
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.facts.transfers import Transfers
 from tb_ddp_doctor.findings import Network, Setting

@@ -11,7 +11,7 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.unused_parameters import UnusedSearch
+from tb_ddp_doctor.facts.needless_allreduces import UnusedSearch
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty

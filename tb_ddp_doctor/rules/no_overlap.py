@@ -12,8 +12,8 @@ from tb_ddp_doctor.digest.model import KernelWork
 from tb_ddp_doctor.facts.arrivals import Absent
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.needless_allreduces import UnusedSearch
 from tb_ddp_doctor.facts.transfers import Transfers
-from tb_ddp_doctor.facts.unused_parameters import UnusedSearch
 from tb_ddp_doctor.planning.fact import Plans
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf

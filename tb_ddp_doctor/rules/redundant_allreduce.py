@@ -9,7 +9,7 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.repeated_allreduces import RepeatedAllReduces
+from tb_ddp_doctor.facts.needless_allreduces import RepeatedAllReduces
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from traces import MS, finding, in_row, job, lies_in_its_step, outcome, ranks, repeat
 
-from tb_ddp_doctor.facts.unused_parameters import unused_search
+from tb_ddp_doctor.facts.needless_allreduces import unused_search
 
 RULE = "find-unused-parameters"
 #: The device waits for launches after the walk.

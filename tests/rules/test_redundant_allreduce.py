@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from traces import digests, finding, in_row, lies_in_its_step, outcome, ranks
 
-from tb_ddp_doctor.facts.repeated_allreduces import repeats
+from tb_ddp_doctor.facts.needless_allreduces import repeats
 from tb_ddp_doctor.job.build import build
 
 RULE = "redundant-allreduce"
