@@ -160,7 +160,7 @@ class Loop:
         self.recorders = FakeRecorder.made = []
         self.taken: list[Captured] = []
         faked = ModuleType("recorder")
-        vars(faked).update(Recorder=FakeRecorder, BusyError=BusyError)
+        vars(faked).update(WindowRecorder=FakeRecorder, BusyError=BusyError)
         monkeypatch.setitem(sys.modules, "tb_ddp_doctor.capture.recorder", faked)
         monkeypatch.setattr(Agent, "start", lambda _: None)
         monkeypatch.setattr(Agent, "take", lambda _, captured: self.taken.append(captured))

@@ -417,6 +417,7 @@ RUN = {
     "opportunities": [FINDING],
     "rates": (dict, type(None)),
     "mesh": (dict, type(None)),
+    "layers": (dict, type(None)),
     "config": list,
     "kind": str,
     "iterations": list,
@@ -632,7 +633,7 @@ def test_the_step_by_phase_is_a_line_and_a_table_where_it_is_asked_for(
     job = write(tmp_path / "job", ranks(LOOP, LOOP))
     main(["diagnose", str(job), "-v"])
     text = capsys.readouterr().out
-    assert "on the CPU: loading 25 %, forward 22 %, backward 25 %, optimizer 20 %, other 8 %" in text
+    assert "on the CPU: loading 25 %, forward 22 %, backward 25 %, optimizer 20 %, other 7.5 %" in text
     assert "Each rank's step by phase" not in text
     main(["diagnose", str(job), "--phases"])
     table = capsys.readouterr().out

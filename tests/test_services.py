@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import multiprocessing
 import os
 import sys
 import time
@@ -82,6 +83,10 @@ def service(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     for path in job.iterdir():  # of an hour ago, so that nobody waits for more of them
         os.utime(path, (time.time() - 3600,) * 2)
     yield folder
+    # Forked from this one, they keep the pipes of what else runs in it, such as a browser, from ending.
+    for process in multiprocessing.active_children():
+        process.kill()
+        process.join()
     del _registry[request.param]
     if before:
         _registry[request.param] = before

@@ -626,7 +626,7 @@ def test_the_first_verdict_introduces_the_tabs_until_one_is_opened(page: Page, s
     tab = opened(page, server)
     introduction = tab.locator(".introduction")
     expect(introduction.locator("li")).to_have_count(8)
-    expect(introduction).to_contain_text("Are the kernels as fast as the GPU allows?")
+    expect(introduction).to_contain_text("Are the kernels as fast as the GPU allows, and where in the model are they?")
     go(tab, "Communication")
     expect(tab.locator(".question")).to_have_text("Which collectives are exposed, and is a link slow?")
     expect(introduction).to_have_count(0)
