@@ -42,6 +42,7 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent))
+from bars import print_bars
 from consistency import HEADLINE_SAVES, headline_saves
 
 from tb_ddp_doctor import engine
@@ -738,12 +739,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         right = str(sum(row.is_right for row in faulty))
         table.add_row(kind, str(len(mine)), str(len(faulty)), right, str(false), f"{worst:.1f}")
     console.print(table)
-    table = Table("measured", "bar", "value", "", box=None)
-    results = list(bars(rows))
-    for name, bar, value, reached in results:
-        table.add_row(name, bar, value, "ok" if reached else "MISSED")
-    console.print(table)
-    return int(not all(reached for *_, reached in results))
+    return print_bars(console, bars(rows))
 
 
 def read(path: Path) -> Known:

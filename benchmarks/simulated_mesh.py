@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent))
+from bars import print_bars
 from mesh_jobs import Faults, Job, Mesh, Operation, Shape, write
 
 from tb_ddp_doctor import engine
@@ -414,12 +415,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         worst = max((abs(row.cost_error) for row in mine), default=0.0)
         table.add_row(kind, *map(str, counts), str(sum(bool(row.false) for row in mine)), f"{worst:.1f}")
     console.print(table)
-    table = Table("measured", "bar", "value", "", box=None)
-    results = list(bars(rows))
-    for name, bar, value, reached in results:
-        table.add_row(name, bar, value, "ok" if reached else "MISSED")
-    console.print(table)
-    return int(not all(reached for *_, reached in results))
+    return print_bars(console, bars(rows))
 
 
 def bars(rows: Sequence[Graded]) -> Iterator[tuple[str, str, str, bool]]:

@@ -50,11 +50,6 @@ def test_a_cost_is_the_mean_over_steps_each_with_its_slowest_rank() -> None:
     assert whatif.cost_ns(on_device([[0, 10], [0, 0]])) == 5
 
 
-def test_the_range_is_of_single_steps() -> None:
-    whatif = WhatIf(budget(compute=[[10, 20, 10]]))
-    assert whatif.saving(on_device([[1, 7, 1]])).range_ns == (1, 7)
-
-
 def test_transfers_that_waiting_exposed_are_not_a_ranks_own() -> None:
     whatif = WhatIf(budget(compute=[[10], [20]], wait=[[4], [0]], transfer=[[9], [3]]))
     assert whatif.busy_ns.tolist() == [[13], [23]]

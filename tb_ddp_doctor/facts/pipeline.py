@@ -36,7 +36,6 @@ class Pipeline(msgspec.Struct, frozen=True, eq=False):
     stage: Ints
     #: Sends and receives between stages with nothing beside them, waiting and transfer alike, shape (R, S), ns.
     exposed_ns: Ints
-
     #: The part of it in which data moves, shape (R, S), ns.
     moving_ns: Ints
 

@@ -56,9 +56,8 @@ class KernelRoof(msgspec.Struct, frozen=True, eq=False):
     flops: int
     bytes: int
     limit: str
-    #: What the device could do at most, operations and bytes per second; 0 if unknown.
+    #: What the device could do at most, operations per second; 0 if unknown.
     peak_flops: float
-    peak_bandwidth: float
     #: Whether all that one call reads and writes fits in the L2 cache.
     fits_cache: bool
     #: Whether it multiplies, reads or writes attention scores.
@@ -128,12 +127,6 @@ class JobRoofline(msgspec.Struct, frozen=True, eq=False):
     def times_without(self, removed: tuple[Floats, ...] | None) -> RooflineTimes:
         """The times of what is left once a share of each call is removed, as `Change.of_calls` has it."""
         return self.times if removed is None else _times(self.ranks, removed)
-
-    @property
-    def modelled_share(self) -> float:
-        """The share of the device's time that is modelled, 0 to 1."""
-        known = sum(one.step_ns for one in self.kernels if one.kind is not GpuTime.NOT_MODELLED)
-        return known / max(sum(one.step_ns for one in self.kernels), 1.0)
 
 
 @fact
@@ -314,7 +307,6 @@ def _kernel(
         bytes=moved,
         limit=_limit(flops, moved, peak, bandwidth),
         peak_flops=peak,
-        peak_bandwidth=bandwidth,
         fits_cache=bool(known and 0 < moved <= known.cache),
         on_scores=2 * int(calls.score_products_ns[index] + calls.score_passes_ns[index]) > int(calls.total_ns[index]),
         rank=rank,

@@ -64,11 +64,6 @@ class Saving(msgspec.Struct, frozen=True, eq=False):
         """Mean over steps, ns, never negative."""
         return max(float(self.by_step_ns.mean()), 0.0)
 
-    @property
-    def range_ns(self) -> tuple[float, float]:
-        """The least and the most that a step gets shorter, ns, never negative."""
-        return max(float(self.by_step_ns.min()), 0.0), max(float(self.by_step_ns.max()), 0.0)
-
 
 class WhatIf:
     """A job's steps with what-if changes."""

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tb_ddp_doctor import wording
+from tb_ddp_doctor.account.layers import LEAST_SHARE
 from tb_ddp_doctor.digest.module_paths import GUESSED
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts import MissingFactError
@@ -18,8 +19,6 @@ from tb_ddp_doctor.facts.modules import ModulePart, ModuleTree, in_order, module
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.wrapping import print_wrapped
 
-#: Modules with less of the step are not listed.
-_LEAST_SHARE = 0.001
 _HEADINGS = {
     ModulePart.FORWARD: "fwd",
     ModulePart.BACKWARD: "bwd",
@@ -56,9 +55,9 @@ def print_layers(console: Console, result: Result, depth: int, rank: int | None)
         columns |= {"others": _column(others), "more": _column(whole - others, "+")}
     of = f"rank {rank}" if rank is not None else "the median rank" if len(ranks) > 1 else f"rank {ranks[0]}"
     title = f"{_kind(tree)} by their time in a step of {of}, ms ({_named(tree)})"
-    shown = whole >= _LEAST_SHARE * whole[0]
+    shown = whole >= LEAST_SHARE * whole[0]
     if rank is not None:
-        shown |= every.max(axis=0) >= _LEAST_SHARE * whole[0]
+        shown |= every.max(axis=0) >= LEAST_SHARE * whole[0]
     _print(console, title, tree, columns, shown & (tree.level <= depth))
 
 
@@ -77,7 +76,7 @@ def print_compared(console: Console, before: Result, after: Result, depth: int) 
     change = runs[1] - runs[0]
     columns |= {_HEADINGS[part]: _column(change[:, part], "+") for part in ModulePart if tree.step_ns[:, :, part].any()}
     title = f"{_kind(tree)} by their time in a step of the median rank, ms; by part, what it is more ({_named(tree)})"
-    shown = np.maximum(*whole) >= _LEAST_SHARE * max(whole[0][0], whole[1][0])
+    shown = np.maximum(*whole) >= LEAST_SHARE * max(whole[0][0], whole[1][0])
     _print(console, title, tree, columns, shown & (tree.level <= depth))
 
 

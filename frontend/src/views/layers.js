@@ -18,28 +18,28 @@ export const layers = {
   fragment: "layers",
   lacks: ({ diagnosis }) => (diagnosis.layers ? "" : "No trace names the model's modules, and no operators repeat from layer to layer: capture with Doctor.watch(model), or profile with with_stack=True."),
   render(element, shown) {
-    const told = shown.diagnosis.layers;
-    if (!told) {
+    const modules = shown.diagnosis.layers;
+    if (!modules) {
       element.append(h("p", { class: "note" }, layers.lacks?.(shown)));
       return;
     }
-    element.append(h("div", { class: "cards" }, card("Where in the model", h("p", { class: "note" }, from(told)), picture(told), legend(told)), strip(told), card("Modules", table(told, shown))));
+    element.append(h("div", { class: "cards" }, card("Where in the model", h("p", { class: "note" }, from(modules)), picture(modules), legend(modules)), strip(modules), card("Modules", table(modules, shown))));
   },
   table: ({ diagnosis }) => {
-    const told = diagnosis.layers;
-    if (!told) return null;
-    const used = partsOf(told);
+    const modules = diagnosis.layers;
+    if (!modules) return null;
+    const used = partsOf(modules);
     return () => ({
       heads: ["module", "step, ms", ...used.map(({ name }) => `${name}, ms`), "longest, ms", "rank"],
-      rows: told.rows.map((row) => [row.path || "whole step", row.step_ms, ...used.map(({ of }) => /** @type {number} */ (row[of])), row.longest_ms, row.longest_rank]),
+      rows: modules.rows.map((row) => [row.path || "whole step", row.step_ms, ...used.map(({ of }) => /** @type {number} */ (row[of])), row.longest_ms, row.longest_rank]),
     });
   },
 };
 
-/** @param {LayerTable} told */
+/** @param {LayerTable} modules */
 const partsOf = ({ rows }) => PARTS.filter(({ of }) => rows.some((row) => Number(row[of]) > 0));
 
-/** @param {LayerTable} told */
+/** @param {LayerTable} modules */
 function from({ named_by, layer_events }) {
   const said = layer_events
     ? `Nothing names modules here: these layers are guesses, operators that repeat (${count(layer_events, "kernel")} each).`
@@ -47,8 +47,8 @@ function from({ named_by, layer_events }) {
   return `${said} Times of a step, the median over ranks. Each kernel counts for the module that launched it, in backward for the one of its forward; exposed communication for the module whose backward launched it, and idle time for the module whose kernel follows.`;
 }
 
-/** @param {LayerTable} told */
-function picture(told) {
+/** @param {LayerTable} modules */
+function picture(modules) {
   const frame = h("div", { class: "modules" });
   const readout = h("p", { class: "readout", role: "status" }, "Choose a module to see what is within it.");
   draw(0);
@@ -59,7 +59,7 @@ function picture(told) {
    * @param {boolean} [focused]
    */
   function draw(root, focused = false) {
-    const shown = boxes(told.rows, root).filter(({ share }) => share >= LEAST_BOX);
+    const shown = boxes(modules.rows, root).filter(({ share }) => share >= LEAST_BOX);
     const depth = Math.max(...shown.map((box) => box.depth));
     frame.style.height = `${(depth + 1) * 30}px`;
     frame.replaceChildren(...shown.map((box) => boxOf(box, root)));
@@ -71,56 +71,56 @@ function picture(told) {
    * @param {number} root
    */
   function boxOf({ index, depth, from: left, share }, root) {
-    const row = told.rows[index];
+    const row = modules.rows[index];
     const text = `${row.path || "whole step"}: ${ms(row.step_ms)}`;
     return h(
       "button",
       {
         type: "button",
         class: "module",
-        title: said(row, told),
+        title: said(row, modules),
         "aria-label": text,
         style: `left: ${100 * left}%; width: ${100 * share}%; top: ${depth * 30}px`,
         click: () => {
-          readout.textContent = said(row, told);
+          readout.textContent = said(row, modules);
           draw(index === root ? 0 : index, true);
         },
-        focus: () => (readout.textContent = said(row, told)),
+        focus: () => (readout.textContent = said(row, modules)),
       },
       h("span", {}, `${nameOf(row)} ${ms(row.step_ms)}`),
-      h("i", { class: "parts" }, segments(row, told)),
+      h("i", { class: "parts" }, segments(row, modules)),
     );
   }
 }
 
 /**
  * @param {LayerRow} row
- * @param {LayerTable} told
+ * @param {LayerTable} modules
  */
-function segments(row, told) {
-  return partsOf(told).map(({ of, colour }) => h("b", { class: `owner-${colour}`, style: `flex: ${Number(row[of])} 1 0` }));
+function segments(row, modules) {
+  return partsOf(modules).map(({ of, colour }) => h("b", { class: `owner-${colour}`, style: `flex: ${Number(row[of])} 1 0` }));
 }
 
 /**
  * @param {LayerRow} row
- * @param {LayerTable} told
+ * @param {LayerTable} modules
  */
-function said(row, told) {
-  const parts = partsOf(told).filter(({ of }) => Number(row[of]) > 0).map(({ of, name }) => `${name} ${ms(Number(row[of]))}`);
-  return `${row.path || "Whole step"}: ${ms(row.step_ms)}, ${percent(row.step_ms / Math.max(told.rows[0].step_ms, 1e-9))} of the step; ${parts.join(", ")}. The longest is ${ms(row.longest_ms)}, on rank ${row.longest_rank}.`;
+function said(row, modules) {
+  const parts = partsOf(modules).filter(({ of }) => Number(row[of]) > 0).map(({ of, name }) => `${name} ${ms(Number(row[of]))}`);
+  return `${row.path || "Whole step"}: ${ms(row.step_ms)}, ${percent(row.step_ms / Math.max(modules.rows[0].step_ms, 1e-9))} of the step; ${parts.join(", ")}. The longest is ${ms(row.longest_ms)}, on rank ${row.longest_rank}.`;
 }
 
-/** @param {LayerTable} told */
-function legend(told) {
-  return h("ul", { class: "legend flush" }, partsOf(told).map(({ name, colour }) => h("li", {}, h("i", { class: `owner-${colour}` }), name)));
+/** @param {LayerTable} modules */
+function legend(modules) {
+  return h("ul", { class: "legend flush" }, partsOf(modules).map(({ name, colour }) => h("li", {}, h("i", { class: `owner-${colour}` }), name)));
 }
 
-/** @param {LayerTable} told */
-function strip(told) {
-  const some = layersOf(told.rows);
+/** @param {LayerTable} modules */
+function strip(modules) {
+  const some = layersOf(modules.rows);
   if (!some.length) return null;
   const longest = Math.max(...some.map(({ longest_ms }) => longest_ms));
-  const guessed = told.layer_events ? ", guessed from repeats" : "";
+  const guessed = modules.layer_events ? ", guessed from repeats" : "";
   return card(
     `The ${some.length} layers`,
     h("p", { class: "note" }, `ms a step, the median over ranks${guessed}; the outline is the rank that takes longest.`),
@@ -130,13 +130,13 @@ function strip(told) {
       some.map((row) =>
         h(
           "li",
-          { title: said(row, told) },
+          { title: said(row, modules) },
           h("span", { class: "number" }, plain(row.step_ms, longest)),
           h(
             "div",
             { class: "column" },
             h("i", { class: "outline", style: `height: ${(100 * row.longest_ms) / longest}%` }),
-            h("i", { class: "stack", style: `height: ${(100 * row.step_ms) / longest}%` }, segments(row, told)),
+            h("i", { class: "stack", style: `height: ${(100 * row.step_ms) / longest}%` }, segments(row, modules)),
           ),
           h("span", { class: "name" }, nameOf(row).replace(/^layer\s/, "")),
         ),
@@ -146,12 +146,12 @@ function strip(told) {
 }
 
 /**
- * @param {LayerTable} told
+ * @param {LayerTable} modules
  * @param {Shown} shown
  */
-function table(told, shown) {
-  const used = partsOf(told);
-  const whole = Math.max(told.rows[0].step_ms, 1e-9);
+function table(modules, shown) {
+  const used = partsOf(modules);
+  const whole = Math.max(modules.rows[0].step_ms, 1e-9);
   return grid({
     title: "layers",
     shown,
@@ -165,6 +165,6 @@ function table(told, shown) {
       { head: "longest", unit: "ms", show: plain, title: "the largest of all ranks" },
       { head: "(rank)", title: "the rank with the longest" },
     ],
-    rows: told.rows.map((row) => [row.path || "whole step", row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank]),
+    rows: modules.rows.map((row) => [row.path || "whole step", row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank]),
   });
 }
