@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
+from rich.console import Console
 from test_golden import diagnose, names
 
+from tb_ddp_doctor import engine
 from tb_ddp_doctor.cli import main
+from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.report.brief import print_brief
 from tb_ddp_doctor.report.wrapping import wrapped
 
 DEMO_LOGS = Path(__file__).parents[1] / "demo_logs"
@@ -81,3 +87,16 @@ def test_a_paragraph_is_wrapped_between_what_belongs_together(said: str, width: 
 
 def test_lines_are_indented() -> None:
     assert wrapped("one two three", 9, indent=4, first=0) == "one two\n    three"
+
+
+def test_the_first_incomplete_files_are_named_and_none_is_obeyed() -> None:
+    (run,) = discover(DEMO_LOGS / "healthy")
+    result = engine.diagnose(run)
+    files = tuple(f"/logs/rank_{rank}/\x1b]0;trace.json" for rank in range(5))
+    result = replace(result, diagnosis=replace(result.diagnosis, incomplete=files))
+    printed = StringIO()
+    console = Console(file=printed, width=200)
+    print_brief(console, result, is_all=False)
+    said = printed.getvalue()
+    assert "\x1b" not in said
+    assert "Incomplete: rank_0/�]0;trace.json, rank_1/�]0;trace.json, rank_2/�]0;trace.json and 2 more." in said

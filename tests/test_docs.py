@@ -13,7 +13,7 @@ from generate import COMMAND, SHOWING, made, with_output
 from tb_ddp_doctor import findings
 from tb_ddp_doctor.comparison import model as comparison
 from tb_ddp_doctor.planning import model as plans
-from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules import CATALOGUE, page
 from tb_ddp_doctor.stuck import model as stuck
 from tb_ddp_doctor.view import rule_pages
 
@@ -59,7 +59,7 @@ def test_a_limit_that_a_page_says_is_written_from_the_code(path: Path) -> None:
 def test_a_limit_that_a_rules_page_says_is_that_of_the_code() -> None:
     limits = {"straggler": "rules.support.slowness._CLEAR_OF_NOISE"}
     for rule in CATALOGUE.values():
-        said = " ".join(limits_in_docs.unmarked(" ".join(rule_pages.page(rule).sections.values())))
+        said = " ".join(limits_in_docs.unmarked(" ".join(page(rule).sections.values())))
         assert (f" {limits_in_docs.shown(limits_in_docs.value_of(limits[rule.id]))} " in said) if said else True
 
 

@@ -247,7 +247,9 @@ def test_every_output_says_above_all_that_a_file_is_incomplete(
         return " ".join(capsys.readouterr().out.split())
 
     verdict = "No fault found in these traces, but 1 file is incomplete."
-    assert verdict in printed("diagnose", cut)
+    said = printed("diagnose", cut)
+    assert verdict in said
+    assert "Incomplete: job/host2_102.1700000000000000000.pt.trace.json." in said
     assert verdict in printed("whatif", cut)
     assert json.loads(printed("diagnose", cut, "--json"))["runs"][0]["headline"] == verdict
     assert f"**{verdict}**" in printed("diagnose", cut, "--markdown")

@@ -12,9 +12,7 @@ from rich.console import Console
 from tb_ddp_doctor.report.escape import printable_lines
 from tb_ddp_doctor.report.glossary import GLOSSARY
 from tb_ddp_doctor.report.wrapping import wrapped
-from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.support.base import Rule
-from tb_ddp_doctor.view.rule_pages import page
+from tb_ddp_doctor.rules import CATALOGUE, Rule, page
 
 _WIDTH = 100
 

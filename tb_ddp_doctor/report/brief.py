@@ -24,7 +24,7 @@ STYLES = {
     "opportunity": "green",
     "healthy": "bold green",
 }
-#: Findings that have a line each.
+#: Findings that have a line each, and incomplete files that are named.
 _SHOWN = 3
 
 
@@ -42,6 +42,8 @@ def print_brief(console: Console, result: Result, *, is_all: bool) -> None:
         line = Text(_cropped(f"{mark:>2}  {_row(finding, diagnosis)}", console.width))
         line.stylize(STYLES[finding.severity], 4, 4 + len(_level(finding)))
         console.print(line, soft_wrap=True)
+    if files := diagnosis.incomplete:
+        print_wrapped(console, printable(f"Incomplete: {_named(files)}."), "dim")
     # Where a file is damaged, that rank's is there already.
     if diagnosis.missing_ranks and not diagnosis.incomplete:
         missing = wording.capital(wording.ranks(diagnosis.missing_ranks))
@@ -77,6 +79,13 @@ def _verdict(diagnosis: Diagnosis) -> str:
         return diagnosis.headline
     first = next(each for each in diagnosis.findings if each.headline_parts == diagnosis.headline_parts)
     return first.title + diagnosis.headline_rest
+
+
+def _named(files: Sequence[str]) -> str:
+    """The first files, each with its folder, since names alone may be those of all ranks; more are counted."""
+    names = ["/".join(file.replace("\\", "/").split("/")[-2:]) for file in files[:_SHOWN]]
+    more = len(files) - len(names)
+    return wording.listing([*names, f"{more} more"] if more else names)
 
 
 def _level(finding: Finding) -> str:

@@ -1,4 +1,7 @@
-"""The rules, one file each, named for the fault: a rule is found by being here."""
+"""The rules, one file each, named for the fault: a rule is found by being here.
+
+What shows rules imports them from here, and nothing of `support`.
+"""
 
 import importlib
 import pkgutil
@@ -6,6 +9,9 @@ from collections.abc import Iterator
 
 from tb_ddp_doctor.rules.support.base import Rule
 from tb_ddp_doctor.rules.support.contract import catalogue
+from tb_ddp_doctor.rules.support.page import page
+
+__all__ = ["CATALOGUE", "Rule", "is_name", "page"]
 
 
 def _rules() -> Iterator[Rule]:
