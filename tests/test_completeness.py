@@ -214,6 +214,35 @@ def test_a_clock_is_set_once_where_lateness_has_two_levels(
     assert (found and found.by_ns / MS) == by_ms
 
 
+def test_the_first_step_is_judged_by_the_steps_of_the_ranks_that_have_the_most() -> None:
+    """Rank 0 serves for two steps: by these alone the first one, which ranks begin 12 ms apart, would be as usual."""
+    early = """
+        rank# step |1
+              gpu  [?b][fwd....][bwd.]
+              nccl                    [ar....................]
+    """
+    late = """
+        rank# step |1
+              gpu  [?before.......][fwd....][bwd.]
+              nccl                                [ar........]
+    """
+    usual = """
+        rank# step |1
+              gpu  [fwd....][bwd.]
+              nccl                [ar........]
+    """
+
+    def third_step_lost(trace: RankTrace) -> RankTrace:
+        start = trace.events.start_ns
+        after = start >= start[called(trace, "ProfilerStep#3")].min()
+        return without(trace, on_device(trace) & after & (start < start[called(trace, "ProfilerStep#4")].min()))
+
+    text = in_row(ranks(early, late, early, steps=1), ranks(*[usual] * 3, steps=3))
+    assert joined(text, lambda trace: trace, 0).steps.tolist() == [2, 3, 4]
+    damaged = joined(text, third_step_lost, 0)
+    assert damaged.ranks.tolist() == [0, 1, 2] and damaged.steps.tolist() == [2]
+
+
 def test_a_step_after_one_without_kernels_begins_nobody_knows_when() -> None:
     def one_step_lost(trace: RankTrace) -> RankTrace:
         start = trace.events.start_ns

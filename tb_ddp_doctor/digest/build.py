@@ -27,6 +27,7 @@ from tb_ddp_doctor.digest.kernels import kernel_work, kernels, operators_as_kern
 from tb_ddp_doctor.digest.late_launches import blocking_calls, late_launches, no_blocking, recording
 from tb_ddp_doctor.digest.launch_queue import host_stalls
 from tb_ddp_doctor.digest.launches import DeviceRows
+from tb_ddp_doctor.digest.lost_collectives import with_lost_collectives
 from tb_ddp_doctor.digest.lost_kernels import lost_kernels, without_device
 from tb_ddp_doctor.digest.memory import memory
 from tb_ddp_doctor.digest.model import (
@@ -108,7 +109,13 @@ def _digest(read: RankTrace, rows: DeviceRows) -> RankDigest:
     right = trace if odd.any() else corrected(trace, rows)
     if right is not trace:
         rows = DeviceRows.of(right.events)
-    return _digest_device(_calls(_clip_overruns(right, rows)), rows, odd | before_launch(rows))
+    clipped = _clip_overruns(right, rows)
+    host = _calls(clipped)
+    grown = with_lost_collectives(clipped, host, rows)
+    if grown is not clipped:
+        rows, host = DeviceRows.of(grown.events), _calls(grown)
+        odd = np.append(odd, np.zeros(len(grown.events) - len(odd), np.bool_))
+    return _digest_device(host, rows, odd | before_launch(rows))
 
 
 def _calls(trace: RankTrace) -> HostCalls:

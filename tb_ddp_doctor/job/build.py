@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median_low
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import LaunchDelay, RankDigest, RankOwner
 from tb_ddp_doctor.findings import FileWarning, LeftOutStep
-from tb_ddp_doctor.job.align import align
+from tb_ddp_doctor.job.align import Aligned, align
 from tb_ddp_doctor.job.axis import Axis
 from tb_ddp_doctor.job.beginnings import beginnings
 from tb_ddp_doctor.job.budget import budget_and_waiting
@@ -68,7 +69,7 @@ def build(
     )
     step_index = aligned.step_index
     left_out_steps: tuple[LeftOutStep, ...] = ()
-    if reason := _unlike_the_others(aligned.digests, step_index, aligned.clock):
+    if reason := _unlike_the_others(aligned.digests, step_index, aligned.clock, _most_steps(aligned, damaged)):
         first = int(aligned.steps[0])
         notes.append(FileWarning(name, f"Step {first} is left out: {reason}"))
         left_out_steps = (LeftOutStep(first, _first_ms(aligned.digests, step_index), reason),)
@@ -145,33 +146,55 @@ def _begun_late(kept: Mapping[int, RankDigest], damaged: Damages, compared: Ints
             yield FileWarning(digest.file, message)
 
 
-def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock: ClockFit) -> str | None:
+class _WholeSteps(msgspec.Struct, frozen=True):
+    """The ranks with the most whole steps, and where their digests have those steps, shape (ranks, steps)."""
+
+    digests: tuple[RankDigest, ...]
+    step_index: Ints
+
+
+def _most_steps(aligned: Aligned, damaged: Damages) -> _WholeSteps:
+    """Of the ranks that serve: where a rank lacks steps that others have, it is theirs that show what is usual."""
+    if max(len(digest.steps) for digest in aligned.digests) == len(aligned.steps):
+        return _WholeSteps(aligned.digests, aligned.step_index)
+    whole = {rank: whole_steps(digest, damaged.get(rank, ())) for rank, digest in aligned.ranks.items()}
+    most = max(whole.values(), key=len)
+    chosen = tuple(digest for rank, digest in aligned.ranks.items() if whole[rank] == most)
+    index = [np.flatnonzero(np.isin(digest.steps.number, list(most))) for digest in chosen]
+    return _WholeSteps(chosen, np.stack(index))
+
+
+def _unlike_the_others(
+    digests: tuple[RankDigest, ...], step_index: Ints, clock: ClockFit, most: _WholeSteps
+) -> str | None:
     """Why the first of at least three steps, the first of the traces, cannot stand for the others, if it cannot.
 
-    Only what the traces show counts: a first step that is merely slow may be a rank's fault like any other.
+    Only what the traces show counts: a first step that is merely slow may be a rank's fault like any other. The others
+    are those of the ranks that have the `most`: what one rank's record lacks makes no first step usual.
     """
-    if step_index.shape[1] < 3 or any(index[0] for index in step_index):
+    if most.step_index.shape[1] < 3 or step_index.shape[1] < 2 or any(index[0] for index in step_index):
         return None
     window = of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in digests], step_index)
-    median = float(np.median(window.mean(axis=0)[1:]))
+    theirs = of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in most.digests], most.step_index)
+    median = float(np.median(theirs.mean(axis=0)[1:]))
     first = float(window.mean(axis=0)[0])
     if clock.residual_ns is not None:
         begin = beginnings(digests, clock)
         apart, unlike = begin.late_ns.max(), (begin.late_ns - begin.again_ns).max()
         # If the lateness is like every step's, the first stays where it has a fault of its own or other work than most:
         # without it, steps that accumulate would no longer be in proportion.
-        is_one_of_many = first <= median + apart and _has_most_common_collectives(digests, step_index)
+        is_one_of_many = first <= median + apart and _has_most_common_collectives(most.digests, most.step_index)
         is_late = unlike > APART * median and first <= FAR_LONGER * median + apart
         if apart > APART * median and (is_late or is_one_of_many):
             return (
                 f"the ranks begin it {apart / 1e6:.1f} ms apart, so what delayed the late ones is not in their traces."
             )
     if first * ODD < median:
-        kernels = of_steps([digest.work.kernels.kernels for digest in digests], step_index)
+        kernels = of_steps([digest.work.kernels.kernels for digest in most.digests], most.step_index)
         if kernels[:, 0].sum() * ODD < np.median(kernels[:, 1:].sum(axis=0)):
             return "part of its work was launched before the trace begins."
         # With two steps left, fewer would tell less than a first one costs that lacks some idle time.
-        idle = _idle_before_ns(digests, step_index)
+        idle = _idle_before_ns(most.digests, most.step_index)
         if step_index.shape[1] > 3 and idle >= EXPLAINS * (median - first):
             return (
                 f"before each of the other steps the GPUs idle for {idle / 1e6:.1f} ms, from the end of the step "
