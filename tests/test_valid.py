@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from numpy.typing import NDArray
 from soak import HEALTHY, SLOW
 from traces import ranks, write
 from traces import read as drawn
@@ -21,7 +22,7 @@ from tb_ddp_doctor import cache, engine
 from tb_ddp_doctor.cache import Cache, digest_version, read_digest
 from tb_ddp_doctor.digest import valid
 from tb_ddp_doctor.digest.build import digest
-from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.digest.model import ModulePaths, RankDigest
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage.column_file import StoreError, dump
@@ -52,6 +53,12 @@ def test_every_index_says_what_it_points_into() -> None:
     assert known <= {column.path for column in valid.columns()}
 
 
+def with_modules(one: RankDigest, parent: NDArray[np.int64]) -> RankDigest:
+    """With modules in each other: the one around each."""
+    around = parent.astype(np.int32)
+    return replace(one, modules=replace(one.modules, paths=ModulePaths(around, np.zeros_like(around))))
+
+
 HARMS: dict[str, Callable[[RankDigest], RankDigest]] = {
     "it points to entry 1,000,000 of": lambda one: replace(
         one, kernels=replace(one.kernels, name=np.full_like(one.kernels.name, 1_000_000))
@@ -75,6 +82,10 @@ HARMS: dict[str, Callable[[RankDigest], RankDigest]] = {
     "it has numbers of more than 62 bits": lambda one: replace(
         one, steps=replace(one.steps, end_ns=np.full(3, np.iinfo(np.int64).max))
     ),
+    # Paths of 2 GB.
+    "it has 60,001 modules": lambda one: with_modules(one, np.arange(-1, 60_000)),
+    "its modules lie 25 deep in each other": lambda one: with_modules(one, np.arange(-1, 25)),
+    "its modules are no tree": lambda one: with_modules(one, np.array([-1, 1])),
     "start_ns is a column of float64": lambda one: replace(
         one, steps=replace(one.steps, start_ns=np.zeros(3, np.float64))
     ),

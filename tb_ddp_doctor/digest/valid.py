@@ -18,6 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.digest.module_paths import MOST_LEVELS
+from tb_ddp_doctor.digest.modules import MOST_MODULES
+from tb_ddp_doctor.trace.model import Indices
 
 #: What columns point into: `Steps`, `Collectives` (and `HostMeetings` after them), the rows of `Track`,
 #: `RankDigest.strings`; and those that are flags.
@@ -113,9 +116,9 @@ def check(digest: RankDigest) -> None:
     for what, size in sizes.items():
         least = 0 if what == _NEVER_MISSING else _LEAST
         _check_range([arrays[path] for path in INTO[what].split()], size, what, least=least)
-    parent = digest.modules.paths.parent
-    if not len(parent) or (parent >= np.arange(len(parent))).any() or (digest.modules.times.module < 0).any():
+    if (digest.modules.times.module < 0).any():
         raise InvalidError("its modules are no tree")
+    _check_tree(digest.modules.paths.parent)
     of_kind = defaultdict(list)
     for column in columns():
         if column.members and arrays[column.path].ndim == 1:
@@ -125,6 +128,19 @@ def check(digest: RankDigest) -> None:
     numbers = np.concatenate([array.reshape(-1) for array in arrays.values() if array.dtype == np.int64])
     if len(numbers) and not (numbers.min() >= -_MOST and numbers.max() <= _MOST):
         raise InvalidError("it has numbers of more than 62 bits")
+
+
+def _check_tree(parent: Indices) -> None:
+    """Modules are as many, and lie as deep in each other, as a trace's may: a path is as long as it is deep."""
+    if len(parent) > MOST_MODULES:
+        raise InvalidError(f"it has {len(parent):,} modules")
+    if not len(parent) or (parent >= np.arange(len(parent))).any():
+        raise InvalidError("its modules are no tree")
+    levels = [0]
+    for around in parent[1:].tolist():
+        levels.append(levels[max(around, 0)] + 1)
+    if max(levels) > MOST_LEVELS:
+        raise InvalidError(f"its modules lie {max(levels):,} deep in each other")
 
 
 def _check_range(arrays: list[NDArray[Any]], size: int, what: str, *, least: int) -> None:
