@@ -23,7 +23,7 @@ from tb_ddp_doctor.account.assemble import Lacking, assemble
 from tb_ddp_doctor.account.looks import look, look_for_opportunities
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.cache import Cache
-from tb_ddp_doctor.calibration.load import CalibrationError, beside, load
+from tb_ddp_doctor.calibration.load import CalibrationError, load
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.config.read import Config, read_config
@@ -32,7 +32,13 @@ from tb_ddp_doctor.digest.numbered_calls import numbered_calls
 from tb_ddp_doctor.digest.valid import InvalidError, check
 from tb_ddp_doctor.discover.files import digested_trace
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, host_in_name, names_process
+from tb_ddp_doctor.discover.recorder import Beside
+from tb_ddp_doctor.discover.recorders import BESIDE
+from tb_ddp_doctor.discover.recorders.calibrations import Calibrations, preferred
+from tb_ddp_doctor.discover.recorders.memory_snapshots import MemorySnapshots
+from tb_ddp_doctor.discover.recorders.nccl_logs import NcclLogs
 from tb_ddp_doctor.discover.runs import RankFile, Run
+from tb_ddp_doctor.discover.walk import beside
 from tb_ddp_doctor.evidence import find as beside_traces
 from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts import Facts
@@ -47,8 +53,7 @@ from tb_ddp_doctor.findings import (
 )
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.memory_snapshot import find as memory_snapshots
-from tb_ddp_doctor.nccl_logs.files import find_logs
+from tb_ddp_doctor.memory_snapshot.read import read as read_snapshots
 from tb_ddp_doctor.nccl_logs.matching import NumberedCalls
 from tb_ddp_doctor.nccl_logs.read import read_logs
 from tb_ddp_doctor.rules import CATALOGUE
@@ -172,8 +177,9 @@ def diagnose(
     except Exception as error:
         _log.debug("joining the ranks of %s failed", run.name, exc_info=True)
         raise RunError(f"Joining its ranks failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
-    calibration, unusable = _calibration(run, reading, config)
-    (network, rank_evidence), unread = _beside(run, job, reading)
+    there, unlisted = _files_beside(run, reading)
+    calibration, unusable = _calibration(reading, config, there.get(Calibrations, ()))
+    (network, rank_evidence), unread = _beside(run, job, there.get(NcclLogs, ()))
     job = replace(
         job,
         network=network,
@@ -181,7 +187,7 @@ def diagnose(
         calibration=calibration,
         workload=_workload((reading.workload, config.workload), job),
         peaks=reading.peaks,
-        warnings=(*job.warnings, *unusable, *unread, *config.warnings),
+        warnings=(*job.warnings, *unlisted, *unusable, *unread, *config.warnings),
     )
     lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}
     try:
@@ -191,7 +197,7 @@ def diagnose(
     except Exception as error:
         _log.debug("examining %s failed", run.name, exc_info=True)
         raise RunError(f"Examining it failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
-    diagnosis = _with_config(_with_snapshots(run, diagnosis, reading), config, reading.currency)
+    diagnosis = _with_config(_with_snapshots(diagnosis, there.get(MemorySnapshots, ())), config, reading.currency)
     paths = tuple(_shown(by_rank[rank][0].path) for rank in job.ranks.tolist())
     from_digests = all(path.suffix == DIGEST_SUFFIX for path in paths)
     return Result(diagnosis, savings, job, paths, from_digests, unfinished)
@@ -235,7 +241,6 @@ class _Asked(msgspec.Struct, frozen=True):
 
     logs: Sequence[Path]
     folders: Sequence[Path]
-    directory: Path
     pids: Collection[str]
     world_size: int
     traced: Sequence[NumberedCalls]
@@ -246,25 +251,34 @@ class _Asked(msgspec.Struct, frozen=True):
 _BesideTraces: TypeAlias = tuple[Network | None, dict[int, RankEvidence]]
 
 
-def _beside(run: Run, job: Job, reading: Reading) -> tuple[_BesideTraces, list[FileWarning]]:
+def _files_beside(run: Run, reading: Reading) -> tuple[Mapping[type[Beside], Sequence[Path]], list[FileWarning]]:
+    """The files of each recorder that lie beside the traces; of remote traces, none."""
+    directory = run.directory
+    if not isinstance(directory, Path):
+        return {}, []
+    try:
+        return beside(BESIDE, _folders(run), directory, reading.may_read), []
+    except OSError as error:
+        return {}, [FileWarning(str(directory), f"What lies beside the traces is left out: {error}")]
+
+
+def _folders(run: Run) -> list[Path]:
+    """The folders of a run's traces."""
+    return [file.path.parent for file in run.files if not isinstance(file.path, RemotePath)]
+
+
+def _beside(run: Run, job: Job, listed: Sequence[Path]) -> tuple[_BesideTraces, list[FileWarning]]:
     """What texts beside the traces say of the job's processes and ranks, and what cannot be read; of remote traces,
     nothing. They are read in a process of their own.
     """
     directory = run.directory
     if not isinstance(directory, Path):
         return (None, {}), []
-    folders = [file.path.parent for file in run.files if not isinstance(file.path, RemotePath)]
-    try:
-        listed = within(time_limit.PATIENCE_S, lambda: find_logs(folders, directory), directory)
-        logs, hung = _answering([path for path in listed if reading.may_read(path)])
-        size = sum(path.stat().st_size for path in logs)
-    except OSError as error:
-        return (None, {}), [FileWarning(str(directory), f"What lies beside the traces is left out: {error}")]
+    logs, hung = _answering(listed)
     named = zip(job.ranks.tolist(), job.nodes, job.digests, strict=True)
     asked = _Asked(
         logs,
-        folders,
-        directory,
+        _folders(run),
         {digest.pid for digest in job.digests},
         job.world_size,
         [one for digest in job.digests for one in numbered_calls(digest)] if logs else [],
@@ -272,6 +286,7 @@ def _beside(run: Run, job: Job, reading: Reading) -> tuple[_BesideTraces, list[F
     )
     try:
         # The doctor's own records alone, small and of known types, are worth no process.
+        size = sum(path.stat().st_size for path in logs)
         return pool.call(_read_beside, asked, size, gives=_BesideTraces) if logs else _read_beside(asked), hung
     except Exception as error:
         _log.debug("reading what lies beside the traces of %s failed", run.name, exc_info=True)
@@ -299,7 +314,7 @@ def _answering(paths: Sequence[Path]) -> tuple[list[Path], list[FileWarning]]:
 
 def _read_beside(asked: _Asked) -> _BesideTraces:
     network = read_logs(asked.logs, asked.pids, asked.world_size, asked.traced) if asked.logs else None
-    return network, beside_traces.find(asked.folders, asked.directory, asked.ranks, asked.logs)
+    return network, beside_traces.find(asked.folders, asked.ranks, asked.logs)
 
 
 def _configured(run: Run, reading: Reading, settings: Settings) -> tuple[Config, list[Rule]]:
@@ -334,27 +349,23 @@ def _with_config(diagnosis: Diagnosis, config: Config, currency: str) -> Diagnos
     return replace(diagnosis, config=used, rates=rates)
 
 
-def _calibration(run: Run, reading: Reading, config: Config) -> tuple[Calibration | None, list[FileWarning]]:
+def _calibration(
+    reading: Reading, config: Config, there: Sequence[Path]
+) -> tuple[Calibration | None, list[FileWarning]]:
     """What the ranks and links can do, named or beside the traces; and a warning for a file there that is none."""
-    directory = run.directory
-    if reading.calibration or not isinstance(directory, Path):
+    path = config.calibration or preferred(there)
+    if reading.calibration or path is None or not reading.may_read(path):
         return reading.calibration, []
-    folders = [file.path.parent for file in run.files if isinstance(file.path, Path)]
-    places = [directory, *folders, directory.parent]
-    path = None
     try:
-        path = config.calibration or within(time_limit.PATIENCE_S, lambda: beside(places), directory)
-        if path is None or not reading.may_read(path):
-            return None, []
         beginning(path, 1)
         return pool.call(load, path, path.stat().st_size, gives=Calibration, raises=(CalibrationError,)), []
     except CalibrationError as error:
         return None, [FileWarning(str(path), f"It{str(error).removeprefix(str(path))}")]
     except (OSError, pool.CrashError) as error:
-        return None, [FileWarning(str(path or directory), f"Left out: {error}")]
+        return None, [FileWarning(str(path), f"Left out: {error}")]
     except Exception as error:
         _log.debug("reading %s failed", path, exc_info=True)
-        return None, [FileWarning(str(path or directory), f"Left out: reading it failed ({type(error).__name__}).")]
+        return None, [FileWarning(str(path), f"Left out: reading it failed ({type(error).__name__}).")]
 
 
 def _workload(given: Sequence[Workload], job: Job) -> Workload:
@@ -368,23 +379,19 @@ def _workload(given: Sequence[Workload], job: Job) -> Workload:
     )
 
 
-def _with_snapshots(run: Run, diagnosis: Diagnosis, reading: Reading) -> Diagnosis:
-    """The diagnosis with what snapshots of memory beside the traces hold; of remote traces, none."""
-    if not isinstance(run.directory, Path):
-        return diagnosis
+def _with_snapshots(diagnosis: Diagnosis, there: Sequence[Path]) -> Diagnosis:
+    """The diagnosis with what snapshots of memory beside the traces hold."""
     try:
-        folders = [file.path.parent for file in run.files if not isinstance(file.path, RemotePath)]
-        there = filter(reading.may_read, memory_snapshots.find(folders, run.directory))
-        found, warnings = memory_snapshots.read(there)
+        found, warnings = read_snapshots(there)
         snapshots = tuple(
             replace(one, file=wording.encodable(one.file), said=tuple(memory_text.snapshot_sentences(one)))
             for one in found
         )
     except Exception as error:
-        _log.debug("reading the snapshots of memory of %s failed", run.name, exc_info=True)
+        _log.debug("reading the snapshots of memory of %s failed", diagnosis.name, exc_info=True)
         snapshots = ()
         message = f"The snapshots of memory are left out: reading them failed ({type(error).__name__})."
-        warnings = [FileWarning(str(run.directory), message)]
+        warnings = [FileWarning(str(there[0].parent), message)]
     shown = (FileWarning(wording.encodable(one.file), wording.encodable(one.message), one.kind) for one in warnings)
     return replace(diagnosis, memory_snapshots=snapshots, warnings=(*diagnosis.warnings, *shown))
 

@@ -38,7 +38,7 @@ from tb_ddp_doctor.findings import Diagnosis, MemorySnapshot
 from tb_ddp_doctor.flight import load as flight
 from tb_ddp_doctor.flight import ras, stacks
 from tb_ddp_doctor.flight.model import Dump as RankDump
-from tb_ddp_doctor.memory_snapshot.find import read_one
+from tb_ddp_doctor.memory_snapshot.read import read_one
 from tb_ddp_doctor.memory_snapshot.summary import SnapshotError
 from tb_ddp_doctor.nccl_logs.read import read_logs
 from tb_ddp_doctor.nsys import processes
@@ -483,7 +483,7 @@ class Text(Target):
             said.append(is_sentence(str(error)[:1_000]))
         network = read_logs([path], {"426", "427"}, 4)
         ranks = [evidence.Rank(number, "node0", str(426 + number)) for number in (0, 1)]
-        known = evidence.find([self.folder], self.folder, ranks, [path])
+        known = evidence.find([self.folder], ranks, [path])
         printable_json((network, known))
         packed((network, known))
         return " ".join((*said, type(network).__name__, str(len(known))))

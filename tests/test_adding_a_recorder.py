@@ -8,8 +8,8 @@ from pathlib import Path
 
 from test_adding_a_rule import LINKED, ROOT, changed, run
 
-from tb_ddp_doctor.discover.recorder import Recorder
-from tb_ddp_doctor.discover.recorders import RECORDERS, recorder_of
+from tb_ddp_doctor.discover.recorder import Beside, Recorder, TraceRecorder
+from tb_ddp_doctor.discover.recorders import OF_TRACES, recorder_of
 
 TEXT = (ROOT / "docs" / "adding-a-recorder.md").read_text()
 RECORDER = Path("tb_ddp_doctor/discover/recorders/event_tables.py")
@@ -33,13 +33,14 @@ def test_a_recorder_takes_two_files_and_its_test(tmp_path: Path) -> None:
 
 
 def test_the_page_says_all_that_a_recorder_declares() -> None:
-    assert re.findall(r"^\| `(\w+)` \| ", TEXT, re.MULTILINE) == list(Recorder.__annotations__)
+    declared = [*Recorder.__annotations__, *TraceRecorder.__annotations__, *Beside.__annotations__]
+    assert re.findall(r"^\| `(\w+)` \| ", TEXT, re.MULTILINE) == declared
 
 
 def test_every_recorder_says_all_of_it() -> None:
-    assert RECORDERS
-    for recorder in RECORDERS:
-        assert all(hasattr(recorder, name) for name in Recorder.__annotations__)
+    assert OF_TRACES
+    for recorder in OF_TRACES:
+        assert all(hasattr(recorder, name) for name in TraceRecorder.__annotations__)
 
 
 def test_traces_of_kineto_are_of_no_other_recorder() -> None:

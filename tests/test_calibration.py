@@ -13,11 +13,13 @@ from traces import in_row, ranks, write
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.fit import alpha_beta
-from tb_ddp_doctor.calibration.load import CalibrationError, beside, load
+from tb_ddp_doctor.calibration.load import CalibrationError, load
 from tb_ddp_doctor.calibration.model import Calibration, Measure, NoAnswer, Pair, Point, curve
 from tb_ddp_doctor.calibration.nccl_tests import parse
 from tb_ddp_doctor.check.pairs import schedule
+from tb_ddp_doctor.discover.recorders.calibrations import Calibrations, preferred
 from tb_ddp_doctor.discover.runs import only_run
+from tb_ddp_doctor.discover.walk import beside
 from tb_ddp_doctor.report import html as report
 from tb_ddp_doctor.report.calibration import page
 
@@ -115,13 +117,16 @@ def test_the_files_name_tells_the_collective() -> None:
 
 
 def test_a_calibration_is_found_beside_the_logs(tmp_path: Path) -> None:
-    assert beside([tmp_path / "absent", tmp_path]) is None
+    def chosen() -> Path | None:
+        return preferred(beside([Calibrations()], [tmp_path / "absent"], tmp_path)[Calibrations])
+
+    assert chosen() is None
     (tmp_path / "all_reduce_perf.txt").write_text(PRINTED)
-    assert beside([tmp_path]) == tmp_path / "all_reduce_perf.txt"
+    assert chosen() == tmp_path / "all_reduce_perf.txt"
     assert load(tmp_path / "all_reduce_perf.txt").world_size == 2
     written = msgspec.json.encode(Calibration(source="check", world_size=1))
     (tmp_path / "calibration.json").write_bytes(written)
-    assert beside([tmp_path]) == tmp_path / "calibration.json"
+    assert chosen() == tmp_path / "calibration.json"
     assert load(tmp_path / "calibration.json") == Calibration(source="check", world_size=1)
 
 

@@ -16,7 +16,6 @@ import msgspec
 import pytest
 from test_capture import FakeRecorder, Loop, agent, loop
 
-from tb_ddp_doctor.calibration.load import NAME
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.capture import agent as agent_module
 from tb_ddp_doctor.capture import child, hang, requests, scalars, scratch
@@ -27,6 +26,7 @@ from tb_ddp_doctor.capture.requests import CapturePlan, Mailbox, Request
 from tb_ddp_doctor.capture.starts import JoinedStart, Listed
 from tb_ddp_doctor.capture.task import Task
 from tb_ddp_doctor.capture.windows import CaptureWindow
+from tb_ddp_doctor.discover.names import CALIBRATION_NAME
 from tb_ddp_doctor.evidence.model import RankEvidence
 
 __all__ = ["loop"]
@@ -385,12 +385,12 @@ def test_the_check_writes_through_no_planted_link(tmp_path: Path, monkeypatch: p
     precious.write_text("precious")
     output = tmp_path / "job"
     output.mkdir()
-    for name in (NAME, Path(NAME).with_suffix(".new").name):
+    for name in (CALIBRATION_NAME, Path(CALIBRATION_NAME).with_suffix(".new").name):
         (output / name).symlink_to(precious)
     options = SimpleNamespace(output=output, html=None, json=True, fail_on=None)
     found = Calibration(source="check", world_size=2, curves=())
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=io.BytesIO(), flush=lambda: None))
     _print_results(found, options, Console(stderr=True))  # type: ignore[arg-type]
     assert precious.read_text() == "precious"
-    assert not (output / NAME).is_symlink()
-    assert msgspec.json.decode((output / NAME).read_bytes(), type=Calibration) == found
+    assert not (output / CALIBRATION_NAME).is_symlink()
+    assert msgspec.json.decode((output / CALIBRATION_NAME).read_bytes(), type=Calibration) == found

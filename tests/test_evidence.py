@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,10 +18,14 @@ from soak import HEALTHY
 from traces import ranks, write
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.discover.recorder import Beside
+from tb_ddp_doctor.discover.recorders.nccl_logs import NcclLogs
 from tb_ddp_doctor.discover.runs import discover, only_run
-from tb_ddp_doctor.evidence import dcgm, nvidia_smi, py_spy
+from tb_ddp_doctor.discover.walk import beside
+from tb_ddp_doctor.evidence import find as find_module
 from tb_ddp_doctor.evidence.find import Rank, find
-from tb_ddp_doctor.evidence.model import CaptureRecord, GpuState, Loading, RankEvidence
+from tb_ddp_doctor.evidence.model import CaptureRecord, GpuState, Loading, RankEvidence, SeenStack
+from tb_ddp_doctor.evidence.texts import dcgm, nvidia_smi, py_spy
 from tb_ddp_doctor.rules.support.rank_evidence import of_gpu, of_loading
 from tb_ddp_doctor.storage import time_limit
 
@@ -112,33 +118,33 @@ def test_nvidia_smi_tells_clocks_power_temperature_reasons_and_processes() -> No
 
 
 def test_dcgmi_dmon_tells_the_lowest_clock_of_each_gpu() -> None:
-    first, second = dcgm.parse_dmon(DMON, "dmon.txt")
+    first, second = dcgm.parse(DMON, "dmon.txt")
     assert first.state == GpuState("dmon.txt", 1410.0, None, 699.8, None, 73.0, ("power cap",))
     assert second.state == GpuState("dmon.txt", 1980.0, None, 641.2, None, 64.0, ())
 
 
 def test_dcgms_exporter_tells_hosts() -> None:
-    of_node0, of_node1 = dcgm.parse_exporter(EXPORTER, "metrics.txt")
+    of_node0, of_node1 = dcgm.parse(EXPORTER, "metrics.txt")
     assert (of_node0.host, of_node0.state.sm_mhz) == ("node0", 1980.0)
     assert (of_node1.host, of_node1.state.sm_mhz, of_node1.state.temperature_c) == ("node1", 1410.0, 91.0)
     assert of_node1.state.throttled == ("thermal slowdown (hardware)",)
 
 
 def test_py_spy_tells_where_main_threads_are() -> None:
-    assert list(py_spy.parse(PY_SPY)) == [
-        ("101", "augment (data/augment.py:88), called by train_step (train.py:41)"),
-        ("102", "sleep (helper.py:3)"),
+    assert list(py_spy.parse(PY_SPY, "")) == [
+        SeenStack("101", "augment (data/augment.py:88), called by train_step (train.py:41)"),
+        SeenStack("102", "sleep (helper.py:3)"),
     ]
 
 
 @given(st.text(alphabet=st.sampled_from(sorted({*SMI, *DMON, *EXPORTER, *PY_SPY})), max_size=400))
 def test_any_text_is_survived(text: str) -> None:
-    for parse in (nvidia_smi.parse, dcgm.parse_dmon, dcgm.parse_exporter):
+    for parse in (nvidia_smi.parse, dcgm.parse):
         list(parse(f"GPU 00000000:07:00.0\n{text}\n#Entity SMCLK\nGPU 0 {text}", "a"))
-    list(py_spy.parse(f'Process 1: a\nThread 1 (idle): "MainThread"\n{text}'))
+    list(py_spy.parse(f'Process 1: a\nThread 1 (idle): "MainThread"\n{text}', ""))
 
 
-@pytest.mark.parametrize("parse", [nvidia_smi.parse, dcgm.parse_dmon, dcgm.parse_exporter])
+@pytest.mark.parametrize("parse", [nvidia_smi.parse, dcgm.parse])
 def test_numbers_that_no_gpu_has_are_survived(parse: object) -> None:
     nines = "9" * 5000
     text = f"GPU 00000000:07:00.0\n    Clocks\n        SM : {nines} MHz\n        Process ID : {nines}\n"
@@ -157,7 +163,7 @@ def found(folder: Path, *ranks: Rank, **files: str) -> dict[int, RankEvidence]:
         path = folder / (name.replace("__", "/") + ".txt")
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    return find([folder], folder, ranks)
+    return find([folder], ranks, beside([NcclLogs()], [folder], folder)[NcclLogs])
 
 
 def test_a_process_tells_whose_a_gpu_and_a_stack_are(tmp_path: Path) -> None:
@@ -308,3 +314,39 @@ def test_a_file_beside_the_traces_that_never_answers_costs_itself(
         waiting.append(sum(thread.name.startswith("Thread-") for thread in threading.enumerate()))
     assert waiting[0] == waiting[-1]
     never.set()
+
+
+def test_a_further_text_is_a_module_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse(text: str, source: str) -> Iterator[SeenStack]:
+        yield SeenStack(text.split()[1], "wait (loop.py:3)")
+
+    monkeypatch.setattr(find_module, "TEXTS", (SimpleNamespace(MARKS=(b"TRACEBACK",), parse=parse),))
+    (tmp_path / "py.txt").write_text("TRACEBACK 102 wait")
+    (rank,) = find([tmp_path], [Rank(3, "", "102")], [tmp_path / "py.txt"]).items()
+    assert rank == (3, RankEvidence(stack="wait (loop.py:3)", stack_source="py.txt"))
+
+
+class Notes(Beside):
+    name = "notes"
+    head_bytes = 4
+    within = "note"
+    depth = 1
+
+    def matches(self, name: str) -> bool:
+        return name.endswith(".note")
+
+    def begins(self, head: bytes) -> bool:
+        return head == b"NOTE"
+
+
+def test_a_further_recorder_says_which_files_beside_traces_are_its(tmp_path: Path) -> None:
+    of = {"job/rank_0/a.note": "NOTE 1", "job/notes/b.note": "NOTE 2", "c.note": "NOTE 3"}
+    others = {"job/d.note": "no", "job/.e.note": "NOTE", "job/other/f.note": "NOTE", "job/notes/deep/g.note": "NOTE"}
+    for name, text in {**of, **others}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    run = tmp_path / "job"
+    found = beside([Notes(), NcclLogs()], [run / "rank_0"], run)
+    assert sorted(found[Notes]) == sorted(tmp_path / name for name in of)
+    assert found[NcclLogs] == []
+    assert beside([Notes()], [], run, lambda path: path.name != "b.note") == {Notes: [tmp_path / "c.note"]}

@@ -20,10 +20,12 @@ from traces import ranks, write
 
 from tb_ddp_doctor.account import memory_text
 from tb_ddp_doctor.cli import main
+from tb_ddp_doctor.discover.recorders.memory_snapshots import MemorySnapshots
+from tb_ddp_doctor.discover.walk import beside
 from tb_ddp_doctor.findings import MemorySnapshot
-from tb_ddp_doctor.memory_snapshot import find as find_module
-from tb_ddp_doctor.memory_snapshot.find import find, read
+from tb_ddp_doctor.memory_snapshot.read import read
 from tb_ddp_doctor.memory_snapshot.summary import SnapshotError, summary
+from tb_ddp_doctor.workers import pool
 
 MB = 1_000_000
 #: Stacks by letter, innermost first.
@@ -193,7 +195,7 @@ class Evil:
 def test_nothing_in_a_snapshot_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "rank0.pickle").write_bytes(pickle.dumps(snapshot("a") | {"more": Evil()}))
-    found, warnings = read(find([folder], folder))
+    found, warnings = read(beside([MemorySnapshots()], [folder], folder)[MemorySnapshots])
     assert not found
     assert "more than plain data" in warnings[0].message
     assert not (folder / "evil").exists()
@@ -220,7 +222,7 @@ def test_the_last_snapshot_of_each_rank_beside_the_traces_is_read(folder: Path) 
         for rank in (0, 1):
             (of_step / f"rank{rank}_memory_snapshot.pickle").write_bytes(pickle.dumps(snapshot(drawn * (rank + 1))))
     (folder / "weights.pkl").write_bytes(pickle.dumps({"weights": [1]}))
-    found, warnings = read(find([folder], folder))
+    found, warnings = read(beside([MemorySnapshots()], [folder], folder)[MemorySnapshots])
     assert [(one.rank, one.allocated // MB) for one in found] == [(0, 2), (1, 4)]
     assert not warnings
 
@@ -274,7 +276,7 @@ def test_a_snapshot_that_no_reader_foresaw_hides_no_other(folder: Path, monkeypa
             found.set_result(function(path)) if "1" in path.name else found.set_exception(ZeroDivisionError())
             yield path, found
 
-    monkeypatch.setattr(find_module.pool, "run", run)
+    monkeypatch.setattr(pool, "run", run)
     found, (warning,) = read(sorted(folder.iterdir()))
     assert [one.rank for one in found] == [1]
     assert warning.message == "As a snapshot of memory: reading it failed (ZeroDivisionError)."

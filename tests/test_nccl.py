@@ -14,11 +14,12 @@ from traces import ranks, write
 from tb_ddp_doctor import engine, wording
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.numbered_calls import numbered_calls
+from tb_ddp_doctor.discover.recorders.nccl_logs import NcclLogs
 from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.discover.walk import beside
 from tb_ddp_doctor.findings import Diagnosis, NcclCalls, NcclChoice, Network
 from tb_ddp_doctor.nccl_logs import lines
 from tb_ddp_doctor.nccl_logs import read as reading
-from tb_ddp_doctor.nccl_logs.files import find_logs
 from tb_ddp_doctor.nccl_logs.matching import NumberedCalls
 from tb_ddp_doctor.nccl_logs.read import read_logs
 
@@ -51,6 +52,10 @@ def tmp_path(tmp_path: Path) -> Path:
     folder = tmp_path / "above" / "logs"
     folder.mkdir(parents=True)
     return folder
+
+
+def find_logs(folders: list[Path], run: Path) -> list[Path]:
+    return beside([NcclLogs()], folders, run)[NcclLogs]
 
 
 def log(text: str, rank: int, pid: int) -> str:

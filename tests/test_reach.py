@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from werkzeug.test import Client
 
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.commands import output
-from tb_ddp_doctor.discover import files
+from tb_ddp_doctor.discover import walk
 from tb_ddp_doctor.discover.runs import DiscoverError, discover
 from tb_ddp_doctor.flight.find import find
 from tb_ddp_doctor.plugin.plugin import DiagnosisLoader, DiagnosisPlugin
@@ -69,17 +70,17 @@ def test_dumps_are_looked_for_in_as_many(tree: Path, monkeypatch: pytest.MonkeyP
 
 def on_two_devices(monkeypatch: pytest.MonkeyPatch, elsewhere: str) -> None:
     """Let a folder of this name be on another file system."""
-    listed = files._list
+    listed = walk._list
 
-    def of_devices(folder: Path) -> object:
-        status, entries = listed(folder)
+    def of_devices(folder: Path, wanted: Callable[[str, str], bool]) -> object:
+        status, entries = listed(folder, wanted)
         if folder.name == elsewhere:
             fields = list(status)
             fields[2] = status.st_dev + 1
             status = type(status)(fields)
         return status, entries
 
-    monkeypatch.setattr(files, "_list", of_devices)
+    monkeypatch.setattr(walk, "_list", of_devices)
 
 
 def test_other_file_systems_are_left_out_and_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

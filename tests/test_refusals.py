@@ -77,7 +77,7 @@ def test_text_that_is_no_json_is_refused(tmp_path: Path, text: bytes, read: Call
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_a_record_that_is_no_json_is_passed_over(tmp_path: Path, text: bytes) -> None:
     (tmp_path / f"rank0{RECORD_SUFFIX}").write_bytes(b'{"a": ' + text)
-    assert evidence.find([tmp_path], tmp_path, [evidence.Rank(0, "", "1")]) == {}
+    assert evidence.find([tmp_path], [evidence.Rank(0, "", "1")], []) == {}
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)

@@ -1,16 +1,11 @@
-"""A calibration from a file that is named, or that lies beside the logs.
+"""A calibration from a file that is named, or that lies beside the traces.
 
-Beside the logs are the folder of a run's traces and the one above it, in this order: `calibration.json`, then text
-files with "nccl-tests", "nccl_tests" or "_perf" in their name. Everything in them is untrusted: only so much is read,
-and what is not finite, not positive or without order is refused.
+Everything in it is untrusted: only so much is read, and what is not finite, not positive or without order is refused.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import re
-from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,9 +17,6 @@ from tb_ddp_doctor.known_type import known
 
 #: 100,000 ranks with their measures take less.
 _MOST_BYTES = 64 << 20
-_MOST_FILES = 16
-NAME = "calibration.json"
-_TESTS = re.compile(r"nccl[-_]?tests|(?:^|[._-])(?:all|reduce|broadcast|sendrecv)\w*_perf", re.IGNORECASE)
 
 
 class CalibrationError(ValueError):
@@ -68,17 +60,3 @@ def _is_sane(curve: Curve) -> bool:
     times = [point.time_us for point in curve.points]
     ordered = bool(sizes) and sizes[0] > 0 and all(a < b for a, b in pairwise(sizes))
     return ordered and curve.size > 0 and all(math.isfinite(time) and time > 0 for time in times)
-
-
-def beside(folders: Iterable[Path]) -> Path | None:
-    """The first file in these folders whose name is that of a calibration."""
-    for folder in dict.fromkeys(folders):
-        try:
-            names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
-        except OSError:
-            continue
-        if NAME in names:
-            return folder / NAME
-        for name in [name for name in names if _TESTS.search(name) and not name.endswith(".json")][:_MOST_FILES]:
-            return folder / name
-    return None

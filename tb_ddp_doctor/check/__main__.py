@@ -13,9 +13,9 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tb_ddp_doctor.calibration.load import NAME
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.choices import Parser, number
+from tb_ddp_doctor.discover.names import CALIBRATION_NAME
 from tb_ddp_doctor.report.calibration import page, printed
 from tb_ddp_doctor.report.escape import printable, printable_json
 from tb_ddp_doctor.storage.whole_file import check_output, written_whole
@@ -66,7 +66,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="torchrun ... -m tb_ddp_doctor.check",
         description="Measures what each rank and the links between ranks can do, and names outliers.",
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=f"write {NAME} there, beside a job's traces")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help=f"write {CALIBRATION_NAME} there, beside a job's traces"
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with pictures, as one file")
     parser.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
     parser.add_argument(
@@ -111,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
 def _print_results(found: Calibration, options: argparse.Namespace, errors: Console) -> int:
     """Write and print what was found, on the one rank that does; returns the exit status."""
     if options.output:
-        path = options.output / NAME
+        path = options.output / CALIBRATION_NAME
         with written_whole(path) as file:
             file.write(msgspec.json.format(msgspec.json.encode(found)))
         errors.print(Text(printable(f"{path}: calibration of {found.world_size} ranks")), soft_wrap=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
 
-from tb_ddp_doctor.discover import foreign, merged
+from tb_ddp_doctor.discover import foreign, merged, walk
 from tb_ddp_doctor.discover.head import Head, source
 from tb_ddp_doctor.discover.names import (
     DIGEST_SUFFIX,
@@ -28,7 +26,7 @@ from tb_ddp_doctor.discover.recorder import DamagedRecordingError, RecordingErro
 from tb_ddp_doctor.discover.recorders import recorder_of
 from tb_ddp_doctor.discover.trace_file import Parts, Status, TraceFile
 from tb_ddp_doctor.findings import FileWarning
-from tb_ddp_doctor.storage import paths, time_limit
+from tb_ddp_doctor.storage import time_limit
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, identity
 from tb_ddp_doctor.storage.reach import Reach
 from tb_ddp_doctor.storage.time_limit import within
@@ -61,7 +59,14 @@ def scan(
             unreadable.append(FileWarning(str(path), f"Left out: {error}"))
             return None
 
-    seen = list(_walk(root, unreadable, reach)) if not root.is_file() else [((), root, root.stat())]
+    def failed(folder: Path, error: OSError) -> None:
+        reason = error.strerror or type(error).__name__
+        said = f"is left out: {error}" if isinstance(error, TimeoutError) else f"cannot be read ({reason})."
+        unreadable.append(FileWarning(str(folder), f"This folder {said}"))
+
+    found = [((), root, root.stat())] if root.is_file() else list(walk.below(root, _may_be, reach, failed))
+    unreadable += [FileWarning(str(path), _PACKED) for _, path, _ in found if PACKED_NAME.fullmatch(path.name)]
+    seen = [one for one in found if root.is_file() or not PACKED_NAME.fullmatch(one[1].name)]
     unreadable += [FileWarning(str(root), sentence) for sentence in reach.left_out()]
     is_trace = [TRACE_NAME.fullmatch(trace_name(path.name)) is not None for _, path, _ in seen]
     name = root.absolute().name
@@ -92,19 +97,15 @@ def scan_remote(
 
     Digests are passed over: they are mapped into memory, so they must lie here.
     """
-    root, files = paths.find(address)
+    root_name, files = walk.remote(address, _may_be)
     found, strangers = [], []
-    for file in files:
-        *parts, name = paths.below(root, file)
-        if any(part.startswith(".") for part in (*parts, name)):
-            continue
-        if PACKED_NAME.fullmatch(name):
+    for parts, file in files:
+        if PACKED_NAME.fullmatch(file.name):
             unreadable.append(FileWarning(str(file), _PACKED))
-        elif TRACE_NAME.fullmatch(name):
-            found.append((tuple(parts), file, file.stat()))
-        elif recorder_of(name) or foreign.may_be(name):
+        elif TRACE_NAME.fullmatch(file.name):
+            found.append((parts, file, file.stat()))
+        elif recorder_of(file.name) or foreign.may_be(file.name):
             strangers.append(file)
-    root_name = root.rpartition("/")[2]
     folders = _by_folder(root_name, found, peek, unreadable)
     known = {file.path for files in folders.values() for file in files}
     strangers += [file for _, file, _ in found if file not in known]
@@ -166,71 +167,10 @@ def _by_folder(
     return folders
 
 
-def _walk(
-    root: Path, unreadable: list[FileWarning], reach: Reach
-) -> Iterator[tuple[Parts, Path, os.stat_result | None]]:
-    """Every file with a name that a trace may have, with its folder and status (None: a link to nowhere)."""
-    seen: set[tuple[int, int]] = set()
-    real: list[Parts] = [()]
-    # After all real folders, so that a folder that is linked to is named by its own path.
-    links: list[Parts] = []
-    while (real or links) and not reach.is_stopped:
-        is_link = not real
-        parts = links.pop(0) if is_link else real.pop()
-        folder = root.joinpath(*parts)
-        try:
-            status, entries = within(time_limit.PATIENCE_S, partial(_list, folder), folder)
-            if (status.st_dev, status.st_ino) in seen:
-                continue
-            seen.add((status.st_dev, status.st_ino))
-            if not reach.enters(folder, status.st_dev, is_link=is_link):
-                continue
-        except TimeoutError as error:
-            unreadable.append(FileWarning(str(folder), f"This folder is left out: {error}"))
-            continue
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            unreadable.append(FileWarning(str(folder), f"This folder cannot be read ({reason})."))
-            continue
-        for name, is_link, status_of_file in entries:
-            if status_of_file and stat.S_ISDIR(status_of_file.st_mode):
-                (links if is_link else real).append((*parts, name))
-            elif PACKED_NAME.fullmatch(name):
-                unreadable.append(FileWarning(str(folder / name), _PACKED))
-            elif _may_be(name) and (status_of_file is None or stat.S_ISREG(status_of_file.st_mode)):
-                yield parts, folder / name, status_of_file
-
-
-def _list(folder: Path) -> tuple[os.stat_result, list[tuple[str, bool, os.stat_result | None]]]:
-    """A folder's status and what is visible in it, by name: whether it is a link, and its status (None: to nowhere)."""
-    status = folder.stat()
-    with os.scandir(folder) as entries:
-        visible = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
-        return status, [(entry.name, entry.is_symlink(), _status(entry)) for entry in visible if _may_matter(entry)]
-
-
-def _may_matter(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry may be a folder or a trace: of others, nobody asks a network file system for the status."""
-    return _may_be(entry.name) or bool(PACKED_NAME.fullmatch(entry.name)) or _is_folder(entry)
-
-
-def _may_be(name: str) -> bool:
-    """Whether a file may be a trace, a recording or another recorder's by its name."""
-    return bool(TRACE_NAME.fullmatch(trace_name(name))) or bool(recorder_of(name)) or foreign.may_be(name)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
-
-
-def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
-    try:
-        return entry.stat()
-    except OSError:
-        return None
+def _may_be(name: str, _folder: str) -> bool:
+    """Whether a file may be a trace, packed or not, a recording or another recorder's by its name."""
+    is_trace = TRACE_NAME.fullmatch(trace_name(name)) or PACKED_NAME.fullmatch(name)
+    return bool(is_trace) or bool(recorder_of(name)) or foreign.may_be(name)
 
 
 def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None:

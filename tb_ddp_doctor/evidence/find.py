@@ -1,8 +1,9 @@
 """What files beside the traces say of the ranks: the doctor's own records, nvidia-smi, DCGM, py-spy.
 
-Taken are records (`rank5.capture`) in the folders of the traces, and text files (`.txt`, `.log`, `.out`, `.err`) there,
-in the run's folder and the one above. A text counts for a rank if it names the rank's process, or else its node (in the
-text, the file's name or its folder) with as many GPUs as the node has ranks, which then have them in order.
+Taken are records (`rank5.capture`) in the folders of the traces, and the texts that `discover.recorders.nccl_logs`
+finds there, in the run's folder and the one above. A text counts for a rank if it names the rank's process, or else
+its node (in the text, the file's name or its folder) with as many GPUs as the node has ranks, which then have them in
+order.
 
 Everything in them is untrusted: no more than the beginning of each file is read, and what is kept is short.
 """
@@ -18,19 +19,16 @@ from pathlib import Path
 
 import msgspec
 
-from tb_ddp_doctor.evidence import dcgm, nvidia_smi, py_spy
-from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, CaptureRecord, RankEvidence, SeenGpu
+from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, CaptureRecord, RankEvidence, SeenGpu, SeenStack
+from tb_ddp_doctor.evidence.texts import TEXTS
 from tb_ddp_doctor.known_type import known
-from tb_ddp_doctor.nccl_logs.files import find_logs
 from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.time_limit import beginning
 
 #: Of a text, and of a record, which has some hundred bytes and is read in TensorBoard's own process.
 _MOST_BYTES, _MOST_OF_RECORD = 4 << 20, 1 << 16
 _FIRST_LOOK = 1 << 12
-_MOST_FILES = 4096
 _RECORD = re.compile(rf"rank(\d{{1,7}}){re.escape(RECORD_SUFFIX)}")
-_MARKS = (nvidia_smi.MARK, dcgm.EXPORTER_MARK, dcgm.DMON_MARK, py_spy.MARK)
 
 
 class Rank(msgspec.Struct, frozen=True):
@@ -42,19 +40,13 @@ class Rank(msgspec.Struct, frozen=True):
     pid: str
 
 
-def find(
-    folders: Iterable[Path], run: Path, ranks: Sequence[Rank], files: Sequence[Path] | None = None
-) -> dict[int, RankEvidence]:
-    """What is known of the ranks of a run whose traces lie in `folders` below `run`, by rank number.
-
-    `files` are the texts that may say something, where these are known.
-    """
-    places = list(dict.fromkeys(folders))
-    found = dict(_records(places, {rank.number for rank in ranks}))
-    texts = _Texts(ranks)
-    for path in (find_logs(places, run) if files is None else files)[:_MOST_FILES]:
-        texts.take(path)
-    for number, more in texts.known():
+def find(folders: Iterable[Path], ranks: Sequence[Rank], texts: Sequence[Path]) -> dict[int, RankEvidence]:
+    """What is known of the ranks of a run whose traces lie in `folders`, by rank number; `texts` may say something."""
+    found = dict(_records(dict.fromkeys(folders), {rank.number for rank in ranks}))
+    seen = _Texts(ranks)
+    for path in texts:
+        seen.take(path)
+    for number, more in seen.known():
         # What was measured while the rank was recorded is closer to it.
         known = found.get(number, RankEvidence())
         found[number] = msgspec.structs.replace(
@@ -100,15 +92,16 @@ class _Texts:
 
     def take(self, path: Path) -> None:
         """Read a text, whatever it is."""
-        if not any(mark in _beginning(path, _FIRST_LOOK) for mark in _MARKS):
-            return
-        text = _beginning(path, _MOST_BYTES).decode("utf-8", errors="replace")
-        for pid, stack in py_spy.parse(text):
-            for rank in self._alone(pid):
-                self._note(rank, RankEvidence(stack=stack, stack_source=path.name))
-        node = self._node_of(path)
-        for parse in (nvidia_smi.parse, dcgm.parse_exporter, dcgm.parse_dmon):
-            gpus = list(parse(text, path.name))
+        head = _beginning(path, _FIRST_LOOK)
+        kinds = [kind for kind in TEXTS if any(mark in head for mark in kind.MARKS)]
+        text = _beginning(path, _MOST_BYTES).decode("utf-8", errors="replace") if kinds else ""
+        node = self._node_of(path) if kinds else ""
+        for kind in kinds:
+            seen = list(kind.parse(text, path.name))
+            gpus = [one for one in seen if isinstance(one, SeenGpu)]
+            for stack in (one for one in seen if isinstance(one, SeenStack)):
+                for rank in self._alone(stack.pid):
+                    self._note(rank, RankEvidence(stack=stack.stack, stack_source=path.name))
             for gpu in gpus:
                 for rank in self._whose(gpu, gpu.host or node, sum(one.host == gpu.host for one in gpus)):
                     self._note(rank, RankEvidence(gpu=gpu.state))

@@ -36,6 +36,14 @@ class SeenGpu(msgspec.Struct, frozen=True):
     pids: frozenset[str] = frozenset()
 
 
+class SeenStack(msgspec.Struct, frozen=True):
+    """Where a process was when somebody looked."""
+
+    pid: str
+    #: "read (io.py:41), called by step (train.py:8)"
+    stack: str
+
+
 class Loading(msgspec.Struct, frozen=True):
     """How long the DataLoader's workers of a rank take for the batches around the captured steps."""
 

@@ -1,10 +1,8 @@
-"""Finding Flight Recorder dumps in a log directory: which files, of which ranks, of which job.
+"""The Flight Recorder's dumps in a log directory: which files, of which ranks, of which job.
 
-A dump is known by its first bytes, not by its name alone: a pickle of plain data, or JSON, with the recorder's keys.
-A text that begins with the table of `torchfrtrace -j` has those of all ranks: it is a job where no dumps are.
-Names that are looked at end in a number or hold a rank: `nccl_trace_rank_3`, `comm_traces/rank_3`, `_dump_3`,
-`anything3`, `node7_nccl_trace_rank_3`, `rank_3.json`, or lie in a folder `rank_3`. What else a name holds, where it
-differs between ranks or says "host" or "node", is the host.
+What a dump may be called and how it begins is in `discover.recorders.flight_recorder`. A text that begins with the
+table of `torchfrtrace -j` has the dumps of all ranks: it is a job where no dumps are. What a name holds beside the
+rank, where it differs between ranks or says "host" or "node", is the host.
 
 The dumps of a folder are a job; those of folders side by side (one a node) too, if no two are of one rank. Where a
 folder has several of one rank, names that differ in more than the rank are several jobs, or attempts of one.
@@ -14,48 +12,29 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
+from tb_ddp_doctor.discover import walk
 from tb_ddp_doctor.discover.names import is_remote, natural
-from tb_ddp_doctor.flight import stacks, table
-from tb_ddp_doctor.storage import paths, time_limit
-from tb_ddp_doctor.storage.paths import FilePath, RemoteError, RemotePath
+from tb_ddp_doctor.discover.recorders.flight_recorder import RANK, SUFFIX, FlightRecorder
+from tb_ddp_doctor.discover.trace_file import Parts
+from tb_ddp_doctor.storage.paths import FilePath, RemoteError
 from tb_ddp_doctor.storage.reach import Reach
-from tb_ddp_doctor.storage.time_limit import beginning, within
+from tb_ddp_doctor.storage.time_limit import beginning
 
-_RANK = re.compile(r"(?<![a-z])rank[_-]?(?P<rank>\d{1,7})(?!\d)", re.IGNORECASE)
-_SUFFIX = re.compile(r"\.(?:json|pickle|pkl|bin|dump|trace|txt|pt)$", re.IGNORECASE)
+_RECORDER = FlightRecorder()
 _LAST_NUMBER = re.compile(r"(?<!\d)(?P<rank>\d{1,6})$")
-#: Of other tools, with numbers in their names too.
-_OTHERS = re.compile(
-    r"tfevents|\.pt\.trace\.json|\.(?:gz|zst|npy|npz|safetensors|py|png|html|csv|digest)$", re.IGNORECASE
-)
 _WORDS = re.compile(
     r"(?:nccl|gloo|flight|recorder|comm|trace|dump|debug|info|global|lib|fr|ras)s?(?=[^a-z]|$)|rank", re.IGNORECASE
 )
-#: What stacks are called, so that what somebody keeps of py-spy beside traces is no job that hangs.
-STACKS_SUFFIX = ".stacks.txt"
-#: What a table, or an answer of RAS, may be called.
-_TEXT = re.compile(r"\.(?:txt|log|out|err|json)$", re.IGNORECASE)
-_HEAD_BYTES = 4096
 #: Reading heads waits for the disk, on network file systems for milliseconds each.
 _READERS = 8
-_PICKLE_KEYS = (b"version", b"entries", b"pg_config", b"pg_status", b"comm_lib_version")
-_JSON_KEYS = (b'"comm_lib_version"', b'"nccl_version"', b'"pg_config"', b'"collective_seq_id"', b'"nccl_comm_state"')
-_RAS_KEYS = (b'"communicators"', b'"communicators_count"')
-
-
-#: Folders below the log directory.
-Parts: TypeAlias = tuple[str, ...]
 
 
 class DumpFile(msgspec.Struct, frozen=True):
@@ -97,17 +76,18 @@ def find(logdir: str | os.PathLike[str], reach: Reach | None = None) -> list[Dum
     with ThreadPoolExecutor(_READERS) as pool:
         heads = pool.map(_head, (path for _, path in found))
         for (parts, path), head in zip(found, heads, strict=True):
-            if any(key in head for key in _RAS_KEYS):
+            kind = _RECORDER.kind(path.name, head)
+            if kind == "ras":
                 ras[parts].append(path)
-            elif path.name.endswith(STACKS_SUFFIX) and any(mark in head for mark in stacks.MARKS):
+            elif kind == "stacks":
                 threads[parts].append(path)
-            elif (file := _file(path, head)) is not None:
-                (tables if file.is_table else dumps).setdefault(parts, []).append(file)
+            elif kind:
+                (tables if kind == "table" else dumps).setdefault(parts, []).append(_file(path, kind == "table"))
     runs = []
     for parts, files in _merged(dumps).items():
-        for kind, of_kind in _jobs(files).items():
-            named = (*parts, kind) if kind else parts
-            runs.append(_run(base, named, of_kind, _beside(parts, ras), threads.pop(parts, ())))
+        for job, of_job in _jobs(files).items():
+            named = (*parts, job) if job else parts
+            runs.append(_run(base, named, of_job, _beside(parts, ras), threads.pop(parts, ())))
     for parts, files in tables.items():
         if not any(folder[: len(parts)] == parts for folder in dumps):
             alone = len(files) == 1
@@ -116,17 +96,19 @@ def find(logdir: str | os.PathLike[str], reach: Reach | None = None) -> list[Dum
     return sorted(runs, key=lambda run: natural(run.name))
 
 
-def _candidates(location: str, reach: Reach) -> tuple[str, list[tuple[Parts, FilePath]]]:
+def _candidates(location: str, reach: Reach) -> tuple[str, Sequence[tuple[Parts, FilePath]]]:
     """The name of a log directory, and every file that may be a dump by its name, with its folders."""
     if is_remote(location):
         try:
-            root, files = paths.find(location)
+            return walk.remote(location, _RECORDER.wants)
         except RemoteError:
             return "", []
-        return root.rpartition("/")[2], list(_may_be_of(root, files))
     local = Path(location).expanduser()
-    found = [((), local)] if local.is_file() else _walk(local, reach) if location else ()
-    return Path(os.path.abspath(local)).name, list(found)
+    if local.is_file():
+        return local.absolute().name, [((), local)]
+    # What cannot be read is said of the traces.
+    seen = walk.below(local, _RECORDER.wants, reach, lambda *_: None) if location else ()
+    return Path(os.path.abspath(local)).name, [(parts, path) for parts, path, status in seen if status]
 
 
 def _beside(parts: Parts, ras: Mapping[Parts, Sequence[FilePath]]) -> list[FilePath]:
@@ -154,86 +136,32 @@ def _with_hosts(files: Sequence[DumpFile]) -> Iterator[DumpFile]:
     folders = {file.path.parent for file in files}
     for file in files:
         named = file.host if len(hosts) > 1 or re.search(r"host|node", file.host, re.IGNORECASE) else ""
-        folder = file.path.parent.name if len(folders) > 1 and not _RANK.fullmatch(file.path.parent.name) else ""
+        folder = file.path.parent.name if len(folders) > 1 and not RANK.fullmatch(file.path.parent.name) else ""
         yield replace(file, host=named or folder)
-
-
-def _may_be_of(root: str, files: Sequence[RemotePath]) -> Iterator[tuple[Parts, FilePath]]:
-    """The remote files below a folder that may be dumps by their names, with their folders."""
-    for file in files:
-        *parts, name = paths.below(root, file)
-        folder = parts[-1] if parts else root.rpartition("/")[2]
-        if not any(part.startswith(".") for part in (*parts, name)) and _may_be(name, folder):
-            yield tuple(parts), file
-
-
-def _walk(root: Path, reach: Reach) -> Iterator[tuple[Parts, FilePath]]:
-    """Every regular file that may be a dump by its name, with its folders; each folder once."""
-    seen: set[tuple[int, int]] = set()
-    ahead: list[tuple[Parts, bool]] = [((), False)]
-    while ahead and not reach.is_stopped:
-        parts, is_link = ahead.pop()
-        folder = root.joinpath(*parts)
-        try:
-            identity, folders, files = within(time_limit.PATIENCE_S, partial(_list, folder), folder)
-        except OSError:  # what cannot be read is said of the traces
-            continue
-        if identity in seen:
-            continue
-        seen.add(identity)
-        if not reach.enters(folder, identity[0], is_link=is_link):
-            continue
-        ahead += [((*parts, name), is_linked) for name, is_linked in folders]
-        yield from ((parts, folder / name) for name in files)
-
-
-def _list(folder: Path) -> tuple[tuple[int, int], list[tuple[str, bool]], list[str]]:
-    """A folder's device and number, the folders in it and whether they are links, and its files."""
-    status = folder.stat()
-    folders, files = [], []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir():
-                folders.append((entry.name, entry.is_symlink()))
-            elif _may_be(entry.name, folder.name) and stat.S_ISREG(entry.stat().st_mode):
-                files.append(entry.name)
-    return (status.st_dev, status.st_ino), sorted(folders), sorted(files)
-
-
-def _may_be(name: str, folder: str) -> bool:
-    if _OTHERS.search(name):
-        return False
-    stem = _SUFFIX.sub("", name)
-    return bool(_RANK.search(stem) or stem[-1:].isdecimal() or _RANK.fullmatch(folder) or _TEXT.search(name))
 
 
 def rank_in(name: str) -> int | None:
     """The rank that a file's name holds."""
-    found = _RANK.search(name)
+    found = RANK.search(name)
     return int(found["rank"]) if found else None
 
 
 def _head(path: FilePath) -> bytes:
     try:
-        return beginning(path, _HEAD_BYTES)
+        return beginning(path, _RECORDER.head_bytes)
     except OSError:
         return b""
 
 
-def _file(path: FilePath, head: bytes) -> DumpFile | None:
-    if head[:1] not in (b"\x80", b"{") and table.BEGINS.search(head):
+def _file(path: FilePath, is_table: bool) -> DumpFile:
+    """A file with the rank, host and kind that its name says."""
+    if is_table:
         return DumpFile(path, None, "", path.name, is_table=True)
-    is_pickle = head[:1] == b"\x80" and any(key in head for key in _PICKLE_KEYS)
-    is_json = head.lstrip()[:1] == b"{" and any(key in head for key in _JSON_KEYS)
-    if not is_pickle and not is_json:
-        return None
-    stem = _SUFFIX.sub("", path.name)
-    found = _RANK.search(stem) or _LAST_NUMBER.search(stem)
+    stem = SUFFIX.sub("", path.name)
+    found = RANK.search(stem) or _LAST_NUMBER.search(stem)
     rank = int(found["rank"]) if found else None
     rest = stem[: found.start()] + "*" + stem[found.end() :] if found else stem
-    if rank is None and (of_folder := _RANK.fullmatch(path.parent.name)):
+    if rank is None and (of_folder := RANK.fullmatch(path.parent.name)):
         rank = int(of_folder["rank"])
     host = re.sub(r"^[^0-9A-Za-z]+|[^0-9A-Za-z]+$", "", re.sub(r"[*_]+", "_", _WORDS.sub("", rest)))
     kind = rest.replace(host, "") if host else rest

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from tb_ddp_doctor.discover.recorders.flight_recorder import TABLE_BEGINS
 from tb_ddp_doctor.flight import table
 from tb_ddp_doctor.flight.model import (
     COMPLETED,
@@ -104,7 +105,7 @@ def read(path: FilePath) -> list[Dump]:
         raise DumpError(f"Left out: it cannot be read ({error.strerror or type(error).__name__}).") from None
     try:
         with _no_collection():
-            if data[:1] not in (b"\x80", b"{") and table.BEGINS.search(data):
+            if data[:1] not in (b"\x80", b"{") and TABLE_BEGINS.search(data):
                 return _of_table(path, data, status.st_mtime_ns)
             return [_dump(path, _decoded(data), status.st_mtime_ns)]
     except BudgetError as error:

@@ -19,8 +19,6 @@ from tb_ddp_doctor.storage import time_limit
 from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.storage.time_limit import within
 
-#: How such a file begins, or what its first kilobytes hold.
-MARKS = (b"Python v", b"(most recent call first):")
 #: Of a file.
 MOST_BYTES = 1 << 20
 _PY_SPY_THREAD = re.compile(r"Thread \S{1,40} \([\w +,-]{1,40}\)(?:: \"(?P<name>.{0,200}?)\")?\s*")

@@ -24,8 +24,6 @@ import msgspec
 from tb_ddp_doctor.flight.model import ProcessGroup
 from tb_ddp_doctor.storage.message import REFUSALS
 
-#: How a table begins, somewhere in the text.
-BEGINS = re.compile(rb"^Rank \d{1,7}(?: +Rank \d{1,7}| *\r?\n-{6})", re.MULTILINE)
 _HEAD = re.compile(r"^Rank \d{1,7}(?: +Rank \d{1,7})* *\r?\n(?P<rule>-{6,}(?:  -{6,})*) *\r?$", re.MULTILINE)
 _STACKS = re.compile(r"^ *stack_id +frame_stack", re.MULTILINE)
 _CELL = re.compile(r"(?P<kind>\w{1,80})\((?P<said>.*)\)")

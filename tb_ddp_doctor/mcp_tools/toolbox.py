@@ -29,9 +29,9 @@ from tb_ddp_doctor.planning.model import Question as PlanQuestion
 from tb_ddp_doctor.planning.questions import FIELDS, checked, shown
 from tb_ddp_doctor.report.glossary import GLOSSARY
 from tb_ddp_doctor.rules import CATALOGUE, is_name
+from tb_ddp_doctor.rules import page as rule_page
 from tb_ddp_doctor.slices import cut, files
 from tb_ddp_doctor.stuck import run as stuck
-from tb_ddp_doctor.view.rule_pages import page as rule_page
 
 #: Lines of an account, refusals and warnings in one answer: with names of the longest kind they still fit.
 _MOST_LINES, _MOST_SENTENCES, _SENTENCE = 40, 6, 300

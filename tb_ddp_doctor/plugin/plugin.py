@@ -255,8 +255,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         return _respond(request, answer, code=200 if answer["state"] == "failed" else 202)
 
     def _serve_rule(self, request: wrappers.Request) -> wrappers.Response:
-        from tb_ddp_doctor.rules import CATALOGUE
-        from tb_ddp_doctor.view.rule_pages import page
+        from tb_ddp_doctor.rules import CATALOGUE, page
 
         name = request.args.get("rule", "")
         if name not in CATALOGUE:

@@ -30,12 +30,12 @@ from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import Diagnosis, Severity
 from tb_ddp_doctor.report.calibration import section
 from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules import page as page_of
 from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.stuck.model import StuckRun
 from tb_ddp_doctor.view.answer import answer
 from tb_ddp_doctor.view.assets import assets
 from tb_ddp_doctor.view.details import DETAILS
-from tb_ddp_doctor.view.rule_pages import page as page_of
 from tb_ddp_doctor.view.summary import summary
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tb_ddp_doctor.discover.names import rank_in_name
-from tb_ddp_doctor.discover.recorder import DamagedRecordingError, Recorder, RecordingError
+from tb_ddp_doctor.discover.recorder import DamagedRecordingError, RecordingError, TraceRecorder
 from tb_ddp_doctor.discover.trace_file import Status, TraceFile
 from tb_ddp_doctor.nsys import processes
 from tb_ddp_doctor.nsys.database import DamagedError, NsysError
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _SUFFIXES = (".sqlite", ".sqlite3", ".db")
 
 
-class NsightSystems(Recorder):
+class NsightSystems(TraceRecorder):
     """`nsys export --type sqlite`."""
 
     name: ClassVar[str] = "Nsight Systems"

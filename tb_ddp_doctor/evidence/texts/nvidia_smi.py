@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tb_ddp_doctor.evidence.model import GpuState, SeenGpu
 from tb_ddp_doctor.evidence.throttling import SMI_REASONS
 
-MARK = b"NVSMI LOG"
+MARKS = (b"NVSMI LOG",)
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*")
 _LINE = re.compile(r"( *)([^:]{1,60}?) *(?:: (.{0,120}?)\s*)?")
 _NUMBER = re.compile(r"(\d{1,7}(?:\.\d{1,6})?) (?:MHz|W|C)")

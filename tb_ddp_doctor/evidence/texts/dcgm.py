@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tb_ddp_doctor.evidence.model import GpuState, SeenGpu
 from tb_ddp_doctor.evidence.throttling import reasons
 
-EXPORTER_MARK, DMON_MARK = b"DCGM_FI_DEV_", b"#Entity"
+MARKS = (b"DCGM_FI_DEV_", b"#Entity")
 _SAMPLE = re.compile(r"(DCGM_FI_DEV_\w{1,48})\{([^}]{0,2000})\} ([0-9.eE+-]{1,24})\b")
 _LABEL = re.compile(r'(\w{1,32})="([^"\\]{0,255})"')
 #: The fields that count, by the exporter's name and by the tags that `dcgmi dmon` has had for them.
@@ -35,7 +35,13 @@ _TAGS = {
 _MOST_GPUS = 64
 
 
-def parse_exporter(text: str, source: str) -> Iterator[SeenGpu]:
+def parse(text: str, source: str) -> Iterator[SeenGpu]:
+    """The GPUs that either of the two prints."""
+    yield from _parse_exporter(text, source)
+    yield from _parse_dmon(text, source)
+
+
+def _parse_exporter(text: str, source: str) -> Iterator[SeenGpu]:
     """The GPUs of each host; of several samples of one, the lowest clock and the highest of the rest."""
     values: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for name, labels, value in _SAMPLE.findall(text):
@@ -46,7 +52,7 @@ def parse_exporter(text: str, source: str) -> Iterator[SeenGpu]:
         yield SeenGpu(_state(fields, source), number, host)
 
 
-def parse_dmon(text: str, source: str) -> Iterator[SeenGpu]:
+def _parse_dmon(text: str, source: str) -> Iterator[SeenGpu]:
     """The GPUs of the one host that it ran on."""
     values: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     columns: list[str] = []

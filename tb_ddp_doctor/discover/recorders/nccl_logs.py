@@ -1,0 +1,22 @@
+"""NCCL's logs (NCCL_DEBUG=INFO), and other texts that say something of ranks: nvidia-smi, DCGM, py-spy."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tb_ddp_doctor.discover.recorder import Beside
+
+_TEXT = (".log", ".txt", ".out", ".err")
+_NO_TEXT = (".json", ".gz", ".zst", ".xml", ".so", ".py", ".pb", ".bin", ".pt", ".digest", ".csv", ".whl", ".deb")
+
+
+class NcclLogs(Beside):
+    """Files with "nccl" in their name, and other `.log`, `.txt`, `.out` and `.err`, such as a job's own output."""
+
+    name: ClassVar[str] = "NCCL"
+    within: ClassVar[str] = "nccl"
+    depth: ClassVar[int] = 1
+
+    def matches(self, name: str) -> bool:
+        name = name.lower()
+        return name.endswith(_TEXT) or ("nccl" in name and not name.endswith(_NO_TEXT))
