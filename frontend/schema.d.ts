@@ -268,6 +268,8 @@ export interface Finding {
   together: Together | null;
   /** The parts of the headline; null of what costs nothing. */
   headline_parts: Headline | null;
+  /** The parts of `fix`. */
+  fix_parts: FixParts;
   evidence: Evidence[];
   /** Commands of other tools. */
   commands: string[];
@@ -285,6 +287,17 @@ export interface FindingChange {
   after_ms: number;
   /** Of the costliest of them, in the later run where it is still there. */
   title: string;
+}
+
+/** The text of a fix in parts, so that nobody takes it apart. */
+export interface FixParts {
+  /** The first sentence of the advice, and all of it. */
+  first: string;
+  advice: string;
+  /** The advice for a job that has ended: without the words that lead over to commands for its processes. */
+  ended: string;
+  /** Code or commands to copy; "" where there are none. */
+  code: string;
 }
 
 /** A part of the floor. */
@@ -540,6 +553,8 @@ export interface MemorySaving {
   why: string;
   /** Advice in words; then, after an empty line, the code or command to copy. */
   fix: string;
+  /** The parts of `fix`. */
+  fix_parts: FixParts;
 }
 
 /** A segment that the allocator reserves, and that is in use in part; bytes. */
@@ -1044,8 +1059,8 @@ export interface Views {
   clock_ms: number[][];
   /** From when to when there are steps, those of the host too, after the origin. */
   record_ms: [number, number];
-  /** How to get Python stacks, and after an empty line the code; "" where some trace has them. */
-  stacks: string;
+  /** How to get Python stacks; empty where some trace has them. */
+  stacks: FixParts;
 }
 
 /** A slice with something around the evidence, as the route `slice` takes it. ns on the common clock, as text: JavaScript's numbers do not hold them. */

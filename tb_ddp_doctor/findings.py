@@ -7,6 +7,7 @@ carries milliseconds where a name ends in ``_ms`` and microseconds where it ends
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from html import escape
 from typing import TYPE_CHECKING, Literal, get_args
@@ -265,6 +266,29 @@ class Headline(msgspec.Struct, frozen=True):
         return f"{self.subject} {self.verb} {self.cost} of {self.step} a step ({self.share}){often}."
 
 
+#: What follows the first sentence, and what leads over to commands for a process that runs, at the end of advice.
+_SECOND_SENTENCE = re.compile(r"(?<=[.]) (?=[A-Z`])")
+_WHILE_IT_RUNS = re.compile(r"\s*While it [^.:]*:$")
+
+
+class FixParts(msgspec.Struct, frozen=True):
+    """The text of a fix in parts, so that nobody takes it apart."""
+
+    #: The first sentence of the advice, and all of it.
+    first: str = ""
+    advice: str = ""
+    #: The advice for a job that has ended: without the words that lead over to commands for its processes.
+    ended: str = ""
+    #: Code or commands to copy; "" where there are none.
+    code: str = ""
+
+    @classmethod
+    def of(cls, fix: str) -> FixParts:
+        """The parts of a text that has the code after its first empty line."""
+        advice, _, code = fix.partition("\n\n")
+        return cls(_SECOND_SENTENCE.split(advice, maxsplit=1)[0], advice, _WHILE_IT_RUNS.sub("", advice), code.strip())
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One fault: what is wrong, on which ranks and steps, what it costs, how to fix it, where to look."""
 
@@ -300,6 +324,8 @@ class Finding(msgspec.Struct, frozen=True):
     together: Together | None = None
     #: The parts of the headline; None of what costs nothing.
     headline_parts: Headline | None = None
+    #: The parts of `fix`.
+    fix_parts: FixParts = FixParts()
 
 
 class RuleOutcome(msgspec.Struct, frozen=True):
@@ -566,6 +592,8 @@ class MemorySaving(msgspec.Struct, frozen=True):
     why: str
     #: Advice in words; then, after an empty line, the code or command to copy.
     fix: str
+    #: The parts of `fix`.
+    fix_parts: FixParts = FixParts()
 
 
 class Memory(msgspec.Struct, frozen=True):

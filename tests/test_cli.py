@@ -345,6 +345,7 @@ FINDING = {
     "thresholds": [{"name": str, "value": NUMBER, "unit": str, "reason": str}],
     "together": (dict, type(None)),
     "headline_parts": (dict, type(None)),
+    "fix_parts": {"first": str, "advice": str, "ended": str, "code": str},
 }
 UNKNOWN = (*NUMBER, type(None))
 TRAFFIC = {

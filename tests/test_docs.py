@@ -122,6 +122,7 @@ def test_the_readme_leads_to_the_page_of_each_rule() -> None:
         "Source",
         "Prospect",
         "Threshold",
+        "FixParts",
         "RuleOutcome",
         "FileWarning",
         "Comparison",

@@ -18,7 +18,7 @@ from tensorboard.plugins import base_plugin
 from werkzeug.test import Client, TestResponse
 
 from tb_ddp_doctor.engine import RunError
-from tb_ddp_doctor.findings import OWNERS, Account, AccountLine, Clock, Diagnosis, Finding, LineKind, Prospect
+from tb_ddp_doctor.findings import OWNERS, Account, AccountLine, Clock, Diagnosis, Finding, FixParts, LineKind, Prospect
 from tb_ddp_doctor.plugin import analyses
 from tb_ddp_doctor.plugin.arrivals import Stamp
 from tb_ddp_doctor.plugin.examination import Examination
@@ -46,6 +46,7 @@ def finding(severity: str = "critical", cost_ms: float = 60.0) -> Finding:
         headline=f"Rank 1 costs {cost_ms:.1f} ms of 100 ms a step.",
         why="Its host is outside operators.",
         fix="Look at it.\n\npy-spy dump",
+        fix_parts=FixParts.of("Look at it.\n\npy-spy dump"),
         evidence=(),
     )
 

@@ -29,7 +29,7 @@ from tb_ddp_doctor import cli, engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.discover.runs import discover
-from tb_ddp_doctor.findings import Diagnosis, Finding
+from tb_ddp_doctor.findings import Diagnosis, Finding, FixParts
 from tb_ddp_doctor.report import escape, html, markdown, schema
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +56,8 @@ def hostile(results: list[engine.Result]) -> engine.Result:
     def poisoned(finding: Finding) -> Finding:
         evidence = tuple(msgspec.structs.replace(one, what=HOSTILE) for one in finding.evidence)
         texts = dict.fromkeys(("title", "why", "cause"), HOSTILE)
-        return msgspec.structs.replace(finding, evidence=evidence, fix=f"{HOSTILE}\n\n{HOSTILE}", **texts)
+        fix = f"{HOSTILE}\n\n{HOSTILE}"
+        return msgspec.structs.replace(finding, evidence=evidence, fix=fix, fix_parts=FixParts.of(fix), **texts)
 
     result = next(result for result in results if result.diagnosis.verdict == "straggler")
     findings = tuple(map(poisoned, result.diagnosis.findings))

@@ -124,6 +124,7 @@ def test_long_names_stay_within_the_page(page: Page, server: str) -> None:
         views["device"] = long
         for finding in diagnosis["findings"]:
             finding.update(title=long + finding["title"], why=long, fix=f"{long}\n\n{long}", cause=long)
+            finding["fix_parts"] = dict.fromkeys(("first", "advice", "ended", "code"), long)
         route.fulfill(json=body)
 
     page.route("**/ddp_doctor/run?*", answer)

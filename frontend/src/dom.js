@@ -156,15 +156,6 @@ export function copying(label, text, refused) {
 }
 
 /**
- * Advice, and after the first empty line the code.
- * @param {string} advice
- */
-export function split(advice) {
-  const at = advice.indexOf("\n\n");
-  return at < 0 ? [advice, ""] : [advice.slice(0, at), advice.slice(at).trim()];
-}
-
-/**
  * @param {string} text
  * @returns {Promise<boolean>} whether it was copied
  */

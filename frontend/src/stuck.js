@@ -1,7 +1,7 @@
 // A job that is stuck: what its Flight Recorder dumps say. The sentence, the faults, who waits for whom back to the
 // ranks at the root, and how far each rank is in each group. The page of a run of dumps, as shell.js is of one of traces.
 
-import { card, copyable, folded, h, prose, split, table } from "./dom.js";
+import { card, copyable, folded, h, prose, table } from "./dom.js";
 import { count, ranges } from "./format.js";
 import { waitingGraph } from "./stuck_graph.js";
 
@@ -99,7 +99,7 @@ function facts({ ranks, world_size, hosts, library, recorder }) {
 
 /** @param {StuckFinding} finding */
 function fault(finding) {
-  const [advice, command] = split(finding.fix);
+  const { advice, code: command } = finding.fix_parts;
   const { call } = finding;
   const size = call.input_sizes.length ? call.input_sizes[0].join("×") : "";
   return h(

@@ -13,6 +13,7 @@ import { ranges } from "./format.js";
  * @property {number} column steps to the root
  * @property {number[]} targets ranks
  * @property {string} what it waits in; only the kind where that differs
+ * @property {string} call the same without its group
  * @property {boolean} root
  */
 
@@ -34,17 +35,16 @@ export function nodesOf({ findings, waits }) {
   const column = columns(roots, waits);
   /** @type {Map<string, GraphNode>} */
   const nodes = new Map();
-  for (const { id, ranks } of findings) nodes.set(id, { ranks, column: 0, targets: [], what: "", root: true });
-  for (const [rank, { targets, what }] of byRank(waits)) {
+  for (const { id, ranks } of findings) nodes.set(id, { ranks, column: 0, targets: [], what: "", call: "", root: true });
+  for (const [rank, { targets, what, call, kind }] of byRank(waits)) {
     if (roots.has(rank)) continue;
     const at = column.get(rank) ?? 1;
-    const [kind] = what.split(" ");
     const key = `${at} ${targets} ${kind}`;
     const node = nodes.get(key);
-    if (!node) nodes.set(key, { ranks: [rank], column: at, targets, what, root: false });
+    if (!node) nodes.set(key, { ranks: [rank], column: at, targets, what, call, root: false });
     else {
       node.ranks.push(rank);
-      if (node.what !== what) node.what = kind;
+      if (node.what !== what) node.what = node.call = kind;
     }
   }
   return [...nodes.values()];
@@ -55,11 +55,11 @@ export function nodesOf({ findings, waits }) {
  * @param {RankWait[]} waits
  */
 function byRank(waits) {
-  /** @type {Map<number, {targets: number[], what: string}>} */
+  /** @type {Map<number, {targets: number[], what: string, call: string, kind: string}>} */
   const found = new Map();
-  for (const { rank, targets, what } of waits) {
+  for (const { rank, targets, what, call, kind } of waits) {
     const before = found.get(rank)?.targets ?? [];
-    found.set(rank, { targets: [...before, ...targets].sort((a, b) => a - b), what });
+    found.set(rank, { targets: [...before, ...targets].sort((a, b) => a - b), what, call, kind });
   }
   return found;
 }
@@ -152,7 +152,7 @@ function arrow(from, to) {
  * @param {GraphNode} node
  * @param {{x: number, y: number}} at
  */
-function box({ ranks, what, root }, { x, y }) {
+function box({ ranks, what, call, root }, { x, y }) {
   const name = `${ranks.length === 1 ? "rank" : "ranks"} ${ranges(ranks.toSorted((a, b) => a - b))}`;
   const group = svg("g", { class: root ? "box root" : "box" });
   const title = svg("title", {});
@@ -161,7 +161,7 @@ function box({ ranks, what, root }, { x, y }) {
     title,
     svg("rect", { x, y, width: WIDTH, height: HEIGHT, rx: 7 }),
     text(short(name), x + 10, y + 17, "name"),
-    text(short(root ? "at the root" : what.replace(/\s(?:of|in)\s.*/, "")), x + 10, y + 33, "soft"),
+    text(short(root ? "at the root" : call), x + 10, y + 33, "soft"),
   );
   return group;
 }

@@ -1,7 +1,7 @@
 // From a finding into the trace: opens the slice that proves it in Perfetto, or hands it over to other tools.
 
 import { addressOf, fetchTrace, fetchViewers, sliceAddress } from "./api.js";
-import { copyable, folded, h, split } from "./dom.js";
+import { copyable, folded, h } from "./dom.js";
 import { needsProcess } from "./findings/advice.js";
 import { foreign, sandboxed, show, waiting } from "./perfetto.js";
 
@@ -65,17 +65,14 @@ export function otherTools(report, finding) {
       commands.length
         ? [h("p", {}, `Run these on the machine of ${placeOf(report, finding)} ${report.live ? "while the job runs " : ""}to confirm it:`), copyable(commands.join("\n"))]
         : null,
-      report.views?.stacks ? stacks(report.views.stacks) : null,
+      report.views?.stacks.code ? stacks(report.views.stacks) : null,
       profiler,
     );
   });
 }
 
-/** @param {string} advice */
-function stacks(advice) {
-  const [sentence, code] = split(advice);
-  return [h("p", {}, sentence), copyable(code)];
-}
+/** @param {import("../schema.js").FixParts} fix */
+const stacks = ({ advice, code }) => [h("p", {}, advice), copyable(code)];
 
 /** @param {Finding} finding */
 const rankOf = (finding) => (finding.evidence.find(({ rank }) => finding.ranks.includes(rank)) ?? { rank: finding.ranks[0] }).rank;

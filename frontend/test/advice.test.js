@@ -5,11 +5,17 @@ import { test } from "node:test";
 
 import { advised, needsProcess } from "../src/findings/advice.js";
 
-const FIX = "Move it out of the training loop. While it trains, on that host:\n\npy-spy dump --pid 427   # rank 1\ntop -H -p 427";
+const FIX = {
+  first: "Move it out of the training loop.",
+  advice: "Move it out of the training loop. While it trains, on that host:",
+  ended: "Move it out of the training loop.",
+  code: "py-spy dump --pid 427   # rank 1\ntop -H -p 427",
+};
+const WORKERS = { first: "Use more workers.", advice: "Use more workers.", ended: "Use more workers.", code: "DataLoader(num_workers=4)" };
 
 test("commands for a process show while it runs, and not after", () => {
   assert.deepEqual(advised(FIX, true), ["Move it out of the training loop. While it trains, on that host:", "py-spy dump --pid 427   # rank 1\ntop -H -p 427"]);
   assert.deepEqual(advised(FIX, false), ["Move it out of the training loop.", ""]);
-  assert.deepEqual(advised("Use more workers.\n\nDataLoader(num_workers=4)", false), ["Use more workers.", "DataLoader(num_workers=4)"]);
+  assert.deepEqual(advised(WORKERS, false), ["Use more workers.", "DataLoader(num_workers=4)"]);
   assert.equal(needsProcess("nvidia-smi -q -d PERFORMANCE"), false);
 });

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor import wording
@@ -34,6 +33,7 @@ from tb_ddp_doctor.findings import (
     Clock,
     Diagnosis,
     FileWarning,
+    FixParts,
     FloorLine,
     Memory,
     MeshTable,
@@ -223,7 +223,10 @@ def _memory(facts: Facts) -> Memory | None:
     """The job's memory with its sentences; None if the traces do not show it, or if that fails."""
     try:
         of_job = facts.get(memory)
-        return of_job and msgspec.structs.replace(of_job, said=tuple(memory_text.sentences(of_job)))
+        if of_job is None:
+            return None
+        savings = tuple(replace(one, fix_parts=FixParts.of(one.fix)) for one in of_job.savings)
+        return replace(of_job, savings=savings, said=tuple(memory_text.sentences(of_job)))
     except Exception:
         _log.debug("saying what memory is made of failed", exc_info=True)
         return None

@@ -84,14 +84,13 @@ def _findings(findings: Sequence[Finding], diagnosis: Diagnosis, kind: str, cost
 
 
 def _finding(finding: Finding, result: Result) -> str:
-    advice, _, code = finding.fix.partition("\n\n")
     gain = shown.gain(finding, result.diagnosis)
     parts = [
         escaped(finding.why),
         f"Its fix brings: {gain}." if gain else "",
         "\n".join(f"- See {escaped(where(evidence, result.job))}" for evidence in finding.evidence[:_MOST_EVIDENCE]),
-        f"**Fix:** {escaped(advice)}",
-        code_block(code) if code else "",
+        f"**Fix:** {escaped(finding.fix_parts.advice)}",
+        code_block(finding.fix_parts.code) if finding.fix_parts.code else "",
     ]
     return _folded(f"{finding.rule}: {finding.title}", "\n\n".join(filter(None, parts)))
 

@@ -66,15 +66,15 @@ def _print_finding(console: Console, finding: StuckFinding) -> None:
             f"  {text.ranks(finding.ranks)}, confidence {finding.confidence}",
         )
     )
-    advice, _, command = finding.fix.partition("\n\n")
+    parts = finding.fix_parts
     print_wrapped(console, printable(finding.title), indent=2)
     print_wrapped(console, printable(finding.why), indent=2)
     if site := _site(finding):
         print_wrapped(console, printable(site), "dim", indent=2)
-    print_wrapped(console, f"Fix: {printable(advice)}", indent=2)
+    print_wrapped(console, f"Fix: {printable(parts.advice)}", indent=2)
     console.print()
-    if command:
-        print_code(console, f"{printable_lines(command)}\n", "cyan", indent=6)
+    if parts.code:
+        print_code(console, f"{printable_lines(parts.code)}\n", "cyan", indent=6)
 
 
 def markdown(runs: Sequence[StuckRun]) -> str:
@@ -87,13 +87,13 @@ def _section(run: StuckRun) -> Iterator[str]:
     yield f"**{escaped(run.headline)}**"
     yield escaped(_facts(run))
     for finding in run.findings:
-        advice, _, command = finding.fix.partition("\n\n")
+        fix = finding.fix_parts
         site = _site(finding)
         parts = [
             escaped(finding.why),
             escaped(site),
-            f"**Fix:** {escaped(advice)}",
-            code_block(command) if command else "",
+            f"**Fix:** {escaped(fix.advice)}",
+            code_block(fix.code) if fix.code else "",
         ]
         yield _folded(f"{finding.cause}: {finding.title}", "\n\n".join(filter(None, parts)))
     for title, heads, rows, more in _tables(run):

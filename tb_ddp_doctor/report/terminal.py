@@ -193,15 +193,14 @@ def _print_finding(console: Console, mark: str, finding: Finding, result: Result
     line.stylize(STYLES[finding.severity], 4, 4 + len(finding.severity))
     line.stylize("bold", len(begin), len(begin) + len(label(finding)))
     console.print(line, soft_wrap=True)
-    advice, _, code = finding.fix.partition("\n\n")
     print_wrapped(console, printable(finding.title), indent=_INDENT)
     if gain := shown.gain(finding, result.diagnosis):
         print_wrapped(console, f"Its fix brings: {gain}.", indent=_INDENT)
     print_wrapped(console, printable(finding.why), indent=_INDENT)
     for evidence in finding.evidence:
         print_wrapped(console, f"See {printable(where(evidence, result.job))}", "dim", _INDENT)
-    print_wrapped(console, f"Fix: {printable(advice)}", indent=_INDENT)
-    if code:
+    print_wrapped(console, f"Fix: {printable(finding.fix_parts.advice)}", indent=_INDENT)
+    if code := finding.fix_parts.code:
         console.print()
         print_code(console, printable_lines(code), "cyan", indent=2 * _INDENT)
     console.print()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tb_ddp_doctor.findings import Confidence, FileWarning
+from tb_ddp_doctor.findings import Confidence, FileWarning, FixParts
 from tb_ddp_doctor.flight.model import COMPLETED, Dump, Ints
 from tb_ddp_doctor.stuck import text
 from tb_ddp_doctor.stuck.calls import Came, DumpedCalls, JobGroup, Op, Reached
@@ -126,6 +126,7 @@ def _finding(root: Root, id_: str, waits: JobWaits, verdict: Verdict) -> StuckFi
     hosts = tuple(dict.fromkeys(calls.dumps[rank].host for rank in root.ranks if rank in calls.dumps))
     hosts = tuple(_encodable(host) for host in hosts if host)
     oldest, waited = _oldest(root), _waited_at_most(root, waits)
+    fix = _encodable(text.fix(root, hosts))
     return StuckFinding(
         id=id_,
         cause=root.cause,
@@ -135,7 +136,8 @@ def _finding(root: Root, id_: str, waits: JobWaits, verdict: Verdict) -> StuckFi
         hosts=hosts,
         title=_encodable(text.title(root)),
         why=_encodable(text.why(root, waiting, calls.world_size, oldest, waited)),
-        fix=_encodable(text.fix(root, hosts)),
+        fix=fix,
+        fix_parts=FixParts.of(fix),
         call=_call(root, calls),
         states=tuple(_states(root, calls)),
         waiting=waiting,
@@ -257,6 +259,8 @@ def _ways(found: Sequence[Root], waits: JobWaits) -> Iterator[RankWait]:
                     targets=targets,
                     why=wait.why,
                     what=_encodable(text.what(wait.op)),
+                    call=_encodable(text.called(wait.op)),
+                    kind=_encodable(text.kind(wait.op)),
                     findings=tuple(id_ for id_ in ids if rank in ends[id_]),
                 )
 

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from tb_ddp_doctor import findings
-from tb_ddp_doctor.findings import Confidence, FileWarning
+from tb_ddp_doctor.findings import Confidence, FileWarning, FixParts
 from tb_ddp_doctor.stuck.roots import Cause
 from tb_ddp_doctor.stuck.waits import Why
 
@@ -73,8 +73,9 @@ class StuckFinding(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...]
     title: str
     why: str
-    #: Advice in words; then, after an empty line, the code or command to copy.
+    #: Advice in words; then, after an empty line, the code or command to copy; and its parts.
     fix: str
+    fix_parts: FixParts
     #: Where it shows: the oldest call that waits for these ranks.
     call: StuckCall
     states: tuple[RankState, ...]
@@ -93,8 +94,11 @@ class RankWait(msgspec.Struct, frozen=True):
     #: The ranks that it waits for.
     targets: tuple[int, ...]
     why: Why
-    #: What it waits in: "all_to_all 20947 of EXPERT_MODEL_PARALLEL_GROUP".
+    #: What it waits in: "all_to_all 20947 of EXPERT_MODEL_PARALLEL_GROUP"; without the group: "all_to_all 20947"; and
+    #: the kind alone: "all_to_all".
     what: str
+    call: str
+    kind: str
     #: The findings at the end of the way, by id.
     findings: tuple[str, ...]
 

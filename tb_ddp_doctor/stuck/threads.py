@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from msgspec.structs import replace
 
-from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.findings import FileWarning, FixParts
 from tb_ddp_doctor.flight.model import StackFrame
 from tb_ddp_doctor.flight.stacks import Stack
 from tb_ddp_doctor.stuck import text
@@ -154,6 +154,7 @@ def _finding(cause: Cause, odd: Sequence[int], stacks: Mapping[int, Stack], size
         title=title,
         why=f"{seen}{text.ranks(waiting[:1]).capitalize()} waits in {place(there)}.",
         fix=text.advice(cause, who),
+        fix_parts=FixParts.of(text.advice(cause, who)),
         call=StuckCall(
             kind=function,
             backend="",

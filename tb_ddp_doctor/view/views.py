@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.findings import OWNERS, Diagnosis
+from tb_ddp_doctor.findings import OWNERS, Diagnosis, FixParts
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices.cut import on_common_clock, whole
 from tb_ddp_doctor.slices.lanes import pieces
@@ -68,8 +68,8 @@ class Views(msgspec.Struct, frozen=True):
     clock_ms: Grid
     #: From when to when there are steps, those of the host too, after the origin.
     record_ms: tuple[float, float]
-    #: How to get Python stacks, and after an empty line the code; "" where some trace has them.
-    stacks: str
+    #: How to get Python stacks; empty where some trace has them.
+    stacks: FixParts
 
 
 def views(result: Result, gaps: Gaps) -> Views:
@@ -93,7 +93,7 @@ def views(result: Result, gaps: Gaps) -> Views:
         origin_ns=origin_ns,
         clock_ms=clock_ms,
         record_ms=((record.start_ns - int(origin_ns)) / 1e6, (record.end_ns - int(origin_ns)) / 1e6),
-        stacks=stacks.advice(job),
+        stacks=FixParts.of(stacks.advice(job)),
     )
 
 

@@ -1,6 +1,6 @@
 // What would save memory, and what it costs.
 
-import { card, copyable, h, split } from "../dom.js";
+import { card, copyable, h } from "../dom.js";
 import { ms } from "../format.js";
 import { size } from "./contents.js";
 
@@ -21,8 +21,7 @@ export function savings({ savings: some, peak }) {
  * @param {Saving} saving
  * @param {number} most bytes
  */
-function item({ title, bytes, cost_ms, why, fix }, most) {
-  const [advice, code] = split(fix);
+function item({ title, bytes, cost_ms, why, fix_parts: { advice, code } }, most) {
   const cost = cost_ms === null ? "cost not known" : cost_ms > 0 ? `+${ms(cost_ms)} a step` : "no cost";
   return h(
     "li",

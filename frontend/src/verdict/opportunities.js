@@ -39,7 +39,7 @@ export function opportunities(shown) {
 function row(one, { diagnosis, link }, longest) {
   const to = link("findings", { finding: one.id });
   to.append(...prose(one.title));
-  const [advice, , code] = one.fix.split(/(\n\n)/);
+  const { advice, code } = one.fix_parts;
   return h(
     "li",
     { "aria-label": `Opportunity ${letterOf(diagnosis, one.id)}` },

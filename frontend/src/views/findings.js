@@ -175,7 +175,7 @@ function small({ evidence }, views) {
  */
 function body(finding, shown) {
   const { diagnosis, views, link } = shown;
-  const [advice, code] = advised(finding.fix, shown.live ?? false);
+  const [advice, code] = advised(finding.fix_parts, shown.live ?? false);
   const affected = new Set(finding.ranks.length < diagnosis.ranks.length ? finding.ranks : []);
   const windows = h("div", { class: "windows" });
   const draw = () => windows.replaceChildren(...(finding.evidence.length ? [h("h3", {}, "Where to look"), ...[total(finding), evidence(finding, shown)].filter((part) => part !== null)] : []));

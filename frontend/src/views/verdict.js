@@ -1,7 +1,7 @@
 // The first five seconds: is it healthy, what is the biggest loss, who causes it, what is a fix worth.
 
 import { cut, kindsOf } from "../cuts.js";
-import { card, folded, h, prose, split } from "../dom.js";
+import { card, folded, h, prose } from "../dom.js";
 import { count, ms } from "../format.js";
 import { affectedRanks, faults } from "../model.js";
 import { account } from "../verdict/account.js";
@@ -46,13 +46,10 @@ function reason(finding, { link }) {
     "div",
     { class: "why" },
     h("p", {}, prose(finding.title)),
-    h("p", { class: "do" }, h("b", {}, "Fix: "), prose(`${firstSentence(split(finding.fix)[0])} `), fix),
+    h("p", { class: "do" }, h("b", {}, "Fix: "), prose(`${finding.fix_parts.first} `), fix),
     folded("How this is known", () => h("p", {}, prose(finding.why))),
   );
 }
-
-/** @param {string} text */
-const firstSentence = (text) => text.split(/(?<=[.]) (?=[A-Z`])/)[0];
 
 /**
  * Whose step goes where, in a few bars: the affected ranks, and the median one of the others.
