@@ -10,7 +10,7 @@ scheduled and a requested capture. In half of the jobs ranks train together (DDP
 third captures three jobs of four processes over gloo 15 times each, on two cores beside so many processes that never
 sleep: a healthy job, one in which a rank sleeps in each step as long as its work takes, and one in which it works twice
 as much. It fails if more than one capture of the healthy job accuses with high or medium confidence, or if not at least
-half of those of another job accuse that rank so.
+half of those of another job accuse that rank so: by itself, or because captures agree on it more than chance explains.
 """
 
 from __future__ import annotations
@@ -180,16 +180,21 @@ def accused(name: str, logdir: Path) -> bool:
     verdicts = [verdict for verdict in found if verdict is not None]
     for verdict in verdicts:
         print(f"  {verdict.line}")
-    sure = [verdict for verdict in verdicts if verdict.confidence in ("high", "medium")]
-    of_it = [verdict for verdict in sure if verdict.ranks == (SLOW_RANK,)]
+    sure = [verdict for verdict in verdicts if accuses(verdict)]
+    of_it = [verdict for verdict in sure if set(verdict.agreed or verdict.ranks) == {SLOW_RANK}]
     print(
-        f"{name}: {len(verdicts)} captures, {len(sure)} verdicts of high or medium confidence, "
+        f"{name}: {len(verdicts)} captures, {len(sure)} sure of a fault, "
         f"{len(of_it)} of them on rank {SLOW_RANK} alone",
         flush=True,
     )
     as_it_should = len(sure) <= 1 if name == "busy-healthy" else 2 * len(of_it) >= len(verdicts)
     # Where cores are busy, ranks whose digests are late skip captures: of few it says nothing.
     return as_it_should and len(verdicts) >= _FEWEST_VERDICTS
+
+
+def accuses(verdict: CaptureVerdict) -> bool:
+    """Whether it is sure of itself, or names ranks that captures agree on."""
+    return verdict.confidence in ("high", "medium") or bool(verdict.agreed)
 
 
 if __name__ == "__main__":

@@ -947,16 +947,27 @@ def test_the_line_says_how_sure_it_is_and_in_how_many_captures() -> None:
             CaptureVerdict(step, "", "", (), (), {}, rule=rule, ranks=ranks) for step, (rule, ranks) in enumerate(named)
         ]
 
+    def said(named: Finding | None, before: list[CaptureVerdict]) -> str:
+        return verdict.confidence(named, before, verdict.agreed(named, before, 4))[1]
+
     same, other, none = (finding.rule, finding.ranks), (finding.rule, (1,)), ("", ())
-    assert verdict.confidence(sure, []) == " Confidence high."
-    assert "low confidence is no proof" in verdict.confidence(unsure, [])
-    assert verdict.confidence(unsure, told(same, none, same)) == " Confidence low, the same in 3 of 4 captures."
-    assert "the same in 1 of 3 captures. One capture with low" in verdict.confidence(unsure, told(other, other))
-    often = verdict.confidence(sure, told(other, other, other, none))
+    assert said(sure, []) == " Confidence high."
+    assert "low confidence is no proof" in said(unsure, [])
+    assert said(unsure, told(same, none, same)) == " Confidence low, the same in 3 of 4 captures."
+    assert "the same in 1 of 3 captures. One capture with low" in said(unsure, told(other, other))
+    often = said(sure, told(other, other, other, none))
     assert often.startswith(" Confidence high, the same in 1 of 5 captures. In 3 of 5 captures the verdict was ")
     assert often.endswith(f"{finding.rule} on rank 1.")
-    assert verdict.confidence(None, told(other, none)) == ""
-    assert verdict.confidence(None, told(same, same, same)).endswith(f"the verdict was {finding.rule} on rank 2.")
+    assert said(None, told(other, none)) == ""
+    assert said(None, told(same, same, same)).endswith(f"the verdict was {finding.rule} on rank 2.")
+    assert (
+        said(unsure, told(same, none, same, same, same))
+        == " Confidence medium: 5 of 6 captures say the same, more than chance explains."
+    )
+    assert said(None, told(*[same] * 5)).endswith(f"{finding.rule} on rank 2, more than chance explains.")
+    # A fault of the job is no rank that chance could have named.
+    whole = msgspec.structs.replace(unsure, ranks=(0, 1, 2, 3))
+    assert said(whole, told(*[(finding.rule, whole.ranks)] * 9)) == " Confidence low, the same in 10 of 10 captures."
 
 
 @pytest.mark.parametrize(("share", "taken"), [(None, 0), (0.1, 0), (0.4, 1), (0.7, 2)])

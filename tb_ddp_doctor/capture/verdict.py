@@ -9,6 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor import engine, wording
 from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.capture.agreement import agreed_ranks
 from tb_ddp_doctor.capture.directory import CaptureFolder, CaptureVerdict, capture_folders, read_json
 from tb_ddp_doctor.discover.runs import DiscoverError, only_run
 from tb_ddp_doctor.findings import Diagnosis, Finding, Severity
@@ -34,18 +35,20 @@ def of_capture(folder: CaptureFolder, missing: tuple[int, ...]) -> CaptureVerdic
     except (DiscoverError, engine.RunError, ValueError) as error:
         return f"nothing can be diagnosed: {error}"
     diagnosis = result.diagnosis
-    named = _named(diagnosis)
-    said = f"{line(diagnosis)}{confidence(named, earlier(folder))}"
+    named, before = _named(diagnosis), earlier(folder)
+    often = agreed(named, before, len(diagnosis.ranks))
+    level, sure = confidence(named, before, often)
     return CaptureVerdict(
         step=folder.step,
-        line=f"step {folder.step}: {said}{_without(missing)}",
+        line=f"step {folder.step}: {line(diagnosis)}{sure}{_without(missing)}",
         headline=diagnosis.headline,
         traced=to_trace(diagnosis, result.job),
         missing_ranks=missing,
         scalars=measured(diagnosis),
         rule=named.rule if named else "",
         ranks=named.ranks if named else (),
-        confidence=named.confidence if named else "",
+        confidence=level,
+        agreed=often,
         began_s=float(result.job.digests[0].steps.start_ns[0]) / 1e9,
         text=markdown.document([result]),
     )
@@ -83,22 +86,37 @@ def earlier(folder: CaptureFolder) -> list[CaptureVerdict]:
     return [verdict for verdict in found if verdict is not None]
 
 
-def confidence(named: Finding | None, before: Sequence[CaptureVerdict]) -> str:
-    """How sure the verdict is, and what earlier captures say of it; begins with a space.
+def agreed(named: Finding | None, before: Sequence[CaptureVerdict], rank_count: int) -> tuple[int, ...]:
+    """The ranks that this verdict and those `before` it, of a job of `rank_count` ranks, name too often for chance."""
+    return agreed_ranks([*([named.ranks] if named else []), *(each.ranks for each in before)], rank_count)
 
-    The same verdict is the same rule on the same ranks: noise makes captures name one rank after the other.
+
+def confidence(named: Finding | None, before: Sequence[CaptureVerdict], agreed: Sequence[int]) -> tuple[str, str]:
+    """How sure the verdict is, and a sentence on it and on what earlier captures say, which begins with a space.
+
+    The same verdict is the same rule on the same ranks. One that names ranks which captures agree on is no longer of
+    low confidence: what makes a single capture unsure, such as waiting for cores, names one rank after the other.
     """
+
+    def by_chance(ranks: Sequence[int]) -> bool:
+        return not ranks or not set(ranks) <= set(agreed)
+
     others = Counter((verdict.rule, verdict.ranks) for verdict in before if verdict.rule)
-    count, said = len(before) + 1, ""
+    count, level, said = len(before) + 1, "", ""
     if named is not None:
-        same = others.pop((named.rule, named.ranks), 0)
-        said = f" Confidence {named.confidence}{f', the same in {same + 1} of {count} captures' if before else ''}."
-        if named.confidence == "low" and not same:
+        same, level = others.pop((named.rule, named.ranks), 0), named.confidence
+        if level == "low" and same and not by_chance(named.ranks):
+            level = "medium"
+            said = f" Confidence medium: {same + 1} of {count} captures say the same, more than chance explains."
+        else:
+            said = f" Confidence {level}{f', the same in {same + 1} of {count} captures' if before else ''}."
+        if level == "low" and not same:
             said += " One capture with low confidence is no proof: ask for another (ddp-doctor capture)."
     for (rule, ranks), times in others.most_common(1):
         if times >= max(_LEAST_AGREEING, count / 2):
-            said += f" In {times} of {count} captures the verdict was {rule} on {wording.ranks(ranks)}."
-    return said
+            said += f" In {times} of {count} captures the verdict was {rule} on {wording.ranks(ranks)}"
+            said += "." if by_chance(ranks) else ", more than chance explains."
+    return level, said
 
 
 def _without(missing: tuple[int, ...]) -> str:

@@ -1,0 +1,35 @@
+"""What the captures of one start agree on: the ranks that they name more often than chance does.
+
+Noise, such as threads that wait for a core, makes captures name one rank after the other; a fault makes them name the
+same. So captures that are each unsure can be sure together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+#: Of so many healthy jobs whose captures name ranks by chance, one is accused.
+_JOBS_PER_MISTAKE = 100
+
+
+def agreed_ranks(named: Sequence[tuple[int, ...]], rank_count: int) -> tuple[int, ...]:
+    """The ranks, sorted, that too many captures name for chance.
+
+    `named` are the ranks that each capture of a job of `rank_count` ranks names; captures that name none, or all, say
+    nothing. By chance each names any rank as often as another: the times a rank is named are binomial, and any of the
+    job's ranks may be the one that is named most (Bonferroni's correction).
+    """
+    telling = [set(ranks) for ranks in named if 0 < len(set(ranks)) < rank_count]
+    if not telling:
+        return ()
+    by_chance = sum(map(len, telling)) / len(telling) / rank_count
+    times = Counter(rank for ranks in telling for rank in ranks)
+    least = 1 / (_JOBS_PER_MISTAKE * rank_count)
+    return tuple(sorted(rank for rank, k in times.items() if _at_least(k, len(telling), by_chance) <= least))
+
+
+def _at_least(k: int, n: int, p: float) -> float:
+    """The probability of `k` or more successes in `n` tries that succeed with probability `p`, 0 to 1."""
+    return sum(math.comb(n, j) * p**j * (1 - p) ** (n - j) for j in range(k, n + 1))
