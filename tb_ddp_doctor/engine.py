@@ -42,6 +42,7 @@ from tb_ddp_doctor.discover.walk import beside
 from tb_ddp_doctor.evidence import find as beside_traces
 from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts import Facts
+from tb_ddp_doctor.facts.frame import frame
 from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.findings import (
     DevicePeaks,
@@ -54,6 +55,7 @@ from tb_ddp_doctor.findings import (
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.memory_snapshot.read import read as read_snapshots
+from tb_ddp_doctor.mesh.mesh import Mesh
 from tb_ddp_doctor.nccl_logs.matching import NumberedCalls
 from tb_ddp_doctor.nccl_logs.read import read_logs
 from tb_ddp_doctor.rules import CATALOGUE
@@ -411,8 +413,17 @@ def _examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnos
     rules = tuple(rules)
     outcomes, found = look([rule for rule in rules if not rule.is_opportunity], facts)
     more, opportunities = look_for_opportunities([rule for rule in rules if rule.is_opportunity], facts, found)
-    savings = Savings(found, facts.get(whatif), job, opportunities)
+    savings = Savings(found, facts.get(whatif), job, opportunities, _mesh(facts))
     return assemble(facts, outcomes, savings, lacking, more), savings
+
+
+def _mesh(facts: Facts) -> Mesh | None:
+    """The dimensions of the job; None where finding them fails."""
+    try:
+        return facts.get(frame).mesh
+    except Exception:
+        _log.debug("finding the dimensions of the job failed", exc_info=True)
+        return None
 
 
 def _rules(settings: Settings) -> list[Rule]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -11,6 +12,7 @@ from traces import digests
 
 from tb_ddp_doctor import engine, wording
 from tb_ddp_doctor.account.dimensions import _owners
+from tb_ddp_doctor.account.headline import headline
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.frame import frame as frame_of
 from tb_ddp_doctor.facts.traffic import communication
@@ -19,8 +21,11 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.mesh.dimensions import by_description, by_pattern
 from tb_ddp_doctor.mesh.groups import Group, Uses
 from tb_ddp_doctor.mesh.mesh import Mesh, _by_pattern, mesh
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.report import markdown
 from tb_ddp_doctor.rules import CATALOGUE, slow_link
 from tb_ddp_doctor.rules.support import naming
+from tb_ddp_doctor.rules.support.base import Fault
 from tb_ddp_doctor.trace import names
 
 #: Eight ranks: tp is (0, 1), (2, 3) ..., pp is (0, 2), (1, 3), (4, 6), (5, 7), dp is (0, 4), (1, 5) ... Activations are
@@ -209,6 +214,31 @@ def test_a_rank_is_named_with_its_coordinates() -> None:
     assert naming.who([5], frame) == "rank 5 (dp 1, pp 0, tp 1)"
     assert naming.who([2, 3, 6, 7], frame) == "ranks 2, 3, 6 and 7 (all of pp 1)"
     assert slow_link._place(np.array([4, 5]), frame) == "ranks 4 and 5 (all of dp 1, pp 0)"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "subject"),
+    [
+        ((5,), 0, "Rank 5 (dp 1, pp 0, tp 1)"),
+        ((5,), 2, "Rank 5 (dp 1, pp 0, tp 1, node1)"),
+        ((2, 3, 6, 7), 2, "Ranks 2, 3, 6 and 7 (all of pp 1)"),
+        ((2, 5), 2, "Ranks 2 and 5 (node0 and node1)"),
+    ],
+)
+def test_the_headline_says_where_in_the_mesh_ranks_are(ranks: tuple[int, ...], nodes: int, subject: str) -> None:
+    given = eight({"tp": "tp", "dp": "dp"})
+    given = replace(given, nodes=tuple(f"node{rank * nodes // 8}" if nodes else "" for rank in range(8)))
+    fault = Fault(Change(), ranks, (1,), None, "high", "", "", "", ())
+    said = headline(CATALOGUE["straggler"], fault, 1e6, given, mesh(given))
+    assert said is not None and said.subject == subject
+
+
+def test_markdown_has_what_each_dimension_communicates() -> None:
+    table = engine.examine(eight({"tp": "tp", "dp": "dp"})).mesh
+    assert table is not None
+    told = markdown._dimensions(table)
+    assert re.search(r"^\| tp \| 2 \| 1 \| 2 \| ", told, re.MULTILINE)
+    assert re.search(r"^- tp takes [\d.]+ % of the step: ", told, re.MULTILINE)
 
 
 #: Keys and values go around a ring, in forward and in backward, as those of ring attention do.

@@ -8,6 +8,7 @@ import { findings } from "./views/findings.js";
 import { history } from "./views/history.js";
 import { layers } from "./views/layers.js";
 import { memory } from "./views/memory.js";
+import { mesh } from "./views/mesh.js";
 import { operators } from "./views/operators.js";
 import { plan } from "./views/plan.js";
 import { quality } from "./views/quality.js";
@@ -57,7 +58,7 @@ import { verdict } from "./views/verdict.js";
 /** @type {Tab[]} */
 export const TABS = [
   { title: "Verdict", question: "What is wrong, what does it cost, what should I do?", views: [verdict, findings, quality] },
-  { title: "Ranks & steps", question: "Which rank and which step lose the time?", views: [budget, steps, ranks] },
+  { title: "Ranks & steps", question: "Which rank and which step lose the time?", views: [budget, steps, ranks, mesh] },
   { title: "Timeline", question: "What happened, event by event, and what did it wait for?", views: [timeline] },
   { title: "Compute", question: "Are the kernels as fast as the GPU allows, and where in the model are they?", views: [operators, layers] },
   { title: "Communication", question: "Which collectives are exposed, and is a link slow?", views: [communication] },

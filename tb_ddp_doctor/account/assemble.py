@@ -20,7 +20,6 @@ from tb_ddp_doctor.facts import Facts, MissingFactError, unrecognised
 from tb_ddp_doctor.facts import traffic as measured
 from tb_ddp_doctor.facts.arrivals import arrivals, stages, traffic
 from tb_ddp_doctor.facts.compute import Utilization, utilization
-from tb_ddp_doctor.facts.frame import frame
 from tb_ddp_doctor.facts.iterations import by_kind
 from tb_ddp_doctor.facts.memory import memory
 from tb_ddp_doctor.facts.pipeline import Pipeline
@@ -46,6 +45,7 @@ from tb_ddp_doctor.findings import (
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.setting import setting
+from tb_ddp_doctor.mesh.mesh import Mesh
 from tb_ddp_doctor.replay.critical_path import PathOfStep, critical_path
 from tb_ddp_doctor.trace.model import Ints
 
@@ -110,7 +110,7 @@ def assemble(
             },
         ),
         communication=_communication(facts),
-        mesh=_mesh(facts),
+        mesh=_mesh(facts, savings.mesh),
         kind=job_kind.kind(job),
         iterations=by_kind(job),
         network=job.network,
@@ -176,14 +176,13 @@ def _utilization(facts: Facts) -> Utilization | None:
         return None
 
 
-def _mesh(facts: Facts) -> MeshTable | None:
-    """The dimensions of the job; None where nothing shows them, and where that fails."""
+def _mesh(facts: Facts, mesh: Mesh | None) -> MeshTable | None:
+    """What each dimension of the job communicates; None where nothing shows dimensions, and where that fails."""
     try:
-        found = facts.get(frame).mesh
         table = facts.get(traffic) if len(facts.job.matched) else ()
-        return summary(facts.job, found, table)
+        return summary(facts.job, mesh, table) if mesh else None
     except Exception:
-        _log.debug("finding the dimensions of the job failed", exc_info=True)
+        _log.debug("summing up the dimensions of the job failed", exc_info=True)
         return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.findings import Headline
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.mesh.mesh import Mesh
 from tb_ddp_doctor.rules.support.base import Fault, Rule
 
 #: Nodes are named only if the ranks lie on at most this many.
@@ -15,16 +16,16 @@ _MOST_NODES = 2
 _SAID_NS = 50_000
 
 
-def headline(rule: Rule, fault: Fault, cost_ns: float, job: Job) -> Headline | None:
+def headline(rule: Rule, fault: Fault, cost_ns: float, job: Job, mesh: Mesh | None = None) -> Headline | None:
     """What a fault costs, such as "Rank 5 (node2) costs 43.0 ms of 148.0 ms a step (29 %)."; None if nothing.
 
-    `cost_ns` is the mean over steps. If only one of several steps shows the fault, the headline adds "seen once in 6
-    steps", since one occurrence does not show how often it comes.
+    `cost_ns` is the mean over steps. The mesh, if given, tells where in it the ranks are. If only one of several steps
+    shows the fault, the headline adds "seen once in 6 steps", since one occurrence does not show how often it comes.
     """
     if cost_ns <= 0 or not job.step_ns:
         return None
     subject = fault.subject or rule.subject
-    who = _who(fault.ranks, job) if fault.ranks else "the job"
+    who = _who(fault.ranks, job, mesh) if fault.ranks else "the job"
     if fault.subject and 0 < len(fault.ranks) < len(job.ranks):
         subject = f"{subject} on {who}"
     return Headline(
@@ -59,9 +60,17 @@ def together(others: Sequence[str], saved_ns: float, alone_ns: float) -> str:
     return f"Alone its fix saves {alone}, since {first}; together they save {wording.ms(saved_ns)}."
 
 
-def _who(numbers: tuple[int, ...], job: Job) -> str:
-    """Ranks and their nodes, such as "rank 5 (node2)"."""
-    node_of = dict(zip(job.ranks.tolist(), job.nodes, strict=True))
-    nodes = {node_of[rank] for rank in numbers if rank in node_of} - {""}
-    where = f" ({wording.listing(sorted(nodes))})" if 0 < len(nodes) <= _MOST_NODES else ""
-    return f"{wording.ranks(numbers)}{where}"
+def _who(numbers: tuple[int, ...], job: Job, mesh: Mesh | None) -> str:
+    """Ranks, their nodes, and their place in the mesh: "rank 5 (node2)", "rank 5 (dp 1, tp 1, node2)", "ranks 16-31
+    (all of pp 1)".
+    """
+    index = {rank: i for i, rank in enumerate(job.ranks.tolist())}
+    affected = [index[rank] for rank in numbers if rank in index]
+    nodes = sorted({job.nodes[i] for i in affected} - {""})
+    where = nodes if len(nodes) <= _MOST_NODES else []
+    if mesh and len(affected) == 1 and (place := mesh.place(affected[0])):
+        where = [place, *where]
+    elif mesh and (shared := mesh.shared(affected)):
+        return f"{wording.ranks(numbers)} (all of {shared})"
+    named = ", ".join(where) if len(affected) == 1 else wording.listing(where)
+    return f"{wording.ranks(numbers)} ({named})" if where else wording.ranks(numbers)

@@ -49,6 +49,7 @@ from tb_ddp_doctor.findings import (
 )
 from tb_ddp_doctor.job.matching import could_match
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.mesh.mesh import Mesh
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
@@ -85,6 +86,8 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
     job: Job
     #: What is no fault and could be faster still.
     possible: Sequence[Found] = ()
+    #: Where headlines say that ranks are; None where that is not known.
+    mesh: Mesh | None = None
 
     @property
     def size(self) -> int:
@@ -255,7 +258,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
                 # As much of its line as each end saves alone.
                 ends = [played.cost_ns(change) * cost_ns / alone_ns for change in fault.between]
                 least, most = min(least, *ends), max(most, *ends)
-            said = None if found.rule.is_opportunity else headline(found.rule, fault, cost_ns, self.job)
+            said = None if found.rule.is_opportunity else headline(found.rule, fault, cost_ns, self.job, self.mesh)
             level = certainty.LOWER[fault.confidence] if cost_ns and uncertain(link.by_step_ns) else fault.confidence
             yield Finding(
                 id=name,

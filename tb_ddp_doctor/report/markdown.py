@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.findings import OWNERS, Diagnosis, Finding, LayerTable
+from tb_ddp_doctor.findings import OWNERS, Diagnosis, Finding, LayerTable, MeshTable
 from tb_ddp_doctor.report import shown
 from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import code_block, markup
@@ -62,6 +62,8 @@ def _run(result: Result) -> Iterator[str]:
     if diagnosis.layers:
         guess = "guessed from repeats" if diagnosis.layers.layer_events else f"named by {diagnosis.layers.named_by}"
         yield _folded(f"Where in the model a step goes, the median rank, ms ({guess})", _layers(diagnosis.layers))
+    if diagnosis.mesh and len(diagnosis.mesh.dimensions) > 1:
+        yield _folded("What each dimension of parallelism communicates in a step", _dimensions(diagnosis.mesh))
     if unseen := _unseen(diagnosis):
         yield _folded("Not checked (lacks data)", "\n".join(f"- {escaped(line)}" for line in unseen))
 
@@ -139,6 +141,12 @@ def _layers(layers: LayerTable) -> str:
     ]
     heads = ("module", "step", *(columns[name] for name in used), "longest", "rank")
     return _table(heads, "l" + "r" * (len(heads) - 1), rows)
+
+
+def _dimensions(mesh: MeshTable) -> str:
+    table = _table(shown.DIMENSIONS, "l" + "r" * (len(shown.DIMENSIONS) - 1), list(shown.dimensions(mesh)))
+    notes = [f"- {escaped(sentence)}" for sentence in wording.dimensions(mesh)]
+    return "\n\n".join([table, "Of one group: MB and calls, ms the mean over ranks, busbw in GB/s.", "\n".join(notes)])
 
 
 def _unseen(diagnosis: Diagnosis) -> list[str]:

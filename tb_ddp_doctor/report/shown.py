@@ -6,7 +6,17 @@ from collections.abc import Iterator, Mapping
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.account import verdict
-from tb_ddp_doctor.findings import Account, AccountLine, Diagnosis, Evidence, Finding, FloorKind, FloorLine, Rates
+from tb_ddp_doctor.findings import (
+    Account,
+    AccountLine,
+    Diagnosis,
+    Evidence,
+    Finding,
+    FloorKind,
+    FloorLine,
+    MeshTable,
+    Rates,
+)
 from tb_ddp_doctor.job.model import Job
 
 #: What the floor is not.
@@ -33,6 +43,26 @@ def longest_busy_time(diagnosis: Diagnosis, most: int) -> list[str]:
     by_busy_time = sorted(budgets, key=lambda rank: sum(budgets[rank].values()) - budgets[rank]["wait"], reverse=True)
     chosen = set(by_busy_time[:most])
     return [rank for rank in budgets if rank in chosen]
+
+
+#: Heads of the columns of `dimensions`.
+DIMENSIONS = ("dimension", "ranks", "stride", "calls", "MB", "busbw", "wait", "transfer", "exposed")
+
+
+def dimensions(mesh: MeshTable) -> Iterator[tuple[str, ...]]:
+    """What each dimension of parallelism communicates in a step, a row of texts each: MB, ms, GB/s of one group."""
+
+    def number(value: float | None, digits: int) -> str:
+        return "-" if value is None else f"{value:.{digits}f}"
+
+    for one in mesh.dimensions:
+        yield (
+            f"{one.name}{' (inferred)' if one.inferred else ''}",
+            str(one.size),
+            str(one.stride or "-"),
+            number(one.calls, 0),
+            *(number(each, 2) for each in (one.megabytes, one.bus_gb_s, one.wait_ms, one.transfer_ms, one.exposed_ms)),
+        )
 
 
 def where(evidence: Evidence, job: Job) -> str:

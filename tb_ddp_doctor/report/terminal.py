@@ -330,21 +330,10 @@ def _communication_table(diagnosis: Diagnosis) -> Table:
 def _dimensions_table(mesh: MeshTable) -> Table:
     title = "Dimensions of parallelism in a step: MB, ms, of one group"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
-    table.add_column("dimension")
-    for column in ("ranks", "stride", "calls", "MB", "busbw", "wait", "transfer", "exposed"):
-        table.add_column(column, justify="right")
-    for one in mesh.dimensions:
-        table.add_row(
-            f"{one.name}{' (inferred)' if one.inferred else ''}",
-            str(one.size),
-            str(one.stride or "-"),
-            _number(one.calls, 0),
-            _number(one.megabytes, 2),
-            _number(one.bus_gb_s, 2),
-            _number(one.wait_ms, 2),
-            _number(one.transfer_ms, 2),
-            _number(one.exposed_ms, 2),
-        )
+    for i, head in enumerate(shown.DIMENSIONS):
+        table.add_column(head, justify="right" if i else "left")
+    for row in shown.dimensions(mesh):
+        table.add_row(*row)
     return table
 
 

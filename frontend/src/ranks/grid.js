@@ -115,6 +115,14 @@ export function rankGrid({ ranks, nodes }, values, affected, selected, select) {
   });
   canvas.addEventListener("pointerleave", leave);
   canvas.addEventListener("blur", leave);
-  const key = h("p", { class: "key" }, `median ${ms(shade.median)}`, h("i", { class: "ramp" }), `${ms(shade.full)}${shade.full > shade.longest ? " (1.5 × median)" : ", longest"}`, h("span", { class: "framed" }, "affected ranks"));
-  return [h("div", { class: "heat-frame" }, canvas), key, readout];
+  return [h("div", { class: "heat-frame" }, canvas), scaleKey(shade, ms), readout];
+}
+
+/**
+ * What the shades of ranks stand for.
+ * @param {ReturnType<typeof shading>} shade
+ * @param {(value: number) => string} show a value as text
+ */
+export function scaleKey(shade, show) {
+  return h("p", { class: "key" }, `median ${show(shade.median)}`, h("i", { class: "ramp" }), `${show(shade.full)}${shade.full > shade.longest ? " (1.5 × median)" : ", largest"}`, h("span", { class: "framed" }, "affected ranks"));
 }
