@@ -10,7 +10,7 @@ scheduled and a requested capture. In half of the jobs ranks train together (DDP
 third captures three jobs of four processes over gloo 15 times each, on two cores beside so many processes that never
 sleep: a healthy job, one in which a rank sleeps in each step as long as its work takes, and one in which it works twice
 as much. It fails if more than one capture of the healthy job accuses with high or medium confidence, or if not at least
-half of those of another job accuse that rank so: by itself, or because captures agree on it more than chance explains.
+half of those of another job accuse that rank so: by itself, or because captures agree on it more than noise explains.
 """
 
 from __future__ import annotations

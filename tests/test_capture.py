@@ -962,9 +962,9 @@ def test_the_line_says_how_sure_it_is_and_in_how_many_captures() -> None:
     assert said(None, told(same, same, same)).endswith(f"the verdict was {finding.rule} on rank 2.")
     assert (
         said(unsure, told(same, none, same, same, same))
-        == " Confidence medium: 5 of 6 captures say the same, more than chance explains."
+        == " Confidence medium: 5 of 6 captures say the same, more than noise explains."
     )
-    assert said(None, told(*[same] * 5)).endswith(f"{finding.rule} on rank 2, more than chance explains.")
+    assert said(None, told(*[same] * 5)).endswith(f"{finding.rule} on rank 2, more than noise explains.")
     # A fault of the job is no rank that chance could have named.
     whole = msgspec.structs.replace(unsure, ranks=(0, 1, 2, 3))
     assert said(whole, told(*[(finding.rule, whole.ranks)] * 9)) == " Confidence low, the same in 10 of 10 captures."

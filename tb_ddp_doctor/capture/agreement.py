@@ -1,4 +1,4 @@
-"""What the captures of one start agree on: the ranks that they name more often than chance does.
+"""What the captures of one start agree on: the ranks that they name more often than noise does.
 
 Noise, such as threads that wait for a core, makes captures name one rank after the other; a fault makes them name the
 same. So captures that are each unsure can be sure together.

@@ -61,7 +61,7 @@ class CaptureVerdict(msgspec.Struct, frozen=True):
     rule: str = ""
     ranks: tuple[int, ...] = ()
     confidence: str = ""
-    #: The ranks that this capture and the 50 before it name more often than chance explains.
+    #: The ranks that this capture and the 50 before it name more often than noise explains.
     agreed: tuple[int, ...] = ()
     #: When the first rank's first step began, s since the epoch; and the diagnosis as Markdown.
     began_s: float = 0.0

@@ -107,7 +107,7 @@ def confidence(named: Finding | None, before: Sequence[CaptureVerdict], agreed: 
         same, level = others.pop((named.rule, named.ranks), 0), named.confidence
         if level == "low" and same and not by_chance(named.ranks):
             level = "medium"
-            said = f" Confidence medium: {same + 1} of {count} captures say the same, more than chance explains."
+            said = f" Confidence medium: {same + 1} of {count} captures say the same, more than noise explains."
         else:
             said = f" Confidence {level}{f', the same in {same + 1} of {count} captures' if before else ''}."
         if level == "low" and not same:
@@ -115,7 +115,7 @@ def confidence(named: Finding | None, before: Sequence[CaptureVerdict], agreed: 
     for (rule, ranks), times in others.most_common(1):
         if times >= max(_LEAST_AGREEING, count / 2):
             said += f" In {times} of {count} captures the verdict was {rule} on {wording.ranks(ranks)}"
-            said += "." if by_chance(ranks) else ", more than chance explains."
+            said += "." if by_chance(ranks) else ", more than noise explains."
     return level, said
 
 
