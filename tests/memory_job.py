@@ -43,7 +43,7 @@ class Block(nn.Module):
 def perceptron() -> tuple[nn.Module, torch.Tensor]:
     """A perceptron, and a batch for it."""
     layers = [layer for _ in range(5) for layer in (nn.Linear(256, 256), nn.ReLU())]
-    return nn.Sequential(*layers), torch.randn(3000, 256)
+    return nn.Sequential(*layers), torch.randn(500, 256)
 
 
 def transformer() -> tuple[nn.Module, torch.Tensor]:

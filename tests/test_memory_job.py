@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@cache
 def digested(captured: Path, scenario: str) -> RankDigest:
     return digest(read(captured / scenario / "rank0.pt.trace.json"))
 

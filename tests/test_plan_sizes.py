@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
+
 import msgspec
 import pytest
 import traces
 
+from tb_ddp_doctor.cache import digest_version
 from tb_ddp_doctor.commands.options import parser
 from tb_ddp_doctor.digest import native
+from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.planning.answer import CURVES, OVERVIEW, answer
 from tb_ddp_doctor.planning.model import PlanResult, Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.replay import native_library
+from tb_ddp_doctor.storage import column_file
 
 #: Two buckets, the second exposed, and a loader in the training process.
 STEP = """
@@ -60,11 +65,23 @@ def test_every_option_of_the_command_is_a_field_that_is_asked() -> None:
 
 
 def answers(size: int) -> list[PlanResult]:
-    job = traces.job(traces.ranks(*[STEP] * size))
+    job = traces.alike(traces.ranks(STEP), size)
     planner = Planner(PlanRecord(Facts(job)))
     return [answer(job, lambda: planner, one, {}) for one in QUESTIONS] + [
         answer(job, lambda: planner, Question(), curves) for curves in (OVERVIEW, CURVES)
     ]
+
+
+def test_ranks_that_look_alike_are_those_that_are_drawn_one_by_one() -> None:
+    drawn, alike = traces.job(traces.ranks(*[STEP] * 3)), traces.alike(traces.ranks(STEP), 3)
+    assert [written(digest) for digest in alike.digests] == [written(digest) for digest in drawn.digests]
+    assert alike.nodes == drawn.nodes and alike.world_size == drawn.world_size
+
+
+def written(digest: RankDigest) -> bytes:
+    file = io.BytesIO()
+    column_file.dump(digest, digest_version(), file)
+    return file.getvalue()
 
 
 @pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 512])

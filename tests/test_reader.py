@@ -690,7 +690,7 @@ def test_a_text_cut_at_any_byte_gives_every_whole_event() -> None:
 
 
 def test_a_gzip_file_cut_at_any_byte_gives_ever_more(tmp_path: Path) -> None:
-    whole = gzip.compress(trace(*(op(f"{i * i}.125") for i in range(300)), head='"a": 1, ').encode())
+    whole = gzip.compress(trace(*(op(f"{i * i}.125") for i in range(100)), head='"a": 1, ').encode())
     path, last = tmp_path / "cut.json.gz", 0
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
@@ -704,7 +704,7 @@ def test_a_gzip_file_cut_at_any_byte_gives_ever_more(tmp_path: Path) -> None:
         [warning] = found.warnings
         assert "The gzip data is cut off" in warning.message
         last = len(found.events)
-    assert last == 300
+    assert last == 100
 
 
 def test_gzip_members_joined(tmp_path: Path) -> None:

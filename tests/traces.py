@@ -45,6 +45,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ import numpy as np
 
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.calibration.model import Calibration
+from tb_ddp_doctor.digest import native
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.facts import Facts
@@ -63,6 +65,7 @@ from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import run
+from tb_ddp_doctor.trace import reader
 from tb_ddp_doctor.trace.model import Events, RankTrace
 from tb_ddp_doctor.trace.reader import decode
 
@@ -254,7 +257,27 @@ def read(text: str, **options: Any) -> dict[int, RankTrace]:
 
 def digests(text: str, **options: Any) -> dict[int, RankDigest]:
     """The drawn ranks, digested."""
-    return {rank: digest(trace) for rank, trace in read(text, **options).items()}
+    code = reader.name(), native.library()
+    return {rank: _digested(f"rank{rank}.json", data, code) for rank, data in draw(text, **options).items()}
+
+
+@lru_cache(maxsize=512)
+def _digested(file: str, data: bytes, code: tuple[object, ...]) -> RankDigest:
+    """A trace's digest by the code that tests choose between; those of one file draw the same ranks again and again.
+
+    Columns are read-only, as those of a digest that the cache has kept are.
+    """
+    found = digest(decode([data], file))
+    _protect(found)
+    return found
+
+
+def _protect(value: object) -> None:
+    if isinstance(value, np.ndarray):
+        value.setflags(write=False)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            _protect(getattr(value, name))
 
 
 def job(
@@ -265,6 +288,21 @@ def job(
     named = {rank: f"host{rank}" for rank in ranks} | dict(nodes or {})
     built = build("drawn", ranks, named, next(iter(ranks.values())).header.world_size)
     return msgspec.structs.replace(built, calibration=calibration)
+
+
+def alike(text: str, size: int) -> Job:
+    """The job of so many ranks that all look as the drawn rank 0 does, which is digested once."""
+    drawn = digests(text, world_size=size)[0]
+    ranks = {
+        rank: msgspec.structs.replace(
+            drawn,
+            file=f"rank{rank}.json",
+            pid=str(100 + rank),
+            header=msgspec.structs.replace(drawn.header, rank=rank),
+        )
+        for rank in range(size)
+    }
+    return build("drawn", ranks, {rank: f"host{rank}" for rank in ranks}, size)
 
 
 def check(
