@@ -1,7 +1,8 @@
-"""One rank of a small DDP job on CPUs over gloo, which captures the scenarios that it is told to, one after the other.
+"""A small DDP job on CPUs over gloo, which captures the scenarios that it is told to, one after the other.
 
-    RANK=0 WORLD_SIZE=2 python gloo_job.py STORE SCENARIO OUT [SCENARIO OUT ...]
+    WORLD_SIZE=2 python gloo_job.py STORE SCENARIO OUT [SCENARIO OUT ...]
 
+Torch is imported once, and ranks are forked from there.
 A scenario is one of `SCENARIOS`, with "+stack" for Python stacks. Traces of stacks are plain JSON, others gzip. Beside
 OUT, `OUT.rank0` has the rank's CPU time in each traced step, and how long its threads waited for a core, ns.
 `test_gloo` runs it; by hand it makes traces to look at.
@@ -14,6 +15,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -127,9 +129,8 @@ def capture(rank: int, scenario: str, out: str) -> None:
     Path(f"{out}.rank{rank}").write_text(json.dumps(of_steps[_SKIPPED - 1 : _SKIPPED - 1 + _TRACED]))
 
 
-def main() -> None:
-    store, *wanted = sys.argv[1:]
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+def be_rank(rank: int, ranks: int, store: str, *wanted: str) -> None:
+    """Capture the scenarios, to the end of this process."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", store=distributed.FileStore(store, ranks), rank=rank, world_size=ranks)
     for scenario, out in zip(wanted[::2], wanted[1::2], strict=True):
@@ -142,5 +143,19 @@ def main() -> None:
     os._exit(0)
 
 
+def main() -> int:
+    ranks, children = int(os.environ["WORLD_SIZE"]), []
+    for rank in range(ranks):
+        children.append(os.fork())
+        if not children[-1]:
+            try:
+                be_rank(rank, ranks, *sys.argv[1:])
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(1)
+    return max(abs(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) for child in children)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

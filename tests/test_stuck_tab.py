@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 from dumps import write
 from playwright.sync_api import Page, expect
-from tab import SCREENSHOTS, analysed, chosen, opened, tensorboard, unfold, violations_of_axe
+from tab import COLOUR_RULES, SCREENSHOTS, analysed, chosen, opened, tensorboard, unfold, violations_of_axe
 from test_report import JOB
 from test_stuck_output import HOSTILE, STUCK, _hostile
 from traces import ranks
@@ -58,7 +58,7 @@ def test_the_tab_names_the_ranks_at_the_root(page: Page, server: str, dark: bool
     for job in ("gpu_error_1st", "many", "hostile"):
         chosen(tab, job)
         unfold(tab)
-        wrong = violations_of_axe(page)
+        wrong = violations_of_axe(page, *(COLOUR_RULES if dark else ()))
         assert not wrong, f"{job}\n" + "\n".join(wrong)
 
 

@@ -13,6 +13,7 @@ from playwright.sync_api import (
     expect,
 )
 from tab import (
+    COLOUR_RULES,
     HOSTILE,
     PHONE,
     SCREENSHOTS,
@@ -46,7 +47,7 @@ def test_on_a_phone_nothing_is_wider_than_the_page(shared_page: Page, server: st
         " && part.getBoundingClientRect().right > main.clientWidth + 1).map(part => part.outerHTML.slice(0, 120))"
     )
     assert outside == []
-    assert violations_of_axe(shared_page) == []
+    assert violations_of_axe(shared_page, *(COLOUR_RULES if theme == "dark" else ())) == []
     height = tab.locator("main").evaluate("element => element.scrollHeight + 160")
     shared_page.set_viewport_size({"width": 390, "height": min(height, 4000)})
     redrawn(tab)
@@ -89,14 +90,21 @@ def test_what_belongs_together_stands_in_one_row(page: Page, server: str) -> Non
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_axe_finds_nothing(shared_page: Page, server: str, view: str, theme: str) -> None:
-    """WCAG A and AA and the best practices, contrast among them, with all that can be opened open."""
+    """WCAG A and AA and the best practices, with all that can be opened open; in the dark its colours."""
     tab = opened(shared_page, server, view, dark=theme == "dark")
     for run in ("straggler_cpu", "healthy"):
         chosen(tab, run)
         drawn(tab, view)
         unfold(tab)
-        wrong = violations_of_axe(shared_page)
+        wrong = violations_of_axe(shared_page, *(COLOUR_RULES if theme == "dark" else ()))
         assert not wrong, f"{run}\n" + "\n".join(wrong)
+
+
+def test_the_dark_theme_sets_colours_only() -> None:
+    for file in (ROOT / "frontend" / "src" / "style").glob("*.css"):
+        for selector, body in re.findall(r"([^{}]*)\{([^{}]*)\}", file.read_text()):
+            names = re.findall(r"([\w-]+)\s*:", body) if ".dark" in selector else []
+            assert all(name.startswith("--") or name == "color-scheme" for name in names), (file.name, selector)
 
 
 def test_axe_sees_one_faint_cell_among_many(page: Page, server: str) -> None:
@@ -110,6 +118,7 @@ def test_axe_sees_one_faint_cell_among_many(page: Page, server: str) -> None:
     assert found.startswith("color-contrast: <a")
     row.evaluate("row => { row.style.opacity = 0.3 }")
     assert len(violations_of_axe(page)) > 3
+    assert len(violations_of_axe(page, *COLOUR_RULES)) > 3
 
 
 def test_long_names_stay_within_the_page(page: Page, server: str) -> None:
