@@ -102,9 +102,10 @@ def same_hash() -> Any:
     """Pairs of numbers with equal hashes: of each first number, the second that makes up for it (xxHash)."""
     mask, one, two, five = (1 << 64) - 1, 11400714785074694791, 14029467366897019727, 2870177450012600261
     turned = lambda value: ((value << 31) | (value >> 33)) & mask  # noqa: E731
+    undo_two = pow(two, -1, 1 << 64)
     for first in itertools.count(1):
         begun = turned((five + first * two) & mask) * one & mask
-        second = (0x123456789 - begun) * pow(two, -1, 1 << 64) & mask
+        second = (0x123456789 - begun) * undo_two & mask
         second -= (second >> 63) << 64
         if abs(second) < (1 << 61) - 1 and second != -1:
             yield first, second
@@ -322,7 +323,7 @@ def trace_of_250_ranks(folder: Path) -> Path:
 def trace_of_a_million_kernels(folder: Path) -> Path:
     head = b'{"schemaVersion": 1, "distributedInfo": {"rank": %d, "world_size": 4}, "traceEvents": [' % RANK
     kernel = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":2,"args":{"device":0,"stream":7}}'
-    return trace(folder, gzip.compress(head + (kernel + b",") * 1_000_000 + kernel + b"]}"))
+    return trace(folder, packed(head, (kernel + b",") * 10_000, 100, kernel + b"]}"))
 
 
 def trace_of_empty_blocks(folder: Path) -> Path:
