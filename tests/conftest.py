@@ -84,6 +84,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Where a test may patch the code that makes digests, what it draws is digested anew."""
+    if drawn := sys.modules.get("traces"):
+        drawn.KEPT[0] = "monkeypatch" not in getattr(item, "fixturenames", ())
+
+
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 
