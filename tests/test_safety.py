@@ -28,10 +28,11 @@ SOURCES = Path(tb_ddp_doctor.plugin.__file__).parent.glob("*.py")
 PARAMETERS = sorted(
     {name for file in SOURCES for found in PARAMETER.findall(file.read_text()) for name in found if name} | {"other"}
 )
+PAGES = perfetto_ui.pages()
 ROUTES = sorted(
     route
     for route in DiagnosisPlugin(base_plugin.TBContext(logdir="")).get_plugin_apps()
-    if not route.startswith("/frontend-") and route not in perfetto_ui.pages()
+    if not route.startswith("/frontend-") and route not in PAGES
 )
 LIKELY = (
     "job", "", "straggler", "straggler,host-sync", "operators", "memory", "0", "0,1", "-1", "1e9", "0x10", "nan",
