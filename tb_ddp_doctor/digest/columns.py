@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
 
 from tb_ddp_doctor.digest import native
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Indices, Ints
 
 #: Fewer are searched for by numpy, before the native library could be called.
 _FEW = 64
@@ -30,11 +31,25 @@ def searchsorted(ascending: Ints, wanted: Ints, side: Literal["left", "right"] =
     return place.reshape(wanted.shape)
 
 
-def distinct(numbers: Ints, limit: int) -> tuple[Ints, Ints]:
+def distinct(numbers: Ints | Indices, limit: int) -> tuple[Ints, Ints]:
     """`np.unique` with the inverse, of numbers from 0 up to below a limit: without sorting many for few different."""
     if limit > _ROOM * len(numbers):
-        values, which = np.unique(numbers, return_inverse=True)
-        return values, which
+        values, which = np.unique(numbers.astype(np.int64, copy=False), return_inverse=True)
+        return values, which.astype(np.int64, copy=False)
     used = np.zeros(limit, np.bool_)
     used[numbers] = True
     return np.flatnonzero(used), (np.cumsum(used) - 1)[numbers]
+
+
+def numbered(columns: Iterable[Ints | Indices]) -> Ints:
+    """Numbers from 0 on of the different rows of some columns, each 0 or more, in the order of their values."""
+    number: Ints = np.zeros(1, np.int64)
+    size = 1
+    for values in columns:
+        most = int(values.max(initial=0)) + 1
+        if size * most > _ROOM * len(values):
+            # Of two columns with few different values each, the pairs are few enough for a table again.
+            (different, values), (kept, number) = distinct(values, most), distinct(number, size)
+            size, most = len(kept), len(different)
+        number, size = number * most + values, size * most
+    return distinct(number, size)[1]

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from tb_ddp_doctor.digest.collectives import count_elements
-from tb_ddp_doctor.digest.columns import distinct
+from tb_ddp_doctor.digest.columns import distinct, numbered
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.gemms import slow_inputs
 from tb_ddp_doctor.digest.host_calls import HostCalls
@@ -70,16 +70,17 @@ def kernels(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Kernels
     """The compute kernels of the steps."""
     trace = device.trace
     events = np.flatnonzero(device.computes & (device.step >= 0))
-    rows, width = device.row[events], len(trace.strings) + 1
-    kinds, which = distinct(device.name[events] * width + trace.events.shape[rows] + 1, width * width)
-    at = longest_of(which, np.ones(len(events), np.bool_), device.length_ns[events], len(kinds))
+    rows = device.row[events]
+    which = numbered((device.name[events], trace.events.shape[rows] + 1))
+    at = longest_of(which, which >= 0, device.length_ns[events], int(which.max(initial=-1)) + 1)
+    name, shape = device.name[events[at]], trace.events.shape[rows[at]]
     return _table(
         trace,
         rows,
         which,
         _beside_ns(device, events),
-        name=words.indices(trace.strings[i] for i in (kinds // width).tolist()),
-        shape=words.indices(trace.strings[i - 1] if i else "" for i in (kinds % width).tolist()),
+        name=words.indices(trace.strings[i] for i in name.tolist()),
+        shape=words.indices(trace.strings[i] if i >= 0 else "" for i in shape.tolist()),
         inputs=words.indices(slow_inputs(host, device, events[at])),
     )
 

@@ -11,10 +11,12 @@ modules sum to the budget's:
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.digest.columns import searchsorted
+from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.intervals import Intervals
@@ -24,7 +26,7 @@ from tb_ddp_doctor.digest.nesting import enclosing
 from tb_ddp_doctor.digest.owners import HostOperators, Layers
 from tb_ddp_doctor.digest.phases import HostPhases
 from tb_ddp_doctor.digest.redundant import recomputed
-from tb_ddp_doctor.digest.sums import count, total
+from tb_ddp_doctor.digest.sums import count, summed
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace.model import Category, Ints
 from tb_ddp_doctor.trace.names import Phase
@@ -170,14 +172,12 @@ def _table(calls: ModuleCalls, work: _Work, part: _Part, steps: int, words: Voca
     of = [np.append(work.module, ROOT), np.append(work.phase, Phase.OTHER), np.append(work.recomputed, False)]
     module, phase, again = (column[part.event] for column in of)
     parents = calls.table.parents()
-    kept, ancestor = _kept(parents, total(module, np.ones(len(module), np.bool_), part.length_ns, len(parents)))
+    kept, ancestor = _kept(parents, summed(module, part.length_ns, len(parents)))
     place = searchsorted(kept, ancestor)[module]
     shape = (len(kept), len(Phase), 2, len(ModuleTime))
     key = np.ravel_multi_index((place, phase, again.astype(np.int64), part.kind), shape)
-    rows, which = np.unique(key, return_inverse=True)
-    which = which.reshape(-1)
-    every = np.ones(len(which), np.bool_)
-    whole = total(which, every, part.length_ns, len(rows))
+    rows, which = distinct(key, math.prod(shape))
+    whole = summed(which, part.length_ns, len(rows))
     runs = (part.kind != ModuleTime.IDLE) & (part.length_ns > 0)
     columns = [column.astype(np.int32) for column in np.unravel_index(rows, shape)]
     times = ModuleTimes(
@@ -213,8 +213,8 @@ def _percentile(row: Ints, step: Ints, length: Ints, rows: int, steps: int) -> I
     """The percentile over steps of each row's time in a step (nearest rank), shape (rows,)."""
     if not steps:
         return np.zeros(rows, np.int64)
-    cells, which = np.unique(row * steps + step, return_inverse=True)
-    time = total(which.reshape(-1), np.ones(len(row), np.bool_), length, len(cells))
+    cells, which = distinct(row * steps + step, rows * steps)
+    time = summed(which, length, len(cells))
     of = cells // steps
     order = np.lexsort((-time, of))
     # Steps without any time of a row come last.

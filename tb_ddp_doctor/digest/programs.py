@@ -22,7 +22,7 @@ _MOST_KINDS = 3
 _LEAST_RUNS = 20
 
 
-class _Names(msgspec.Struct, frozen=True):
+class UsedNames(msgspec.Struct, frozen=True):
     """The different names in a trace, by what has them; kernels with the number of their runs."""
 
     operators: list[str]
@@ -31,7 +31,7 @@ class _Names(msgspec.Struct, frozen=True):
     functions: list[str]
 
     @classmethod
-    def of(cls, host: HostCalls) -> _Names:
+    def of(cls, host: HostCalls) -> UsedNames:
         """The names of one trace."""
         events, strings = host.trace.events, host.trace.strings
         runs = np.bincount(events.name[events.category == Category.KERNEL], minlength=len(strings))
@@ -44,8 +44,8 @@ class _Names(msgspec.Struct, frozen=True):
         )
 
 
-def program(host: HostCalls, roles: dict[str, int]) -> Program:
-    """What the program does; `roles` as `role_times` has them.
+def program(used: UsedNames, roles: dict[str, int]) -> Program:
+    """What the program does that has these names; `roles` as `role_times` has them.
 
     1. Whatever has marks of both generating and another role of reinforcement learning, or trains and generates with a
        paged cache, does RL.
@@ -53,7 +53,6 @@ def program(host: HostCalls, roles: dict[str, int]) -> Program:
        trains. Kernels tell that of what is captured in a graph.
     3. Of the others, their own names tell, else their structure.
     """
-    used = _Names.of(host)
     everything = (*used.operators, *used.annotations, *used.kernels)
     trains = _trains(used)
     if (Role.ROLLOUT.value in roles and len(roles) > 1) or (trains and any(map(program_names.generates, everything))):
@@ -75,8 +74,10 @@ def role_times(host: HostCalls) -> dict[str, int]:
     for index in different.tolist():
         if found := program_names.role(strings[index]):
             which[index] = every.index(found)
+    times: dict[str, int] = {}
+    if (which < 0).all():
+        return times
     of_call = np.where(host.is_annotation, which[host.name], -1)
-    times = {}
     for number, role in enumerate(every):
         mine = of_call == number
         if mine.any():
@@ -84,7 +85,7 @@ def role_times(host: HostCalls) -> dict[str, int]:
     return times
 
 
-def _trains(used: _Names) -> bool:
+def _trains(used: UsedNames) -> bool:
     """Whether anything is of a backward pass or of an optimizer."""
     phases = (names.Phase.BACKWARD, names.Phase.OPTIMIZER)
     return (
@@ -94,7 +95,7 @@ def _trains(used: _Names) -> bool:
     )
 
 
-def _by_structure(used: _Names) -> Program:
+def _by_structure(used: UsedNames) -> Program:
     """Forward passes alone have many kinds of operators and no communication; a benchmark repeats a few kernels."""
     computing = {name: runs for name, runs in used.kernels.items() if not names.is_communication_kernel(name)}
     talks = len(computing) < len(used.kernels) or any(

@@ -15,7 +15,7 @@ from tb_ddp_doctor.digest.shapes import Dims, dims
 from tb_ddp_doctor.digest.sums import count, longest, total
 from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Indices, Ints
 
 
 def redundant(host: HostCalls, device: DeviceEvents, steps: Steps, recomputes: Mask) -> RedundantWork:
@@ -91,7 +91,7 @@ def _recast(host: HostCalls, launch: Ints) -> Mask:
     in_forward = ~_is_backward(host, host.around(inside[known], others))
     known = known[in_forward]
     at = inside[known]
-    of_parameter = np.array([_first(host, call) in shapes for call in at.tolist()], np.bool_)
+    of_parameter = _is_one_of(host, host.shape[at], shapes)
     begun = np.sort(host.start_ns[host.is_operator & host.named(names.is_backward)])
     updated = np.sort(host.start_ns[host.is_annotation & host.named(names.is_optimizer_step)])
     times = host.start_ns[at]
@@ -122,15 +122,16 @@ def _is_backward(host: HostCalls, operator: Ints) -> Mask:
 
 def _shapes(host: HostCalls, chosen: Mask) -> set[Dims]:
     """Shapes of what some operators are given first."""
-    indices = np.unique(host.shape[np.flatnonzero(chosen)])
-    return {shape for index in indices.tolist() if index >= 0 and (shape := _of(host.trace.strings[index]))}
+    return {shape for shape in _first(host, host.shape[np.flatnonzero(chosen)]).values() if shape}
 
 
-def _first(host: HostCalls, call: int) -> Dims:
-    index = int(host.shape[call])
-    return _of(host.trace.strings[index]) if index >= 0 else ()
+def _is_one_of(host: HostCalls, texts: Indices, shapes: set[Dims]) -> Mask:
+    """Whether the first of each list of shapes is among some; `texts` are indices of strings, -1 of none."""
+    found = [index for index, shape in _first(host, texts).items() if shape in shapes]
+    return np.isin(texts, np.array(found, np.int64))
 
 
-def _of(text: str) -> Dims:
-    given = dims(text)
-    return given[0] if given else ()
+def _first(host: HostCalls, texts: Indices) -> dict[int, Dims]:
+    """The first of each list of shapes by the index of its string; () of one without tensors."""
+    given = {index: dims(host.trace.strings[index]) for index in np.unique(texts).tolist() if index >= 0}
+    return {index: found[0] if found else () for index, found in given.items()}

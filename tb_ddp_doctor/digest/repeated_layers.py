@@ -130,15 +130,16 @@ def _passes(host: HostCalls, phases: HostPhases, steps: Steps) -> list[Ints]:
 
 def _wrappers(host: HostCalls, passes: list[Ints]) -> Ints:
     """Operators with most of a pass's time that call others."""
-    calls: Mask = np.zeros(len(host) + 1, np.bool_)
-    calls[host.parent[host.is_operator]] = True
     wrappers = []
     for one in passes:
         length = host.length_ns[one]
         longest = int(length.argmax())
-        if length[longest] > _WRAPS * length.sum() and calls[one[longest]]:
+        if length[longest] > _WRAPS * length.sum():
             wrappers.append(int(one[longest]))
-    return np.array(wrappers, np.int64)
+    if not wrappers:
+        return np.empty(0, np.int64)
+    longest_ones = np.array(wrappers, np.int64)
+    return longest_ones[np.isin(longest_ones, host.parent[host.is_operator])]
 
 
 def _busiest(host: HostCalls) -> int:

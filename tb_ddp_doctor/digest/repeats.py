@@ -41,6 +41,8 @@ _SHORTEST = 0.5
 _KINDS = 8
 #: An odd number with many bits set, as multiplications modulo 2 ** 64 need.
 _BASE = 0x9E3779B97F4A7C15
+#: Shifts and factors of SplitMix64.
+_MIX, _LAST_SHIFT = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)), 31
 _NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -108,7 +110,7 @@ class _Text(msgspec.Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, tokens: Ints) -> _Text:
         """Of tokens that are numbered from 0 on."""
-        values = np.random.default_rng(0).integers(1, 1 << 63, int(tokens.max()) + 1, np.uint64)[tokens]
+        values = _mixed(int(tokens.max()) + 1)[tokens]
         powers = _powers(_BASE, len(tokens))
         sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(values * powers[:-1], dtype=np.uint64)))
         return cls(len(tokens), sums, _powers(pow(_BASE, -1, 1 << 64), len(tokens)))
@@ -116,6 +118,18 @@ class _Text(msgspec.Struct, frozen=True, eq=False):
     def stretch(self, first: Ints, end: Ints) -> Hashes:
         """A number that is the same for stretches with the same tokens."""
         return (self.sums[end] - self.sums[first]) * self.inverse[first]
+
+
+def _mixed(count: int) -> Hashes:
+    """Numbers that seem random, the same ones in each run, shape (count,), as SplitMix64 makes them.
+
+    numpy.random would do, but takes 20 ms to import.
+    """
+    value = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_BASE)
+    for shift, factor in _MIX:
+        value = (value ^ (value >> np.uint64(shift))) * np.uint64(factor)
+    mixed: Hashes = value ^ (value >> np.uint64(_LAST_SHIFT))
+    return mixed
 
 
 def _powers(base: int, count: int) -> Hashes:

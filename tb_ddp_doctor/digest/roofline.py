@@ -11,7 +11,6 @@ known here: peaks come with the job (`facts.peaks`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 
 import msgspec
@@ -20,12 +19,13 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.digest import operator_work
 from tb_ddp_doctor.digest.attention import OnScores
-from tb_ddp_doctor.digest.columns import searchsorted
+from tb_ddp_doctor.digest.columns import distinct, numbered, searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import Avoidable, GpuTime, Gradients, Roofline, RooflineCalls, RooflineRows
 from tb_ddp_doctor.digest.operator_inputs import Dims, inputs
 from tb_ddp_doctor.digest.operator_work import Work, element_text
+from tb_ddp_doctor.digest.sums import longest_of, summed
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints
@@ -36,7 +36,6 @@ _INPUTS, _LETTERS = 3, 120
 _FEWEST = 1 << 14
 #: What one kernel may take over from another: loops over elements, with a reduction or a cast at an end.
 _FUSED = (GpuTime.ELEMENTWISE, GpuTime.NORM, GpuTime.COPY)
-_MOST_KEYS = 1 << 62
 _NUMBER = re.compile(r"_\d+$")
 
 
@@ -87,7 +86,7 @@ def roofline(
     row = searchsorted(row_end_ns, launched, side="right")
     in_track = (launched >= 0) & (row < len(row_end_ns))
     names_of = {key: words.indices(texts) for key, texts in calls.texts(signature).items()}
-    longest = _longest_of(signature, calls.total_ns, size)
+    longest = longest_of(signature, signature >= 0, calls.total_ns, size)
     return Roofline(
         calls=RooflineCalls(
             name=names_of["name"],
@@ -98,10 +97,10 @@ def roofline(
             kind=kind,
             count=np.bincount(signature, minlength=size).astype(np.int64),
             kernels=np.bincount(signature, calls.kernels, size).astype(np.int64),
-            total_ns=_summed(signature, calls.total_ns, size),
-            score_products_ns=_summed(signature, calls.time_of(scores.products), size),
-            score_passes_ns=_summed(signature, calls.time_of(scores.passes), size),
-            updates_ns=_summed(signature, calls.time_of(updates), size),
+            total_ns=summed(signature, calls.total_ns, size),
+            score_products_ns=summed(signature, calls.time_of(scores.products), size),
+            score_passes_ns=summed(signature, calls.time_of(scores.passes), size),
+            updates_ns=summed(signature, calls.time_of(updates), size),
             flops=column["flops"],
             read_bytes=column["read"],
             written_bytes=column["written"],
@@ -137,7 +136,7 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
         if launched.any() and (host.shape >= 0).any():
             chosen = host.is_operator & (host.shape >= 0) & _has_work(host, device)
             operator[launched] = host.around(device.launch[events[launched]], chosen)
-        order = np.lexsort((device.start_ns[events], np.where(operator < 0, -1 - np.arange(len(events)), operator)))
+        order = _by_operator(operator, device.start_ns[events])
         events, operator = events[order], operator[order]
         begins = np.ones(len(events), np.bool_)
         begins[1:] = (operator[1:] != operator[:-1]) | (operator[1:] < 0)
@@ -158,15 +157,16 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             first=events[first],
             last=events[last],
             kernels=np.diff(np.append(first, len(events))),
-            total_ns=np.add.reduceat(length, first),
+            total_ns=_sum_from(length, first),
             events=events,
         )
 
     def time_of(self, chosen: Mask) -> Ints:
         """The time of each call's chosen device events."""
-        begins = np.cumsum(self.kernels) - self.kernels
-        time: Ints = np.add.reduceat(np.where(chosen, self.device.length_ns, 0)[self.events], begins)
-        return time
+        here = chosen[self.events]
+        if not here.any():
+            return np.zeros(len(self.kernels), np.int64)
+        return _sum_from(self.device.length_ns[self.events] * here, np.cumsum(self.kernels) - self.kernels)
 
     def signatures(self, parameters: int) -> tuple[Ints, list[_Signature]]:
         """The signature of each call, and what the signatures are; `parameters` are the model's, in elements."""
@@ -184,7 +184,7 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             np.where(known, 0, device.bytes[self.longest] + 1),
             np.where(known, 0, device.category[self.longest]),
         ]
-        signature = _numbered(columns)
+        signature = numbered(columns)
         one = _first_of(signature)
         groups, outputs = self._groups(), self._outputs(one[known[one]])
         found = []
@@ -224,9 +224,9 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
         """Groups of parameters that the optimizer updates by themselves: calls a step of its rarest operator."""
         mine = self.operator[self.operator >= 0]
         mine = mine[self.host.named(names.updates_lists)[mine]]
-        counts = np.unique(self.host.name[mine], return_counts=True)[1]
-        steps = len(np.unique(self.device.step[self.longest]))
-        return max(round(int(counts.min(initial=len(mine))) / max(steps, 1)), 1)
+        counts = np.bincount(self.host.name[mine])
+        steps = int((np.bincount(self.device.step[self.longest]) > 0).sum())
+        return max(round(int(counts[counts > 0].min(initial=len(mine))) / max(steps, 1)), 1)
 
     def texts(self, signature: Ints) -> dict[str, list[str]]:
         """Of each signature the names of the longest kernel and of the operator, "" where that is none of the table."""
@@ -238,20 +238,19 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
         }
 
 
-def _numbered(columns: Iterable[Ints]) -> Ints:
-    """Numbers from 0 on of the different rows of some columns, each 0 or more, in the order of their values.
+def _by_operator(operator: Ints, start_ns: Ints) -> Ints:
+    """The order of events by their operator, then by start; those without an operator (-1) first, in any order."""
+    alone, others = operator < 0, np.flatnonzero(operator >= 0)
+    # Both sorts find times and operators mostly in order, since a device runs what it is given in turn.
+    others = others[np.argsort(start_ns[others], kind="stable")]
+    return np.concatenate((np.flatnonzero(alone)[::-1], others[np.argsort(operator[others], kind="stable")]))
 
-    A row is one whole number as long as 63 bits hold it; to sort is what takes time here.
-    """
-    number, size = np.zeros(1, np.int64), 1
-    for values in columns:
-        if (most := int(values.max()) + 1) >= _MOST_KEYS // size:
-            number = np.unique(number, return_inverse=True)[1]
-            values = np.unique(values, return_inverse=True)[1]
-            size, most = int(number.max()) + 1, int(values.max()) + 1
-        number, size = number * most + values, size * most
-    different: Ints = np.unique(number, return_inverse=True)[1]
-    return different
+
+def _sum_from(values: Ints, first: Ints) -> Ints:
+    """Sums of stretches of values, each from its first value up to the next stretch's."""
+    until = np.append(0, np.cumsum(values))
+    sums: Ints = np.diff(until[np.append(first, len(values))])
+    return sums
 
 
 def _elements(parameters: Gradients) -> int:
@@ -272,7 +271,8 @@ def _first_of(signature: Ints) -> Ints:
 
 def _has_work(host: HostCalls, device: DeviceEvents) -> Mask:
     """Which calls have a name in the table, or a kernel's, as Triton's have; a number may follow there."""
-    kernels = {device.trace.strings[name] for name in np.unique(device.name[device.computes]).tolist()}
+    strings = device.trace.strings
+    kernels = {strings[name] for name in distinct(device.name[device.computes], len(strings))[0].tolist()}
 
     def test(operator: str) -> bool:
         if operator_work.is_modelled(operator):
@@ -331,28 +331,14 @@ def _of_copy(kernel: str, category: int, size: int) -> _Signature:
     return _Signature(work, "", "", "", ())
 
 
-def _longest_of(signature: Ints, length_ns: Ints, size: int) -> Ints:
-    """The longest call of each signature."""
-    order = np.lexsort((length_ns, signature))
-    last = np.flatnonzero(np.diff(signature[order], append=size))
-    found: Ints = order[last]
-    return found
-
-
-def _summed(which: Ints, values: Ints, size: int) -> Ints:
-    total = np.zeros(size, np.int64)
-    np.add.at(total, which, values)
-    return total
-
-
 def _rows(row: Ints, signature: Ints, length_ns: Ints, size: int) -> RooflineRows:
     """Calls of each row of the track, and of each signature."""
-    keys, which = np.unique(row * size + signature, return_inverse=True)
+    keys, which = distinct(row * size + signature, (int(row.max(initial=0)) + 1) * size)
     return RooflineRows(
         row=(keys // size).astype(np.int32),
         call=(keys % size).astype(np.int32),
         count=np.bincount(which, minlength=len(keys)).astype(np.int64),
-        ns=_summed(which, length_ns, len(keys)),
+        ns=summed(which, length_ns, len(keys)),
     )
 
 
@@ -379,11 +365,12 @@ def _avoidable(
     likely &= device.step[calls.first[before]] == device.step[calls.first[behind]]
     likely &= ~(reduces[signature[before]] & reduces[signature[behind]]) & in_track[behind]
     behind, before = behind[likely], before[likely]
-    pairs, which = np.unique(signature[before] * len(table) + signature[behind], return_inverse=True)
+    pairs, which = distinct(signature[before] * len(table) + signature[behind], len(table) ** 2)
     shared = np.array([_taken_over(table[pair // len(table)], table[pair % len(table)]) for pair in pairs.tolist()])
     taken = shared.astype(np.int64)[which] if len(pairs) else np.empty(0, np.int64)
-    rows, of = np.unique(row[behind][taken > 0], return_inverse=True)
-    read = _summed(of, taken[taken > 0], len(rows))
+    fused_row = row[behind][taken > 0]
+    rows, of = distinct(fused_row, int(fused_row.max(initial=0)) + 1)
+    read = summed(of, taken[taken > 0], len(rows))
     return Avoidable(rows.astype(np.int32), read, read.copy())
 
 

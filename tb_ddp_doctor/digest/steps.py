@@ -184,6 +184,8 @@ def iterations(trace: RankTrace) -> tuple[Ints, Ints, list[Iteration]]:
     """
     marks = [program_names.iteration(text) for text in trace.strings]
     is_mark = np.array([mark is not None for mark in marks], np.bool_)
+    if not is_mark.any():
+        return np.empty(0, np.int64), np.empty(0, np.int64), []
     rows = np.flatnonzero((trace.events.category == Category.ANNOTATION) & is_mark[trace.events.name])
     rows, start, end = _outermost(trace, rows)
     return start, end, [mark for name in trace.events.name[rows].tolist() if (mark := marks[name])]

@@ -15,10 +15,14 @@ def total(index: Ints, chosen: Mask, values: Ints, size: int) -> Ints:
     return _added(index, chosen, values, size)
 
 
+def summed(index: Ints, values: Ints, size: int) -> Ints:
+    """Sum of all values, shape (size,)."""
+    return _added(index, np.ones(len(index), np.bool_), values, size)
+
+
 def total_by(index: Ints, kind: Ints, values: Ints, shape: tuple[int, int]) -> NDArray[np.int64]:
     """Sum of the values of each index and kind, both at least 0."""
-    every = np.ones(len(index), np.bool_)
-    return total(index * shape[1] + kind, every, values, shape[0] * shape[1]).reshape(shape)
+    return summed(index * shape[1] + kind, values, shape[0] * shape[1]).reshape(shape)
 
 
 def count(index: Ints, chosen: Mask, size: int) -> Ints:

@@ -17,7 +17,7 @@ from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import Intervals, different
 from tb_ddp_doctor.digest.launches import is_on_device
 from tb_ddp_doctor.digest.model import TraceContents
-from tb_ddp_doctor.digest.programs import program, role_times
+from tb_ddp_doctor.digest.programs import UsedNames, program, role_times
 from tb_ddp_doctor.digest.vocabulary import Names
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, RankTrace
@@ -36,17 +36,18 @@ def trace_contents(host: HostCalls, steps_from: str) -> TraceContents:
     """The contents of one trace; `steps_from` is what marks its steps."""
     captured, launches = _captured(host)
     roles = role_times(host)
+    used = UsedNames.of(host)
     return TraceContents(
         unknown_work=_unknown_work(host.trace),
         hidden_work=_hidden_work(host),
-        program=program(host, roles).value,
+        program=program(used, roles).value,
         roles=roles,
         steps_from=steps_from,
         calls_left_out=_calls_left_out(host),
         captured_launches=captured,
         launches=launches,
         graph_launches=int((host.is_runtime & host.named(names.launches_graph)).sum()),
-        expert_library=_expert_library(host.trace),
+        expert_library=_expert_library(used),
     )
 
 
@@ -95,12 +96,9 @@ def _captured(host: HostCalls) -> tuple[int, int]:
     return int(captured.sum()), len(calls)
 
 
-def _expert_library(trace: RankTrace) -> str:
+def _expert_library(used: UsedNames) -> str:
     """The library of expert parallelism whose kernels run; "" for none, the first by name for several."""
-    ran = np.zeros(len(trace.strings), np.bool_)
-    ran[trace.events.name[trace.events.category == Category.KERNEL]] = True
-    libraries = {names.exchanges_tokens(trace.strings[index]) for index in np.flatnonzero(ran).tolist()} - {""}
-    return min(libraries, default="")
+    return min({names.exchanges_tokens(kernel) for kernel in used.kernels} - {""}, default="")
 
 
 def _calls_left_out(host: HostCalls) -> float:

@@ -75,6 +75,8 @@ class Bindings:
         #: When each of the job's steps ends on the last rank, shape (S,), ns.
         self.end_ns: Ints = ends[rank, step + 1].max(axis=0)
         self._rows_of: dict[int, Ints] = {}
+        #: The rows of each rank's track: all of its rows but those that launch a guest.
+        self._tracks: dict[int, Ints] = {}
 
     @property
     def last(self) -> EventNode | None:
@@ -189,10 +191,11 @@ class Bindings:
     def _of_row(self, row: int, by: EventNode | None, since_ns: int) -> Binding:
         """The binding of an event of a row."""
         rank = int(self._schedule.rows.rank[row])
-        mine = self._of_rank(rank)
-        # A row that launches a guest is part of the row before it.
-        mine = mine[~self._launches_guest[mine]]
-        return Binding(rank, int(np.searchsorted(mine, row, side="right")) - 1, by, since_ns)
+        if rank not in self._tracks:
+            # A row that launches a guest is part of the row before it.
+            mine = self._of_rank(rank)
+            self._tracks[rank] = mine[~self._launches_guest[mine]]
+        return Binding(rank, int(np.searchsorted(self._tracks[rank], row, side="right")) - 1, by, since_ns)
 
     def _of_part(self, part: int, by: EventNode | None, since_ns: int) -> Binding:
         """The binding of an event of a part."""

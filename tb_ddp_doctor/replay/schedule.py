@@ -217,33 +217,86 @@ def renumbered(indices: Indices, place: Indices) -> Indices:
 
 
 def _rounds(plan: Sequence[PlayedTogether], rows: TrackRows, parts: Parts) -> Iterator[Round]:
-    """The rounds of a plan, each with what `play.py` has to do in it."""
-    nothing = len(parts.rank) - 1
-    for together in plan:
-        now, completed = together.rows, together.completed
-        launching = np.flatnonzero(rows.launches[now] >= 0)
-        launched = rows.launches[now][launching]
-        starts = np.flatnonzero(np.diff(parts.collective[completed], prepend=-1))
+    """The rounds of a plan, each with what `play.py` has to do in it.
+
+    All columns are searched once for all rounds: a long record has thousands of rounds of few rows each.
+    """
+    edges = np.array([(*_edges(each.rows), *_edges(each.completed)) for each in plan], np.int64).reshape(-1, 4)
+    launching = np.flatnonzero(rows.launches >= 0)
+    launched = rows.launches[launching]
+    some = np.searchsorted(launching, edges[:, :2])
+    needing = _any(parts.needs[launched] >= 0, some)
+    waits = zip(*_waits(rows, len(parts.rank) - 1, edges[:, :2]), needing, strict=True)
+    start, size, mine = _collectives(parts.collective, edges[:, 2], edges[:, 3])
+    rank, row, part, after = (_Column(values) for values in (rows.rank, launching, launched, parts.after))
+    stretches = zip(plan, edges.tolist(), some.tolist(), mine.tolist(), waits, strict=True)
+    for each, now, those, collectives, (gated, queued, blocked, needs) in stretches:
         yield Round(
-            rows=now,
-            ranks=_some(rows.rank[now]),
-            gated=bool((rows.awaits[now] < nothing).any()),
-            queued=bool(((rows.queue_row[now] >= 0) | rows.queue_before[now] | (rows.queue_part[now] < nothing)).any()),
-            blocked=bool((rows.blocked_by[now] >= 0).any()),
-            launching=_some(launching),
-            launched=_some(launched),
-            needing=bool((parts.needs[launched] >= 0).any()),
-            completed=completed,
-            after=_some(parts.after[completed]),
-            starts=starts,
-            sizes=np.diff(starts, append=completed.stop - completed.start),
+            rows=each.rows,
+            ranks=rank.some(now[0], now[1]),
+            gated=gated,
+            queued=queued,
+            blocked=blocked,
+            launching=row.some(those[0], those[1], less=now[0]),
+            launched=part.some(those[0], those[1]),
+            needing=needs,
+            completed=each.completed,
+            after=after.some(now[2], now[3]),
+            starts=start[slice(*collectives)] - now[2],
+            sizes=size[slice(*collectives)],
         )
 
 
-def _some(indices: NDArray[np.integer[Any]]) -> Some:
-    """The indices, as a slice where each is one more than the one before."""
-    if not len(indices):
-        return slice(0, 0)
-    first = int(indices[0])
-    until = first + len(indices)
-    return slice(first, until) if np.array_equal(indices, np.arange(first, until)) else indices
+def _waits(rows: TrackRows, nothing: int, edges: Ints) -> tuple[list[bool], list[bool], list[bool]]:
+    """Of each round's rows, whether some await a part, wait for a place in a launch queue, and end blocked.
+
+    `nothing` is the index of the part that stands for none.
+    """
+    queued = (rows.queue_row >= 0) | rows.queue_before | (rows.queue_part < nothing)
+    return _any(rows.awaits < nothing, edges), _any(queued, edges), _any(rows.blocked_by >= 0, edges)
+
+
+def _edges(stretch: slice) -> tuple[int, int]:
+    return stretch.start, stretch.stop
+
+
+def _any(flags: Flags, edges: Ints) -> list[bool]:
+    """Whether some flag of each stretch is set, given where each begins and ends, shape (stretches, 2)."""
+    before = np.zeros(len(flags) + 1, np.int32)
+    np.cumsum(flags, out=before[1:])
+    found: list[bool] = (before[edges[:, 1]] > before[edges[:, 0]]).tolist()
+    return found
+
+
+def _collectives(collective: Indices, begun: Ints, over: Ints) -> tuple[Ints, Ints, Ints]:
+    """Where each collective's parts begin, how many they are, and which of these collectives are of each round.
+
+    `begun` and `over` are where the completed parts of each round begin and end. The last array has shape (rounds, 2).
+    """
+    begins = np.diff(collective, prepend=-1) != 0
+    completing = begun < over
+    begins[begun[completing]] = collective[begun[completing]] != -1
+    start = np.flatnonzero(begins)
+    mine = np.searchsorted(start, np.stack((begun, over), axis=1))
+    size, some = np.diff(start, append=len(collective)), mine[:, 0] < mine[:, 1]
+    last = mine[some, 1] - 1
+    size[last] = over[some] - start[last]
+    return start, size, mine
+
+
+class _Column:
+    """A column of indices, of which stretches are asked for."""
+
+    def __init__(self, values: NDArray[np.integer[Any]]) -> None:
+        self._values = values
+        #: How many indices up to each one are not one more than the index before.
+        self._jumps = np.cumsum(np.diff(values, prepend=values[:1]) != 1, dtype=np.int32)
+
+    def some(self, first: int, until: int, less: int = 0) -> Some:
+        """Some of the indices less a number, as a slice where each is one more than the one before."""
+        if first == until:
+            return slice(0, 0)
+        if self._jumps[first] == self._jumps[until - 1]:
+            begin = int(self._values[first]) - less
+            return slice(begin, begin + until - first)
+        return self._values[first:until] - less if less else self._values[first:until]

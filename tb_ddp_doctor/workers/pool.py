@@ -69,8 +69,9 @@ class CancelledError(Exception):
     """The work was cancelled; files under way are finished and dropped."""
 
 
-#: What processes that read files take, by default.
-READERS = ("tb_ddp_doctor.cache", "tb_ddp_doctor.digest.build", "tb_ddp_doctor.trace.reader")
+#: What processes that read files take, by default. numpy imports numpy.ma when np.unique is first called: once before
+#: processes are forked is cheaper than once in each.
+READERS = ("tb_ddp_doctor.cache", "tb_ddp_doctor.digest.build", "tb_ddp_doctor.trace.reader", "numpy.ma")
 
 
 def run(
