@@ -57,13 +57,13 @@ def layer_calls(host: HostCalls, phases: HostPhases, steps: Steps) -> LayerCalls
     # Short ones first: a pass may be several others.
     for text in sorted(sorted(count, key=lambda text: -len(text) * count[text])[:_MOST_PASSES], key=len):
         known[text] = _several(text, known, host.name.itemsize) or _layers(host, by_text[text])
-    number, first, last = [], [], []
+    tables = {text: np.array(layers, np.int64).reshape(-1, 3).T for text, layers in known.items() if layers}
+    calls = [np.empty((3, 0), np.int64)]
     for text, one in zip(texts, passes, strict=True):
-        for layer, begin, end in known.get(text, []):
-            number.append(layer)
-            first.append(one[begin])
-            last.append(one[end - 1])
-    return LayerCalls(*(np.array(column, np.int64) for column in (number, first, last)))
+        if text in tables:
+            number, begin, end = tables[text]
+            calls.append(np.stack((number, one[begin], one[end - 1])))
+    return LayerCalls(*np.concatenate(calls, axis=1))
 
 
 def _several(text: bytes, known: dict[bytes, list[tuple[int, int, int]]], size: int) -> list[tuple[int, int, int]]:
@@ -78,7 +78,7 @@ def _several(text: bytes, known: dict[bytes, list[tuple[int, int, int]]], size: 
 def _layers(host: HostCalls, operators: Ints) -> list[tuple[int, int, int]]:
     """Number, first operator and the one behind the last of each layer of a pass."""
     tokens = host.name[operators]
-    adds = host.named(names.adds)[operators]
+    adds = host.names.among(tokens, names.adds)
     # A residual's addition ends a layer more often than it begins one.
     cuts = repeats(tokens, set(tokens[adds].tolist()))
     if len(cuts) < _LEAST_LAYERS or cuts.same < _LEAST_SAME * len(cuts):
@@ -97,11 +97,11 @@ def _layers(host: HostCalls, operators: Ints) -> list[tuple[int, int, int]]:
 
 def _within(host: HostCalls, operators: Ints, chosen: Mask) -> Ints:
     """How many of the chosen calls each of some operators of a thread calls, itself among them; shape (operators,)."""
-    before = np.append(0, np.cumsum(chosen))
+    places = np.flatnonzero(chosen)
     # Calls stand in the order of their starts, so that what an operator calls follows it.
     first, last = np.searchsorted(host.thread, host.thread[operators[0]] + np.array((0, 1), host.thread.dtype))
     until = first + searchsorted(host.start_ns[first:last], host.end_ns[operators])
-    inside: Ints = np.maximum(before[until] - before[operators], 0)
+    inside: Ints = np.maximum(searchsorted(places, until) - searchsorted(places, operators), 0)
     return inside
 
 
