@@ -15,6 +15,7 @@ import pytest
 from traces import MS, draw, ranks
 
 from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.ends_with import Blocked, events
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.replay.change import Change
@@ -187,3 +188,30 @@ def test_a_stretch_outside_ops_before_the_time_between_events_is_read_waits_for_
 
 def test_a_kernel_of_another_stream_awaits_a_collective_beside_other_kernels() -> None:
     assert stall_ms(ranks(BESIDE, BESIDE_LATE)) == pytest.approx(20, abs=1)
+
+
+def test_a_stall_does_not_wait_for_a_short_collective_that_is_launched_after_it() -> None:
+    """It ends 30 us after the stall, as one does whose other ranks have arrived: that is no sign of waiting.
+
+    Taken for what the stall waits for, it waited for itself, and nothing could be played.
+    """
+
+    def short(events: Events) -> None:
+        for event in events:
+            if event.get("name", "").startswith("nccl"):
+                end = event["ts"] + event["dur"] - 4_970
+                event["ts"] = end - 20 if event["dur"] < 20_000 else event["ts"]
+                event["dur"] = end - event["ts"]
+            elif event.get("name") == "cudaStreamSynchronize" and event["dur"] > 20_000:
+                event["dur"] -= 4_940
+
+    assert stall_ms(ranks(blocked_in("sync"), LATE), short) == pytest.approx(19, abs=1.5)
+
+
+@pytest.mark.parametrize(("launched_ms", "ends_with"), [((0, 74), 0), ((0, 3), 1), ((0, -1), 1), ((74, 74), -1)])
+def test_a_stretch_ends_with_what_was_launched_before_it(launched_ms: tuple[int, int], ends_with: int) -> None:
+    """Of two collectives that end with it, the one that ends last if it was launched before, or if that is unknown."""
+    blocked = Blocked(*(np.array([ms * MS]) for ms in (5, 75)), np.array([CpuTime.STALL]))
+    launched = np.array([ms * MS if ms >= 0 else -1 for ms in launched_ms])
+    end = np.array([75 * MS - 5_000, 75 * MS + 30_000])
+    assert events(blocked, launched, end, np.ones(2, np.bool_)).tolist() == [ends_with]

@@ -55,16 +55,17 @@ class Blocked(msgspec.Struct, frozen=True, eq=False, dict=True):
         return self.end_ns + early
 
 
-def events(blocked: Blocked, end_ns: Ints, communicates: NDArray[np.bool_]) -> Ints:
+def events(blocked: Blocked, launched_ns: Ints, end_ns: Ints, communicates: NDArray[np.bool_]) -> Ints:
     """The device event that each stretch ends with, -1 for none; shape (N,).
 
-    `end_ns` is when the device's events end, `communicates` which of them are collectives; both of shape (events,). A
-    stretch outside any op can wait for a collective alone: only those are so rare that chance is improbable.
+    `launched_ns` and `end_ns` are when the device's events were launched, -1 where unknown, and end; `communicates`
+    says which of them are collectives; all of shape (events,). A stretch outside any op can wait for a collective
+    alone: only those are so rare that chance is improbable.
     """
     outside = blocked.kind == CpuTime.STALL
     collective = np.flatnonzero(communicates)
-    awaited = last_to_end(end_ns, blocked.start_ns, blocked.latest_ns)
-    of_collectives = last_to_end(end_ns[collective], blocked.start_ns, blocked.latest_ns)
+    awaited = _last_launched_before(blocked, launched_ns, end_ns)
+    of_collectives = _last_launched_before(blocked, launched_ns[collective], end_ns[collective])
     some = of_collectives >= 0
     of_collectives[some] = collective[of_collectives[some]]
     awaited = np.where(outside, of_collectives, awaited)
@@ -97,6 +98,23 @@ def collectives(blocked: Blocked, launched_ns: Ints, end_ns: Ints) -> tuple[Ints
     all_done = np.append(_LONG_AGO, np.maximum.accumulate(end_ns[by_launch]))[before] <= blocked.latest_ns
     waits = within & blocked.in_a_call & (ends_here | ((blocked.kind == CpuTime.ALLOC) & all_done))
     return np.flatnonzero(waits), collective[waits]
+
+
+def _last_launched_before(blocked: Blocked, launched_ns: Ints, end_ns: Ints) -> Ints:
+    """The last event to end in each stretch, -1 where none does; shape (N,).
+
+    A CPU does not wait for what it launches afterwards: a short collective that is launched right after the stretch
+    would seem to end with it, within the tolerance of the clocks.
+    """
+    last = last_to_end(end_ns, blocked.start_ns, blocked.latest_ns)
+    if not len(end_ns):
+        return last
+    later = (last >= 0) & (launched_ns[last] > blocked.start_ns)
+    if not later.any():
+        return last
+    within = last_to_end(end_ns, blocked.start_ns, blocked.end_ns)
+    last = np.where(later, within, last)
+    return np.where((last >= 0) & (launched_ns[last] > blocked.start_ns), -1, last)
 
 
 def last_to_end(end_ns: Ints, after_ns: Ints, until_ns: Ints) -> Ints:

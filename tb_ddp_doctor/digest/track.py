@@ -588,7 +588,7 @@ def _blocking_events(rows: _Rows, waits: Flags, work: _Work, full: Intervals) ->
     All of the shape (rows,); the event is meaningless where neither is the case.
     """
     blocked = ends_with.Blocked(rows.issued_ns, rows.end_ns, rows.blocked_by)
-    synced = np.where(waits, -1, ends_with.events(blocked, work.end_ns, work.part >= 0))
+    synced = np.where(waits, -1, ends_with.events(blocked, work.launched_ns, work.end_ns, work.part >= 0))
     syncs = synced >= 0
     if not len(full):
         return synced, np.zeros(len(syncs), np.bool_), syncs
