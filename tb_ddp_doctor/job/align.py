@@ -18,6 +18,7 @@ from tb_ddp_doctor.job.collectives import Matched, ends_apart, refuse_impossible
 from tb_ddp_doctor.job.completeness import Damages, damages, serving
 from tb_ddp_doctor.job.matching import match
 from tb_ddp_doctor.job.odd_clocks import LEAST_ODD_NS, EndsApart, clock_jumps, odd_collectives, other_paces
+from tb_ddp_doctor.job.outlasted import outlasted
 from tb_ddp_doctor.trace.model import Ints
 
 #: Ends of one collective differ by up to this over slow links (DESIGN, point 5), ns.
@@ -74,6 +75,7 @@ def align(
             aligned = _joined(usable, nodes, damaged, calls)
             ends = EndsApart.of(aligned.matched, aligned.clock)
     apart = ends_apart(aligned.matched, *_offsets(aligned))
+    apart |= outlasted(aligned.digests, aligned.matched, *_offsets(aligned))
     if odd := odd_collectives(tuple(aligned.ranks), aligned.digests, aligned.matched, apart):
         for rank, damage in odd.items():
             damaged.setdefault(rank, []).extend(damage)
