@@ -89,6 +89,11 @@ def test_lines_are_indented() -> None:
     assert wrapped("one two three", 9, indent=4, first=0) == "one two\n    three"
 
 
+def test_a_word_of_a_million_letters_is_looked_at_once() -> None:
+    """A search for calls that began anew at each letter took hours."""
+    assert wrapped("N" * 1_000_000, 80) == "N" * 1_000_000
+
+
 def test_the_first_incomplete_files_are_named_and_none_is_obeyed() -> None:
     (run,) = discover(DEMO_LOGS / "healthy")
     result = engine.diagnose(run)

@@ -447,6 +447,20 @@ def test_header_values_of_the_wrong_type_are_missing() -> None:
     assert (header.devices, header.host, header.has_shapes) == ({}, "", False)
 
 
+def test_texts_of_the_header_are_cut() -> None:
+    """Sentences repeat them."""
+    long = "N" * 100_000
+    group = f'{{"pg_name": "{long}", "pg_desc": "{long}"}}'
+    header = of(
+        trace(
+            head=f'"distributedInfo": {{"backend": "{long}", "pg_config": [{group}]}}, '
+            f'"deviceProperties": [{{"id": 0, "name": "{long}"}}], "host_name": "{long}", '
+        )
+    ).header
+    texts = (header.backend, header.devices[0], header.host, *header.groups, *header.group_descriptions.values())
+    assert {*map(len, texts)} == {1024} and len(texts) == 5
+
+
 @pytest.mark.parametrize("base", ['"soon"', "-1", "1e18", "99999999999999999999", "null", "[]", "true"])
 def test_an_unusable_base_is_ignored_and_told(base: str) -> None:
     got = of(trace(OP, tail=f', "baseTimeNanoseconds": {base}'))

@@ -84,6 +84,7 @@ HARMS: dict[str, Callable[[RankDigest], RankDigest]] = {
     ),
     # Paths of 2 GB.
     "it has 60,001 modules": lambda one: with_modules(one, np.arange(-1, 60_000)),
+    "its header has a text of 1,025 letters": lambda one: replace(one, device="N" * 1025),
     "its modules lie 25 deep in each other": lambda one: with_modules(one, np.arange(-1, 25)),
     "its modules are no tree": lambda one: with_modules(one, np.array([-1, 1])),
     "start_ns is a column of float64": lambda one: replace(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.module_paths import MOST_LEVELS
 from tb_ddp_doctor.digest.modules import MOST_MODULES
-from tb_ddp_doctor.trace.model import Indices
+from tb_ddp_doctor.trace.model import MOST_HEADER_LETTERS, Indices
 
 #: What columns point into: `Steps`, `Collectives` (and `HostMeetings` after them), the rows of `Track`,
 #: `RankDigest.strings`; and those that are flags.
@@ -119,6 +119,7 @@ def check(digest: RankDigest) -> None:
     if (digest.modules.times.module < 0).any():
         raise InvalidError("its modules are no tree")
     _check_tree(digest.modules.paths.parent)
+    _check_texts(digest)
     of_kind = defaultdict(list)
     for column in columns():
         if column.members and arrays[column.path].ndim == 1:
@@ -141,6 +142,16 @@ def _check_tree(parent: Indices) -> None:
         levels.append(levels[max(around, 0)] + 1)
     if max(levels) > MOST_LEVELS:
         raise InvalidError(f"its modules lie {max(levels):,} deep in each other")
+
+
+def _check_texts(digest: RankDigest) -> None:
+    """What a trace's header says is no longer than the reader lets it be."""
+    header = digest.header
+    named = (*header.devices.values(), *header.groups, *header.group_descriptions, *header.group_descriptions.values())
+    texts = (digest.device, digest.loader, digest.modules.named_by, header.host, header.backend, *named)
+    longest = max(map(len, texts))
+    if longest > MOST_HEADER_LETTERS:
+        raise InvalidError(f"its header has a text of {longest:,} letters")
 
 
 def _check_range(arrays: list[NDArray[Any]], size: int, what: str, *, least: int) -> None:

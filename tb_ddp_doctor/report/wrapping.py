@@ -18,7 +18,8 @@ _UNIT = re.compile(
     r"(?<=\d) (?=(?:%|[nµm]?s|[kMGT]?B|[KMG]iB|[GM]B/s|[TGM]?FLOPS?|ranks?|steps?|nodes?|GPUs?|calls?|checks?)\b|%)"
 )
 _NUMBERED = re.compile(r"(?i:(?<=\brank)|(?<=\branks)|(?<=\bstep)|(?<=\bsteps)) (?=\d)|(?<=±) (?=\d)")
-_CALL = re.compile(r"[\w.]+\([^()]*\)")
+#: From a name's first letter on: a search from each of a million letters would take hours.
+_CALL = re.compile(r"(?<![\w.])[\w.]+\([^()]*\)")
 _GLUE = "\N{NO-BREAK SPACE}"
 #: Spaces at the end of a line, before what resets its colours.
 _TRAILING = re.compile(r" +((?:\x1b\[[\d;]*m)*)$", re.MULTILINE)

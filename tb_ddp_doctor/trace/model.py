@@ -160,6 +160,10 @@ class Frames(msgspec.Struct, frozen=True, eq=False):
         return len(self.name)
 
 
+#: Of a text in a file's header: sentences repeat the names of devices and groups.
+MOST_HEADER_LETTERS = 1024
+
+
 class Header(msgspec.Struct, frozen=True):
     """What a file says about itself outside `traceEvents`; every field may be missing."""
 

@@ -31,7 +31,16 @@ from tb_ddp_doctor.trace.columns import Columns
 from tb_ddp_doctor.trace.document import Document
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.merged import only
-from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Header, MemoryEvents, RankTrace, TraceError
+from tb_ddp_doctor.trace.model import (
+    MOST_HEADER_LETTERS,
+    Category,
+    CommArgs,
+    Events,
+    Header,
+    MemoryEvents,
+    RankTrace,
+    TraceError,
+)
 from tb_ddp_doctor.trace.pftrace.read import Packets
 from tb_ddp_doctor.trace.stream import MAX_BYTES, chunks, open_trace
 from tb_ddp_doctor.trace.times import MAX_NS
@@ -188,7 +197,11 @@ def _read_columns_by_msgspec(blocks: Blocks, losses: Losses) -> tuple[dict[str, 
 def _header(members: Mapping[str, Any], losses: Losses) -> Header:
     """The header from untrusted members: what has the wrong type is missing."""
     distributed = _dict(members.get("distributedInfo"))
-    groups = [_dict(group) for group in _list(distributed.get("pg_config"))]
+    groups = [
+        (str(group["pg_name"])[:MOST_HEADER_LETTERS], group)
+        for group in map(_dict, _list(distributed.get("pg_config")))
+        if isinstance(group.get("pg_name"), str | int)
+    ]
     devices = [_dict(device) for device in _list(members.get("deviceProperties"))]
     base = members.get("baseTimeNanoseconds", 0)
     base_ns = _natural(base)
@@ -200,15 +213,10 @@ def _header(members: Mapping[str, Any], losses: Losses) -> Header:
         world_size=_claimed(distributed, "world_size", losses),
         backend=_text(distributed.get("backend")),
         groups={
-            str(group.get("pg_name")): tuple(rank for rank in _list(group.get("ranks")) if _natural(rank) is not None)
-            for group in groups
-            if isinstance(group.get("pg_name"), str | int)
+            name: tuple(rank for rank in _list(group.get("ranks")) if _natural(rank) is not None)
+            for name, group in groups
         },
-        group_descriptions={
-            str(group.get("pg_name")): said
-            for group in groups
-            if isinstance(group.get("pg_name"), str | int) and (said := _text(group.get("pg_desc")))
-        },
+        group_descriptions={name: said for name, group in groups if (said := _text(group.get("pg_desc")))},
         devices={
             device["id"]: _text(device.get("name")) for device in devices if _natural(device.get("id")) is not None
         },
@@ -266,7 +274,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    return value[:MOST_HEADER_LETTERS] if isinstance(value, str) else ""
 
 
 def _natural(value: Any) -> int | None:

@@ -37,6 +37,7 @@ from tb_ddp_doctor.trace.columns import (
     mark_annotations,
 )
 from tb_ddp_doctor.trace.model import (
+    MOST_HEADER_LETTERS,
     Category,
     CommArgs,
     Events,
@@ -182,7 +183,7 @@ class _Reader:
         rows = list(self._database.rows(f"SELECT id, name, {columns} FROM {table}"))
         known = [row for row in rows if isinstance(row[0], int) and 0 <= row[0] < 1 << 16]
         return {
-            "devices": {row[0]: str(row[1]) for row in known},
+            "devices": {row[0]: str(row[1])[:MOST_HEADER_LETTERS] for row in known},
             "device_bytes": {row[0]: row[2] for row in known if _is_positive(row[2])},
             "multiprocessors": {row[0]: row[3] for row in known if _is_positive(row[3])},
             "capabilities": {
