@@ -19,6 +19,7 @@ from tb_ddp_doctor.history.levels import levels
 from tb_ddp_doctor.history.rare import of_period, period
 from tb_ddp_doctor.history.read import MarkedTime, RankHistory, Stretch, history_files, read_history
 from tb_ddp_doctor.history.summary import Summary, summarise
+from tb_ddp_doctor.report.escape import printable_json_line
 
 START_NS = 1_790_000_000 * 10**9
 #: Steps that a letter of a drawing stands for, busy time and the rest of a step, µs.
@@ -244,3 +245,8 @@ def test_a_real_job_that_is_killed_and_restarted_has_one_history(tmp_path: Path)
     assert any(event.ranks == (2,) and abs(event.first_step - 1200) <= 40 for event in changes)
     periods = [event for event in found.events if event.kind == "period"]
     assert any(event.ranks == (1,) and event.every == 50 for event in periods)
+
+
+def test_a_line_of_json_has_nothing_that_a_terminal_obeys() -> None:
+    """A node's name is any bytes."""
+    assert printable_json_line({"node": "a\x1b[31m\x9b31m\u202e"}) == b'{"node":"a\\u001b[31m\\u009b31m\\u202e"}\n'

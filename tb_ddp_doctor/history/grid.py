@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -83,19 +85,19 @@ def place(
     length: NDArray[Any],
     begins: NDArray[Any] | None,
 ) -> None:
-    """Write a stretch into one rank's row, without the phases that fall into its steps."""
+    """Write a stretch into one rank's row, without the phases (in order of time) that fall into its steps."""
     steps_us = stretch.steps_us.astype(np.float64)
     begins_ns = stretch.begin_ns + np.concatenate(([0.0], np.cumsum(steps_us)[:-1])) * 1000
     known = stretch.busy_us if is_busy else stretch.steps_us
     busy_us = np.full(len(steps_us), np.nan) if known is None else np.where(known > 0, known, np.nan).astype(float)
     end_ns = float(begins_ns[-1] + steps_us[-1] * 1000)
-    for phase in phases:
-        if stretch.begin_ns <= phase.begin_ns < end_ns:
-            at = int(np.searchsorted(begins_ns, phase.begin_ns, side="right")) - 1
-            for times in (steps_us, busy_us):
-                left = times[at] - (phase.end_ns - phase.begin_ns) / 1000
-                # The clocks of both round to µs.
-                times[at] = left if left > 0 else np.nan
+    inside = slice(*(bisect_left(phases, at_ns, key=itemgetter(0)) for at_ns in (stretch.begin_ns, end_ns)))
+    for phase in phases[inside]:
+        at = int(np.searchsorted(begins_ns, phase.begin_ns, side="right")) - 1
+        for times in (steps_us, busy_us):
+            left = times[at] - (phase.end_ns - phase.begin_ns) / 1000
+            # The clocks of both round to µs.
+            times[at] = left if left > 0 else np.nan
     skipped = max(first - stretch.first_step, 0)
     at = stretch.first_step + skipped - first
     until = min(at + len(steps_us) - skipped, len(busy))

@@ -29,6 +29,8 @@ from tb_ddp_doctor.workers import pool
 _WINDOW, _MOST_VALUES = 1 << 15, 1 << 27
 #: Steps of a bin in jobs of more steps than a window, and bins of shorter ones.
 _WIDTH, _BINS, _LEAST_WIDTH = 64, 512, 8
+#: Holes in the numbers of steps: each has the files read again. No job of ours has one.
+_MOST_HOLES = 256
 #: Below this many bytes no process is started to read them.
 _WORTH_PROCESSES = 128 << 20
 #: Ranks that a process reads at once.
@@ -121,9 +123,11 @@ def read_job(
     files = [sorted(by_rank[rank], key=lambda source: source.head.started_ns) for rank in sorted(by_rank)]
     if not files:
         return None, problems
-    parts, left_out = _parts(files, keep, since)
+    parts, left_out, holes = _parts(files, keep, since)
     if not parts:
         return None, problems
+    if holes > _MOST_HOLES:
+        problems.append(f"The numbers of steps jump more than {_MOST_HOLES} times: later steps are not read.")
     first = [read for source in files[0] if (read := read_history(source.path))]
     restarts, again_s = restarts_of(first)
     phases = tuple(sorted(phase for read in first for phase in read.phases))
@@ -156,8 +160,8 @@ def _sources(paths: Sequence[Path]) -> tuple[list[StepTimesFile], list[str]]:
 
 def _parts(
     files: Sequence[Sequence[StepTimesFile]], keep: Keep | None, since: int | None
-) -> tuple[list[WindowPart], int]:
-    """The parts of a job, and how many steps before a hole were left out; files by rank and start."""
+) -> tuple[list[WindowPart], int, int]:
+    """The parts of a job, how many steps before a hole were left out, and how many holes; files by rank and start."""
     sources = [source for of_rank in files for source in of_rank]
     window = min(_WINDOW, max(_MOST_VALUES // len(files), _WIDTH) // _WIDTH * _WIDTH)
     most = max(sum(source.size // (8 if source.has_busy else 4) for source in of_rank) for of_rank in files)
@@ -168,10 +172,13 @@ def _parts(
     at = np.full(len(sources), FILE_HEAD_BYTES)
     later_steps = np.array([source.first_step for source in sources])
     parts: list[WindowPart] = []
-    key, left_out = hashlib.sha256(f"{width} {is_busy}".encode()), 0
+    key, left_out, holes = hashlib.sha256(f"{width} {is_busy}".encode()), 0, 0
     while (later_steps >= 0).any():
         following = int(later_steps[later_steps >= 0].min())
         if parts and following > first + window:
+            holes += 1
+            if holes > _MOST_HOLES:
+                break
             # A hole takes no memory: what is before it is left out.
             left_out += sum(np.count_nonzero(part.pyramid.steps.begins_ns) for part in parts)
             parts, first = [], following
@@ -190,7 +197,7 @@ def _parts(
         if len(part.pyramid.steps.length_us):
             parts.append(part)
         first = until
-    return parts, left_out
+    return parts, left_out, holes
 
 
 def _key(key: hashlib._Hash, sources: Sequence[StepTimesFile], at: Ints, taken: NDArray[np.bool_], first: int) -> str:

@@ -30,8 +30,16 @@ def printable_lines(text: str) -> str:
 
 def printable_json(value: Any) -> bytes:
     """JSON to print: the same to whoever reads it as JSON, and nothing that a terminal would obey."""
-    text = msgspec.json.format(msgspec.json.encode(value)).decode()
-    return _OBEYED.sub(lambda letter: f"\\u{ord(letter[0]):04x}", text).encode() + b"\n"
+    return _not_obeyed(msgspec.json.format(msgspec.json.encode(value)))
+
+
+def printable_json_line(value: Any) -> bytes:
+    """The same in one line."""
+    return _not_obeyed(msgspec.json.encode(value))
+
+
+def _not_obeyed(json: bytes) -> bytes:
+    return _OBEYED.sub(lambda letter: f"\\u{ord(letter[0]):04x}", json.decode()).encode() + b"\n"
 
 
 def markdown(text: str) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.sentences import headline, sentence
 from tb_ddp_doctor.history.summary import Summary
-from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.report.escape import printable, printable_json_line
 from tb_ddp_doctor.view.history import nearest
 from tb_ddp_doctor.wording import duration, percent
 
@@ -94,7 +94,7 @@ def _captures(answer: HistoryAnswer, number: int) -> str:
 def webhook_line(answer: HistoryAnswer) -> bytes:
     """One line of JSON that chats and pagers take: `text`, and each event."""
     text = f"{answer.logdir}: {headline(answer.summary)}"
-    return msgspec.json.encode({"text": printable(text), "events": answer.summary.events}) + b"\n"
+    return printable_json_line({"text": printable(text), "events": answer.summary.events})
 
 
 def openmetrics(answer: HistoryAnswer) -> str:
