@@ -34,6 +34,19 @@ def encodable(text: str) -> str:
     return _NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def decimals(value: float, digits: int, sign: str = "") -> str:
+    """A number with as many digits after its point, as columns have them; "+" as `sign` is put before increases.
+
+    A half is rounded to the even digit: `decimals` of the tab's `format.js` does the same.
+    """
+    return f"{value:{sign}.{digits}f}"
+
+
+def whole(value: float) -> str:
+    """A whole number: "12,345"."""
+    return f"{value:,.0f}"
+
+
 def ms(ns: float) -> str:
     """A time in ns: "124.3 ms" from 1 ms on, "0.12 ms" below, "12 µs" below 10 µs, "12.35 s" from 10 s on."""
     return duration(ns / 1e6)
@@ -43,7 +56,7 @@ def duration(value_ms: float) -> str:
     """A time in ms, as `ms` has it."""
     for least, unit_ms, unit, digits in TIMES:
         if abs(value_ms) >= least:
-            return f"{value_ms / unit_ms:.{digits}f} {unit}"
+            return f"{decimals(value_ms / unit_ms, digits)} {unit}"
     return "0 ms"
 
 
@@ -55,26 +68,26 @@ def kind(job: JobKind) -> str:
 def interval(least_ms: float, most_ms: float) -> str:
     """An interval in ms, without its unit: "118 to 131" where it is 3 ms wide or more, else "3.1 to 4.2"."""
     digits = 0 if most_ms - least_ms >= WIDE_MS else 1
-    return f"{least_ms:.{digits}f} to {most_ms:.{digits}f}"
+    return f"{decimals(least_ms, digits)} to {decimals(most_ms, digits)}"
 
 
 def us(ns: float) -> str:
     """A short time: "12 µs" from 10 µs on, "1.2 µs" below; from 1 ms on as `ms` has it."""
     value = ns / 1e3
-    return ms(ns) if abs(value) >= 1000 else f"{value:.{0 if abs(value) >= 10 else 1}f} µs"
+    return ms(ns) if abs(value) >= 1000 else f"{decimals(value, 0 if abs(value) >= 10 else 1)} µs"
 
 
 def percent(share: float) -> str:
     """A share of one: "67 %", "3.2 %" below ten, "<0.1 %" below a tenth."""
     if 0 < share < LEAST_SHARE:
         return f"<{LEAST_SHARE * 100:.1f} %"
-    return f"{share * 100:.{0 if share >= WHOLE_SHARE or not share else 1}f} %"
+    return f"{decimals(share * 100, 0 if share >= WHOLE_SHARE or not share else 1)} %"
 
 
 def percents(least: float, most: float) -> str:
     """A range of shares of one: "12 to 15 %", "3.1 to 4.2 %" where the larger is below ten."""
     digits = 0 if most >= WHOLE_SHARE else 1
-    return f"{least * 100:.{digits}f} to {most * 100:.{digits}f} %"
+    return f"{decimals(least * 100, digits)} to {decimals(most * 100, digits)} %"
 
 
 def size(count: float) -> str:

@@ -5,13 +5,25 @@ import { LEAST_SHARE, TIMES, WHOLE_SHARE, WIDE_MS } from "./rounding.js";
 const NBSP = "\u00a0";
 
 /**
+ * A number with so many digits after its point; a half is rounded to the even digit, as Python's `wording` does it.
+ * @param {number} value
+ * @param {number} digits
+ */
+export function decimals(value, digits) {
+  const scaled = value * 10 ** digits;
+  // Only a number with so few bits after its point is half way between two of so many digits.
+  const isHalf = Number.isInteger(value * 2 ** (digits + 1)) && Number.isInteger(2 * scaled) && !Number.isInteger(scaled);
+  return isHalf ? ((2 * Math.round(scaled / 2)) / 10 ** digits).toFixed(digits) : value.toFixed(digits);
+}
+
+/**
  * A duration.
  * @param {number} value ms
  */
 export function ms(value) {
   const size = Math.abs(value);
   const [, unit, name, digits] = TIMES.find(([least]) => size >= least) ?? [0, 1, "ms", 0];
-  return `${value < 0 ? "−" : ""}${(size / unit).toFixed(digits)}${NBSP}${name}`;
+  return `${value < 0 ? "−" : ""}${decimals(size / unit, digits)}${NBSP}${name}`;
 }
 
 /**
@@ -20,7 +32,7 @@ export function ms(value) {
  */
 export function percent(share) {
   if (share > 0 && share < LEAST_SHARE) return `<${LEAST_SHARE * 100}${NBSP}%`;
-  return `${(share * 100).toFixed(share >= WHOLE_SHARE || share === 0 ? 0 : 1)}${NBSP}%`;
+  return `${decimals(share * 100, share >= WHOLE_SHARE || share === 0 ? 0 : 1)}${NBSP}%`;
 }
 
 /**
@@ -30,7 +42,7 @@ export function percent(share) {
  */
 export function range(least, most) {
   const digits = most - least >= WIDE_MS ? 0 : 1;
-  return `${least.toFixed(digits)} to ${most.toFixed(digits)}${NBSP}ms`;
+  return `${decimals(least, digits)} to ${decimals(most, digits)}${NBSP}ms`;
 }
 
 /**
@@ -52,7 +64,7 @@ export const clockTime = (seconds) => new Date(seconds * 1000).toLocaleString("s
  * @param {number} digits
  */
 export function signed(value, digits) {
-  const text = Math.abs(value).toFixed(digits);
+  const text = decimals(Math.abs(value), digits);
   return Number(text) === 0 ? text : `${value < 0 ? "−" : "+"}${text}`;
 }
 

@@ -1,5 +1,6 @@
 // A table that sorts by its heads, filters by words, and saves what it shows as CSV. The address keeps both choices.
 
+import { decimals } from "./format.js";
 import { h } from "./dom.js";
 import { csv, download } from "./table.js";
 
@@ -81,7 +82,7 @@ export function plain(value, most) {
   if (value === 0) return "0";
   const digits = most >= 999.95 ? 1 : most >= 0.9995 ? 2 : 3;
   const least = 10 ** -digits;
-  if (value > 0 && value < least / 2) return `<${least.toFixed(digits)}`;
+  if (value > 0 && value < least / 2) return `<${decimals(least, digits)}`;
   return FIXED[digits].format(value);
 }
 
@@ -156,7 +157,7 @@ export function grid({ title, shown, columns, rows, sort, descending = true, mar
     const share = columns[i].bar && most[i] > 0 ? Number(value) / most[i] : 0;
     const attributes = {
       class: [isText[i] && "text", columns[i].bar && "share"].filter(Boolean).join(" ") || null,
-      style: columns[i].bar ? `--share: ${(100 * Math.max(0, share)).toFixed(1)}%` : null,
+      style: columns[i].bar ? `--share: ${decimals(100 * Math.max(0, share), 1)}%` : null,
       title: isText[i] && text.length > 24 ? String(value) : null,
     };
     const inner = columns[i].link?.(value, text) ?? text;

@@ -2,7 +2,7 @@
 // ranks at the root, and how far each rank is in each group. The page of a run of dumps, as shell.js is of one of traces.
 
 import { card, copyable, folded, h, prose, table } from "./dom.js";
-import { count, ranges } from "./format.js";
+import { count, decimals, ranges } from "./format.js";
 import { waitingGraph } from "./stuck_graph.js";
 
 /** @typedef {import("./stuck_model.js").StuckRun} StuckRun */
@@ -147,7 +147,7 @@ const term = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value)
 function states({ id, ranks, states: all }) {
   const first = Math.min(...all.flatMap(({ enqueued_ns, last_sign_ns }) => [enqueued_ns, last_sign_ns]).filter((at) => at !== null));
   // Numbers of JavaScript hold ns since 1970 to 0.3 µs: enough for times to be shown in ms.
-  const since = (/** @type {number | null} */ at) => (at === null ? "–" : `+${((at - first) / 1e6).toFixed(1)} ms`);
+  const since = (/** @type {number | null} */ at) => (at === null ? "–" : `+${decimals((at - first) / 1e6, 1)} ms`);
   return table(
     ["rank", "host", "this call", "enqueued (its clock)", "last sign of life"],
     all

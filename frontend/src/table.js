@@ -1,5 +1,6 @@
 // The numbers behind a picture: a table to read, and all of it as CSV.
 
+import { decimals } from "./format.js";
 import { h, table } from "./dom.js";
 
 /** @typedef {import("./views.js").Table} Table */
@@ -31,7 +32,7 @@ export function numbers({ title }, { heads, rows }) {
 export function cell(value) {
   if (value === null) return "–";
   if (typeof value === "string" || Number.isInteger(value)) return String(value);
-  return value.toFixed(Math.abs(value) >= 100 ? 1 : 3);
+  return decimals(value, Math.abs(value) >= 100 ? 1 : 3);
 }
 
 /**

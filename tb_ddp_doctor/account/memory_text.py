@@ -40,7 +40,7 @@ def sentences(memory: Memory) -> list[str]:
             else ""
         )
         lines.append(
-            f"Not counted, since it was there before: by the gradients' sizes, parameters take "
+            "Not counted, since it was there before: by the gradients' sizes, parameters take "
             f"{wording.size(states.parameters)}{kept}."
         )
     if growth := memory.growth:
@@ -59,8 +59,8 @@ def sentences(memory: Memory) -> list[str]:
     ][:_RANKS]
     if memory.largest_batch:
         lines.append(
-            f"If activations and temporary memory grow with the batch, {memory.largest_batch:.1f} times the batch fits "
-            "in 90 % of the GPU."
+            f"If activations and temporary memory grow with the batch, {wording.decimals(memory.largest_batch, 1)} "
+            "times the batch fits in 90 % of the GPU."
         )
     return lines
 

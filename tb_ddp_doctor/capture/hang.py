@@ -153,7 +153,7 @@ class HangWatch:
                     self._dump(f"asked for by ddp-doctor dump {self._answered}")
                 elif self._on_hang_s is not None and waited_s > self._on_hang_s and not has_dumped:
                     has_dumped = True
-                    self._dump(f"no step has ended for {waited_s:.0f} s after step {step}")
+                    self._dump(f"no step has ended for {round(waited_s)} s after step {step}")
             except OSError as error:
                 _log.warning("ddp-doctor: what this rank hangs in cannot be written (%s).", error.strerror or error)
 

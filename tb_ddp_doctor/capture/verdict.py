@@ -63,7 +63,7 @@ def line(diagnosis: Diagnosis) -> str:
 def _verdict(diagnosis: Diagnosis) -> str:
     worst = _named(diagnosis)
     if worst is None:
-        return f"{diagnosis.step_ms:.0f} ms a step. {diagnosis.headline}"
+        return f"{wording.decimals(diagnosis.step_ms, 0)} ms a step. {diagnosis.headline}"
     if not CATALOGUE[worst.rule].names_stragglers:
         return f"{worst.headline} {worst.title}"
     what = worst.why.split(". ")[0].rstrip(".")

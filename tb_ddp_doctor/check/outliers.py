@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.calibration.model import Measure, Outlier, Pair
 from tb_ddp_doctor.check import core_share
 
@@ -125,6 +126,6 @@ def _outlier(ranks: tuple[int, ...], node: str, measure: str, value: float, medi
         median=median,
         unit=unit,
         worse=amount,
-        sentence=f"{who} on {node}: {measure} {100 * amount:.0f} % {side} the median "
+        sentence=f"{who} on {node}: {measure} {wording.decimals(100 * amount, 0)} % {side} the median "
         f"({value:.3g} against {median:.3g} {unit}).",
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tb_ddp_doctor import engine
+from tb_ddp_doctor import engine, wording
 from tb_ddp_doctor.commands.output import Errors, complain, looking, print_json, progress, say_written
 from tb_ddp_doctor.commands.runs import diagnose_all, discovered, reading_of
 from tb_ddp_doctor.findings import SCHEMA_VERSION, Diagnosis, Severity
@@ -146,7 +146,9 @@ def _show(
 
         size = html.write(results, options.logdir, options.html, jobs)
         count = len(results) + len(jobs)
-        say_written(errors, options.html, f"{count} run{'s' if count > 1 else ''}, {size / 1e3:.0f} kB")
+        say_written(
+            errors, options.html, f"{count} run{'s' if count > 1 else ''}, {wording.decimals(size / 1e3, 0)} kB"
+        )
     if options.markdown:
         from tb_ddp_doctor.report import markdown
         from tb_ddp_doctor.report import stuck as report_of_stuck

@@ -6,6 +6,7 @@ import argparse
 
 from rich.console import Console
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.commands.output import say_written
 from tb_ddp_doctor.commands.runs import one_result
 from tb_ddp_doctor.report.shown import where
@@ -27,7 +28,9 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     seen = cut.window(result.job, finding, evidence)
     files.save(cut.cut(result, cache, cut.with_margin(seen)), options.output)
     length = (seen.end_ns - seen.start_ns) / 1e6
-    say_written(errors, options.output, f"{finding.rule}: {where(evidence, result.job)} ({length:.1f} ms)")
+    say_written(
+        errors, options.output, f"{finding.rule}: {where(evidence, result.job)} ({wording.decimals(length, 1)} ms)"
+    )
     return 0
 
 

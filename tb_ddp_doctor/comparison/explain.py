@@ -40,9 +40,15 @@ def headline(before: str, after: str, step: StepTime) -> str:
         return f"{times}: {change}, but one step cannot show whether this is noise."
     low, high = step.interval
     if not step.tells:
-        return f"{times}: {change}, which may be noise ({low * 100:+.0f} to {high * 100:+.0f} % with 95 % confidence)."
+        return (
+            f"{times}: {change}, which may be noise ({wording.decimals(low * 100, 0, '+')} to "
+            f"{wording.decimals(high * 100, 0, '+')} % with 95 % confidence)."
+        )
     if step.change >= 1:
-        return f"{times}: {change} ({1 + low:.1f} to {1 + high:.1f} with 95 % confidence)."
+        return (
+            f"{times}: {change} ({wording.decimals(1 + low, 1)} to {wording.decimals(1 + high, 1)} with 95 % "
+            "confidence)."
+        )
     least, most = sorted((abs(low), abs(high)))
     return f"{times}: {change} ({wording.percents(least, most)} with 95 % confidence)."
 
@@ -50,7 +56,7 @@ def headline(before: str, after: str, step: StepTime) -> str:
 def _longer(change: float) -> str:
     """As in "14 % less", "14 % more", "2.4 times as long"."""
     if change >= 1:
-        return f"{1 + change:.1f} times as long"
+        return f"{wording.decimals(1 + change, 1)} times as long"
     return f"{wording.percent(abs(change))} {'less' if change < 0 else 'more'}"
 
 
@@ -91,7 +97,10 @@ def _owner(owner: ComparedAmount, step: StepTime) -> str:
     # Owners sum to the step, so that their changes sum to its change.
     share = owner.change_ms / change if step.tells else 0.0
     part = f", {wording.percent(share)} of the difference" if 0.05 <= share <= 1 else ""
-    return f"{OWNERS[owner.name].spent} {went} from {owner.before_ms:.1f} to {owner.after_ms:.1f} ms a step{part}."
+    return (
+        f"{OWNERS[owner.name].spent} {went} from {wording.decimals(owner.before_ms, 1)} to "
+        f"{wording.decimals(owner.after_ms, 1)} ms a step{part}."
+    )
 
 
 def _loader(was: str, now: str) -> Iterator[str]:
@@ -114,7 +123,9 @@ def _operators(found: Comparison, change_ms: float) -> Iterator[str]:
     large = [name for name, change in changes.items() if change / change_ms >= _LARGE_PART]
     large.sort(key=lambda name: (-abs(changes[name]), name))
     if sum(changes[name] for name in large) / change_ms >= _MOST_OF_IT:
-        named = wording.listing([f"{wording.kernel(name)} ({changes[name]:+.1f} ms)" for name in large])
+        named = wording.listing(
+            [f"{wording.kernel(name)} ({wording.decimals(changes[name], 1, '+')} ms)" for name in large]
+        )
         place = "device" if on_device else "host"
         yield f"On the {place} {'more' if change_ms > 0 else 'less'} goes to {named}."
 
@@ -141,14 +152,16 @@ def _copies(taken: ComparedAmount, exposed: ComparedAmount, blocking: ComparedAm
     if max(blocking.before_ms, blocking.after_ms) >= _COPIES_MS and min(blocking.before_ms, blocking.after_ms) == 0:
         yield (
             f"Copies {'no longer block the CPU' if blocking.before_ms else 'now block the CPU'}: "
-            f"{blocking.after_ms:.2f} ms a step now, {blocking.before_ms:.2f} ms before. On the GPU they take "
-            f"{taken.after_ms:.2f} ms instead of {taken.before_ms:.2f} ms."
+            f"{wording.decimals(blocking.after_ms, 2)} ms a step now, {wording.decimals(blocking.before_ms, 2)} ms "
+            "before. On the GPU they take "
+            f"{wording.decimals(taken.after_ms, 2)} ms instead of {wording.decimals(taken.before_ms, 2)} ms."
         )
     was, now = exposed.before_ms / taken.before_ms, exposed.after_ms / taken.after_ms
     if abs(was - now) >= _OVERLAP:
         yield (
-            f"Copies {'now overlap' if now < was else 'no longer overlap'} with kernels: {exposed.after_ms:.2f} of "
-            f"{taken.after_ms:.2f} ms are exposed, {exposed.before_ms:.2f} of {taken.before_ms:.2f} ms before."
+            f"Copies {'now overlap' if now < was else 'no longer overlap'} with kernels: "
+            f"{wording.decimals(exposed.after_ms, 2)} of {wording.decimals(taken.after_ms, 2)} ms are exposed, "
+            f"{wording.decimals(exposed.before_ms, 2)} of {wording.decimals(taken.before_ms, 2)} ms before."
         )
 
 

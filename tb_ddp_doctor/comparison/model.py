@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.choices import refusal
 from tb_ddp_doctor.notebook_html import table
 
@@ -158,7 +159,12 @@ class Comparison(msgspec.Struct, frozen=True):
         """What a notebook shows: the sentences, and the owners. Names come from traces: all is escaped."""
         sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in (*self.story, *self.unlike))
         rows = [
-            (owner.name, f"{owner.before_ms:.2f}", f"{owner.after_ms:.2f}", f"{owner.change_ms:+.2f}")
+            (
+                owner.name,
+                wording.decimals(owner.before_ms, 2),
+                wording.decimals(owner.after_ms, 2),
+                wording.decimals(owner.change_ms, 2, "+"),
+            )
             for owner in self.owners
         ]
         owners = table(("ms a step", "before", "after", "change"), rows, left=(0,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest import owners
 from tb_ddp_doctor.digest.allocator import ON_CPU
 from tb_ddp_doctor.digest.attention import attention, on_scores
@@ -334,8 +335,8 @@ def _clip_overruns(trace: RankTrace, rows: DeviceRows) -> RankTrace:
     warnings = trace.warnings
     if excess > _SAID_OVERRUN * int(duration[rows.row[events.stream[rows.row] >= 0]].sum()):
         message = (
-            f"{int(over.sum())} device events overran the next one of their stream, by {excess / 1e6:.1f} ms in all; "
-            "they were cut there."
+            f"{int(over.sum())} device events overran the next one of their stream, by "
+            f"{wording.decimals(excess / 1e6, 1)} ms in all; they were cut there."
         )
         warnings = (*warnings, FileWarning(trace.file, message))
     return replace(trace, events=replace(events, duration_ns=duration), warnings=warnings)

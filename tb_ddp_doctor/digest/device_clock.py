@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.host_calls import one_of
 from tb_ddp_doctor.digest.launches import DeviceRows
@@ -42,7 +43,10 @@ def corrected(trace: RankTrace, rows: DeviceRows) -> RankTrace:
     start = trace.events.start_ns.copy()
     start[rows.row] -= late_ns
     how = "late" if late_ns > 0 else "early"
-    message = f"The GPU's clock is {abs(late_ns) / 1e6:.1f} ms {how} beside the CPU's: its events are moved by that."
+    message = (
+        f"The GPU's clock is {wording.decimals(abs(late_ns) / 1e6, 1)} ms {how} beside the CPU's: its events "
+        "are moved by that."
+    )
     return replace(
         trace,
         events=replace(trace.events, start_ns=start),

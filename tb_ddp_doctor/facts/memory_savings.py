@@ -190,8 +190,8 @@ def _checkpointing(job: _Job) -> Iterator[MemorySaving]:
             title="Activation checkpointing of the whole forward pass",
             bytes=max(int(activations * (1 - 2 / segments)), 0) if segments > 2 else 0,
             cost_ms=job.forward_ns / 1e6,
-            why=f"In {segments:.0f} segments: their inputs are kept, and one segment's activations at a time. "
-            "The forward pass runs once more.",
+            why=f"In {wording.decimals(segments, 0)} segments: their inputs are kept, and one segment's activations at "
+            "a time. The forward pass runs once more.",
             fix=_CHECKPOINT.format(module="segment"),
         )
 
@@ -298,4 +298,4 @@ torch.cuda.empty_cache()"""
 _FRACTION = """\
 Set it before the first allocation.
 
-torch.cuda.set_per_process_memory_fraction({fraction:.2f})"""
+torch.cuda.set_per_process_memory_fraction({wording.decimals(fraction, 2)})"""

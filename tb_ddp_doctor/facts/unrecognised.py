@@ -141,12 +141,12 @@ def _device(job: Job) -> str | None:
 
 
 def _category(name: str, count: int, busy_ns: int) -> str:
-    busy = f" ({busy_ns / 1e9:.1f} s busy)" if busy_ns >= 0 else ""
+    busy = f" ({wording.decimals(busy_ns / 1e9, 1)} s busy)" if busy_ns >= 0 else ""
     return f"{count:,} events of {name}{busy}"
 
 
 def _span(job: Job) -> str:
-    return f"{float(np.max(job.budget.window_ns.sum(axis=1))) / 1e9:.1f} s"
+    return f"{wording.decimals(float(np.max(job.budget.window_ns.sum(axis=1))) / 1e9, 1)} s"
 
 
 def _sampled(job: Job) -> str | None:
@@ -276,7 +276,7 @@ def _kinds(kinds: Sequence[IterationKind]) -> str:
     listed = ", ".join(f"{one.count} {one.kind} of {wording.duration(one.mean_ms)}" for one in kinds)
     lasted_ms = sum(one.count * one.mean_ms for one in kinds)
     tokens = sum(one.count * one.decodes for one in kinds) / lasted_ms * 1e3 if lasted_ms else 0.0
-    return f" ({listed}{f'; {tokens:,.0f} tokens/s' if tokens else ''})"
+    return f" ({listed}{f'; {wording.whole(tokens)} tokens/s' if tokens else ''})"
 
 
 def _pace(job: Job, step: str) -> str:
@@ -291,7 +291,10 @@ def _pace(job: Job, step: str) -> str:
     if job.has_device and kernels:
         idle = sum(shares[owner] for owner in IDLE)
         pace = window / kernels / 1e3
-        said += f" and idles {wording.percent(idle)}: {kernels:,.0f} kernels per {step}, one every {pace:.0f} µs"
+        said += (
+            f" and idles {wording.percent(idle)}: {wording.whole(kernels)} kernels per {step}, one every "
+            f"{wording.decimals(pace, 0)} µs"
+        )
     return said
 
 

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.discover.recorders.flight_recorder import TABLE_BEGINS
 from tb_ddp_doctor.flight import table
 from tb_ddp_doctor.flight.model import (
@@ -96,8 +97,8 @@ def read(path: FilePath) -> list[Dump]:
     try:
         status = path.stat()
         if status.st_size > MAX_BYTES:
-            size = f"{status.st_size / 1e6:,.0f} MB"
-            raise DumpError(f"Left out: it has {size}, and no dump has over {MAX_BYTES / 1e6:,.0f}.")
+            size = f"{wording.whole(status.st_size / 1e6)} MB"
+            raise DumpError(f"Left out: it has {size}, and no dump has over {wording.whole(MAX_BYTES / 1e6)}.")
         with path.open("rb") as file:
             # As much as it has: a reader makes room for all that is asked for.
             data = file.read(status.st_size)

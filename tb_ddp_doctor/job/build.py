@@ -9,6 +9,7 @@ from statistics import median_low
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import LaunchDelay, RankDigest, RankOwner
 from tb_ddp_doctor.findings import FileWarning, LeftOutStep
 from tb_ddp_doctor.job.align import Aligned, align
@@ -187,7 +188,8 @@ def _unlike_the_others(
         is_late = unlike > APART * median and first <= FAR_LONGER * median + apart
         if apart > APART * median and (is_late or is_one_of_many):
             return (
-                f"the ranks begin it {apart / 1e6:.1f} ms apart, so what delayed the late ones is not in their traces."
+                f"the ranks begin it {wording.decimals(apart / 1e6, 1)} ms apart, so what delayed the late ones "
+                "is not in their traces."
             )
     if first * ODD < median:
         kernels = of_steps([digest.work.kernels.kernels for digest in most.digests], most.step_index)
@@ -197,8 +199,8 @@ def _unlike_the_others(
         idle = _idle_before_ns(most.digests, most.step_index)
         if step_index.shape[1] > 3 and idle >= EXPLAINS * (median - first):
             return (
-                f"before each of the other steps the GPUs idle for {idle / 1e6:.1f} ms, from the end of the step "
-                "before on, and what came before the first is not in the traces."
+                f"before each of the other steps the GPUs idle for {wording.decimals(idle / 1e6, 1)} ms, from the end "
+                "of the step before on, and what came before the first is not in the traces."
             )
     if first <= ODD * median:
         return None
@@ -208,7 +210,10 @@ def _unlike_the_others(
     latest = int((window - exposed)[:, 0].argmax())
     blocked = digests[latest].work.late_launch_ns[step_index[latest], LaunchDelay.OVERHEAD]
     if blocked[0] - np.median(blocked[1:]) >= excess:
-        return f"the start of the profiler blocks the CPU of its slowest rank for {blocked[0] / 1e6:.1f} ms."
+        return (
+            "the start of the profiler blocks the CPU of its slowest rank for "
+            f"{wording.decimals(blocked[0] / 1e6, 1)} ms."
+        )
     if max(map(_before_the_record_ns, digests)) >= excess:
         return "communication that was launched before the trace begins still runs in it."
     return None

@@ -21,6 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.collectives import UNEVEN
@@ -408,7 +409,10 @@ def _too_fast(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     short = [rank for rank, mean_ns in mean.items() if mean_ns < _SHORTEST_KERNEL_NS]
     if len(short) == len(mean):
         return {}
-    return {rank: Damage(None, f"its kernels take {mean[rank]:.0f} ns on average, and no GPU's do") for rank in short}
+    return {
+        rank: Damage(None, f"its kernels take {wording.decimals(mean[rank], 0)} ns on average, and no GPU's do")
+        for rank in short
+    }
 
 
 def _other_lengths(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
@@ -506,7 +510,7 @@ def _other_collectives(digests: Mapping[int, RankDigest], calls: Calls, of_all: 
 
 
 def _few(share: float) -> str:
-    return f"{share * 100:.0f} %" if share else "none"
+    return f"{wording.decimals(share * 100, 0)} %" if share else "none"
 
 
 def _collectives_of_all(digests: Mapping[int, RankDigest], calls: Calls, of_all: Mask) -> Ints:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankDigest, Steps
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import ABSENT, ENDS_APART, Matched
@@ -214,7 +215,7 @@ def _pace(matched: Matched, index: int) -> str:
     own = matched.end_ns[both, index].astype(np.float64)
     speed, start = np.polyfit(theirs, own - own[0], 1)
     if np.median(np.abs(own - own[0] - speed * theirs - start)) < PACE_NS:
-        return f"its clock is {abs(speed - 1) * 100:.0f} % {'fast' if speed > 1 else 'slow'}"
+        return f"its clock is {wording.decimals(abs(speed - 1) * 100, 0)} % {'fast' if speed > 1 else 'slow'}"
     return "its collectives do not end when those of other ranks do"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts import Facts, fact
 from tb_ddp_doctor.planning.model import Prediction, Question
 from tb_ddp_doctor.planning.predict import Planner
@@ -59,11 +60,16 @@ class Plans:
     def said(self, *predictions: Prediction | None) -> str:
         """A sentence on some predictions, after a space; "" if there are none."""
         parts = [
-            f"{shown(one.question)}: {one.step_ms:.1f} ms a step ({one.low_ms:.1f} to {one.high_ms:.1f})"
+            f"{shown(one.question)}: {wording.decimals(one.step_ms, 1)} ms a step ({wording.decimals(one.low_ms, 1)} "
+            f"to {wording.decimals(one.high_ms, 1)})"
             for one in predictions
             if one is not None and one.change_ms < 0
         ]
-        return f" Predicted: {'; '.join(parts)}; now {self._facts.job.step_ns / 1e6:.1f}." if parts else ""
+        return (
+            f" Predicted: {'; '.join(parts)}; now {wording.decimals(self._facts.job.step_ns / 1e6, 1)}."
+            if parts
+            else ""
+        )
 
     @cached_property
     def _planner(self) -> Planner | None:

@@ -95,7 +95,9 @@ def _level(finding: Finding) -> str:
 
 def _row(finding: Finding, diagnosis: Diagnosis) -> str:
     share = wording.percent(finding.cost_ms / diagnosis.step_ms if diagnosis.step_ms else 0.0)
-    cost = f"{finding.cost_ms:>7.1f} ms  {share:>6}" if finding.cost_ms >= 0.05 else f"{'no cost':<18}"
+    cost = (
+        f"{wording.decimals(finding.cost_ms, 1):>7} ms  {share:>6}" if finding.cost_ms >= 0.05 else f"{'no cost':<18}"
+    )
     on = (
         f"all {len(finding.ranks)} ranks"
         if 1 < len(finding.ranks) == len(diagnosis.ranks)

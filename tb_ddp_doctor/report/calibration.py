@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.calibration.model import Calibration, Curve, Measure, Pair, bus_factor
 from tb_ddp_doctor.report.escape import printable
 
@@ -90,11 +91,11 @@ def _middle(measure: Measure) -> float | None:
 
 def _measured(measure: Measure, rank: int) -> str:
     value, spread = measure.values[rank], measure.spreads[rank]
-    return _number(value) + (f" ±{100 * spread:.0f} %" if spread is not None else "")
+    return _number(value) + (f" ±{wording.decimals(100 * spread, 0)} %" if spread is not None else "")
 
 
 def _number(value: float | None) -> str:
-    return _NONE if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return _NONE if value is None else f"{value:.3g}" if abs(value) < 1000 else wording.whole(value)
 
 
 def _size(size: float) -> str:
@@ -116,9 +117,9 @@ def _fitted(one: Curve) -> list[str]:
     if one.fit is None:
         return [name, str(one.size), _NONE, _NONE, _NONE, _NONE, measured]
     fit = one.fit
-    errors = f"{100 * fit.mean_error:.0f} %, {100 * fit.max_error:.0f} %"
+    errors = f"{wording.decimals(100 * fit.mean_error, 0)} %, {wording.decimals(100 * fit.max_error, 0)} %"
     busbw_fit = f"{fit.busbw_gbs:.3g} GB/s" if fit.busbw_gbs else _NONE
-    return [name, str(one.size), _time(fit.alpha_us), busbw_fit, f"{fit.r2:.2f}", errors, measured]
+    return [name, str(one.size), _time(fit.alpha_us), busbw_fit, wording.decimals(fit.r2, 2), errors, measured]
 
 
 def _pair_rows(found: Calibration) -> Iterator[list[str]]:

@@ -74,7 +74,7 @@ def _roofs(found: Comparison) -> Iterator[tuple[str, ...]]:
     for one in found.roofs[:_MOST]:
         name = f"{one.operator.rpartition('::')[2]} of {one.inputs} {one.dtype}".rstrip()
         shares = wording.percent(one.before_share), wording.percent(one.after_share)
-        yield name, *shares, f"{one.before_ms:.2f}", f"{one.after_ms:.2f}"
+        yield name, *shares, wording.decimals(one.before_ms, 2), wording.decimals(one.after_ms, 2)
 
 
 def _on_host(found: Comparison) -> Iterator[tuple[str, ...]]:
@@ -108,12 +108,12 @@ def _most(names: Sequence[str], amounts: Sequence[_Amounts]) -> Iterator[tuple[s
 
 def _row(amounts: Sequence[float]) -> tuple[str, ...]:
     before, before_count, after, after_count = amounts
-    was, now = f"{before_count:.0f}", f"{after_count:.0f}"
+    was, now = wording.decimals(before_count, 0), wording.decimals(after_count, 0)
     return *_amounts(before, after), was if was == now else f"{was} to {now}"
 
 
 def _amounts(before: float, after: float) -> tuple[str, str, str]:
-    return f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}"
+    return wording.decimals(before, 2), wording.decimals(after, 2), wording.decimals(after - before, 2, "+")
 
 
 def _shows(*amounts: float) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.sentences import headline, sentence
 from tb_ddp_doctor.history.summary import Summary
@@ -69,8 +70,8 @@ def history_lines(answer: HistoryAnswer, gpu_hour: float | None) -> list[str]:
         if account.slowest_workers is not None:
             of_slowest = f"; {percent(account.slowest_workers)} of what it lost is due to its slowest 3 % of ranks"
         lines.append(
-            f"Slowdown: the job took {account.slowdown:.3f} times as long as with every rank and step at the median"
-            f"{of_slowest}."
+            f"Slowdown: the job took {wording.decimals(account.slowdown, 3)} times as long as with every rank and step "
+            f"at the median{of_slowest}."
         )
     if summary.restarts:
         lines.append(f"Restarts: {summary.restarts}, steps trained again: {summary.trained_again:,}.")
@@ -131,7 +132,7 @@ def openmetrics(answer: HistoryAnswer) -> str:
 
 
 def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else duration(seconds * 1000)
+    return f"{wording.decimals(seconds / 3600, 1)} h" if seconds >= 3600 else duration(seconds * 1000)
 
 
 def _label(name: str, value: str) -> str:

@@ -143,7 +143,7 @@ def _part_columns(tree: ModuleTree, ms: NDArray[np.float64], sign: str = "") -> 
 
 
 def _column(ms: Iterable[float], sign: str = "") -> list[str]:
-    return [f"{time:{sign}.2f}" for time in ms]
+    return [wording.decimals(time, 2, sign) for time in ms]
 
 
 def _kind(names: ModuleTree | LayerTable) -> str:

@@ -114,7 +114,8 @@ def _budget(diagnosis: Diagnosis) -> str:
     owners = [owner for owner in OWNERS if any(budget[owner] >= 0.005 for budget in diagnosis.budget_ms.values())]
     budgets = [(rank, diagnosis.budget_ms[rank]) for rank in longest]
     rows = [
-        (rank, *(f"{budget[owner]:.2f}" for owner in owners), f"{sum(budget.values()):.2f}") for rank, budget in budgets
+        (rank, *(wording.decimals(budget[owner], 2) for owner in owners), wording.decimals(sum(budget.values()), 2))
+        for rank, budget in budgets
     ]
     table = _table(("rank", *owners, "step"), "r" * (len(owners) + 2), rows)
     if len(longest) == len(diagnosis.ranks):
@@ -131,9 +132,9 @@ def _layers(layers: LayerTable) -> str:
     rows = [
         (
             row.path or "whole step",
-            f"{row.step_ms:.2f}",
-            *(f"{getattr(row, f'{name}_ms'):.2f}" for name in used),
-            f"{row.longest_ms:.2f}",
+            wording.decimals(row.step_ms, 2),
+            *(wording.decimals(getattr(row, f"{name}_ms"), 2) for name in used),
+            wording.decimals(row.longest_ms, 2),
             str(row.longest_rank),
         )
         for row in shown

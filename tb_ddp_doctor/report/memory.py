@@ -81,7 +81,7 @@ def _ranks(memory: Memory) -> Table:
     rows |= {_title(name): [one.categories[name] for one in fullest] for name in step_parts.MEMORY}
     for title, sizes in rows.items():
         if any(sizes):
-            table.add_row(title, *(f"{size / 1e6:,.0f}" for size in sizes))
+            table.add_row(title, *(wording.whole(size / 1e6) for size in sizes))
     if len(memory.ranks) > _SHOWN_RANKS:
         table.caption = f"The {_SHOWN_RANKS} with the highest peaks, of {len(memory.ranks)}."
     return table
@@ -90,7 +90,7 @@ def _ranks(memory: Memory) -> Table:
 def _savings(memory: Memory) -> Table:
     table = _table("What would save memory", "what", "MB", "ms a step", "why")
     for one in memory.savings:
-        cost = "?" if one.cost_ms is None else f"{one.cost_ms:+.1f}" if one.cost_ms else "0"
+        cost = "?" if one.cost_ms is None else wording.decimals(one.cost_ms, 1, "+") if one.cost_ms else "0"
         table.add_row(Text(printable(one.title)), _mb(one.bytes), cost, Text(printable(one.why), "dim"))
     return table
 

@@ -51,13 +51,20 @@ def _recorded(buckets: Buckets) -> str:
     sizes = [bucket.bytes / 2**20 for bucket in buckets.buckets]
     explained = ""
     if caps:
-        between = f"{caps[0]:.2f} or more" if caps[1] is None else f"{caps[0]:.2f} to {caps[1]:.2f}"
+        between = (
+            f"{wording.decimals(caps[0], 2)} or more"
+            if caps[1] is None
+            else f"{wording.decimals(caps[0], 2)} to {wording.decimals(caps[1], 2)}"
+        )
         explained = f", which a bucket_cap_mb of {between} makes"
     aligned = [one.ends_with_module for one in buckets.buckets if one.ends_with_module is not None]
     modules = f" Buckets that end with a module: {sum(aligned)} of {len(aligned)}." if aligned else ""
-    each = f"{count} buckets of {min(sizes):.1f} to {max(sizes):.1f} MiB (mean {buckets.mean_bytes / 2**20:.1f})"
+    each = (
+        f"{count} buckets of {wording.decimals(min(sizes), 1)} to {wording.decimals(max(sizes), 1)} MiB (mean "
+        f"{wording.decimals(buckets.mean_bytes / 2**20, 1)})"
+    )
     return (
-        f"DDP sends {buckets.gradients} gradients, {buckets.bytes / 2**20:.1f} MiB, in "
+        f"DDP sends {buckets.gradients} gradients, {wording.decimals(buckets.bytes / 2**20, 1)} MiB, in "
         f"{each if count > 1 else '1 bucket'}{explained}.{modules}{_layers(buckets)}"
     )
 
@@ -141,8 +148,8 @@ def _breaking(breaks: Breaks) -> str:
 def _bytes(size: float) -> str:
     for unit, one in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if size >= one:
-            return f"{size / one:.1f} {unit}"
-    return f"{size:.0f} bytes"
+            return f"{wording.decimals(size / one, 1)} {unit}"
+    return f"{wording.decimals(size, 0)} bytes"
 
 
 def _table(curve: PlanCurve, now_ms: float) -> Table:
@@ -154,7 +161,7 @@ def _table(curve: PlanCurve, now_ms: float) -> Table:
     for value, point in zip(curve.values, curve.points, strict=True):
         table.add_row(
             printable(FIELDS[curve.field].shown.format(_value(value))),
-            f"{point.step_ms:.1f}",
+            wording.decimals(point.step_ms, 1),
             wording.interval(point.low_ms, point.high_ms),
             _signed(point.change_ms, 1),
             _signed(100 * point.change_ms / now_ms, 0) + " %" if now_ms else "",
@@ -187,8 +194,7 @@ def _on_gpu(each: RankBytes) -> float:
 
 def _signed(value: float, digits: int) -> str:
     """With its sign, but 0 without one."""
-    rounded = round(value, digits)
-    return f"{rounded:+.{digits}f}" if rounded else f"{0:.{digits}f}"
+    return wording.decimals(value, digits, "+")
 
 
 def _best(curve: PlanCurve, now_ms: float) -> str:

@@ -40,9 +40,9 @@ def print_roofline(console: Console, result: Result) -> None:
         table.add_row(
             Text(printable(one.operator.rpartition("::")[2] or wording.kernel(one.name))),
             Text(printable(one.inputs)),
-            f"{one.count:.0f}",
-            f"{one.step_ns / 1e6:.2f}",
-            f"{one.above_ns / 1e6:.2f}",
+            wording.decimals(one.count, 0),
+            wording.decimals(one.step_ns / 1e6, 2),
+            wording.decimals(one.above_ns / 1e6, 2),
             wording.percent(one.of_attainable),
             _rate(one),
         )
@@ -54,7 +54,7 @@ def _peaks(device: str, roofs: Roofs) -> str:
     """The peaks that kernels are compared with, and where they come from, a sentence."""
     rates = [f"{rate / 1e12:,.4g} TFLOPS in {name}" for name, rate in roofs.flops.items() if rate]
     part = f", {wording.percent(roofs.part)} of the GPU" if roofs.part < 1 else ""
-    peaks = wording.listing([*rates, f"{roofs.bandwidth / 1e9:,.0f} GB/s of memory"])
+    peaks = wording.listing([*rates, f"{wording.whole(roofs.bandwidth / 1e9)} GB/s of memory"])
     return f"Peaks of {device or 'this GPU'}{part}: {peaks} ({roofs.source})."
 
 
@@ -62,4 +62,4 @@ def _rate(one: KernelRoof) -> str:
     """What it reaches of what limits it."""
     if one.limit == "compute":
         return f"{one.achieved_flops / 1e12:,.1f} TFLOPS"
-    return f"{one.achieved_bandwidth / 1e9:,.0f} GB/s"
+    return f"{wording.whole(one.achieved_bandwidth / 1e9)} GB/s"

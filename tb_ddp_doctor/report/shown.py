@@ -71,7 +71,10 @@ def where(evidence: Evidence, job: Job) -> str:
     step = job.steps.tolist().index(evidence.step)
     origin = int(job.budget.start_ns[rank, step])
     start, end = (evidence.start_ns - origin) / 1e6, (evidence.end_ns - origin) / 1e6
-    place = f"rank {evidence.rank}, step {evidence.step}, {start:.1f} to {end:.1f} ms of it"
+    place = (
+        f"rank {evidence.rank}, step {evidence.step}, {wording.decimals(start, 1)} to {wording.decimals(end, 1)} "
+        "ms of it"
+    )
     return f"{place}: {evidence.what}{_code(evidence)}"
 
 

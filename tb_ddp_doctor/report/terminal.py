@@ -154,9 +154,9 @@ def _prospects(prospects: Sequence[Prospect]) -> Table:
         share = saved / prospect.step_ms if prospect.step_ms else 0.0
         table.add_row(
             ", ".join(prospect.fixed),
-            f"{prospect.without_ms:.1f}",
+            wording.decimals(prospect.without_ms, 1),
             wording.interval(least, most),
-            f"{saved:.1f}",
+            wording.decimals(saved, 1),
             wording.percent(share),
         )
     return table
@@ -214,7 +214,9 @@ def _print_account(console: Console, diagnosis: Diagnosis) -> None:
     longest = max(len(printable(name)) for name, _, _ in lines)
     for name, line, beside in lines:
         level = serious.get(name, "info") if line.kind == "finding" else _level(line.kind, line.share)
-        numbers = f" {printable(name):<{longest}}  {line.ms:>7.1f} ms  {wording.percent(line.share):>6}"
+        numbers = (
+            f" {printable(name):<{longest}}  {wording.decimals(line.ms, 1):>7} ms  {wording.percent(line.share):>6}"
+        )
         said = wrapped(f"{numbers}  {printable(beside)}".rstrip(), console.width, len(numbers) + 2, first=0)
         row = Text(said, "dim")
         row.stylize("not dim", 0, len(numbers))
@@ -270,7 +272,7 @@ def _budget_table(diagnosis: Diagnosis, named: Sequence[str]) -> Table:
         budget = budgets[rank]
         cells = [budget[owner] for owner in owners] + ([sum(budget[owner] for owner in rest)] if has_rest else [])
         style = "bold red" if int(rank) in stragglers else None
-        table.add_row(rank, *(f"{ms:.2f}" for ms in (*cells, sum(budget.values()))), style=style)
+        table.add_row(rank, *(wording.decimals(ms, 2) for ms in (*cells, sum(budget.values()))), style=style)
     table.caption = _left_out(diagnosis)
     return table
 
@@ -289,8 +291,8 @@ def _phases_table(diagnosis: Diagnosis) -> Table:
     for rank in longest_busy_time(diagnosis, _SHOWN_RANKS):
         for place, by_rank in _places(diagnosis):
             phases = by_rank[rank]
-            cells = (f"{phases[phase]:.2f}" for phase in PHASES)
-            table.add_row(rank, place, *cells, f"{sum(phases.values()):.2f}")
+            cells = (wording.decimals(phases[phase], 2) for phase in PHASES)
+            table.add_row(rank, place, *cells, wording.decimals(sum(phases.values()), 2))
     table.caption = _left_out(diagnosis)
     return table
 
@@ -314,10 +316,10 @@ def _communication_table(diagnosis: Diagnosis) -> Table:
             traffic.kind or "?",
             Text(" ".join(filter(None, (traffic.parallelism, printable(traffic.group)))) or "?"),
             str(traffic.size),
-            f"{traffic.calls:.0f}",
+            wording.decimals(traffic.calls, 0),
             _number(traffic.megabytes, 2),
-            f"{traffic.wait_ms:.2f}",
-            f"{traffic.transfer_ms:.2f}",
+            wording.decimals(traffic.wait_ms, 2),
+            wording.decimals(traffic.transfer_ms, 2),
             wording.percent(traffic.hidden_share),
             _number(traffic.bus_gb_s, 2),
             _number(fit.alpha_us if fit and fit.significant else None, 0),
@@ -380,11 +382,11 @@ def _add_short(table: Table, step: int, few: Sequence[PathPiece], total: float) 
 
 def _add_path_row(table: Table, step: int, rank: str, what: str, phase: str, ms: float, total: float) -> None:
     share = wording.percent(ms / total) if total else ""
-    table.add_row(str(step), rank, Text(printable(what)), phase, f"{ms:.2f}", share)
+    table.add_row(str(step), rank, Text(printable(what)), phase, wording.decimals(ms, 2), share)
 
 
 def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+    return "-" if value is None else wording.decimals(value, digits)
 
 
 def _print_unseen(console: Console, result: Result) -> None:

@@ -115,7 +115,7 @@ class CommunicationBound(Rule):
             cause=None,
             confidence=level,
             title=f"Communication takes longer than compute can hide: {part.median(exposed, steps)} "
-            f"is exposed communication.",
+            "is exposed communication.",
             why=f"Communication takes {wording.ms(total)} a step{size}, compute {wording.ms(compute)}. "
             f"{_link(communication, expected)}{self._prospects(communication, total, compute)}"
             f"{wording.network(network)}"
@@ -133,7 +133,7 @@ class CommunicationBound(Rule):
             said = f"As bfloat16 it would take {wording.ms(max(total_ns - saved, 0))}. "
         if compute_ns > 0:
             times = total_ns / (self.achievable * compute_ns)
-            said += f"To hide it, compute would have to take {times:.1f} times as long. "
+            said += f"To hide it, compute would have to take {wording.decimals(times, 1)} times as long. "
         return said
 
 

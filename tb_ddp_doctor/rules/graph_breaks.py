@@ -68,7 +68,8 @@ class GraphBreaks(Rule):
             steps=tuple(frame.steps[steps].tolist()),
             cause=None,
             confidence="high" if len(steps) > 1 else "medium",
-            title=f"Graph breaks end compiled regions, and the CPU waits for the GPU: {each:.1f} a step.",
+            title=f"Graph breaks end compiled regions, and the CPU waits for the GPU: {wording.decimals(each, 1)} a "
+            "step.",
             why=f"Between the regions before and after a break the CPU spends {wording.ms(float(gaps.mean()))} a step, "
             f"{wording.ms(float(waits.mean()))} of it waiting.",
             fix=_FIX,

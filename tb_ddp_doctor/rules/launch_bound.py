@@ -98,8 +98,8 @@ class LaunchBound(Rule):
             cause=None,
             confidence=level,
             title="The GPU idles, launch-bound: launching a kernel takes the CPU longer than the GPU runs it.",
-            why=f"{kernels:.0f} kernels a step take {mean_ns / 1e3:.0f} µs each on average, and one comes every "
-            f"{issue_ns / 1e3:.0f} µs. {_in_modules(modules)}{basis}"
+            why=f"{wording.decimals(kernels, 0)} kernels a step take {wording.decimals(mean_ns / 1e3, 0)} µs each on "
+            f"average, and one comes every {wording.decimals(issue_ns / 1e3, 0)} µs. {_in_modules(modules)}{basis}"
             + (" Without the profiler it may be far less: time untraced steps first." if mostly_traced else ""),
             at_most=Severity.MAJOR if mostly_traced else Severity.CRITICAL,
             fix=_FIXES.get(frame.program, _FIX),

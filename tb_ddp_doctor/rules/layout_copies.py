@@ -57,7 +57,7 @@ class LayoutCopies(Rule):
         return found.fault(
             frame,
             title=f"{found.of_step} copy tensors into another layout; one layout would shorten the step.",
-            why=f"{found.count:.0f} kernels of a step change only the layout of a tensor. Without "
+            why=f"{wording.decimals(found.count, 0)} kernels of a step change only the layout of a tensor. Without "
             f"{wording.percent(self.removed)} of their time the step is {wording.ms(found.cost_ns)} shorter.",
             fix=_FIX,
             remedy="channels_last, no reshape after transpose",

@@ -67,7 +67,8 @@ class LowOccupancy(Rule):
         taken = part.mean(by_rank[[rank]], long_kernels.record_step_ns[[rank]])
         if not low or taken.share < self.min_share:
             return Clear(
-                f"Kernels over {self.min_length:.0f} µs with less than {wording.percent(self.max_occupancy)} occupancy "
+                f"Kernels over {wording.decimals(self.min_length, 0)} µs with less than "
+                f"{wording.percent(self.max_occupancy)} occupancy "
                 f"take {wording.ms(taken.ns)} a step, not counting GEMMs."
             )
         low = [kind for kind in low if kind.rank == rank]

@@ -151,8 +151,9 @@ def _fault(
         confidence=level,
         title=f"Experts get unequal loads: ranks wait {wording.ms(wait)} a step for those whose experts have most, "
         f"{who}{'' if is_steady or len(hot) == 1 else ' in turn'}.",
-        why=f"Before {len(uneven) / size:.0f} of {every / size:.0f} exchanges of tokens a step, the slowest rank "
-        f"computes {times:.1f} times as long as the ranks do on average, {turns} ({named}). {_sizes(exchanges)}{basis}",
+        why=f"Before {wording.decimals(len(uneven) / size, 0)} of {wording.decimals(every / size, 0)} exchanges of "
+        f"tokens a step, the slowest rank computes {wording.decimals(times, 1)} times as long as the ranks do on "
+        f"average, {turns} ({named}). {_sizes(exchanges)}{basis}",
         fix=_FIX,
         evidence=(
             places.window(
@@ -182,7 +183,9 @@ def _sizes(exchanges: Exchanges) -> str:
     if not len(exchanges.row):
         return ""
     most = float(np.median(exchanges.most))
-    return f"In the median AllToAll the largest part has {most:.1f} times the elements of the smallest. "
+    return (
+        f"In the median AllToAll the largest part has {wording.decimals(most, 1)} times the elements of the smallest. "
+    )
 
 
 def _who(hot: Ints, frame: Frame) -> str:

@@ -98,7 +98,7 @@ class NoTensorCores(Rule):
             cause="float32" if is_float32 else "misaligned",
             confidence=level,
             title=f"GEMMs take {slowed} {what}.",
-            why=f"{count:.0f} of these a step; the longest are {most}. At half "
+            why=f"{wording.decimals(count, 0)} of these a step; the longest are {most}. At half "
             f"the assumed speed-up the fix would save {wording.ms(whatif.cost_ns(at_half))}. {basis}",
             fix=_fix(gemms, is_float32=is_float32),
             evidence=tuple(_longest(gemms, places, int(rank)) for rank in affected[:2]),

@@ -130,7 +130,11 @@ def described(stalls: Sequence[StallInOp], rank_steps: int) -> str:
     lengths = sorted(one.length_ns for one in stalls)
     each = len(stalls) / max(rank_steps, 1)
     often = (
-        f"{each:.0f} stalls a step" if each >= 1.5 else "1 stall a step" if each >= 0.75 else f"{len(lengths)} stall"
+        f"{wording.decimals(each, 0)} stalls a step"
+        if each >= 1.5
+        else "1 stall a step"
+        if each >= 0.75
+        else f"{len(lengths)} stall"
     )
     often += "s" if each < 0.75 and len(lengths) > 1 else ""
     least, most = wording.ms(lengths[0]), wording.ms(lengths[-1])

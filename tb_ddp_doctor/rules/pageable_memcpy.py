@@ -63,7 +63,10 @@ class PageableMemcpy(Rule):
         cost = whatif.cost_ns(change)
         size = float(copies.pageable_bytes.mean())
         if cost < self.min_cost * frame.step_ns:
-            return Clear(f"{number:.0f} pageable copies of {wording.size(size)} in total a step cost almost nothing.")
+            return Clear(
+                f"{wording.decimals(number, 0)} pageable copies of {wording.size(size)} in total a step cost almost "
+                "nothing."
+            )
         exposed, blocked = copies.pageable_exposed_ns, copies.pageable_blocked_ns
         seen = int((whatif.at_slowest(saved) > 0).sum())
         level, basis = certainty.confidence(frame, cost, seen)

@@ -78,8 +78,8 @@ class PrefillInDecode(Rule):
             title=f"Prefill delays decode: {many} of {len(decode)} iterations read prompts and take "
             f"{wording.ms(float(length[late].mean()))}, where those that only decode take "
             f"{wording.ms(float(length[decode].mean()))}.",
-            why=f"About {float(waiting.mean()):.0f} requests in decode get their next token only when such an "
-            "iteration ends.",
+            why=f"About {wording.decimals(float(waiting.mean()), 0)} requests in decode get their next token only when "
+            "such an iteration ends.",
             fix=_FIX,
             evidence=(places.window(rank, worst, "The longest iteration with prefill."),),
             measurements=tuple(

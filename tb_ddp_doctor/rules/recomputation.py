@@ -61,8 +61,8 @@ class Recomputation(Rule):
         return found.fault(
             frame,
             title=f"{found.of_step} compute forward again; keeping activations would shorten the step.",
-            why=f"{found.count:.0f} kernels of a step are launched within backward by ops of forward. Without them the "
-            f"step is {wording.ms(found.cost_ns)} shorter, and needs the memory of these activations.",
+            why=f"{wording.decimals(found.count, 0)} kernels of a step are launched within backward by ops of forward. "
+            f"Without them the step is {wording.ms(found.cost_ns)} shorter, and needs the memory of these activations.",
             fix=_FIX,
             remedy="fewer activation checkpoints",
             between=(share_of(kernels, self.kept_least), found.change),

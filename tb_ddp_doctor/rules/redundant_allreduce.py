@@ -70,8 +70,10 @@ class RedundantAllreduce(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"Gradients are reduced in each of {passes + 1:.0f} backward passes of a step, but used once.",
-            why=f"{calls:.0f} AllReduces a step, of {passes:.0f} passes, are repeated with the same sizes before the "
+            title=f"Gradients are reduced in each of {wording.decimals(passes + 1, 0)} backward passes of a step, "
+            "but used once.",
+            why=f"{wording.decimals(calls, 0)} AllReduces a step, of {wording.decimals(passes, 0)} passes, are "
+            "repeated with the same sizes before the "
             f"optimizer's step; {wording.ms(exposed)} of their communication are exposed. {basis}",
             fix=_FIX,
             evidence=(window,) if window else (),

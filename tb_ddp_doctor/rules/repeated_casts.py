@@ -54,8 +54,8 @@ class RepeatedCasts(Rule):
         return found.fault(
             frame,
             title=f"{found.of_step} cast weights that were cast before; one cast each would shorten the step.",
-            why=f"{found.count:.0f} casts of a step are of weights that have not changed since their last cast. "
-            f"Without them the step is {wording.ms(found.cost_ns)} shorter.",
+            why=f"{wording.decimals(found.count, 0)} casts of a step are of weights that have not changed since their "
+            f"last cast. Without them the step is {wording.ms(found.cost_ns)} shorter.",
             fix=_FIX,
             remedy="bfloat16 weights",
         )

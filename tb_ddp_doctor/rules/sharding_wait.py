@@ -110,11 +110,10 @@ class ShardingWait(Rule):
             confidence=level,
             title=f"Compute waits for sharded tensors: {part.mean(alone, whatif.at_slowest(frame.window_ns))} "
             f"are exposed all-gathers and reduce-scatters, most of it in the {cause} pass.",
-            why=f"{sharding.gathers:.0f} all-gathers{size} a step, and the reduce-scatters, take "
-            f"{wording.ms(moved)}; in "
-            f"the {cause} pass {wording.ms(of_cause)} are exposed. Overlap would hide "
-            f"{wording.ms(float(forward.mean()))} "
-            f"more in the forward and {wording.ms(float(backward.mean()))} more in the backward pass. {basis}",
+            why=f"{wording.decimals(sharding.gathers, 0)} all-gathers{size} a step, and the reduce-scatters, take "
+            f"{wording.ms(moved)}; in the {cause} pass {wording.ms(of_cause)} are exposed. Overlap would hide "
+            f"{wording.ms(float(forward.mean()))} more in the forward and {wording.ms(float(backward.mean()))} more in "
+            f"the backward pass. {basis}",
             fix=_fix(cause, sharding, plans, len(set(frame.nodes)) > 1),
             evidence=most_exposed(alone, whatif, places),
         )

@@ -84,8 +84,8 @@ class SlowLink(Rule):
         if not slow:
             worst = max(links, key=lambda link: link.slowdown)
             return Clear(
-                f"Of {len(links)} comparable groups, none takes more than {worst.slowdown:.2f} times as long as the "
-                "median for the same size."
+                f"Of {len(links)} comparable groups, none takes more than {wording.decimals(worst.slowdown, 2)} times "
+                "as long as the median for the same size."
             )
         excess = excess_ns(slow, len(frame.ranks), len(frame.steps))
         change = Change(transfer_ns=excess)
@@ -102,7 +102,7 @@ class SlowLink(Rule):
             cause=None,
             confidence=level,
             title=f"The link between {_place(affected, frame)} is slow: the same {worst.traffic.kind} takes "
-            f"{worst.slowdown:.1f} times as long as in other groups.",
+            f"{wording.decimals(worst.slowdown, 1)} times as long as in other groups.",
             why=f"{len(slow)} of {len(links)} comparable groups are slow. The slowest has a busbw of "
             f"{wording.gigabytes_per_second(worst.traffic.bus_rate)}, comparable groups "
             f"{wording.gigabytes_per_second(worst.peer_bus_rate)}. {_transport(network, numbers)}"
@@ -133,8 +133,8 @@ class SlowLink(Rule):
             steps=frame.all_steps,
             cause="below_calibration",
             confidence="medium",
-            title=f"The links are slower than the calibration: {worst.traffic.kind} takes {worst.slowdown:.1f} times "
-            "as long as it did when nothing else ran.",
+            title=f"The links are slower than the calibration: {worst.traffic.kind} takes "
+            f"{wording.decimals(worst.slowdown, 1)} times as long as it did when nothing else ran.",
             why=f"{len(below)} of {len(calibrated)} kinds and groups are slower. The slowest has a busbw of "
             f"{wording.gigabytes_per_second(worst.traffic.bus_rate)}; the calibration gave "
             f"{wording.gigabytes_per_second(worst.peer_bus_rate)} at these sizes. "

@@ -96,7 +96,7 @@ class SmallCollectives(Rule):
             f" Ranks wait for each other in it another {wording.ms(purpose.wait_ns)} a step." if purpose.wait_ns else ""
         )
         exposed = part.mean(purpose.exposed_ns, frame.window_ns)
-        number = f"{purpose.calls:.0f} times a step" if purpose.calls >= 1.5 else "once a step"
+        number = f"{wording.decimals(purpose.calls, 0)} times a step" if purpose.calls >= 1.5 else "once a step"
         return Fault(
             change=change,
             ranks=frame.all_ranks,
@@ -131,7 +131,7 @@ class SmallCollectives(Rule):
 
     def _check_unsized(self, frame: Frame, whatif: WhatIf, tiny: TinyCalls, places: Places) -> Fault | NotApplicable:
         """By their number and how long each takes: such short ones are latency, whatever their size."""
-        many = f"{tiny.calls:.0f} {tiny.kind or 'collectives'} a step"
+        many = f"{wording.decimals(tiny.calls, 0)} {tiny.kind or 'collectives'} a step"
         short = f"half of them take {wording.us(tiny.median_ns)} or less"
         if tiny.calls < self.min_tiny_calls or tiny.median_ns > self.tiny * 1e3:
             return NotApplicable(f"The traces do not have the sizes of collectives; {many} run, {short}.")
@@ -168,14 +168,14 @@ class SmallCollectives(Rule):
         many = [traffic for traffic in sized if traffic.calls >= self.min_calls]
         if not many:
             calls = max(traffic.calls for traffic in sized)
-            return Clear(f"At most {calls:.0f} collectives of a kind and group run in a step.")
+            return Clear(f"At most {wording.decimals(calls, 0)} collectives of a kind and group run in a step.")
         judged = [
             (traffic, traffic.line) for traffic in many if traffic.line and traffic.line.spread >= self.min_spread
         ]
         if not judged:
             return NotApplicable(
-                f"The {many[0].calls:.0f} {many[0].kind} of a step have similar sizes, so latency and bandwidth cannot "
-                "be separated."
+                f"The {wording.decimals(many[0].calls, 0)} {many[0].kind} of a step have similar sizes, so latency and "
+                "bandwidth cannot be separated."
             )
         small = [
             (traffic, line)
@@ -185,8 +185,8 @@ class SmallCollectives(Rule):
         if not small:
             traffic, line = judged[0]
             return Clear(
-                f"Latency takes {wording.percent(traffic.latency_share)} of {traffic.calls:.0f} {traffic.kind} a step "
-                f"(R2 {line.r2:.2f})."
+                f"Latency takes {wording.percent(traffic.latency_share)} of {wording.decimals(traffic.calls, 0)} "
+                f"{traffic.kind} a step (R2 {wording.decimals(line.r2, 2)})."
             )
         saved = sum(self._saved_ns(traffic, line) for traffic, line in small)
         total = whatif.at_slowest(measured.transfers.total_ns)
@@ -204,10 +204,11 @@ class SmallCollectives(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"{traffic.calls:.0f} {traffic.kind} a step of "
+            title=f"{wording.decimals(traffic.calls, 0)} {traffic.kind} a step of "
             f"{wording.size(traffic.bytes_per_step / traffic.calls)} on average: latency takes "
             f"{wording.percent(traffic.latency_share)} of their {wording.ms(traffic.transfer_per_step_ns)}.",
-            why=f"Each takes {line.alpha_ns / 1e3:.0f} µs and 1 ms for {_per_ms(line)} (R2 {line.r2:.2f}); larger "
+            why=f"Each takes {wording.decimals(line.alpha_ns / 1e3, 0)} µs and 1 ms for {_per_ms(line)} (R2 "
+            f"{wording.decimals(line.r2, 2)}); larger "
             f"messages would take {wording.ms(saved)} less, of which {wording.ms(cost)} are exposed. {basis}",
             fix=_fix(line, self.large_message, plans),
             evidence=most_exposed(exposed, whatif, places),
@@ -221,7 +222,7 @@ class SmallCollectives(Rule):
 
 
 def _per_ms(line: TransferFit) -> str:
-    return f"{1 / line.beta_ns:.1f} MB" if line.beta_ns > 0 else "any size"
+    return f"{wording.decimals(1 / line.beta_ns, 1)} MB" if line.beta_ns > 0 else "any size"
 
 
 def _fix(line: TransferFit, large: float, plans: Plans) -> str:

@@ -93,7 +93,7 @@ class UnfusedAttention(Rule):
             confidence=level,
             title=f"Unfused attention reads and writes its scores in GPU memory: "
             f"{part.mean(passes_ns[affected], frame.window_ns[affected])}.",
-            why=f"{number:.0f} {what} whole score matrices, "
+            why=f"{wording.decimals(number, 0)} {what} whole score matrices, "
             f"beside {wording.ms(float(attentions.score_products_ns[affected].mean()))} of GEMMs. {speeds}"
             f"{_FELL_BACK if fell_back else ''}{basis}",
             fix=_FALLBACK if fell_back else _FIX,

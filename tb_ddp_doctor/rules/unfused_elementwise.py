@@ -67,7 +67,8 @@ class UnfusedElementwise(Rule):
             cause=None,
             confidence=level,
             title=f"{taken} are elementwise kernels that fusion would shorten.",
-            why=f"{count:.0f} kernels of a step are loops over elements: most time is in {operators(loops)}. Reads of "
+            why=f"{wording.decimals(count, 0)} kernels of a step are loops over elements: most time is in "
+            f"{operators(loops)}. Reads of "
             f"what the kernel before wrote take {wording.ms(cost)} at the memory's bandwidth; with these writes, which "
             f"remain where backward needs them, {wording.ms(whatif.cost_ns(most))}. {basis}",
             fix=_FIX,

@@ -64,7 +64,7 @@ class UnfusedOptimizer(Rule):
         many = kernels >= self.min_kernels
         most = float(kernels.mean(axis=1).max())
         if not many.any():
-            return Clear(f"The optimizer launches {most:.0f} kernels a step for single tensors.")
+            return Clear(f"The optimizer launches {wording.decimals(most, 0)} kernels a step for single tensors.")
         host_ns, device_ns = (
             np.where(many, taken * (1 - kept), 0)
             for taken, kept in (
@@ -79,7 +79,10 @@ class UnfusedOptimizer(Rule):
         )
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
-            return Clear(f"The optimizer launches {most:.0f} kernels a step for single tensors, which costs nothing.")
+            return Clear(
+                f"The optimizer launches {wording.decimals(most, 0)} kernels a step for single tensors, which costs "
+                "nothing."
+            )
         affected = np.flatnonzero(many.any(axis=1))
         span = optimizers.optimizer_end_ns - optimizers.optimizer_start_ns
         level, basis = certainty.confidence(frame, cost, int(many.all(axis=0).sum()), affected.tolist(), on_host=True)
@@ -93,7 +96,8 @@ class UnfusedOptimizer(Rule):
             cause=None,
             confidence=level,
             title=f"The optimizer updates tensor by tensor, which takes the CPU {launching}.",
-            why=f"Its step launches {most:.0f} kernels for one tensor each; they run {wording.ms(busy)} on the GPU, "
+            why=f"Its step launches {wording.decimals(most, 0)} kernels for one tensor each; they run "
+            f"{wording.ms(busy)} on the GPU, "
             f"{wording.ms(float(span[affected].mean()))} from the first to the last. {basis}",
             fix=_FIX,
             evidence=tuple(_window(optimizers, places, int(rank), int(span[rank].argmax())) for rank in worst),

@@ -86,7 +86,7 @@ class VariableTransfers(Rule):
         if not len(steps) or not late.any() or cost < self.min_share * frame.step_ns:
             longest = max(float((one.transfer_ns / np.maximum(m, 1))[m > 0].max(initial=0)) for one, m, _ in slow)
             return Clear(
-                f"No collective takes more than {longest:.1f} times the median of comparable ones."
+                f"No collective takes more than {wording.decimals(longest, 1)} times the median of comparable ones."
                 if longest < self.min_times
                 else f"Collectives that take {self.min_times:g} times their median cost {wording.ms(cost)} a step."
             )
@@ -103,7 +103,7 @@ class VariableTransfers(Rule):
             steps=tuple(frame.steps[steps].tolist()),
             cause=None,
             confidence=level,
-            title=f"The same {traffic.kind}{named} takes up to {times:.0f} "
+            title=f"The same {traffic.kind}{named} takes up to {wording.decimals(times, 0)} "
             f"times as long in some calls: {part.of_cost(cost, frame.window_ns)}.",
             why=f"{int(late.sum())} of {len(late)} are slow, in {_listed(frame.steps[steps])}; those of the same size "
             f"take {wording.ms(float(np.median(comparable)))} (p50) and "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.stuck.calls import Came, Op
 from tb_ddp_doctor.stuck.roots import Root
 
@@ -36,8 +37,8 @@ def time(ns: int) -> str:
 def seconds(value: float) -> str:
     """As "180 s", "0.4 s", "120 min"."""
     if value >= 3600:
-        return f"{value / 60:,.0f} min"
-    return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
+        return f"{wording.whole(value / 60)} min"
+    return f"{wording.decimals(value, 0)} s" if value >= 10 else f"{wording.decimals(value, 1)} s"
 
 
 def kind(op: Op) -> str:

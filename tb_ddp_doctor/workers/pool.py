@@ -270,7 +270,7 @@ class _Worker:
             if not self.pipe.poll():
                 self._end()
                 self.cpu_s = math.inf
-                return _failed(_too_much(f"{limits.seconds:,.0f} s"))
+                return _failed(_too_much(f"{round(limits.seconds):,} s"))
             message = self.pipe.recv_bytes(limits.answer_bytes + answers.MOST_WORDS)
         except (EOFError, OSError):
             self._end()
@@ -278,7 +278,7 @@ class _Worker:
             return self._answered(message)
         if sys.platform != "win32" and self._process.exitcode == -signal.SIGXCPU:
             self.cpu_s = math.inf
-            return _failed(_too_much(f"{self._limits.cpu_s:,.0f} s of CPU time"))
+            return _failed(_too_much(f"{round(self._limits.cpu_s):,} s of CPU time"))
         return None
 
     def _answered(self, message: bytes) -> Future[Any]:

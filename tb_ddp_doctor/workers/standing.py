@@ -59,7 +59,7 @@ class StandingProcess:
         except (EOFError, OSError):
             self.end()
             if sys.platform != "win32" and self._process.exitcode == -signal.SIGXCPU:
-                raise _too_much(f"{limits.cpu_s:,.0f} s of CPU time") from None
+                raise _too_much(f"{round(limits.cpu_s):,} s of CPU time") from None
             raise CrashError("The process that diagnosed it died, perhaps for want of memory.") from None
         except (LimitError, MessageError):
             self.end()
@@ -84,7 +84,7 @@ class StandingProcess:
                 else:
                     progress(said.done, said.total, said.file)
             elif until is not None and time.monotonic() > until + kept_waiting_s(self._process.pid):
-                raise _too_much(f"{limits.seconds:,.0f} s")
+                raise _too_much(f"{round(limits.seconds):,} s")
 
     def end(self) -> None:
         """End it at once."""

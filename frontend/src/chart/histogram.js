@@ -2,7 +2,7 @@
 // different faults.
 
 import { h } from "../dom.js";
-import { count, ms, percent } from "../format.js";
+import { count, decimals, ms, percent } from "../format.js";
 import { ownerName } from "../model.js";
 
 /** @typedef {import("../../schema.js").GapLengths} GapLengths */
@@ -59,7 +59,7 @@ export function histogram(gaps, owner) {
       {},
       h("th", { scope: "row" }, length),
       h("td", {}, number),
-      h("td", { class: "length" }, sum_ms > 0 && h("i", { class: `owner-${owner}`, style: `width: ${((100 * sum_ms) / most).toFixed(1)}%` })),
+      h("td", { class: "length" }, sum_ms > 0 && h("i", { class: `owner-${owner}`, style: `width: ${decimals((100 * sum_ms) / most, 1)}%` })),
       h("td", {}, digits(sum_ms)),
     );
   return h(
@@ -86,4 +86,4 @@ export function gapSum({ bins, shorter_ms }) {
 }
 
 const plain = (/** @type {number} */ value) => value.toLocaleString("en", { maximumSignificantDigits: 1 });
-const digits = (/** @type {number} */ value) => (value > 0 && value < 0.05 ? "< 0.05" : value ? value.toFixed(1) : "0");
+const digits = (/** @type {number} */ value) => (value > 0 && value < 0.05 ? "< 0.05" : value ? decimals(value, 1) : "0");

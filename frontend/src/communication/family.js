@@ -1,6 +1,6 @@
 // The collectives of one kind in one group, as the view of communication is told of them, and how they are named.
 
-import { count, ms } from "../format.js";
+import { count, decimals, ms } from "../format.js";
 
 /**
  * @typedef {object} Family the collectives of one kind in one group
@@ -39,12 +39,12 @@ export const kindOf = (/** @type {Pick<Family, "kind" | "group" | "parallelism">
 export const named = (nodes) => (nodes.length > NAMED_NODES ? count(nodes.length, "node") : nodes.join(", "));
 /** @param {Family} family */
 export const nameOf = (family) => `${kindOf(family)}, ${count(family.ranks.length, "rank")}${family.nodes.length > 1 ? ` on ${count(family.nodes.length, "node")}` : ""}`;
-export const times = (/** @type {number} */ value) => `${value.toFixed(2)}×`;
+export const times = (/** @type {number} */ value) => `${decimals(value, 2)}×`;
 
 /** @param {number} bytes */
 export const size = (bytes) =>
   bytes >= 1e9 ? `${trim(bytes / 1e9)}\u00a0GB` : bytes >= 1e6 ? `${trim(bytes / 1e6)}\u00a0MB` : bytes >= 1e3 ? `${trim(bytes / 1e3)}\u00a0kB` : `${bytes}\u00a0B`;
-const trim = (/** @type {number} */ value) => value.toFixed(value < 10 ? 1 : 0).replace(/\.0$/, "");
+const trim = (/** @type {number} */ value) => decimals(value, value < 10 ? 1 : 0).replace(/\.0$/, "");
 export const time = (/** @type {number} */ us) => ms(us / 1000);
 export const short = (/** @type {number} */ us) => time(us).replace(/\.0(?=\D)/, "");
-export const rate = (/** @type {number} */ gbs) => `${gbs.toFixed(gbs < 10 ? 2 : 0)}\u00a0GB/s`;
+export const rate = (/** @type {number} */ gbs) => `${decimals(gbs, gbs < 10 ? 2 : 0)}\u00a0GB/s`;

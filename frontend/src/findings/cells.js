@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { joinedRows, longest } from "../heat.js";
-import { ms } from "../format.js";
+import { decimals, ms } from "../format.js";
 import { ownerName } from "../model.js";
 import { heatMap } from "../ranks/heat_map.js";
 
@@ -52,8 +52,8 @@ function numbers(finding, views, owner, chosen, select) {
     const value = grid[row][column];
     if (value === null) return h("td", {}, "–");
     const [rank, step] = [views.ranks[row], views.steps[column]];
-    const style = `--share: ${((30 * value) / most).toFixed(1)}%; --owner: var(--${owner})`;
-    const button = h("button", { type: "button", style, "aria-pressed": String(String(rank) === chosen.rank && String(step) === chosen.step), "aria-label": `Rank ${rank}, step ${step}: ${ms(value)}`, click: press }, value.toFixed(1));
+    const style = `--share: ${decimals((30 * value) / most, 1)}%; --owner: var(--${owner})`;
+    const button = h("button", { type: "button", style, "aria-pressed": String(String(rank) === chosen.rank && String(step) === chosen.step), "aria-label": `Rank ${rank}, step ${step}: ${ms(value)}`, click: press }, decimals(value, 1));
     function press() {
       for (const other of table.querySelectorAll("[aria-pressed]")) other.setAttribute("aria-pressed", String(other === button));
       select(rank, step);

@@ -1,7 +1,7 @@
 // What allocated memory is made of at its peak, by category, phase, op and rank.
 
 import { card, h, prose } from "../dom.js";
-import { percent } from "../format.js";
+import { decimals, percent } from "../format.js";
 import { grid } from "../grid.js";
 import { MEMORY } from "../step_parts.js";
 
@@ -16,7 +16,7 @@ const NAMED = 0.12;
  * @param {number} bytes
  */
 export const size = (bytes) =>
-  Math.abs(bytes) >= 1e9 ? `${(bytes / 1e9).toFixed(2)}\u00a0GB` : `${(bytes / 1e6).toFixed(1)}\u00a0MB`;
+  Math.abs(bytes) >= 1e9 ? `${decimals(bytes / 1e9, 2)}\u00a0GB` : `${decimals(bytes / 1e6, 1)}\u00a0MB`;
 
 /** @param {string | null} category */
 export const nameOf = (category) => MEMORY.get(category ?? "")?.name ?? "";

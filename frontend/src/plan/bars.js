@@ -1,7 +1,7 @@
 // The recorded and the predicted step as bars of owners, in the Budget's colours and on one scale.
 
 import { h } from "../dom.js";
-import { ms, signed } from "../format.js";
+import { decimals, ms, signed } from "../format.js";
 import { whenOf } from "../model.js";
 import { OWNERS } from "../step_parts.js";
 
@@ -47,7 +47,7 @@ function row(kind, name, step, owners, longest, change = "") {
       "div",
       { class: "bar textured", style: `width: ${(100 * step) / longest}%`, role: "img", "aria-label": `${name} ${ms(step)}: ${said.join(", ")}` },
       parts.map(({ id, owner, value }) =>
-        h("span", { class: `part owner-${id}`, style: `flex: ${value} 1 0`, title: `${owner} ${ms(value)}` }, value > LABELLED * longest && h("span", {}, value.toFixed(1))),
+        h("span", { class: `part owner-${id}`, style: `flex: ${value} 1 0`, title: `${owner} ${ms(value)}` }, value > LABELLED * longest && h("span", {}, decimals(value, 1))),
       ),
     ),
     h("span", { class: "total" }, ms(step), change && h("small", {}, change)),

@@ -2,7 +2,7 @@
 // measured. The x axis is logarithmic in the values, or has a place for each where they are no positive numbers; y is ms
 // from the least to the most that shows; coordinates are CSS pixels of the picture.
 
-import { ms, percent } from "../format.js";
+import { decimals, ms, percent } from "../format.js";
 
 /** @typedef {import("../../schema.js").PlanResult} PlanResult */
 
@@ -70,7 +70,7 @@ export function chart(plan, chosen, width) {
     title.textContent = `${run}: ${ms(step_ms)} measured`;
     point.append(title);
     const late = here > width / 2;
-    picture.append(point, text(`${run} ${step_ms.toFixed(1)}`, here + (late ? -9 : 9), y(step_ms) - 8, late ? "end" : "start"));
+    picture.append(point, text(`${run} ${decimals(step_ms, 1)}`, here + (late ? -9 : 9), y(step_ms) - 8, late ? "end" : "start"));
   }
   picture.setAttribute("aria-label", `Step over ${curve.field}: ${values.map((value, i) => `${value}: ${ms(curve.points[i].step_ms)}`).join(", ")}`);
   return picture;

@@ -1,7 +1,7 @@
 // What a plan says in words: the prediction, what scales and breaks, what it rests on, what is refused, what to write.
 
 import { folded, h, table } from "../dom.js";
-import { ms, percent, range, signed } from "../format.js";
+import { decimals, ms, percent, range, signed } from "../format.js";
 import { NAMES } from "./controls.js";
 
 /** @typedef {import("../../schema.js").Prediction} Prediction */
@@ -44,7 +44,7 @@ function held({ parameters, gradients, optimizer_states, gathered, on_cpu, sent 
 /** @param {number} bytes */
 function size(bytes) {
   const [unit, one] = /** @type {[string, number]} */ ([["GB", 1e9], ["MB", 1e6], ["KB", 1e3]].find(([, least]) => bytes >= Number(least)) ?? ["bytes", 1]);
-  return `${(bytes / one).toFixed(one > 1 ? 1 : 0)}\u00a0${unit}`;
+  return `${decimals(bytes / one, one > 1 ? 1 : 0)}\u00a0${unit}`;
 }
 
 /** @param {import("../../schema.js").PlanCurve | undefined} curve */

@@ -2,7 +2,7 @@
 // ranks beside it.
 
 import { h } from "../dom.js";
-import { ms, ranges } from "../format.js";
+import { decimals, ms, ranges } from "../format.js";
 import { ownerName } from "../model.js";
 import { spreadOf } from "./spread.js";
 
@@ -21,7 +21,7 @@ export function bands(all, owned, groups) {
   const median = (/** @type {number[]} */ values, /** @type {number[]} */ some) => spreadOf(some.map((rank) => values[row.get(rank) ?? 0])).median;
   const owners = owned.map(({ owner, values }) => ({ owner, spread: spreadOf(values), medians: marked.map(({ ranks }) => median(values, ranks)) }));
   const most = Math.max(...owners.map(({ spread }) => spread.max)) || 1;
-  const share = (/** @type {number} */ value) => `${((100 * value) / most).toFixed(2)}%`;
+  const share = (/** @type {number} */ value) => `${decimals((100 * value) / most, 2)}%`;
   const nameOf = (/** @type {number[]} */ some) => (some.length > 4 ? `${some.length} ranks` : `rank${some.length > 1 ? "s" : ""} ${ranges(some)}`);
   return h(
     "div",
@@ -49,9 +49,9 @@ export function bands(all, owned, groups) {
                 medians.map((value, i) => h("b", { style: `left: ${share(value)}` }, MARKS[i])),
               ),
             ),
-            h("td", {}, spread.median.toFixed(2)),
-            h("td", {}, spread.p99.toFixed(2)),
-            medians.map((value) => h("td", { class: Math.abs(value - spread.median) > 0.1 * most ? "affected" : null }, value.toFixed(2))),
+            h("td", {}, decimals(spread.median, 2)),
+            h("td", {}, decimals(spread.p99, 2)),
+            medians.map((value) => h("td", { class: Math.abs(value - spread.median) > 0.1 * most ? "affected" : null }, decimals(value, 2))),
           ),
         ),
       ),

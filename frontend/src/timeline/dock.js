@@ -1,7 +1,7 @@
 // The panel beside a timeline: all that is known of the chosen event, and the ways from it.
 
 import { h } from "../dom.js";
-import { ms, ranges } from "../format.js";
+import { decimals, ms, ranges } from "../format.js";
 import { idleName, ownerName } from "../model.js";
 import { IDLE } from "../step_parts.js";
 import { about, bandwidth, waiting } from "./about.js";
@@ -90,7 +90,7 @@ function calls(list, note) {
 function arrivals({ arrivals: all, last, last_rank, transfer }) {
   const first = Math.min(...all.map(({ at }) => at));
   const full = Math.max(last + transfer, ...all.map(({ at }) => at)) - first || 1;
-  const share = (/** @type {number} */ us) => `${((100 * us) / full).toFixed(2)}%`;
+  const share = (/** @type {number} */ us) => `${decimals((100 * us) / full, 2)}%`;
   return h(
     "div",
     { class: "arrivals" },
@@ -108,10 +108,10 @@ function arrivals({ arrivals: all, last, last_rank, transfer }) {
 }
 
 /** @param {number} bytes */
-const size = (bytes) => (bytes >= 1e6 ? `${(bytes / 1e6).toFixed(2)} MB` : bytes >= 1e3 ? `${(bytes / 1e3).toFixed(1)} kB` : `${bytes} B`);
+const size = (bytes) => (bytes >= 1e6 ? `${decimals(bytes / 1e6, 2)} MB` : bytes >= 1e3 ? `${decimals(bytes / 1e3, 1)} kB` : `${bytes} B`);
 
 /** @param {number} gb_s */
-const rate = (gb_s) => `${gb_s >= 100 ? gb_s.toFixed(0) : gb_s.toFixed(2)} GB/s`;
+const rate = (gb_s) => `${gb_s >= 100 ? decimals(gb_s, 0) : decimals(gb_s, 2)} GB/s`;
 
 /**
  * What a range holds: per owner and rank, and per kernel.
@@ -125,10 +125,10 @@ export function statistics({ owned, kernels, length, owners, pinned, median, hid
     h(
       "div",
       { class: "bar" },
-      used.map((owner) => (of[owner] > 0 ? h("span", { class: `part owner-${owner}`, style: `flex: 0 1 ${(100 * of[owner]) / length}%`, title: `${ownerName(owner)} ${ms(of[owner])}` }, of[owner] > length / 14 ? h("span", {}, of[owner].toFixed(1)) : null) : null)),
+      used.map((owner) => (of[owner] > 0 ? h("span", { class: `part owner-${owner}`, style: `flex: 0 1 ${(100 * of[owner]) / length}%`, title: `${ownerName(owner)} ${ms(of[owner])}` }, of[owner] > length / 14 ? h("span", {}, decimals(of[owner], 1)) : null) : null)),
     );
   const heads = ["rank", ...used.map((owner) => `${ownerName(owner)}, ms`), `${idleName(gpu)}, ms`, "gaps"];
-  const cells = (/** @type {Record<string, number>} */ of, /** @type {number} */ idle, /** @type {number | null} */ gaps) => [...used.map((owner) => (of[owner] ?? 0).toFixed(2)), idle.toFixed(2), gaps === null ? "–" : String(gaps)];
+  const cells = (/** @type {Record<string, number>} */ of, /** @type {number} */ idle, /** @type {number | null} */ gaps) => [...used.map((owner) => decimals(of[owner] ?? 0, 2)), decimals(idle, 2), gaps === null ? "–" : String(gaps)];
   const idleOf = (/** @type {Record<string, number>} */ of) => Object.entries(of).reduce((sum, [owner, value]) => (IDLE.has(owner) ? sum + value : sum), 0);
   return [
     h("h3", {}, `Selected range, ${ms(length)}`),
@@ -156,7 +156,7 @@ export function statistics({ owned, kernels, length, owners, pinned, median, hid
             "table",
             {},
             h("thead", {}, h("tr", {}, ["kernel", "calls", "total, ms", "longest, ms", "on"].map((head) => h("th", { scope: "col" }, head)))),
-            h("tbody", {}, kernels.shown.map(({ name, calls: n, total, longest, rank }) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, n.toLocaleString("en")), h("td", {}, total.toFixed(2)), h("td", {}, longest.toFixed(3)), h("td", {}, `rank ${rank}`)))),
+            h("tbody", {}, kernels.shown.map(({ name, calls: n, total, longest, rank }) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, n.toLocaleString("en")), h("td", {}, decimals(total, 2)), h("td", {}, decimals(longest, 3)), h("td", {}, `rank ${rank}`)))),
           ),
         )
       : null,

@@ -1,6 +1,6 @@
 // What is said of events: a sentence for one, a table for the longest ones of a window. Pure.
 
-import { ms } from "../format.js";
+import { decimals, ms } from "../format.js";
 import { ownerName } from "../model.js";
 import { firstAbove } from "./cull.js";
 import { shortName, waitsUntil } from "./rows.js";
@@ -27,7 +27,7 @@ export function sentence({ rows, joined }, row, index, zero) {
     `rank ${rank}, ${lane}: ${shortName(names[name[index]])}`,
     `${ms((ends[index] - starts[index]) / 1000)} from ${ms((starts[index] - zero) / 1000)}`,
     until > starts[index] ? `of that ${ms((until - starts[index]) / 1000)} straggler wait for rank ${one?.last_rank}` : "",
-    one ? `${one.kind} of ${(one.bytes / 1e6).toFixed(1)} MB` : said(paint, owners[owner[index]]),
+    one ? `${one.kind} of ${decimals(one.bytes / 1e6, 1)} MB` : said(paint, owners[owner[index]]),
   ];
   return parts.filter(Boolean).join(", ");
 }

@@ -1,7 +1,7 @@
 // The account of the step: one bar whose parts sum to it, and below it the critical path of a step, each as wide as the card.
 
 import { h, prose } from "../dom.js";
-import { among, ms, percent, ranges } from "../format.js";
+import { among, decimals, ms, percent, ranges } from "../format.js";
 import { line, numberOf, ownerName, ownerOf } from "../model.js";
 import { PHASES } from "../step_parts.js";
 import { ticks } from "../timeline/scale.js";
@@ -63,9 +63,9 @@ function sum({ account: { lines }, step_ms }) {
     const some = lines.filter((one) => one.kind === kind);
     const total = some.reduce((all, one) => all + one.ms, 0);
     if (kind === "tracing" && !(total > 0)) return [];
-    return some.length ? [`${total.toFixed(1)}\u00a0${kind === "finding" ? (some.length > 1 ? "findings" : "finding") : kind}`] : [];
+    return some.length ? [`${decimals(total, 1)}\u00a0${kind === "finding" ? (some.length > 1 ? "findings" : "finding") : kind}`] : [];
   });
-  return `${step_ms.toFixed(1)} = ${parts.join(" + ")} (ms)`;
+  return `${decimals(step_ms, 1)} = ${parts.join(" + ")} (ms)`;
 }
 
 /**

@@ -1,7 +1,7 @@
 // The floor opened: what the device could do at these shapes, and what is above it. Its lines sum to the floor.
 
 import { h } from "../dom.js";
-import { ms, percent, range } from "../format.js";
+import { decimals, ms, percent, range } from "../format.js";
 import { faults, line } from "../model.js";
 import { tip } from "../tips.js";
 
@@ -32,7 +32,7 @@ export function openedFloor({ diagnosis, link }) {
     "details",
     { class: "opened-floor folded", open: !faults(diagnosis).length },
     h("summary", {}, "The floor opened"),
-    h("div", { class: "head" }, h("h3", {}, `${ms(floor.ms)} of floor `, tip("limit")), h("p", { class: "sum" }, `${floor.ms.toFixed(1)} = ${lines.filter(({ total_ns }) => total_ns > 0).map((one) => `${one.ms.toFixed(1)}\u00a0${nameOf(one)}`).join(" + ")} (ms)`)),
+    h("div", { class: "head" }, h("h3", {}, `${ms(floor.ms)} of floor `, tip("limit")), h("p", { class: "sum" }, `${decimals(floor.ms, 1)} = ${lines.filter(({ total_ns }) => total_ns > 0).map((one) => `${decimals(one.ms, 1)}\u00a0${nameOf(one)}`).join(" + ")} (ms)`)),
     h(
       "div",
       { class: "account-bar of-floor", role: "img", "aria-label": drawn.map((one) => `${nameOf(one)} ${ms(one.ms)}`).join(", "), style: `width: ${100 * floor.share}%` },
@@ -46,7 +46,7 @@ export function openedFloor({ diagnosis, link }) {
 /** @param {FloorLine} one */
 function item(one) {
   const [least, most] = one.range_ms;
-  const classes = Object.entries(one.by_class).slice(0, NAMED).map(([name, value]) => `${name} ${value.toFixed(1)}`);
+  const classes = Object.entries(one.by_class).slice(0, NAMED).map(([name, value]) => `${name} ${decimals(value, 1)}`);
   const beside = [percent(one.share), classes.join(", "), most > least && `${range(least, most)} with writes`].filter(Boolean).join(" · ");
   return h("li", { title: one.note || null }, h("i", { class: `floor-${one.kind}` }), h("b", { class: "cost" }, ms(one.ms)), h("span", { class: "title" }, nameOf(one)), h("small", {}, beside));
 }

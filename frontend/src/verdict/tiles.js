@@ -1,7 +1,7 @@
 // The few numbers at stake, each with what it rests on and a "?" that defines it. What is unknown says so.
 
 import { card, h } from "../dom.js";
-import { count, ms, percent } from "../format.js";
+import { count, decimals, ms, percent } from "../format.js";
 import { faults, line, lostMs, lostOnceMs } from "../model.js";
 import { tip } from "../tips.js";
 
@@ -25,7 +25,7 @@ export function facts({ diagnosis, views }) {
   const seen = { name: "Ranks seen", term: "rank, world size", value: `${ranks.length} of ${world_size}`, basis: "ranks with a readable trace" };
   if (verdict === "unknown") return [now, seen];
   const left = step - lost;
-  const faster = left > 0 ? `, ${(step / left).toFixed(step / left < 1.95 ? 2 : 1)}× as fast` : "";
+  const faster = left > 0 ? `, ${decimals(step / left, step / left < 1.95 ? 2 : 1)}× as fast` : "";
   const fixed = { name: "Step with the fixes", term: "step with the fixes", value: ms(left), basis: lost ? `predicted, ${percent(lost / step)} less${faster}` : "nothing to fix" };
   const { ms: length, share } = line(diagnosis, "unexplained");
   const unexplained = { name: "Unexplained", term: "unexplained", value: ms(length), basis: `${percent(share)} of the step` };

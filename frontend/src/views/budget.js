@@ -7,7 +7,7 @@ import { gapsCard } from "../chart/gaps_card.js";
 import { NAMES, nameRows } from "../chart/marks.js";
 import { fillOf } from "../chart/textures.js";
 import { card, h } from "../dom.js";
-import { ms, percent } from "../format.js";
+import { decimals, ms, percent } from "../format.js";
 import { affectedRanks } from "../model.js";
 import { ORDERS, cut, kindsOf, perNode, sorted } from "../cuts.js";
 import { ofOwner } from "../timeline/place.js";
@@ -203,7 +203,7 @@ function bar(row, kind, longest, affected, first, owner) {
             tabindex: first && place === 0 ? 0 : -1,
             "aria-label": said(row, kind, i),
           },
-          values[i] > longest * LABELLED ? h("span", {}, values[i].toFixed(1)) : null,
+          values[i] > longest * LABELLED ? h("span", {}, decimals(values[i], 1)) : null,
         ),
       ),
     ),

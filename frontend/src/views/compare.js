@@ -4,7 +4,7 @@ import { linkTo } from "../address.js";
 import { fetchComparison, fetchRuns, isReport } from "../api.js";
 import { compared } from "../compared.js";
 import { card, h, prose } from "../dom.js";
-import { count, ms } from "../format.js";
+import { count, decimals, ms } from "../format.js";
 import { grid, plain } from "../grid.js";
 import { lossOf } from "../model.js";
 import { bySimilarity, natural } from "../runs/similar.js";
@@ -172,7 +172,7 @@ function series(runs, shown) {
           { head: "run", link: (name, text) => (name === open ? null : against(name, text, shown)) },
           { head: "ranks" },
           { head: "step", unit: "ms", show: plain, bar: true },
-          { head: "change", show: (/** @type {number} */ share) => `${share > 0 ? "+" : share < 0 ? "−" : ""}${(100 * Math.abs(share)).toFixed(1)}\u00a0%`, title: `step time against ${open}` },
+          { head: "change", show: (/** @type {number} */ share) => `${share > 0 ? "+" : share < 0 ? "−" : ""}${decimals(100 * Math.abs(share), 1)}\u00a0%`, title: `step time against ${open}` },
           { head: "loss", unit: "ms", show: plain, title: "what its findings cost a step, or what nothing explains" },
           { head: "verdict" },
         ],

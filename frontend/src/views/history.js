@@ -4,7 +4,7 @@ import { linkTo } from "../address.js";
 import { fetchRuns } from "../api.js";
 import { detail } from "../detail.js";
 import { card, copyable, folded, h } from "../dom.js";
-import { clockTime, count, ms, percent } from "../format.js";
+import { clockTime, count, decimals, ms, percent } from "../format.js";
 import { accountOf, binOf, sharesOf, slowestRows } from "../history/model.js";
 import { coloursOf, darkest, hoursPicture } from "../history/picture.js";
 import { numbers } from "../table.js";
@@ -141,7 +141,7 @@ function drawn(hours, shown) {
 /** @param {Hours} hours */
 function figures({ goodput, slowdown, slowest_workers: slowest }) {
   const facts = /** @type {[string, string, string][]} */ ([["Goodput", percent(goodput), "of its time trained"]]);
-  if (slowdown !== null) facts.push(["S", `${slowdown.toFixed(3)}×`, "slowdown by stragglers"]);
+  if (slowdown !== null) facts.push(["S", `${decimals(slowdown, 3)}×`, "slowdown by stragglers"]);
   if (slowest !== null) facts.push(["M_W", percent(slowest), "of it by the slowest 3 % of ranks"]);
   return h("dl", { class: "hours-figures" }, facts.map(([name, value, why]) => h("div", { class: "card" }, h("dt", {}, name), h("dd", {}, h("b", {}, value), h("small", {}, why)))));
 }
@@ -247,7 +247,7 @@ const name = (heat, row) => (heat === null ? "" : heat.of > 1 ? `ranks ${heat.ra
 const stepOf = ({ first_step, bin_steps }, bin) => first_step + bin * bin_steps;
 
 /** @param {number} seconds */
-const duration = (seconds) => (seconds >= 3600 ? `${(seconds / 3600).toFixed(1)}\u00a0h` : ms(seconds * 1000));
+const duration = (seconds) => (seconds >= 3600 ? `${decimals(seconds / 3600, 1)}\u00a0h` : ms(seconds * 1000));
 
 /**
  * The bins of "8000-8999"; null where the address names none.

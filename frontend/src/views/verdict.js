@@ -2,7 +2,7 @@
 
 import { cut, kindsOf } from "../cuts.js";
 import { card, folded, h, prose } from "../dom.js";
-import { count, ms } from "../format.js";
+import { count, decimals, ms } from "../format.js";
 import { affectedRanks, faults } from "../model.js";
 import { account } from "../verdict/account.js";
 import { checks } from "../verdict/checks.js";
@@ -85,7 +85,7 @@ function where(shown) {
             "aria-label": parts.map(({ name, i }) => `${name} ${ms(row.values[i])}`).join(", "),
           },
           parts.map(({ id, colour, i }) =>
-            h("span", { class: `part owner-${colour}${place.owner && place.owner !== id ? " faded" : ""}`, style: `flex: ${row.values[i]} 1 0` }, row.values[i] > longest / 20 && h("span", {}, row.values[i].toFixed(1))),
+            h("span", { class: `part owner-${colour}${place.owner && place.owner !== id ? " faded" : ""}`, style: `flex: ${row.values[i]} 1 0` }, row.values[i] > longest / 20 && h("span", {}, decimals(row.values[i], 1))),
           ),
         ),
         h("span", { class: "total" }, ms(row.total)),

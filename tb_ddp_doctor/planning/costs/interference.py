@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.planning.costs.messages import Basis
 
@@ -63,6 +64,6 @@ def slowdown(digests: Sequence[RankDigest]) -> Slowdown:
         share / 2,
         share * 1.5,
         "measured",
-        f"the same kernels take {100 * share:.0f} % longer beside communication, over "
-        f"{took / 1e6 / len(digests):.0f} ms of them a rank",
+        f"the same kernels take {wording.decimals(100 * share, 0)} % longer beside communication, over "
+        f"{wording.decimals(took / 1e6 / len(digests), 0)} ms of them a rank",
     )

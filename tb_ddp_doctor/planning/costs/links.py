@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.calibration.model import Calibration, Curve
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.job.model import Job
@@ -142,8 +143,8 @@ def _measured(calibration: Calibration, kind: str, inside: bool) -> Scope | None
         return None
     one, fit = max(of_kind, key=lambda curve: curve[0].size)
     link = collectives.link_of(one.kind, one.size, fit.alpha_us * 1e3, 1 / fit.algbw_gbs)
-    source = f"{one.kind} of {one.size} ranks in {calibration.source}: alpha {fit.alpha_us:.0f} µs, "
-    return Scope(link, "measured", f"{source}busbw {fit.busbw_gbs:.1f} GB/s")
+    source = f"{one.kind} of {one.size} ranks in {calibration.source}: alpha {wording.decimals(fit.alpha_us, 0)} µs, "
+    return Scope(link, "measured", f"{source}busbw {wording.decimals(fit.busbw_gbs, 1)} GB/s")
 
 
 def _is_of_node(calibration: Calibration, curve: Curve) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.evidence.model import Loading
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.costs.messages import Case
@@ -33,8 +34,11 @@ class Loads(msgspec.Struct, frozen=True):
     def basis(self) -> str:
         """How it is known, for users."""
         if not self.workers:
-            return f"a batch takes {self.batch_ns / 1e6:.1f} ms in the training process"
-        return f"a batch takes {self.batch_ns / 1e6:.1f} ms in each of {self.workers} workers, as the capture recorded"
+            return f"a batch takes {wording.decimals(self.batch_ns / 1e6, 1)} ms in the training process"
+        return (
+            f"a batch takes {wording.decimals(self.batch_ns / 1e6, 1)} ms in each of {self.workers} workers, as "
+            "the capture recorded"
+        )
 
 
 def loads(job: Job) -> Loads:
@@ -50,8 +54,9 @@ def loads(job: Job) -> Loads:
         waits = float(job.work(lambda work: work.loader_ns).mean()) / 1e6
         raise CannotPlanError(
             "The DataLoader's workers load outside of what is traced, so how long a batch takes, and in how many "
-            f"workers, is not known: capture with Doctor.watch(model, loader), or record with num_workers=0. The "
-            f"training process is in the loader for {waits:.1f} ms a step, which is all that more workers could save."
+            "workers, is not known: capture with Doctor.watch(model, loader), or record with num_workers=0. The "
+            f"training process is in the loader for {wording.decimals(waits, 1)} ms a step, which is all that more "
+            "workers could save."
         )
     slowest: Loading = max(known, key=lambda one: one.median_ms / one.workers)
     return Loads(slowest.median_ms * 1e6, slowest.workers)

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.calibration.fit import alpha_beta
 from tb_ddp_doctor.calibration.model import Calibration, bus_factor
 from tb_ddp_doctor.trace.model import Floats, Ints
@@ -79,8 +80,8 @@ def messages(kind: str, group_size: int, size: Ints, time_ns: Ints, calibration:
             alpha_range_ns=_around(line.alpha_us * 1e3, line.mean_error),
             beta_range_ns=_around(line.beta_us * 1e3, line.mean_error),
             basis="fitted",
-            rests_on=f"alpha {line.alpha_us / 1e3:.2f} ms and {_rate(line.beta_us * 1e3)} from {len(size)} transfers "
-            f"of {_mb(size.min())} to {_mb(size.max())}, R2 {line.r2:.2f}",
+            rests_on=f"alpha {wording.decimals(line.alpha_us / 1e3, 2)} ms and {_rate(line.beta_us * 1e3)} from "
+            f"{len(size)} transfers of {_mb(size.min())} to {_mb(size.max())}, R2 {wording.decimals(line.r2, 2)}",
             error=line.mean_error,
         )
     if calibration and (curve := calibration.curve(kind, group_size, within_node=False)) and curve.fit:
@@ -102,12 +103,16 @@ def _as_long(
         basis: Basis = "assumed"
         rests_on = (
             f"all transfers are of about {_mb(bytes_)}, so their latency cannot be told from their bandwidth: alpha is "
-            f"assumed to be {likely / 1e6:.2f} ms ({low / 1e6:.2f} to {high / 1e6:.2f}), {hops} steps of a ring over "
+            f"assumed to be {wording.decimals(likely / 1e6, 2)} ms ({wording.decimals(low / 1e6, 2)} to "
+            f"{wording.decimals(high / 1e6, 2)}), {hops} steps of a ring over "
             f"{'TCP' if tcp else 'NVLink or InfiniBand'}"
         )
     else:
         likely = low = high = min(alpha_ns, takes / 2)
-        basis, rests_on = "measured", f"alpha {likely / 1e6:.2f} ms of {source}, bandwidth of this job's transfers"
+        basis, rests_on = (
+            "measured",
+            f"alpha {wording.decimals(likely / 1e6, 2)} ms of {source}, bandwidth of this job's transfers",
+        )
     return Messages(
         alpha_ns=likely,
         beta_ns=(takes - likely) / bytes_,
@@ -123,8 +128,8 @@ def _around(value: float, share: float) -> tuple[float, float]:
 
 
 def _rate(beta_ns: float) -> str:
-    return f"{1 / beta_ns:.2f} GB/s" if beta_ns > 0 else "no limit of bandwidth"
+    return f"{wording.decimals(1 / beta_ns, 2)} GB/s" if beta_ns > 0 else "no limit of bandwidth"
 
 
 def _mb(size: float) -> str:
-    return f"{size / 1e6:.2f} MB" if size < 1e7 else f"{size / 1e6:.0f} MB"
+    return f"{wording.decimals(size / 1e6, 2)} MB" if size < 1e7 else f"{wording.decimals(size / 1e6, 0)} MB"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tb_ddp_doctor import record_again
+from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.planning.costs.messages import Basis
@@ -42,7 +42,10 @@ def states(job: Job, units: Units) -> States:
     ]
     if known:
         times, name = max(known)
-        said = f"{name or 'the optimizer'} keeps {times:.1f} bytes for each byte of parameters (profile_memory=True)"
+        said = (
+            f"{name or 'the optimizer'} keeps {wording.decimals(times, 1)} bytes for each byte of parameters "
+            "(profile_memory=True)"
+        )
         return States(parameters, gradients, times * parameters, "measured", said)
     said = f"two moments for each parameter, as Adam's; {record_again.to_measure_memory(setting(job))}"
     return States(parameters, gradients, _ADAM * parameters, "assumed", said)

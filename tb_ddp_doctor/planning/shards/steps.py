@@ -7,6 +7,7 @@ from typing import get_args
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.facts.memory_savings import copy_rate
 from tb_ddp_doctor.facts.peaks import limits
@@ -164,7 +165,10 @@ class Resharding:
     def rests(self) -> Iterator[Rests]:
         """The inputs of the prediction."""
         sharded, record = self.units, self._record
-        count = f"{len(sharded.elements)} units of {np.median(sharded.elements) * sharded.parameter_bytes / 1e6:.1f} MB"
+        count = (
+            f"{len(sharded.elements)} units of "
+            f"{wording.decimals(np.median(sharded.elements) * sharded.parameter_bytes / 1e6, 1)} MB"
+        )
         if sharded.is_sharded:
             ahead = "{} ahead in forward and {} in backward".format(*sharded.ahead)
             yield Rests("measured", "Units", f"{count}, as the record gathers them ({self.now.name}, {ahead})")
@@ -177,7 +181,10 @@ class Resharding:
             likely, least, most = (
                 OVERHEAD[case] * (sharded.launching_ns or _LAUNCH_NS) / 1e6 for case in get_args(Case)
             )
-            extra = f"{likely:.2f} ms ({least:.2f} to {most:.2f}) for each collective"
+            extra = (
+                f"{wording.decimals(likely, 2)} ms ({wording.decimals(least, 2)} to {wording.decimals(most, 2)}) "
+                "for each collective"
+            )
             yield Rests(
                 "assumed", "CPU time of fully_shard", f"{extra}, 5 (1.5 to 8) times an AllReduce's launch by DDP"
             )
@@ -189,8 +196,8 @@ class Resharding:
             yield Rests(
                 "assumed",
                 "Offloading",
-                f"half (none to all) of the copies at {rate / 1e9:.1f} GB/s, {how}, is exposed; the CPU's update moves "
-                "28 bytes for each parameter at 25 GB/s (10 to 50)",
+                f"half (none to all) of the copies at {wording.decimals(rate / 1e9, 1)} GB/s, {how}, is exposed; the "
+                "CPU's update moves 28 bytes for each parameter at 25 GB/s (10 to 50)",
             )
 
 

@@ -41,7 +41,7 @@ def removable(whatif: WhatIf, kind: CpuTime, idle_ns: Ints) -> NDArray[np.float6
 
 def count(number: float) -> str:
     """A mean count: "12", "2.5" below ten, "0.33" below one."""
-    return f"{number:.{0 if number >= 10 or number == round(number) else 1 if number >= 1 else 2}f}"
+    return wording.decimals(number, 0 if number >= 10 or number == round(number) else 1 if number >= 1 else 2)
 
 
 def evidence(calls: Sequence[BlockingCallsOfOp], places: Places, what: str) -> tuple[Evidence, ...]:

@@ -22,15 +22,15 @@ def of_gpu(rank: int, known: Sequence[RankEvidence]) -> str:
         return ""
     parts = []
     if gpu.sm_mhz is not None:
-        highest = "" if gpu.max_sm_mhz is None else f" of {gpu.max_sm_mhz:,.0f}"
+        highest = "" if gpu.max_sm_mhz is None else f" of {wording.whole(gpu.max_sm_mhz)}"
         others = [one.gpu.sm_mhz for i, one in enumerate(known) if i != rank and one.gpu and one.gpu.sm_mhz is not None]
-        median = f" (median of the other ranks: {np.median(others):,.0f})" if others else ""
-        parts.append(f"{gpu.sm_mhz:,.0f}{highest} MHz{median}")
+        median = f" (median of the other ranks: {wording.whole(np.median(others))})" if others else ""
+        parts.append(f"{wording.whole(gpu.sm_mhz)}{highest} MHz{median}")
     if gpu.power_w is not None:
-        limit = "" if gpu.power_limit_w is None else f" of {gpu.power_limit_w:,.0f}"
-        parts.append(f"{gpu.power_w:,.0f}{limit} W")
+        limit = "" if gpu.power_limit_w is None else f" of {wording.whole(gpu.power_limit_w)}"
+        parts.append(f"{wording.whole(gpu.power_w)}{limit} W")
     if gpu.temperature_c is not None:
-        parts.append(f"{gpu.temperature_c:.0f} °C")
+        parts.append(f"{wording.decimals(gpu.temperature_c, 0)} °C")
     reasons = f"throttled ({wording.listing(gpu.throttled)})" if gpu.throttled else "not throttled"
     return f" By {gpu.source}, its GPU is {reasons}: {', '.join(parts)}." if parts or gpu.throttled else ""
 

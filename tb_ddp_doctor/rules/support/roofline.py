@@ -59,9 +59,13 @@ def listed(kernels: Sequence[KernelRoof]) -> str:
     said = []
     for one in kernels[:_NAMED]:
         by_bytes = one.limit == "memory"
-        rate = f"{one.achieved_bandwidth / 1e9:,.0f} GB/s" if by_bytes else f"{one.achieved_flops / 1e12:,.1f} TFLOPS"
+        rate = (
+            f"{wording.whole(one.achieved_bandwidth / 1e9)} GB/s"
+            if by_bytes
+            else f"{one.achieved_flops / 1e12:,.1f} TFLOPS"
+        )
         inputs = f" of {one.inputs}" if one.inputs else ""
-        calls = f"{one.count:.0f} call{'s' * (round(one.count) != 1)}"
+        calls = f"{wording.decimals(one.count, 0)} call{'s' * (round(one.count) != 1)}"
         said.append(
             f"{plain(one).strip('_')}{inputs}, {wording.ms(one.step_ns)} in {calls}, {rate} "
             f"({wording.percent(one.of_attainable)})"

@@ -128,7 +128,8 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
             worst = max(slow, key=lambda link: link.slowdown)
             return "slow_link", (
                 f"it spends {extra} a step more in communication than the median rank: {worst.traffic.kind} takes "
-                f"{worst.slowdown:.1f} times as long as in comparable groups. The cost of that is in slow-link."
+                f"{wording.decimals(worst.slowdown, 1)} times as long as in comparable groups. The cost of that is "
+                "in slow-link."
             )
         return "unknown", f"it spends {extra} a step more in {OWNERS[largest].spent.lower()} than the median rank."
 
@@ -140,7 +141,7 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
         count, typical = int(self.launches[rank]), self.median_launches
         if typical and count > typical * (1 + limits.same_work):
             named = _mostly(work_compared.most_launched(mine, peer), "launches" if self.has_device else "calls")
-            return "more_work", f", in {count / typical:.2f} times as many {units}{named}."
+            return "more_work", f", in {wording.decimals(count / typical, 2)} times as many {units}{named}."
         share = work_compared.larger_share(mine, peer)
         if share > limits.larger_share:
             named = _mostly(work_compared.most_enlarged(mine, peer), blocks)
@@ -157,9 +158,14 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
             if most
             else ""
         )
-        return "slow_device", f", in the same {units}: each takes {ratio:.2f} times as long{named}."
+        return "slow_device", f", in the same {units}: each takes {wording.decimals(ratio, 2)} times as long{named}."
 
 
 def _mostly(most: work_compared.Difference | None, units: str) -> str:
     """How a sentence names the kernel of which a rank has most more than the median rank."""
-    return f", mostly {wording.kernel(most.name)}: {most.mine:.0f} {units} instead of {most.peers:.0f}" if most else ""
+    return (
+        f", mostly {wording.kernel(most.name)}: {wording.decimals(most.mine, 0)} {units} instead of "
+        f"{wording.decimals(most.peers, 0)}"
+        if most
+        else ""
+    )

@@ -24,6 +24,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.findings import FileWarning, WarningKind
 from tb_ddp_doctor.nsys import processes
 from tb_ddp_doctor.nsys.database import Database, NsysError, opened
@@ -84,8 +85,8 @@ class _Reader:
         if window.share < 1:
             first, last = (instant / 1e9 for instant in (window.start, window.end))
             self._say(
-                f"Read from {first:.3f} s to {last:.3f} s of the recording, about {window.share:.1%} of this "
-                f"process's rows: more than {MOST_ROWS:,} are not kept."
+                f"Read from {wording.decimals(first, 3)} s to {wording.decimals(last, 3)} s of the recording, about "
+                f"{window.share:.1%} of this process's rows: more than {MOST_ROWS:,} are not kept."
             )
         epoch_ns = processes.start_ns(self._database) or 0
         joined = self._rows.joined()

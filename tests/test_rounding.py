@@ -1,0 +1,90 @@
+"""A number is rounded in one place, and to the same digits in the terminal, in Markdown and in the tab."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from playwright._impl._driver import compute_driver_executable
+
+from tb_ddp_doctor import wording
+
+ROOT = Path(__file__).parents[1]
+FRONTEND = ROOT / "frontend" / "src"
+#: Why these round themselves.
+EXEMPT = {
+    "wording.py": "it is the place",
+    "findings.py": "`wording` imports it",
+    "notebook_html.py": "it is below `wording`, and writes lengths of CSS",
+    "report/calibration.py": "coordinates of SVG",
+}
+VALUES = (
+    0.0,
+    0.0004,
+    0.004,
+    0.125,
+    0.5,
+    0.95,
+    0.9949,
+    1.005,
+    1.25,
+    2.5,
+    9.995,
+    10.05,
+    62.5,
+    99.95,
+    100.5,
+    1234.5,
+    12_345.678,
+)
+
+
+def formatted(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Lines of f-strings that round a number, with how they do."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FormattedValue) and isinstance(node.format_spec, ast.JoinedStr):
+            spec = ast.unparse(node.format_spec)[2:-1]
+            if re.search(r"^\+?\.(?:\d|\{.*\})f$", spec):
+                yield node.lineno, spec
+
+
+def test_numbers_become_text_in_one_place() -> None:
+    package = ROOT / "tb_ddp_doctor"
+    found = {
+        str(path.relative_to(package)): list(formatted(ast.parse(path.read_text(encoding="utf-8"))))
+        for path in package.rglob("*.py")
+    }
+    rounding = {name for name, lines in found.items() if lines}
+    assert {name: found[name] for name in rounding - set(EXEMPT)} == {}
+    assert set(EXEMPT) - rounding == set()
+
+
+def test_numbers_become_text_in_one_place_of_the_frontend() -> None:
+    found = {path.name for path in FRONTEND.rglob("*.js") if ".toFixed(" in path.read_text(encoding="utf-8")}
+    assert found == {"format.js"}
+
+
+def test_the_tab_rounds_as_the_terminal_does() -> None:
+    module = json.dumps((FRONTEND / "format.js").as_uri())
+    script = f"""import({module}).then((it) => {{
+      const all = {json.dumps(VALUES)};
+      const said = all.map((x) => [it.ms(x), it.percent(x / 1000), it.decimals(x, 2),
+        it.decimals(-x - 1, 1), it.range(x / 2, x)]);
+      console.log(JSON.stringify(said).replaceAll("\\u00a0", " "));
+    }});"""
+    node, _ = compute_driver_executable()
+    ran = subprocess.run([node, "-e", script], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(ran.stdout) == [
+        [
+            wording.duration(x),
+            wording.percent(x / 1000),
+            wording.decimals(x, 2),
+            wording.decimals(-x - 1, 1),
+            f"{wording.interval(x / 2, x)} ms",
+        ]
+        for x in VALUES
+    ]
