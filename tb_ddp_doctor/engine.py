@@ -383,6 +383,8 @@ def _workload(given: Sequence[Workload], job: Job) -> Workload:
 
 def _with_snapshots(diagnosis: Diagnosis, there: Sequence[Path]) -> Diagnosis:
     """The diagnosis with what snapshots of memory beside the traces hold."""
+    if not there:
+        return diagnosis
     try:
         found, warnings = read_snapshots(there)
         snapshots = tuple(
