@@ -451,10 +451,17 @@ def play(bases: Bases, job: Job, *, faulty: bool) -> Any:
     return quick(bases.simulate.Sim)(job.base, FIRST + job.steps + 4, **options)
 
 
-def window_ms(played: Any, steps: int) -> float:
-    """Mean length of the recorded steps over ranks."""
-    last = FIRST + steps - 1
-    return float(sum((end[last] - end[FIRST - 1]) / steps for end in played.end) / len(played.end) / 1e3)
+def window_ms(played: Any, steps: range) -> float:
+    """Mean length of some steps over ranks."""
+    took = [(end[steps[-1]] - end[steps[0] - 1]) / len(steps) for end in played.end]
+    return float(sum(took) / len(took) / 1e3)
+
+
+def diagnosed(job: Job, answer: Any) -> range:
+    """The recorded steps that costs are of: without the first ones where the doctor left these out."""
+    every = range(FIRST, FIRST + job.steps)
+    rest = every[len(every) - len(answer.diagnosis.steps) :]
+    return rest if rest and tuple(rest) == answer.diagnosis.steps else every
 
 
 def write(played: Any, job: Job, folder: Path) -> None:
@@ -516,6 +523,18 @@ def examined(folder: Path) -> Any:
     return engine.diagnose(run, reading=engine.Reading(cache=Cache(None)))
 
 
+def graded(job: Job, played: Any, twin: Any, folder: Path, *, faulty: bool) -> tuple[float, float, list[str]]:
+    """The step, the true cost in it, both ms, and what is wrong with the answer."""
+    try:
+        answer = examined(folder)
+    except engine.RunError as error:
+        return 0.0, 0.0, [f"no answer: {error}"]
+    steps = diagnosed(job, answer)
+    step_ms = window_ms(played, steps)
+    true_ms = step_ms - window_ms(twin, steps)
+    return step_ms, true_ms, list(wrong(job, answer, true_ms, step_ms, faulty=faulty))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what is wrong, and how many of each class are right; returns 1 if a class misses the bar."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -539,12 +558,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     played = play(bases, job, faulty=True) if faulty else twin
                     place = folder / f"{name}-{options.seed}-{number}{'' if faulty else '-twin'}"
                     write(played, job, place)
-                    step_ms = window_ms(played, job.steps)
-                    true_ms = step_ms - window_ms(twin, job.steps)
-                    try:
-                        problems = list(wrong(job, examined(place), true_ms, step_ms, faulty=faulty))
-                    except engine.RunError as error:
-                        problems = [f"no answer: {error}"]
+                    step_ms, true_ms, problems = graded(job, played, twin, place, faulty=faulty)
                     tally = right[name]
                     tally[0 if faulty else 2] += not problems
                     tally[1 if faulty else 3] += 1
