@@ -194,7 +194,8 @@ def _on_gpu(each: RankBytes) -> float:
 
 def _signed(value: float, digits: int) -> str:
     """With its sign, but 0 without one."""
-    return wording.decimals(value, digits, "+")
+    rounded = round(value, digits)
+    return wording.decimals(rounded, digits, "+") if rounded else wording.decimals(0, digits)
 
 
 def _best(curve: PlanCurve, now_ms: float) -> str:
