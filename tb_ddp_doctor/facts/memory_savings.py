@@ -244,7 +244,7 @@ def _allocator(job: _Job) -> Iterator[MemorySaving]:
             cost_ms=None,
             why="A limit of the peak and a tenth: the allocator gives free segments back before it takes more. What it "
             "gives back it may have to take again.",
-            fix=_FRACTION.format(fraction=fraction),
+            fix=_FRACTION.format(fraction=wording.decimals(fraction, 2)),
         )
 
 
@@ -298,4 +298,4 @@ torch.cuda.empty_cache()"""
 _FRACTION = """\
 Set it before the first allocation.
 
-torch.cuda.set_per_process_memory_fraction({wording.decimals(fraction, 2)})"""
+torch.cuda.set_per_process_memory_fraction({fraction})"""
