@@ -53,7 +53,7 @@ def dimensions(mesh: MeshTable) -> Iterator[tuple[str, ...]]:
     """What each dimension of parallelism communicates in a step, a row of texts each: MB, ms, GB/s of one group."""
 
     def number(value: float | None, digits: int) -> str:
-        return "-" if value is None else f"{value:.{digits}f}"
+        return "-" if value is None else wording.decimals(value, digits)
 
     for one in mesh.dimensions:
         yield (
