@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
@@ -136,3 +138,19 @@ def _is_socket(link: Path) -> bool:
         return os.readlink(link).startswith("socket:")
     except FileNotFoundError:  # closed since
         return False
+
+
+def test_a_rank_whose_board_ends_after_it_has_posted_is_done() -> None:
+    """The first rank keeps the board, and ends once it has reported what the others posted."""
+    from tb_ddp_doctor.check.run import Check
+
+    posted: list[str] = []
+
+    def ended(*_: object) -> list[int]:
+        raise RuntimeError("Connection reset by peer")
+
+    check = Check.__new__(Check)
+    check._reported, check._found = threading.Lock(), None  # type: ignore[assignment]
+    check._board = SimpleNamespace(post=lambda phase, _: posted.append(phase), wait_for=ended)  # type: ignore[assignment]
+    assert check._report("curves", None) is None
+    assert posted == ["results"]

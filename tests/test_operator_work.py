@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tb_ddp_doctor.digest import operator_work
+from tb_ddp_doctor.digest.columns import numbered
 from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.digest.operator_inputs import inputs
 from tb_ddp_doctor.digest.operator_work import Work, convolved, element_text, work
-from tb_ddp_doctor.digest.roofline import _numbered
 
 BF16, FP32, FP8, LONG = "c10::BFloat16", "float", "c10::Float8_e4m3fn", "long int"
 
@@ -359,7 +359,7 @@ def test_types_as_users_spell_them() -> None:
 def test_rows_are_numbered_in_the_order_of_their_values(rows: list[tuple[int, ...]]) -> None:
     columns = [np.array(column, np.int64) for column in zip(*rows, strict=True)]
     places = {row: number for number, row in enumerate(sorted(set(rows)))}
-    assert _numbered(columns).tolist() == [places[row] for row in rows]
+    assert numbered(columns).tolist() == [places[row] for row in rows]
 
 
 def test_classes() -> None:

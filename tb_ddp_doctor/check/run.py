@@ -284,7 +284,11 @@ class Check:
             return None
         self._board.post("results", self._found)
         if silent is None:
-            silent = self._board.wait_for("results", _ROLL_CALL_S)
+            try:
+                silent = self._board.wait_for("results", _ROLL_CALL_S)
+            except (RuntimeError, distributed.DistError):
+                # The first rank keeps the board: it had what was just posted, has reported, and has ended.
+                return None
         answering = [rank for rank in range(self._launched.world_size) if rank not in silent]
         if self._launched.rank != min(answering, default=self._launched.rank):
             return None
