@@ -26,12 +26,13 @@
  * @property {string} title
  * @property {string} why
  * @property {string} fix
+ * @property {import("../schema.js").FixParts} fix_parts
  * @property {StuckCall} call
  * @property {{rank: number, host: string, came: string, enqueued_ns: number | null, last_sign_ns: number | null}[]} states
  * @property {number[]} waiting
  */
 
-/** @typedef {{rank: number, targets: number[], why: Why, what: string, findings: string[]}} RankWait */
+/** @typedef {{rank: number, targets: number[], why: Why, what: string, call: string, kind: string, findings: string[]}} RankWait */
 
 /** @typedef {{name: string, description: string, ranks: number[], enqueued: number[], completed: number[], front: number}} GroupProgress */
 
