@@ -460,8 +460,9 @@ def window_ms(played: Any, steps: range) -> float:
 def diagnosed(job: Job, answer: Any) -> range:
     """The recorded steps that costs are of: without the first ones where the doctor left these out."""
     every = range(FIRST, FIRST + job.steps)
-    rest = every[len(every) - len(answer.diagnosis.steps) :]
-    return rest if rest and tuple(rest) == answer.diagnosis.steps else every
+    place, recorded = answer.job.step_index[0].tolist(), len(answer.job.digests[0].steps)
+    is_the_rest = recorded == job.steps and place == list(range(place[0], job.steps))
+    return every[place[0] :] if is_the_rest else every
 
 
 def write(played: Any, job: Job, folder: Path) -> None:
