@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from traces import MS, digests, in_row, ranks, read
+from traces import BEGINS_EARLY, BEGINS_LATE, MS, digests, in_row, ranks, read
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
@@ -216,16 +216,6 @@ def test_a_clock_is_set_once_where_lateness_has_two_levels(
 
 def test_the_first_step_is_judged_by_the_steps_of_the_ranks_that_have_the_most() -> None:
     """Rank 0 serves for two steps: by these alone the first one, which ranks begin 12 ms apart, would be as usual."""
-    early = """
-        rank# step |1
-              gpu  [?b][fwd....][bwd.]
-              nccl                    [ar....................]
-    """
-    late = """
-        rank# step |1
-              gpu  [?before.......][fwd....][bwd.]
-              nccl                                [ar........]
-    """
     usual = """
         rank# step |1
               gpu  [fwd....][bwd.]
@@ -237,10 +227,21 @@ def test_the_first_step_is_judged_by_the_steps_of_the_ranks_that_have_the_most()
         after = start >= start[called(trace, "ProfilerStep#3")].min()
         return without(trace, on_device(trace) & after & (start < start[called(trace, "ProfilerStep#4")].min()))
 
-    text = in_row(ranks(early, late, early, steps=1), ranks(*[usual] * 3, steps=3))
+    text = in_row(ranks(BEGINS_EARLY, BEGINS_LATE, BEGINS_EARLY, steps=1), ranks(*[usual] * 3, steps=3))
     assert joined(text, lambda trace: trace, 0).steps.tolist() == [2, 3, 4]
     damaged = joined(text, third_step_lost, 0)
     assert damaged.ranks.tolist() == [0, 1, 2] and damaged.steps.tolist() == [2]
+
+
+def test_a_number_that_marks_two_steps_of_some_ranks_is_compared_once() -> None:
+    twice = """
+        rank# step |1                  |2                  |2                  |3
+              gpu  [fwd....][bwd.]     [fwd....][bwd.]     [fwd....][bwd.]     [fwd....][bwd.]
+              nccl                [ar.]               [ar.]               [ar.]               [ar.]
+    """
+    once = twice.replace("|2                  |2  ", "|2                      ")
+    job = joined(ranks(twice, once, twice, steps=1), lambda trace: trace)
+    assert job.steps.tolist() == [1, 2, 3]
 
 
 def test_a_step_after_one_without_kernels_begins_nobody_knows_when() -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 import pytest
-from traces import draw, in_row, ranks, write
+from traces import BEGINS_EARLY, BEGINS_LATE, draw, in_row, ranks, write
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.account import assemble
@@ -448,21 +448,14 @@ def test_a_first_step_stays_where_one_step_of_two_others_begins_idle(tmp_path: P
 
 
 def test_a_first_step_that_ranks_begin_apart_is_left_out(tmp_path: Path) -> None:
-    early = """
-        rank# step |1
-              gpu  [?b][fwd....][bwd.]
-              nccl                    [ar....................]
-    """
-    late = """
-        rank# step |1
-              gpu  [?before.......][fwd....][bwd.]
-              nccl                                [ar........]
-    """
-    diagnosis = first_step(tmp_path / "late", early, late)
+    diagnosis = first_step(tmp_path / "late", BEGINS_EARLY, BEGINS_LATE)
     assert diagnosis.steps == (2, 3, 4, 5)
     assert "the ranks begin it 12.0 ms apart" in said(diagnosis, diagnosis.name)
     # Twelve milliseconds do not explain another forty.
-    longer = [text.replace("[bwd.]", f"[bwd.{'.' * 40}]").replace("[ar", f"{' ' * 40}[ar") for text in (early, late)]
+    longer = [
+        text.replace("[bwd.]", f"[bwd.{'.' * 40}]").replace("[ar", f"{' ' * 40}[ar")
+        for text in (BEGINS_EARLY, BEGINS_LATE)
+    ]
     assert first_step(tmp_path / "longer", *longer).steps == (1, 2, 3, 4, 5)
 
 

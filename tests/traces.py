@@ -79,6 +79,17 @@ _MESSAGE = re.compile(r"([sr])(\d+)")
 _MESSAGES = re.compile(r"([sr]\d+)+")
 MS = 1_000_000
 GB = 1_000_000_000
+#: Ranks that begin their step 12 ms apart, the late one with work of the step before it.
+BEGINS_EARLY = """
+    rank# step |1
+          gpu  [?b][fwd....][bwd.]
+          nccl                    [ar....................]
+"""
+BEGINS_LATE = """
+    rank# step |1
+          gpu  [?before.......][fwd....][bwd.]
+          nccl                                [ar........]
+"""
 _COPIES = {
     "pageable": "Memcpy HtoD (Pageable -> Device)",
     "pinned": "Memcpy HtoD (Pinned -> Device)",

@@ -161,8 +161,13 @@ def _most_steps(aligned: Aligned, damaged: Damages) -> _WholeSteps:
     whole = {rank: whole_steps(digest, damaged.get(rank, ())) for rank, digest in aligned.ranks.items()}
     most = max(whole.values(), key=len)
     chosen = tuple(digest for rank, digest in aligned.ranks.items() if whole[rank] == most)
-    index = [np.flatnonzero(np.isin(digest.steps.number, list(most))) for digest in chosen]
-    return _WholeSteps(chosen, np.stack(index))
+    return _WholeSteps(chosen, np.stack([_first_of_each(digest.steps.number, list(most)) for digest in chosen]))
+
+
+def _first_of_each(numbers: Ints, wanted: Sequence[int]) -> Ints:
+    """Indices of the first step of each wanted number, ascending: two profilers may have marked one number twice."""
+    number, first = np.unique(numbers, return_index=True)
+    return np.sort(first[np.isin(number, wanted)])
 
 
 def _unlike_the_others(
