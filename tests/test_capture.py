@@ -27,6 +27,7 @@ from traces import draw, job, ranks
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.capture import Doctor, child, retention, verdict
 from tb_ddp_doctor.capture.agent import Agent, Captured
+from tb_ddp_doctor.capture.agreement import agreed_ranks
 from tb_ddp_doctor.capture.core_wait import core_times
 from tb_ddp_doctor.capture.directory import CaptureFolder, CaptureVerdict, Claim, capture_folders, read_json, write_json
 from tb_ddp_doctor.capture.gpu import Gpu
@@ -948,7 +949,8 @@ def test_the_line_says_how_sure_it_is_and_in_how_many_captures() -> None:
         ]
 
     def said(named: Finding | None, before: list[CaptureVerdict]) -> str:
-        return verdict.confidence(named, before, verdict.agreed(named, before, 4))[1]
+        every = [*([named.ranks] if named else []), *(each.ranks for each in before)]
+        return verdict.confidence(named, before, agreed_ranks(every, 4))[1]
 
     same, other, none = (finding.rule, finding.ranks), (finding.rule, (1,)), ("", ())
     assert said(sure, []) == " Confidence high."

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_ddp_doctor.job.numbering import RankRuns, different
+from tb_ddp_doctor.digest.numbering import RankRuns, different
 from tb_ddp_doctor.replay.cells import lower_median, lower_medians, most_of_most
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_ddp_doctor.digest import columns, native
-from tb_ddp_doctor.digest.columns import distinct, numbered, searchsorted
+from tb_ddp_doctor.digest.columns import distinct, searchsorted
+from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.digest.sums import count, longest_of, total
 
 FAR = [np.iinfo(np.int64).min, np.iinfo(np.int64).max]
@@ -56,5 +57,5 @@ def test_distinct_numbers_are_those_of_numpy(numbers: list[int], limit: int) -> 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10**9), st.integers(0, 5)), max_size=20))
 def test_rows_of_columns_are_numbered_in_their_order(rows: list[tuple[int, int, int]]) -> None:
-    number = numbered(np.array(rows, np.int64).reshape(-1, 3).T)
+    number = numbered(*np.array(rows, np.int64).reshape(-1, 3).T)
     assert number.tolist() == [sorted(set(rows)).index(row) for row in rows]

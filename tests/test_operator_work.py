@@ -6,14 +6,10 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
-import hypothesis
-import numpy as np
 import pytest
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tb_ddp_doctor.digest import operator_work
-from tb_ddp_doctor.digest.columns import numbered
 from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.digest.operator_inputs import inputs
 from tb_ddp_doctor.digest.operator_work import Work, convolved, element_text, work
@@ -351,15 +347,6 @@ def test_inputs_that_are_none_have_no_work(operator: str, sizes: str) -> None:
 def test_types_as_users_spell_them() -> None:
     assert element_text(inputs("[[2, 2]]", '["c10::BFloat16"]', "", "")) == "bfloat16"
     assert element_text(inputs("[[], [2]]", '["Scalar", "float"]', "", "")) == "float32"
-
-
-@hypothesis.given(
-    st.lists(st.tuples(*[st.integers(0, most) for most in (3, 2**31, 2**40, 1)]), min_size=1, max_size=30)
-)
-def test_rows_are_numbered_in_the_order_of_their_values(rows: list[tuple[int, ...]]) -> None:
-    columns = [np.array(column, np.int64) for column in zip(*rows, strict=True)]
-    places = {row: number for number, row in enumerate(sorted(set(rows)))}
-    assert numbered(columns).tolist() == [places[row] for row in rows]
 
 
 def test_classes() -> None:

@@ -2,6 +2,12 @@
 
 /** @typedef {(context: CanvasRenderingContext2D, width: number, height: number, colour: (name: string) => string) => void} Draw */
 
+/**
+ * What the arrow keys mean in a picture of cells: by how many rows down and columns to the right they go.
+ * @type {Record<string, [number, number]>}
+ */
+export const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
 /** @type {WeakMap<HTMLCanvasElement, Draw>} */
 const drawings = new WeakMap();
 

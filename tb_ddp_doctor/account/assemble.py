@@ -110,7 +110,7 @@ def assemble(
             },
         ),
         communication=_communication(facts),
-        mesh=_mesh(facts, savings.mesh),
+        mesh=_mesh_table(facts, savings.mesh),
         kind=job_kind.kind(job),
         iterations=by_kind(job),
         network=job.network,
@@ -176,7 +176,7 @@ def _utilization(facts: Facts) -> Utilization | None:
         return None
 
 
-def _mesh(facts: Facts, mesh: Mesh | None) -> MeshTable | None:
+def _mesh_table(facts: Facts, mesh: Mesh | None) -> MeshTable | None:
     """What each dimension of the job communicates; None where nothing shows dimensions, and where that fails."""
     try:
         table = facts.get(traffic) if len(facts.job.matched) else ()

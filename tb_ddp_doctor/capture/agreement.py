@@ -10,24 +10,24 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-#: Of so many healthy jobs whose captures name ranks by chance, one is accused.
+#: One healthy job of so many has a rank that noise alone makes the captures agree on.
 _JOBS_PER_MISTAKE = 100
 
 
 def agreed_ranks(named: Sequence[tuple[int, ...]], rank_count: int) -> tuple[int, ...]:
-    """The ranks, sorted, that too many captures name for chance.
+    """The ranks, sorted, that more captures name than noise explains.
 
     `named` are the ranks that each capture of a job of `rank_count` ranks names; captures that name none, or all, say
-    nothing. By chance each names any rank as often as another: the times a rank is named are binomial, and any of the
-    job's ranks may be the one that is named most (Bonferroni's correction).
+    nothing. Noise names each rank as often as another, so how often a rank is named is binomial. Any of the job's ranks
+    may be the one that is named most: the probability is corrected for their number (Bonferroni).
     """
     telling = [set(ranks) for ranks in named if 0 < len(set(ranks)) < rank_count]
     if not telling:
         return ()
-    by_chance = sum(map(len, telling)) / len(telling) / rank_count
+    by_noise = sum(map(len, telling)) / len(telling) / rank_count
     times = Counter(rank for ranks in telling for rank in ranks)
     least = 1 / (_JOBS_PER_MISTAKE * rank_count)
-    return tuple(sorted(rank for rank, k in times.items() if _at_least(k, len(telling), by_chance) <= least))
+    return tuple(sorted(rank for rank, k in times.items() if _at_least(k, len(telling), by_noise) <= least))
 
 
 def _at_least(k: int, n: int, p: float) -> float:

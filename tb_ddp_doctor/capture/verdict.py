@@ -36,8 +36,9 @@ def of_capture(folder: CaptureFolder, missing: tuple[int, ...]) -> CaptureVerdic
         return f"nothing can be diagnosed: {error}"
     diagnosis = result.diagnosis
     named, before = _named(diagnosis), earlier(folder)
-    often = agreed(named, before, len(diagnosis.ranks))
-    level, sure = confidence(named, before, often)
+    each = [*([named.ranks] if named else []), *(verdict.ranks for verdict in before)]
+    agreed = agreed_ranks(each, len(diagnosis.ranks))
+    level, sure = confidence(named, before, agreed)
     return CaptureVerdict(
         step=folder.step,
         line=f"step {folder.step}: {line(diagnosis)}{sure}{_without(missing)}",
@@ -48,7 +49,7 @@ def of_capture(folder: CaptureFolder, missing: tuple[int, ...]) -> CaptureVerdic
         rule=named.rule if named else "",
         ranks=named.ranks if named else (),
         confidence=level,
-        agreed=often,
+        agreed=agreed,
         began_s=float(result.job.digests[0].steps.start_ns[0]) / 1e9,
         text=markdown.document([result]),
     )
@@ -86,11 +87,6 @@ def earlier(folder: CaptureFolder) -> list[CaptureVerdict]:
     return [verdict for verdict in found if verdict is not None]
 
 
-def agreed(named: Finding | None, before: Sequence[CaptureVerdict], rank_count: int) -> tuple[int, ...]:
-    """The ranks that this verdict and those `before` it, of a job of `rank_count` ranks, name too often for chance."""
-    return agreed_ranks([*([named.ranks] if named else []), *(each.ranks for each in before)], rank_count)
-
-
 def confidence(named: Finding | None, before: Sequence[CaptureVerdict], agreed: Sequence[int]) -> tuple[str, str]:
     """How sure the verdict is, and a sentence on it and on what earlier captures say, which begins with a space.
 
@@ -98,14 +94,14 @@ def confidence(named: Finding | None, before: Sequence[CaptureVerdict], agreed: 
     low confidence: what makes a single capture unsure, such as waiting for cores, names one rank after the other.
     """
 
-    def by_chance(ranks: Sequence[int]) -> bool:
+    def is_noise(ranks: Sequence[int]) -> bool:
         return not ranks or not set(ranks) <= set(agreed)
 
     others = Counter((verdict.rule, verdict.ranks) for verdict in before if verdict.rule)
     count, level, said = len(before) + 1, "", ""
     if named is not None:
         same, level = others.pop((named.rule, named.ranks), 0), named.confidence
-        if level == "low" and same and not by_chance(named.ranks):
+        if level == "low" and same and not is_noise(named.ranks):
             level = "medium"
             said = f" Confidence medium: {same + 1} of {count} captures say the same, more than noise explains."
         else:
@@ -115,7 +111,7 @@ def confidence(named: Finding | None, before: Sequence[CaptureVerdict], agreed: 
     for (rule, ranks), times in others.most_common(1):
         if times >= max(_LEAST_AGREEING, count / 2):
             said += f" In {times} of {count} captures the verdict was {rule} on {wording.ranks(ranks)}"
-            said += "." if by_chance(ranks) else ", more than noise explains."
+            said += "." if is_noise(ranks) else ", more than noise explains."
     return level, said
 
 

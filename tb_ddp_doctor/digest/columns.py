@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -39,17 +38,3 @@ def distinct(numbers: Ints | Indices, limit: int) -> tuple[Ints, Ints]:
     used = np.zeros(limit, np.bool_)
     used[numbers] = True
     return np.flatnonzero(used), (np.cumsum(used) - 1)[numbers]
-
-
-def numbered(columns: Iterable[Ints | Indices]) -> Ints:
-    """Numbers from 0 on of the different rows of some columns, each 0 or more, in the order of their values."""
-    number: Ints = np.zeros(1, np.int64)
-    size = 1
-    for values in columns:
-        most = int(values.max(initial=0)) + 1
-        if size * most > _ROOM * len(values):
-            # Of two columns with few different values each, the pairs are few enough for a table again.
-            (different, values), (kept, number) = distinct(values, most), distinct(number, size)
-            size, most = len(kept), len(different)
-        number, size = number * most + values, size * most
-    return distinct(number, size)[1]

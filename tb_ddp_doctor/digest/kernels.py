@@ -9,12 +9,13 @@ from functools import lru_cache
 import numpy as np
 
 from tb_ddp_doctor.digest.collectives import count_elements
-from tb_ddp_doctor.digest.columns import distinct, numbered
+from tb_ddp_doctor.digest.columns import distinct
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.gemms import slow_inputs
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import Kernels, KernelWork, Steps
+from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.digest.sums import count, longest, longest_of, total
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names
@@ -71,7 +72,7 @@ def kernels(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Kernels
     trace = device.trace
     events = np.flatnonzero(device.computes & (device.step >= 0))
     rows = device.row[events]
-    which = numbered((device.name[events], trace.events.shape[rows] + 1))
+    which = numbered(device.name[events], trace.events.shape[rows])
     at = longest_of(which, which >= 0, device.length_ns[events], int(which.max(initial=-1)) + 1)
     name, shape = device.name[events[at]], trace.events.shape[rows[at]]
     return _table(

@@ -33,12 +33,12 @@ from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
 
-#: Of a rank's launches of communication, the share without a kernel beyond which its record is damaged as a whole. One
-#: may lack of any number, and no more than so many are looked for.
-MOST_LOST, _MOST = 0.1, 100
-#: A GPU begins what it may begin within some µs; what waits for longer, waits for something, ns.
+#: If more than this share of a rank's launches of communication has no kernel, its record is damaged as a whole; a
+#: single one may be missing of however few. More than `_MOST` are not searched for.
+_MOST_SHARE, _MOST = 0.1, 100
+#: A GPU begins a kernel within some µs; one that begins later than this waited for something, ns.
 _WAITED_NS = 20_000
-#: NCCL's kernels begin so long after they may at most, ns.
+#: NCCL's kernels begin at most so long after all that was launched before them is done, ns.
 _LATE_NS = 1_000_000
 #: After all times.
 _NEVER = int(np.iinfo(np.int64).max)
@@ -142,7 +142,7 @@ def _lost(host: HostCalls, rows: DeviceRows) -> Iterator[_Lost]:
     around = host.around(calls, enqueues(host))
     calls, around = calls[around >= 0], around[around >= 0]
     lost = ~ran[host.row[calls]] & ~captured(host).covers(host.start_ns[calls])
-    if not 0 < np.count_nonzero(lost) <= max(1, min(MOST_LOST * len(calls), _MOST)):
+    if not 0 < np.count_nonzero(lost) <= max(1, min(_MOST_SHARE * len(calls), _MOST)):
         return
     of_event = np.full(len(events), -1, np.int64)
     of_event[host.trace.comms.event] = np.arange(len(host.trace.comms))

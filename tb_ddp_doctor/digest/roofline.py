@@ -19,10 +19,11 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.digest import operator_work
 from tb_ddp_doctor.digest.attention import OnScores
-from tb_ddp_doctor.digest.columns import distinct, numbered, searchsorted
+from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import Avoidable, GpuTime, Gradients, Roofline, RooflineCalls, RooflineRows
+from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.digest.operator_inputs import Dims, inputs
 from tb_ddp_doctor.digest.operator_work import Work, element_text
 from tb_ddp_doctor.digest.sums import longest_of, summed
@@ -184,7 +185,7 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             np.where(known, 0, device.bytes[self.longest] + 1),
             np.where(known, 0, device.category[self.longest]),
         ]
-        signature = numbered(columns)
+        signature = numbered(*columns)
         one = _first_of(signature)
         groups, outputs = self._groups(), self._outputs(one[known[one]])
         found = []

@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.facts.transfers import exposed_alone
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.trace.model import Ints
 
 

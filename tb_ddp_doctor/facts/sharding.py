@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.numbering import in_order, numbered
 from tb_ddp_doctor.facts.transfers import moving
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.numbering import in_order, numbered
 from tb_ddp_doctor.replay.model import Schedule
 from tb_ddp_doctor.trace.model import Flags, Ints
 from tb_ddp_doctor.trace.names import Phase

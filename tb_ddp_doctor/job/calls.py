@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.storage.constant import is_constant, joined
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints

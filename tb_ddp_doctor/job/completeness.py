@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.digest.numbering import chosen_of, different, numbered
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.collectives import UNEVEN
-from tb_ddp_doctor.job.numbering import chosen_of, different, numbered
 from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import is_communication_kernel

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job.collectives import UNEVEN
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.step_parts import IDLE
 from tb_ddp_doctor.trace.model import Floats
 

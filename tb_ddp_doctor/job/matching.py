@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.digest.numbering import RankRuns, chosen_of, numbered
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.collectives import UNEVEN, Matched, assemble
 from tb_ddp_doctor.job.message_matching import matched_messages
-from tb_ddp_doctor.job.numbering import RankRuns, chosen_of, numbered
 from tb_ddp_doctor.job.realigning import can_realign, places
 from tb_ddp_doctor.job.unnamed_groups import unnamed_groups
 from tb_ddp_doctor.trace.model import Indices, Ints

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.digest.numbering import in_order, numbered
 from tb_ddp_doctor.job.calls import Calls
-from tb_ddp_doctor.job.numbering import in_order, numbered
 from tb_ddp_doctor.job.realigning import places
 from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Ints

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Collectives
-from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.trace.model import Ints
 
 #: Sizes of messages of one group that are compared; of more, the most frequent.

@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.collectives import UNEVEN
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.mesh.mesh import mesh
 from tb_ddp_doctor.replay.cells import lower_median
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.digest.numbering import numbered, ordinals
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.numbering import numbered, ordinals
 from tb_ddp_doctor.replay.model import Parts
 from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Ints

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.replay.cells import lower_median, of_equal
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.job.numbering import in_order
+from tb_ddp_doctor.digest.numbering import in_order
 from tb_ddp_doctor.replay import native, native_library
 from tb_ddp_doctor.replay.model import Ordering, PartIndex, Parts
 from tb_ddp_doctor.replay.tracks import Tracks

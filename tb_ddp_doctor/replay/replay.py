@@ -18,8 +18,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.digest.numbering import in_order, numbered
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.job.numbering import in_order, numbered
 from tb_ddp_doctor.replay import native_library
 from tb_ddp_doctor.replay.cells import (
     Cells,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.job.numbering import numbered, ordinals
+from tb_ddp_doctor.digest.numbering import numbered, ordinals
 from tb_ddp_doctor.replay.model import Schedule
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 from tb_ddp_doctor.trace.names import COMBINE, DISPATCH

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
+from tb_ddp_doctor.digest.numbering import numbered, ordinals
 from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.job.calls import Calls, job_steps
 from tb_ddp_doctor.job.collectives import UNEVEN
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.numbering import numbered, ordinals
 from tb_ddp_doctor.replay.model import GUEST, Family, PartIndex, Parts, RankIndex, RowIndex, StepIndex
 from tb_ddp_doctor.storage.constant import is_constant, joined
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints

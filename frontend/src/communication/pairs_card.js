@@ -1,7 +1,7 @@
 // Ranks against ranks as a picture, or nodes against nodes: the busbw between those of one sub-group, and the point-to-point
 // transfers between them. Coordinates are CSS pixels; cells begin right of LEFT and below TOP.
 
-import { paint, picture } from "../canvas.js";
+import { MOVES, paint, picture } from "../canvas.js";
 import { namedColumns } from "../chart/marks.js";
 import { card, h, nearby } from "../dom.js";
 import { pixels, rgb } from "../heat.js";
@@ -201,5 +201,3 @@ function fitted(context, name) {
   return `…${name.slice(-Math.max(1, Math.floor((name.length * (NAME - 8)) / width)))}`;
 }
 
-/** @type {Record<string, [number, number]>} */
-const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };

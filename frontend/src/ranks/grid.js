@@ -1,7 +1,7 @@
 // All ranks as a grid: nodes side by side, the ranks of a node below each other. So a slow node is a column and a slow
 // rail a row. Coordinates are CSS pixels; cells begin right of LEFT and below TOP.
 
-import { paint, picture } from "../canvas.js";
+import { MOVES, paint, picture } from "../canvas.js";
 import { namedColumns } from "../chart/marks.js";
 import { h } from "../dom.js";
 import { ms } from "../format.js";
@@ -41,17 +41,8 @@ export function rankGrid({ ranks, nodes }, values, affected, selected, select) {
   const readout = h("p", { class: "readout", "aria-live": "polite" }, HINT);
   const canvas = picture("rank-grid", `${ranks.length} ranks on ${columns.length} ${known ? "nodes" : "columns"}`, (context, width, _, colour) => {
     const pitch = wide(width);
-    const gap = Math.min(pitch, tall) > 5 ? 1 : 0;
-    context.fillStyle = colour("line");
-    context.fillRect(LEFT, TOP, pitch * columns.length, tall * rows);
-    const small = document.createElement("canvas");
-    [small.width, small.height] = [columns.length, rows];
-    small.getContext("2d")?.putImageData(pixels(grid, shade.of, rgb(colour("card")), rgb(colour("host"))), 0, 0);
-    context.imageSmoothingEnabled = false;
-    context.drawImage(small, LEFT, TOP, pitch * columns.length, tall * rows);
-    context.fillStyle = colour("card");
-    for (let column = 1; gap && column <= columns.length; column++) context.fillRect(LEFT + column * pitch - gap, TOP, gap, tall * rows);
-    for (let row = 1; gap && row <= rows; row++) context.fillRect(LEFT, TOP + row * tall - gap, pitch * columns.length, gap);
+    const gap = gapOf(pitch, tall);
+    drawCells(context, colour, grid, shade, { x: LEFT, y: TOP, wide: pitch, tall });
     const frame = (/** @type {number} */ i, /** @type {string} */ name, /** @type {number} */ thick) => {
       const { column, row } = cells[i];
       const size = Math.max(5, pitch);
@@ -107,7 +98,7 @@ export function rankGrid({ ranks, nodes }, values, affected, selected, select) {
   });
   canvas.addEventListener("keydown", (event) => {
     if (event.key === "Enter") return select(ranks[cursor]);
-    const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key] ?? [0, 0];
+    const [down, right] = MOVES[event.key] ?? [0, 0];
     if (!down && !right) return;
     event.preventDefault();
     const { column, row } = cells[cursor];
@@ -117,6 +108,36 @@ export function rankGrid({ ranks, nodes }, values, affected, selected, select) {
   canvas.addEventListener("blur", leave);
   return [h("div", { class: "heat-frame" }, canvas), scaleKey(shade, ms), readout];
 }
+
+/**
+ * Draw values as boxes with gaps between them where there is room.
+ * @param {CanvasRenderingContext2D} context
+ * @param {(name: string) => string} colour
+ * @param {ArrayLike<number>[]} values by row and column, NaN where there is nothing
+ * @param {ReturnType<typeof shading>} shade
+ * @param {{x: number, y: number, wide: number, tall: number}} at the upper left corner, and the size of a box
+ */
+export function drawCells(context, colour, values, shade, { x, y, wide, tall }) {
+  const [rows, columns] = [values.length, values[0]?.length ?? 0];
+  const gap = gapOf(wide, tall);
+  context.fillStyle = colour("line");
+  context.fillRect(x, y, wide * columns, tall * rows);
+  const small = document.createElement("canvas");
+  [small.width, small.height] = [columns, rows];
+  small.getContext("2d")?.putImageData(pixels(values, shade.of, rgb(colour("card")), rgb(colour("host"))), 0, 0);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(small, x, y, wide * columns, tall * rows);
+  context.fillStyle = colour("card");
+  for (let column = 1; gap && column <= columns; column++) context.fillRect(x + column * wide - gap, y, gap, tall * rows);
+  for (let row = 1; gap && row <= rows; row++) context.fillRect(x, y + row * tall - gap, wide * columns, gap);
+}
+
+/**
+ * Between two boxes of a size.
+ * @param {number} wide
+ * @param {number} tall
+ */
+export const gapOf = (wide, tall) => (Math.min(wide, tall) > 5 ? 1 : 0);
 
 /**
  * What the shades of ranks stand for.

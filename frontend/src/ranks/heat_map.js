@@ -1,7 +1,7 @@
 // Time per rank and step as a picture with a cursor. Its cells are (column, row) = (step, rank) in equal boxes, right of the
 // names of ranks and below the numbers of steps, CSS pixels; of very many ranks a row is the longest of several.
 
-import { picture } from "../canvas.js";
+import { MOVES, picture } from "../canvas.js";
 import { NAMES, nameRows, namedColumns } from "../chart/marks.js";
 import { h } from "../dom.js";
 import { ms } from "../format.js";
@@ -125,8 +125,6 @@ export function heatMap({ views: { ranks, steps, nodes }, grid, affected, shade,
   return { frame: h("div", { class: "heat-frame" }, canvas, marker), readout };
 }
 
-/** @type {Record<string, [number, number]>} */
-const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 /**
  * @param {number} place

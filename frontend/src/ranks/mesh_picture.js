@@ -1,11 +1,11 @@
 // The ranks of a mesh as small grids of one scale, with the means of each row and column beside them.
 
-import { paint, picture } from "../canvas.js";
+import { MOVES, paint, picture } from "../canvas.js";
 import { namedColumns, namedRows } from "../chart/marks.js";
 import { h } from "../dom.js";
 import { count, ms } from "../format.js";
-import { pixels, rgb, shading } from "../heat.js";
-import { scaleKey } from "./grid.js";
+import { shading } from "../heat.js";
+import { drawCells, gapOf, scaleKey } from "./grid.js";
 import { meansOf, panelsOf, placed } from "./mesh.js";
 
 /** Width of a letter, CSS pixels, at most: what a text may take is known before there is a canvas to measure it. */
@@ -52,7 +52,7 @@ export function meshPicture({ mesh, layout, ranks, values, show: shown, nameOf, 
     const { fontFamily } = getComputedStyle(canvas);
     panels.forEach((panel, n) => {
       const { x, y, isFirst } = place.at(n);
-      drawCells(context, colour, n, place);
+      drawPanel(context, colour, n, place);
       drawMeans(context, colour, n, place);
       context.textBaseline = "middle";
       context.textAlign = "left";
@@ -84,19 +84,9 @@ export function meshPicture({ mesh, layout, ranks, values, show: shown, nameOf, 
    * @param {number} n
    * @param {ReturnType<typeof placed>} place
    */
-  function drawCells(context, colour, n, { at, wide, tall }) {
+  function drawPanel(context, colour, n, { at, wide, tall }) {
     const { x, y } = at(n);
-    const gap = Math.min(wide, tall) > 5 ? 1 : 0;
-    context.fillStyle = colour("line");
-    context.fillRect(x, y, wide * columns, tall * rows);
-    const small = document.createElement("canvas");
-    [small.width, small.height] = [columns, rows];
-    small.getContext("2d")?.putImageData(pixels(means[n].cells, shade.of, rgb(colour("card")), rgb(colour("host"))), 0, 0);
-    context.imageSmoothingEnabled = false;
-    context.drawImage(small, x, y, wide * columns, tall * rows);
-    context.fillStyle = colour("card");
-    for (let column = 1; gap && column <= columns; column++) context.fillRect(x + column * wide - gap, y, gap, tall * rows);
-    for (let row = 1; gap && row <= rows; row++) context.fillRect(x, y + row * tall - gap, wide * columns, gap);
+    drawCells(context, colour, means[n].cells, shade, { x, y, wide, tall });
     // One line around affected ranks that are neighbours, so that a slow stage or group is one frame.
     context.strokeStyle = colour("ink");
     context.lineWidth = 1.5;
@@ -113,6 +103,7 @@ export function meshPicture({ mesh, layout, ranks, values, show: shown, nameOf, 
     if (!active || cursor.panel !== n) return;
     context.strokeStyle = colour("accent");
     context.lineWidth = 2;
+    const gap = gapOf(wide, tall);
     context.strokeRect(x + cursor.column * wide, y + cursor.row * tall, wide - gap, tall - gap);
   }
 
@@ -174,7 +165,7 @@ export function meshPicture({ mesh, layout, ranks, values, show: shown, nameOf, 
   });
   canvas.addEventListener("keydown", (event) => {
     if (event.key === "Enter") return choose();
-    const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key] ?? [0, 0];
+    const [down, right] = MOVES[event.key] ?? [0, 0];
     if (!down && !right) return;
     event.preventDefault();
     const to = { ...cursor, row: cursor.row + down, column: cursor.column + right };

@@ -2,7 +2,7 @@
 // elements, many a canvas with a row of pixels each; both read out by pointer and by keyboard.
 
 import { isReport } from "../api.js";
-import { picture } from "../canvas.js";
+import { MOVES, picture } from "../canvas.js";
 import { gapsCard } from "../chart/gaps_card.js";
 import { NAMES, nameRows } from "../chart/marks.js";
 import { fillOf } from "../chart/textures.js";
@@ -373,8 +373,6 @@ function standIns(rows, marked) {
   return { of, lines };
 }
 
-/** @type {Record<string, [number, number]>} */
-const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 /**
  * @param {number} i

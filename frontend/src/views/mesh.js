@@ -19,9 +19,9 @@ export const mesh = {
   title: "Mesh",
   fragment: "mesh",
   lacks: ({ diagnosis }) => {
-    const several = diagnosis.mesh?.dimensions ?? [];
-    if (several.length > 1) return "";
-    return several.length ? `The job's ranks are divided in one way only (${several[0].name}).` : "No process group and no message shows how the job's ranks are divided.";
+    const found = diagnosis.mesh?.dimensions ?? [];
+    if (found.length > 1) return "";
+    return found.length ? `The job's ranks are divided in one way only (${found[0].name}).` : "No process group and no message shows how the job's ranks are divided.";
   },
   render(element, shown) {
     const table = shown.diagnosis.mesh;
