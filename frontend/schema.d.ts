@@ -509,6 +509,14 @@ export interface MemoryHolder {
   count: number;
 }
 
+/** What the forward pass of a kind of module allocated, in a snapshot of torch.cuda.memory. */
+export interface MemoryModule {
+  /** The file that has its `forward`, and torch's layer below: "model.py, linear". */
+  module: string;
+  bytes: number;
+  count: number;
+}
+
 /** What a phase does to allocated memory, mean over steps; bytes. */
 export interface MemoryPhase {
   phase: string;
@@ -585,6 +593,9 @@ export interface MemorySnapshot {
   /** The segments with most that is reserved but unallocated. */
   segments: MemorySegment[];
   failure: MemoryFailure | null;
+  /** What is allocated, by category and line, the largest first; and what forward passes allocated, by module. */
+  holders: MemoryHolder[];
+  modules: MemoryModule[];
 }
 
 /** One way in which parallelism divides the ranks, and what its collectives and its sends and receives do in a step. Times are of one of its groups, mean over groups and steps. */

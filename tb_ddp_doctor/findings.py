@@ -631,6 +631,15 @@ class MemoryHolder(msgspec.Struct, frozen=True):
     count: int
 
 
+class MemoryModule(msgspec.Struct, frozen=True):
+    """What the forward pass of a kind of module allocated, in a snapshot of torch.cuda.memory."""
+
+    #: The file that has its `forward`, and torch's layer below: "model.py, linear".
+    module: str
+    bytes: int
+    count: int
+
+
 class MemorySegment(msgspec.Struct, frozen=True):
     """A segment that the allocator reserves, and that is in use in part; bytes."""
 
@@ -675,6 +684,9 @@ class MemorySnapshot(msgspec.Struct, frozen=True):
     #: The segments with most that is reserved but unallocated.
     segments: tuple[MemorySegment, ...]
     failure: MemoryFailure | None
+    #: What is allocated, by category and line, the largest first; and what forward passes allocated, by module.
+    holders: tuple[MemoryHolder, ...] = ()
+    modules: tuple[MemoryModule, ...] = ()
 
 
 class Setting(msgspec.Struct, frozen=True):

@@ -101,6 +101,7 @@ def test_the_readme_leads_to_the_page_of_each_rule() -> None:
         "MemoryPlace",
         "MemorySaving",
         "MemorySnapshot",
+        "MemoryModule",
         "MemorySegment",
         "MemoryHolder",
         "MemoryFailure",

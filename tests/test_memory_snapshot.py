@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from traces import ranks, write
 
 from tb_ddp_doctor.account import memory_text
@@ -98,9 +100,21 @@ def test_blocks_are_of_what_their_stacks_say() -> None:
         (["??:c10::cuda::CUDACachingAllocator::malloc", "??:at::empty", "torch/distributed/fsdp/_flat_param.py:"
           "_alloc_padded_unsharded_flat_param", "train.py:forward"], "communication"),
         (["??:c10d::ProcessGroupNCCL::allgather", "train.py:gather"], "communication"),
+        # Of FSDP's own files some functions shard, others gather.
+        (["torch/distributed/fsdp/_fully_shard/_fsdp_param.py:_init_sharded_param", "model.py:build"], "parameters"),
+        (["torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:foreach_reduce"], "communication"),
+        # DTensor runs every operator; tensor-parallel activations are no communication.
+        (["torch/distributed/tensor/_dispatch.py:dispatch", "torch/nn/modules/linear.py:forward"], "activations"),
+        # What checkpointing computes again during backward.
+        (["torch/nn/functional.py:linear", "model.py:forward", "torch/utils/checkpoint.py:recompute_fn",
+          "??:torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&)"],
+         "activations"),
+        (["??:at::native::mm(at::Tensor const&)", "??:torch::autograd::Engine::thread_main(int)"], "gradients"),
+        (["torch/optim/adamw.py:_multi_tensor_adamw", "torch/optim/adamw.py:step"], "temporary"),
+        (["torch/functional.py:broadcast_tensors", "model.py:forward"], "activations"),
     ],
 )  # fmt: skip
-def test_a_communication_buffer_is_told_by_the_innermost_function(stack: list[str], category: str) -> None:
+def test_what_a_stack_allocates_for_is_told_by_the_innermost_function(stack: list[str], category: str) -> None:
     told = snapshot("n")
     named = [frame.partition(":")[::2] for frame in stack]
     told["segments"][0]["blocks"][0]["frames"] = [{"filename": file, "name": name, "line": 1} for file, name in named]
@@ -128,6 +142,79 @@ def test_sums_of_categories_are_those_of_an_independent_count() -> None:
         name: size for name, size in expected.items() if name != "free"
     }
     assert (got.reserved_but_unallocated, got.reserved) == (expected["free"], expected.total())
+
+
+def of_optimizer(line: int) -> list[dict[str, Any]]:
+    return [{"filename": "torch/optim/adam.py", "name": "_init_group", "line": line}]
+
+
+def allocated(sizes: Iterable[int], stack: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+    """Blocks of 512 bytes more than what was asked for."""
+    return [
+        {"size": size + 512, "requested_size": size, "state": "active_allocated", "frames": stack or []}
+        for size in sizes
+    ]
+
+
+ENGINE = [{"filename": "??", "name": "torch::autograd::Engine::evaluate_function()", "line": 0}]
+
+
+@settings(max_examples=50)
+@given(
+    sizes=st.lists(st.integers(10_000, 1 << 40).map(lambda size: 2 * size), min_size=1, max_size=20),
+    half=st.booleans(),
+    seed=st.randoms(use_true_random=False),
+)
+def test_parameters_and_gradients_are_inferred_from_the_optimizers_states(
+    sizes: list[int], half: bool, seed: random.Random
+) -> None:
+    """Of any sizes, in any order, in half precision or not; what the backward pass allocated beyond is temporary."""
+    of_model = [size // 2 if half else size for size in sizes]
+    drawn = {
+        "optimizer_states": allocated(sizes, of_optimizer(174)) + allocated(sizes, of_optimizer(178)),
+        "": allocated(of_model) + allocated([9_000, 9_001]),
+        "gradients": allocated(of_model, ENGINE) + allocated([9_002], ENGINE),
+    }
+    listed = [block for some in drawn.values() for block in some]
+    seed.shuffle(listed)
+    got = summary({"segments": [{"address": 1, "blocks": listed}]}, "file", 0)
+    each = sum(of_model) + 512 * len(sizes)
+    expected = {
+        "parameters": each, "gradients": each, "optimizer_states": 2 * (sum(sizes) + 512 * len(sizes)),
+        "temporary": 9_002 + 512, "other": 9_000 + 9_001 + 1024,
+    }  # fmt: skip
+    assert {name: size for name, size in got.categories.items() if size} == expected
+
+
+def test_sizes_that_do_not_fit_the_optimizers_states_stay_what_they_are() -> None:
+    listed = allocated([4 * MB, MB], of_optimizer(1)) + allocated([7 * MB, MB]) + allocated([3 * MB], ENGINE)
+    got = summary({"segments": [{"address": 1, "blocks": listed}]}, "file", 0)
+    assert some(got.categories) == {"gradients": 3, "optimizer_states": 5, "other": 8}
+
+
+def test_gradients_may_lie_in_what_reduce_scatter_wrote() -> None:
+    scatter = [
+        {"filename": "torch/distributed/fsdp/_runtime_utils.py", "name": "_get_reduce_scatter_tensors", "line": 9}
+    ]
+    listed = allocated([4 * MB], of_optimizer(1)) + allocated([4 * MB]) + allocated([4 * MB, 16 * MB], scatter)
+    got = summary({"segments": [{"address": 1, "blocks": listed}]}, "file", 0)
+    assert some(got.categories) == {"parameters": 4, "gradients": 4, "optimizer_states": 4, "communication": 16}
+
+
+def test_what_is_allocated_is_listed_by_place_and_module() -> None:
+    layer = [
+        {"filename": "torch/nn/functional.py", "name": "linear", "line": 2},
+        {"filename": "torch/nn/modules/linear.py", "name": "forward", "line": 3},
+        {"filename": "model.py", "name": "forward", "line": 41},
+    ]
+    listed = allocated([2 * MB, 3 * MB], layer) + allocated(
+        [MB], [*of_optimizer(1), {"filename": "t.py", "name": "go", "line": 8}]
+    )
+    got = summary({"segments": [{"address": 1, "blocks": listed}]}, "file", 0)
+    assert [(one.module, one.bytes // MB, one.count) for one in got.modules] == [("model.py, linear", 5, 2)]
+    assert [(one.category, one.source and one.source.line, one.bytes // MB) for one in got.holders] == [
+        ("activations", 41, 5), ("optimizer_states", 8, 1),
+    ]  # fmt: skip
 
 
 def test_a_snapshot_in_which_nothing_is_allocated_gets_a_sentence() -> None:

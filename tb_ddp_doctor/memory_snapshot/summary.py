@@ -2,9 +2,9 @@
 
 A snapshot lists segments, which the allocator got from the device, and their blocks in order of address; a block is
 active (a tensor has it, or a stream still uses it) or inactive. `device_traces` lists what the allocator did before,
-and `external_annotations` the annotations of that time. Blocks are told apart by the stack that allocated them, else by
-the annotation, else not. What a segment has beyond its blocks is split by its own sums. Values of a wrong type count as
-missing.
+and `external_annotations` the annotations of that time. What a block is for is known by the stack that allocated it
+(`categories`), else by the annotation, else by the optimizer's states (`inferred`), else not. What a segment has beyond
+its blocks is split by its own sums. Values of a wrong type count as missing.
 """
 
 from __future__ import annotations
@@ -15,37 +15,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from tb_ddp_doctor.findings import (
     MEMORY,
     MemoryFailure,
     MemoryHolder,
+    MemoryModule,
     MemorySegment,
     MemorySnapshot,
     Source,
 )
+from tb_ddp_doctor.memory_snapshot.categories import StackFrame, category, is_own, module
+from tb_ddp_doctor.memory_snapshot.inferred import Allocation, inferred
 from tb_ddp_doctor.storage.budget import BudgetError, ValueBudget
 from tb_ddp_doctor.trace import names
 
-#: What a stack says, by parts of its file names and by function names: the first kind that any of its functions shows.
-_BY_STACK: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("optimizer_states", ("torch/optim/", "optimizer.py", "adam.py", "adamw.py"), ("_init_group", "optimizer_step")),
-    (
-        "gradients",
-        ("torch/autograd/graph.py", "torch/autograd/__init__.py"),
-        ("_engine_run_backward", "backward", "torch::autograd::Engine"),
-    ),
-    ("activations", (), ("forward", "_call_impl", "_wrapped_call_impl")),
-    (
-        "parameters",
-        ("torch/nn/parameter.py",),
-        ("__init__", "_apply", "reset_parameters", "load_state_dict", "convert"),
-    ),
-)
-#: The same of communication, asked of the innermost Python function and what that calls: torchrun, FSDP and activation
-#: checkpointing run the model from functions of torch.distributed.
-_COMMUNICATION = ("torch/distributed/", "c10d")
-_COLLECTIVES = ("all_gather", "reduce_scatter", "allgather_base")
 _BY_PHASE = {
     names.Phase.LOADING: "activations",
     names.Phase.FORWARD: "activations",
@@ -55,7 +40,10 @@ _BY_PHASE = {
 _INACTIVE = "inactive"
 #: Segments and blocks that are named.
 _SHOWN = 5
-_MOST_FRAMES, _MOST_LETTERS = 64, 300
+#: Places and modules that are named of all that is allocated.
+_PLACES = 12
+#: Stacks with C++ functions have more than a hundred.
+_MOST_FRAMES, _MOST_LETTERS = 256, 300
 #: Blocks, events and annotations of a snapshot: one of 256 MB has not as many.
 _MOST_ROWS = 4_000_000
 #: Annotations that are open at one time; what is never closed does not add up.
@@ -71,8 +59,16 @@ class SnapshotError(Exception):
 class _Block(msgspec.Struct, frozen=True):
     size: int
     is_active: bool
+    #: "" where nothing shows it.
     category: str
     source: Source | None
+    #: As `categories.module` has it.
+    module: str = ""
+    #: What was asked for, bytes, and when, µs; 0 if that was before the record.
+    requested: int = 0
+    time_us: int = 0
+    #: The innermost Python function.
+    frame: StackFrame | None = None
 
 
 class _Segment(msgspec.Struct, frozen=True):
@@ -103,12 +99,11 @@ def _summary(data: Mapping[str, Any], file: str, rank: int, budget: ValueBudget)
     traces = [_dicts(trace) for trace in _lists(data.get("device_traces"))]
     # Of several at an address the last one is what lies there.
     born = {_int(event, "addr"): event for trace in traces for event in trace if event.get("action") == "alloc"}
-    segments = [_segment(each, annotated, born) for each in _dicts(data["segments"])]
+    segments = _with_inferred([_segment(each, annotated, born) for each in _dicts(data["segments"])])
+    active = [block for segment in segments for block in segment.blocks if block.is_active]
     categories = dict.fromkeys(MEMORY, 0)
-    for segment in segments:
-        for block in segment.blocks:
-            if block.is_active:
-                categories[block.category] += block.size
+    for block in active:
+        categories[block.category] += block.size
     free = [block.size for segment in segments for block in segment.blocks if not block.is_active]
     allocated, reserved = sum(categories.values()), sum(segment.size for segment in segments)
     scattered = sorted((one for one in segments if one.inactive), key=lambda one: -one.inactive)
@@ -124,6 +119,8 @@ def _summary(data: Mapping[str, Any], file: str, rank: int, budget: ValueBudget)
         largest_free=max(free, default=0),
         segments=tuple(_memory_segment(segment) for segment in scattered[:_SHOWN]),
         failure=_failure(segments, traces),
+        holders=_holders(active, _PLACES),
+        modules=_modules(active),
     )
 
 
@@ -136,8 +133,20 @@ def _segment(data: Mapping[str, Any], annotated: _Annotations, born: Mapping[int
         allocation = born.get(address, {})
         frames = _frames(each) or _frames(allocation)
         is_active = not _text(each.get("state")).startswith(_INACTIVE)
-        category = _category(frames) or annotated.category(_int(allocation, "time_us")) if is_active else ""
-        blocks.append(_Block(size, is_active, category or "other", _own(frames)))
+        time_us = _int(allocation, "time_us")
+        is_for = category(frames) or annotated.category(time_us) if is_active else ""
+        blocks.append(
+            _Block(
+                size,
+                is_active,
+                is_for,
+                _own(frames),
+                module(frames) if is_active else "",
+                _int(each, "requested_size") or size,
+                time_us,
+                next((frame for frame in frames if frame.file.endswith(".py")), None),
+            )
+        )
     segment = _Segment(max(_int(data, "total_size"), sum(block.size for block in blocks)), blocks)
     unlisted = segment.size - sum(block.size for block in blocks)
     active = min(max(_int(data, "active_size") - sum(block.size for block in blocks if block.is_active), 0), unlisted)
@@ -146,34 +155,22 @@ def _segment(data: Mapping[str, Any], annotated: _Annotations, born: Mapping[int
     return segment
 
 
-def _category(frames: Sequence[tuple[str, int, str]]) -> str:
-    """What a stack is of, "" if it does not say."""
-    found = (
-        category
-        for category, files, functions in _BY_STACK
-        for file, _, function in frames
-        if any(part in file for part in files) or function in functions
-    )
-    category = next(found, "")
-    # An optimizer's states may be allocated by its own collectives.
-    return "communication" if category != "optimizer_states" and _is_communication(frames) else category
+def _with_inferred(segments: Sequence[_Segment]) -> list[_Segment]:
+    """The segments with a category for each block: what no stack shows is inferred, and is other where it cannot be."""
+    active = [block for segment in segments for block in segment.blocks if block.is_active]
+    of_block = inferred([Allocation(one.requested, one.category, one.time_us, one.frame) for one in active])
+    numbers = iter(range(len(active)))
+
+    def named(block: _Block) -> _Block:
+        known = of_block.get(next(numbers), block.category) if block.is_active else block.category
+        return replace(block, category=known or "other")
+
+    return [_Segment(segment.size, [named(block) for block in segment.blocks]) for segment in segments]
 
 
-def _is_communication(frames: Sequence[tuple[str, int, str]]) -> bool:
-    """Whether the innermost Python function, or what it calls, communicates."""
-    python = (number for number, (file, _, _) in enumerate(frames) if file.endswith(".py"))
-    return any(
-        any(part in file or part in function for part in _COMMUNICATION) or function in _COLLECTIVES
-        for file, _, function in frames[: next(python, len(frames)) + 1]
-    )
-
-
-def _own(frames: Sequence[tuple[str, int, str]]) -> Source | None:
+def _own(frames: Sequence[StackFrame]) -> Source | None:
     """The innermost function of the user's own code: stacks begin with the innermost."""
-    for file, line, function in frames:
-        if names.is_own_code(f"{file}({line}): {function}"):
-            return Source(file, line, function)
-    return None
+    return next((Source(*frame) for frame in frames if is_own(frame)), None)
 
 
 def _memory_segment(segment: _Segment) -> MemorySegment:
@@ -187,14 +184,25 @@ def _memory_segment(segment: _Segment) -> MemorySegment:
     )
 
 
-def _holders(blocks: Sequence[_Block]) -> tuple[MemoryHolder, ...]:
+def _modules(active: Sequence[_Block]) -> tuple[MemoryModule, ...]:
+    """What forward passes of modules allocated, those with most bytes first."""
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for block in active:
+        if block.module:
+            sums[block.module][0] += block.size
+            sums[block.module][1] += 1
+    most = sorted(sums.items(), key=lambda item: -item[1][0])[:_PLACES]
+    return tuple(MemoryModule(name, size, count) for name, (size, count) in most)
+
+
+def _holders(blocks: Sequence[_Block], shown: int = _SHOWN) -> tuple[MemoryHolder, ...]:
     """Blocks by category and source, those with most bytes first."""
     sums: dict[tuple[str, Source | None], list[int]] = defaultdict(lambda: [0, 0])
     for block in blocks:
         of = sums[block.category, block.source]
         of[0] += block.size
         of[1] += 1
-    most = sorted(sums.items(), key=lambda item: -item[1][0])[:_SHOWN]
+    most = sorted(sums.items(), key=lambda item: -item[1][0])[:shown]
     return tuple(MemoryHolder(category, source, size, count) for (category, source), (size, count) in most)
 
 
@@ -281,14 +289,14 @@ class _Annotations:
         return self._phases[at] if at >= 0 else ""
 
 
-def _frames(data: Mapping[str, Any]) -> list[tuple[str, int, str]]:
+def _frames(data: Mapping[str, Any]) -> list[StackFrame]:
     return list(_each_frame(data.get("frames")))
 
 
-def _each_frame(frames: Any) -> Iterator[tuple[str, int, str]]:
+def _each_frame(frames: Any) -> Iterator[StackFrame]:
     for frame in _dicts(frames)[:_MOST_FRAMES]:
         file, function = (_text(frame.get(key)) for key in ("filename", "name"))
-        yield file.replace("\\", "/"), _int(frame, "line"), function
+        yield StackFrame(file.replace("\\", "/"), _int(frame, "line"), function)
 
 
 def _int(data: Mapping[str, Any], key: str) -> int:
