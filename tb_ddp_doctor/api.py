@@ -16,7 +16,7 @@ from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.peaks import parsed
-from tb_ddp_doctor.findings import Diagnosis, Workload
+from tb_ddp_doctor.findings import Diagnosis, Prospect, Workload
 from tb_ddp_doctor.history.hours import Hours
 from tb_ddp_doctor.history.read import history_files
 from tb_ddp_doctor.history.summary import summarise
@@ -175,10 +175,10 @@ def planner(result: engine.Result, calibrations: Mapping[str, Calibration] | Non
         name for one in (*result.diagnosis.findings, *result.diagnosis.opportunities) for name in (one.id, one.rule)
     }
 
-    def fix(name: str) -> Change:
-        if name not in known:
-            raise CannotPlanError(f"There is no finding {name!r} to fix: ddp-doctor diagnose lists this run's.")
-        return result.savings.change_of([name])
+    def fix(names: Sequence[str]) -> tuple[Change, Prospect]:
+        if unknown := [name for name in names if name not in known]:
+            raise CannotPlanError(f"There is no finding {unknown[0]!r} to fix: ddp-doctor diagnose lists this run's.")
+        return result.savings.change_of(names), result.savings.without(names)
 
     return Planner(PlanRecord(Facts(result.job)), fix, calibrations)
 

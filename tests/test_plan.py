@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import traces
 from msgspec.structs import replace
 
+from tb_ddp_doctor import api, engine
+from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.model import Calibration, Point, curve
+from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.planning.answer import OVERVIEW, answer, recorded_buckets, unanswerable
 from tb_ddp_doctor.planning.costs.interference import slowdown
@@ -215,3 +220,16 @@ def test_sizes_that_differ_are_fitted_and_one_size_assumes_a_latency() -> None:
 
 def test_without_overlap_the_slowdown_beside_communication_is_assumed() -> None:
     assert slowdown(traces.job(JOB).digests).basis == "assumed"
+
+
+def test_a_plan_with_findings_fixed_begins_at_the_step_that_the_account_predicts() -> None:
+    (run,) = discover(Path(__file__).parents[1] / "demo_logs" / "straggler_cpu")
+    result = engine.diagnose(run, reading=engine.Reading(cache=Cache(None)))
+    plan = api.planner(result)
+    for names in (("straggler",), (result.diagnosis.findings[0].id, "profiler-overhead")):
+        prospect = result.savings.without(names)
+        fixed = plan.predict(Question(fixed=names))
+        assert (fixed.step_ms, fixed.low_ms, fixed.high_ms) == pytest.approx((prospect.without_ms, *prospect.range_ms))
+        # What changes nothing leaves that step.
+        assert plan.predict(Question(fixed=names, links=1.0)).step_ms == pytest.approx(prospect.without_ms)
+        assert plan.predict(Question(fixed=names, links=0.5)).step_ms > prospect.without_ms + 1

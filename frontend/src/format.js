@@ -27,6 +27,25 @@ export function ms(value) {
 }
 
 /**
+ * What the largest part of a sum is shown as: what the total and the other parts leave of it as they are shown.
+ * @param {number} total ms
+ * @param {number[]} others ms
+ */
+export const remainder = (total, others) => others.reduce((left, part) => left - Number(decimals(part, 1)), Number(decimals(total, 1)));
+
+/**
+ * The sum of durations as `ms` shows them, so that what a reader adds up is the sum that stands below.
+ * @param {number[]} values ms
+ */
+export const sumShown = (values) => values.reduce((sum, value) => sum + shown(value), 0);
+
+/** @param {number} value ms */
+function shown(value) {
+  const [, unit, , digits] = TIMES.find(([least]) => Math.abs(value) >= least) ?? [0, 1, "ms", 0];
+  return Number(decimals(value / unit, digits)) * unit;
+}
+
+/**
  * A share of the whole.
  * @param {number} share 0 to 1
  */

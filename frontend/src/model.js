@@ -1,5 +1,6 @@
 // What the page derives from what the server sends. The types of that are in schema.d.ts, made from Python.
 
+import { remainder } from "./format.js";
 import { OWNERS } from "./step_parts.js";
 
 /** @typedef {Finding["severity"]} Severity */
@@ -168,6 +169,13 @@ export function evidenceSum({ measurements }) {
 export const numberOf = ({ findings }, id) => findings.findIndex((finding) => finding.id === id) + 1;
 
 /**
+ * The checks that found no fault: an opportunity is none.
+ * @template {{status: string}} Outcome
+ * @param {Outcome[]} outcomes
+ */
+export const passed = (outcomes) => outcomes.filter(({ status }) => status === "clear" || status === "opportunity");
+
+/**
  * The letter of an opportunity; "" if it is none.
  * @param {Diagnosis} diagnosis
  * @param {string | null} id
@@ -201,11 +209,16 @@ export function ownerOf(finding) {
 export const evidenceId = ({ id }, item) => `${id}.${item + 1}`;
 
 /**
- * A line of the account.
+ * A line of the account. The floor takes what rounding leaves, so that the lines are seen to sum to the step.
  * @param {Diagnosis} diagnosis
  * @param {"floor" | "tracing" | "unexplained"} kind
+ * @returns {AccountLine}
  */
-export const line = ({ account }, kind) => /** @type {AccountLine} */ (account.lines.find((one) => one.kind === kind));
+export function line({ account: { lines }, step_ms }, kind) {
+  const found = /** @type {AccountLine} */ (lines.find((one) => one.kind === kind));
+  if (kind !== "floor") return found;
+  return { ...found, ms: remainder(step_ms, lines.filter((one) => one !== found).map(({ ms }) => ms)) };
+}
 
 /**
  * The lines of the account that go with the fixes of all findings that are worth one, and those that stay.

@@ -1,13 +1,18 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { among, briefly, clockTime, ms, percent, ranges, signed } from "../src/format.js";
+import { among, briefly, clockTime, ms, percent, ranges, remainder, signed, sumShown } from "../src/format.js";
 
 const plain = (text) => text.replace(/\u00a0/g, " ");
 
 test("a duration carries the unit that suits it", () => {
   const said = [0, 0.0001, 0.004, 0.5, 12.34, 9999, 12_340, -12.34].map(ms).map(plain);
   assert.deepEqual(said, ["0 ms", "0 ms", "4 µs", "0.50 ms", "12.3 ms", "9999.0 ms", "12.34 s", "−12.3 ms"]);
+});
+
+test("a sum is that of its parts as they are shown", () => {
+  assert.equal(remainder(57.933, [10.61, 0.272]).toFixed(1), "47.0", "and not 47.051, which reads 47.1");
+  assert.equal(sumShown([6.14, 5.14, 0.644]).toFixed(2), "11.84");
 });
 
 test("a time of day has a date and no seconds", () => {

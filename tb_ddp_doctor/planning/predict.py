@@ -1,18 +1,20 @@
 """Predicts the step for a question: the effects of all its fields are put together, and the steps are played once.
 
 The steps are played with and without the change, both without tracing, as for the costs of findings. The prediction is
-the recorded step minus the difference.
+the recorded step minus the difference. Where findings are fixed too, both plays are without them, and the difference is
+taken from the step that the account predicts with these fixes: the verdict and a plan say the same of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
 
 import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor.calibration.model import Calibration
+from tb_ddp_doctor.findings import Prospect
 from tb_ddp_doctor.planning import effects, owners
 from tb_ddp_doctor.planning.basis import inputs
 from tb_ddp_doctor.planning.buckets import BucketLimits, last_of_buckets
@@ -30,6 +32,10 @@ from tb_ddp_doctor.replay.change import Change
 #: runs of benchmarks/plan.py whose buckets differ, the error was 0.2 to 2 % of the step.
 _OF_CHANGE, _OF_STEP = 0.05, 0.01
 
+#: For findings by id or rule: the change that fixes them, and the step that the account predicts with it. Raises
+#: CannotPlanError for unknown ones.
+Fix = Callable[[Sequence[str]], tuple[Change, Prospect]]
+
 
 class _Asked(msgspec.Struct, frozen=True, eq=False):
     """What is played for a question, and what that is compared with."""
@@ -40,8 +46,12 @@ class _Asked(msgspec.Struct, frozen=True, eq=False):
     compared: PlayedSteps
     #: The effect of the question, without tracing.
     effect: Effect
-    #: The effect of removing only tracing, for the steps to compare with.
+    #: The effect of removing only tracing.
     base: Effect
+    #: The same and the fixes of findings, for the steps to compare with; `base` itself where none is fixed.
+    fixed: Effect
+    #: The step with these fixes, ns.
+    start_ns: float
     #: The share by which kernels take longer beside communication.
     slowdown: float
     #: Time that is added to each step, ns.
@@ -56,12 +66,13 @@ class Planner:
     def __init__(
         self,
         record: PlanRecord,
-        fix: Callable[[str], Change] | None = None,
+        fix: Fix | None = None,
         calibrations: Mapping[str, Calibration] | None = None,
     ) -> None:
-        """`fix` gives the what-if change of a finding, by id; `calibrations` are other links, by name."""
+        """`calibrations` are other links, by name."""
         self.record, self._fix, self._calibrations = record, fix, calibrations or {}
         self._before_ns: dict[float, float] = {}
+        self._fixes: dict[Sequence[str], tuple[Change, Prospect]] = {}
 
     @property
     def now_ns(self) -> float:
@@ -72,9 +83,14 @@ class Planner:
         """The predicted step with its range. Raises CannotPlanError."""
         if question == Question():
             return _prediction(question, self.now_ns, self.now_ns, self.now_ns, self.now_ns)
-        likely, *others = (self._step_ns(question, case) for case in get_args(Case))
-        margin = _OF_CHANGE * abs(likely - self.now_ns) + _OF_STEP * self.now_ns
-        low, high = min(likely, *others) - margin, max(likely, *others) + margin
+        start_ns, start_low_ns, start_high_ns = self._start_ns(question)
+        if question == Question(fixed=question.fixed):
+            likely, low, high = start_ns, start_low_ns, start_high_ns
+        else:
+            likely, *others = (self._step_ns(question, case) for case in get_args(Case))
+            margin = _OF_CHANGE * abs(likely - start_ns) + _OF_STEP * self.now_ns
+            low = min(likely, *others) - margin - (start_ns - start_low_ns)
+            high = max(likely, *others) + margin + (start_high_ns - start_ns)
         prediction = _prediction(question, likely, max(low, 0.0), high, self.now_ns)
         rests_on = [*inputs(self.record, question, self._calibration(question.links_of))]
         if question.ranks is not None:
@@ -111,26 +127,30 @@ class Planner:
             without = asked.effect | effects.without_gradients(self.record)
             alone = _mean_ns(asked.steps, without, asked.slowdown)
             step = effects.accumulated_ns(self.record, question.accumulate, step, alone)
-        return max(self.now_ns - self._compared_ns(asked) + step + asked.added_ns, 0.0)
+        return max(asked.start_ns - self._compared_ns(asked) + step + asked.added_ns, 0.0)
 
     def _asked(self, question: Question, case: Case) -> _Asked:
         """What is played for a question in one case."""
         record = self.record
-        base = record.whatif.tracing.of_ranks(record.ranks)
+        tracing = record.whatif.tracing.of_ranks(record.ranks)
         steps, compared, added_ns, resharded = self._steps(question, case)
         calibration = self._calibration(question.links_of)
-        effect = Effect(base | self._fixed(question).of_ranks(record.ranks))
-        effect |= effects.of(record, question, case, calibration, resharded=resharded)
+        base = fixed = Effect(tracing)
+        if question.fixed:
+            fixed = Effect(tracing | self._fixed(question)[0].of_ranks(record.ranks))
+        effect = fixed | effects.of(record, question, case, calibration, resharded=resharded)
         every_ns = 0.0
         if question.workers is not None:
             loading, every_ns = effects.loading(record, question.workers, case)
             effect |= loading
-        return _Asked(steps, compared, effect, Effect(base), effects.slowdown(record, case), added_ns, every_ns)
+        start_ns, _, _ = self._start_ns(question)
+        slowdown = effects.slowdown(record, case)
+        return _Asked(steps, compared, effect, base, fixed, start_ns, slowdown, added_ns, every_ns)
 
     def _compared_ns(self, asked: _Asked) -> float:
         """Mean of the steps to compare with, without tracing, ns; the one of the record is kept for later questions."""
-        if asked.compared is not self.record.steps:
-            return _mean_ns(asked.compared, asked.base, asked.slowdown)
+        if asked.compared is not self.record.steps or asked.fixed is not asked.base:
+            return _mean_ns(asked.compared, asked.fixed, asked.slowdown)
         if asked.slowdown not in self._before_ns:
             self._before_ns[asked.slowdown] = _mean_ns(asked.compared, asked.base, asked.slowdown)
         return self._before_ns[asked.slowdown]
@@ -169,14 +189,23 @@ class Planner:
             raise CannotPlanError(f"There is no calibration {name!r}.")
         return self._calibrations[name]
 
-    def _fixed(self, question: Question) -> Change:
-        """The change that fixes the findings of a question."""
-        change = Change()
-        for name in question.fixed:
-            if self._fix is None:
-                raise CannotPlanError(f"There is no finding {name!r} to fix: ddp-doctor diagnose lists this run's.")
-            change = change | self._fix(name)
-        return change
+    def _fixed(self, question: Question) -> tuple[Change, Prospect]:
+        """The change that fixes the findings of a question, and the step that the account predicts with it."""
+        if self._fix is None:
+            raise CannotPlanError(
+                f"There is no finding {question.fixed[0]!r} to fix: ddp-doctor diagnose lists this run's."
+            )
+        if question.fixed not in self._fixes:
+            self._fixes[question.fixed] = self._fix(question.fixed)
+        return self._fixes[question.fixed]
+
+    def _start_ns(self, question: Question) -> tuple[float, float, float]:
+        """The step with the findings of a question fixed and nothing else changed, with its range, ns."""
+        if not question.fixed:
+            return self.now_ns, self.now_ns, self.now_ns
+        _, prospect = self._fixed(question)
+        low_ms, high_ms = prospect.range_ms
+        return 1e6 * prospect.without_ms, 1e6 * low_ms, 1e6 * high_ms
 
 
 def _otherwise(effect: Effect, slowdown: float) -> Otherwise:

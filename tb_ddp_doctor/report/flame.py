@@ -25,7 +25,7 @@ NAMES = {
     ModulePart.BACKWARD: "backward",
     ModulePart.RECOMPUTED: "recomputed forward",
     ModulePart.OTHER: "outside forward/backward",
-    ModulePart.COMMUNICATION: "exposed communication",
+    ModulePart.COMMUNICATION: "exposed communication and wait",
     ModulePart.IDLE: "GPU idle",
 }
 #: Fields of the messages of profile.proto, and how a field is encoded.

@@ -105,7 +105,7 @@ def _account(diagnosis: Diagnosis) -> str:
     ]
     table = _table(("part of the step", "", "share", ""), "lrrl", rows)
     notes = [shown.BUSY_TIME] if account.method == "busy_time" else []
-    notes += [shown.FLOOR, *shown.floor(account), *shown.left_out(account), shown.TERMS]
+    notes += [shown.FLOOR, *shown.floor(diagnosis), *shown.left_out(account), shown.TERMS]
     return "\n\n".join([table, "\n".join(f"- {escaped(note)}" for note in notes)])
 
 

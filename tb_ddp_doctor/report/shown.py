@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import msgspec
+
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.account import verdict
 from tb_ddp_doctor.findings import (
@@ -88,7 +90,7 @@ def _code(evidence: Evidence) -> str:
 
 
 def account_parts(diagnosis: Diagnosis) -> Iterator[tuple[str, AccountLine, str]]:
-    """The lines of the account: a name, the line, and what is said beside it."""
+    """The lines of the account: a name, the line, and what is said beside it. The floor takes what rounding leaves."""
     for line in diagnosis.account.lines:
         match line.kind:
             case "finding":
@@ -104,12 +106,18 @@ def account_parts(diagnosis: Diagnosis) -> Iterator[tuple[str, AccountLine, str]
             case "tracing":
                 yield "tracing", line, "what recording the traces adds"
             case "floor":
-                yield "floor", line, "the rest of the step"
+                yield "floor", msgspec.structs.replace(line, ms=_floor_ms(diagnosis)), "the rest of the step"
 
 
-def floor(account: Account) -> Iterator[str]:
+def _floor_ms(diagnosis: Diagnosis) -> float:
+    """The floor as it is shown."""
+    others = [line.ms for line in diagnosis.account.lines if line.kind != "floor"]
+    return wording.remainder(diagnosis.step_ms, others)
+
+
+def floor(diagnosis: Diagnosis) -> Iterator[str]:
     """The floor against what the GPU could do, in a sentence; nothing where no kernel is modelled, or no floor is."""
-    known = {line.kind: line for line in account.floor_lines}
+    known = {line.kind: line for line in diagnosis.account.floor_lines}
     parts = [
         f"{wording.duration(line.ms)} {_FLOOR_WORDS[kind]}{_classes(line)}"
         for kind, line in known.items()
@@ -117,7 +125,9 @@ def floor(account: Account) -> Iterator[str]:
     ]
     if not parts or known["below-attainable"].ms < _LEAST_MS:
         return
-    limit = wording.duration(known["limit"].ms)
+    limit = wording.duration(
+        wording.remainder(_floor_ms(diagnosis), [line.ms for kind, line in known.items() if kind != "limit"])
+    )
     yield (
         f"Of the floor, {wording.listing(parts)}; {limit} is the limit of this GPU for this model "
         "(ddp-doctor explain attainable)."

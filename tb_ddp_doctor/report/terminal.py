@@ -224,7 +224,7 @@ def _print_account(console: Console, diagnosis: Diagnosis) -> None:
             row.stylize(STYLES[level], 1, 1 + len(name))
         console.print(row, soft_wrap=True)
     notes = [shown.BUSY_TIME] if account.method == "busy_time" else []
-    for note in (*notes, shown.FLOOR, *shown.floor(account), *shown.left_out(account), shown.TERMS):
+    for note in (*notes, shown.FLOOR, *shown.floor(diagnosis), *shown.left_out(account), shown.TERMS):
         print_wrapped(console, printable(note), "dim")
     console.print()
 

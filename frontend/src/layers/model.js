@@ -11,7 +11,7 @@ export const PARTS = [
   { of: "backward_ms", name: "backward", colour: "input" },
   { of: "recomputed_ms", name: "recomputed", colour: "alloc" },
   { of: "other_ms", name: "outside forward and backward", colour: "copy" },
-  { of: "communication_ms", name: "exposed communication", colour: "transfer" },
+  { of: "communication_ms", name: "exposed communication and wait", colour: "transfer" },
   { of: "idle_ms", name: "GPU idle", colour: "dispatch" },
 ];
 

@@ -50,7 +50,7 @@ export function chart(plan, chosen, width) {
     const { scaling } = curve.points[i];
     if (scaling) picture.append(text(percent(scaling.efficiency), x(place(value)), HEIGHT - BOTTOM + 30, "middle"));
   }
-  picture.append(text(curve.points[0].scaling ? "ranks; efficiency" : curve.field === "bucket_mb" ? "bucket_cap_mb" : "", LEFT, HEIGHT - 2, "start"));
+  picture.append(text(curve.points[0].scaling ? "ranks; efficiency" : curve.field === "bucket_mb" ? "bucket_cap_mb" : "", LEFT, HEIGHT - 6, "start"));
   const at = (/** @type {number} */ i) => x(place(values[i]));
   const upper = curve.points.map(({ high_ms }, i) => `${at(i)},${y(high_ms)}`);
   const lower = curve.points.map(({ low_ms }, i) => `${at(i)},${y(low_ms)}`).reverse();

@@ -33,7 +33,7 @@ export function account(shown) {
   return h(
     "section",
     { class: "card account-card textured" },
-    h("div", { class: "head" }, h("h2", {}, "Account of the step ", tip("account")), h("p", { class: "sum" }, sum(diagnosis))),
+    h("div", { class: "head" }, h("h2", {}, "Account of the step ", tip("account")), h("p", { class: "sum" }, sum(lines, diagnosis.step_ms))),
     bar(shown, lines),
     h("ul", { class: "account" }, lines.map((one) => item(shown, one))),
     openedFloor(shown),
@@ -56,16 +56,17 @@ function inOrder(diagnosis) {
 
 /**
  * "182.9 = 49.2 floor + 5.5 tracing + 125.2 findings + 3.0 unexplained (ms)".
- * @param {Diagnosis} diagnosis
+ * @param {AccountLine[]} lines
+ * @param {number} step ms
  */
-function sum({ account: { lines }, step_ms }) {
+function sum(lines, step) {
   const parts = ["floor", "tracing", "finding", "unexplained"].flatMap((kind) => {
     const some = lines.filter((one) => one.kind === kind);
-    const total = some.reduce((all, one) => all + one.ms, 0);
+    const total = some.reduce((all, one) => all + Number(decimals(one.ms, 1)), 0);
     if (kind === "tracing" && !(total > 0)) return [];
     return some.length ? [`${decimals(total, 1)}\u00a0${kind === "finding" ? (some.length > 1 ? "findings" : "finding") : kind}`] : [];
   });
-  return `${decimals(step_ms, 1)} = ${parts.join(" + ")} (ms)`;
+  return `${decimals(step, 1)} = ${parts.join(" + ")} (ms)`;
 }
 
 /**

@@ -2,6 +2,7 @@
 
 import { h, prose } from "../dom.js";
 import { count } from "../format.js";
+import { passed as passedChecks } from "../model.js";
 import { tip } from "../tips.js";
 
 /** @param {import("../views.js").Shown} shown */
@@ -10,13 +11,12 @@ export function checks({ diagnosis, link }) {
   const ended = (/** @type {string} */ how) => outcomes.filter(({ status }) => status === how);
   const [passed, found, unchecked, failed] = ["clear", "finding", "not-applicable", "error"].map(ended);
   const possible = ended("opportunity");
-  const faultless = passed.length + possible.length;
   const all = link("quality");
   all.textContent = "All reasons";
   return h(
     "section",
     { class: "card checks" },
-    h("div", { class: "head" }, h("h2", {}, `${faultless} of ${count(outcomes.length, "check")} passed `, tip("check")), all),
+    h("div", { class: "head" }, h("h2", {}, `${passedChecks(outcomes).length} of ${count(outcomes.length, "check")} passed `, tip("check")), all),
     passed.length > 0 && h("ul", { class: "passed" }, passed.map(({ rule, reason }) => h("li", { title: reason }, rule))),
     found.length > 0 && h("p", { class: "note" }, h("b", {}, `${found.length} with findings: `), found.map(({ rule }) => rule).join(", ")),
     possible.length > 0 && h("p", { class: "note" }, h("b", {}, `${possible.length} with opportunities: `), possible.map(({ rule }) => rule).join(", ")),

@@ -1,7 +1,7 @@
 // The floor opened: what the device could do at these shapes, and what is above it. Its lines sum to the floor.
 
 import { h } from "../dom.js";
-import { decimals, ms, percent, range } from "../format.js";
+import { decimals, ms, percent, range, remainder } from "../format.js";
 import { faults, line } from "../model.js";
 import { tip } from "../tips.js";
 
@@ -21,8 +21,8 @@ const nameOf = ({ kind }) => kind.replace(/-/g, " ");
  * @param {import("../views.js").Shown} shown
  */
 export function openedFloor({ diagnosis, link }) {
-  const lines = diagnosis.account.floor_lines ?? [];
   const floor = line(diagnosis, "floor");
+  const lines = summing(diagnosis.account.floor_lines ?? [], floor.ms);
   const judged = lines.some(({ kind, total_ns }) => kind !== "not-modelled" && kind !== "limit" && total_ns > 0);
   if (!judged || !(floor.ms > 0)) return null;
   const drawn = lines.filter(({ share }) => share >= LEAST_DRAWN);
@@ -42,6 +42,14 @@ export function openedFloor({ diagnosis, link }) {
     h("p", { class: "more" }, more),
   );
 }
+
+/**
+ * The lines as they are shown: the limit takes what rounding leaves of their sum.
+ * @param {FloorLine[]} lines
+ * @param {number} floor ms
+ */
+const summing = (lines, floor) =>
+  lines.map((one) => (one.kind === "limit" ? { ...one, ms: remainder(floor, lines.filter((other) => other !== one).map(({ ms: other }) => other)) } : one));
 
 /** @param {FloorLine} one */
 function item(one) {

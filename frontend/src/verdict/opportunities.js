@@ -2,7 +2,7 @@
 // those of the findings view and of the terminal.
 
 import { h, prose } from "../dom.js";
-import { interval, ms, percent, range } from "../format.js";
+import { interval, ms, percent, range, sumShown } from "../format.js";
 import { letterOf } from "../model.js";
 import { tip } from "../tips.js";
 import { mark } from "./badge.js";
@@ -25,9 +25,9 @@ export function opportunities(shown) {
       h("h2", {}, "Opportunities ", tip("opportunity")),
       h("p", { class: "sum" }, "would save a step · 80\u00a0% interval ", tip("80 % interval")),
     ),
-    h("p", { class: "note" }, "No faults: what the job could still gain."),
+    h("p", { class: "note" }, "None of these is a fault: what the job could gain besides."),
     h("ol", {}, all.map((one) => row(one, shown, longest))),
-    all.length > 1 && h("p", { class: "note" }, `Each on top of those charged before it: all ${all.length} save ${ms(all.reduce((sum, { cost_ms }) => sum + cost_ms, 0))}.`),
+    all.length > 1 && h("p", { class: "note" }, `Each on top of those charged before it: all ${all.length} save ${ms(sumShown(all.map(({ cost_ms }) => cost_ms)))}.`),
   );
 }
 

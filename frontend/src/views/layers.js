@@ -44,7 +44,7 @@ function from({ named_by, layer_events }) {
   const said = layer_events
     ? `Nothing names modules here: these layers are guesses, operators that repeat (${count(layer_events, "kernel")} each).`
     : `Modules are named by ${named_by}.`;
-  return `${said} Times of a step, the median over ranks. Each kernel counts for the module that launched it, in backward for the one of its forward; exposed communication for the module whose backward launched it, and idle time for the module whose kernel follows.`;
+  return `${said} Times of a step, the median over ranks. Each kernel counts for the module that launched it, in backward for the one of its forward; exposed communication, with straggler wait, for the module whose backward launched it, and idle time for the module whose kernel follows.`;
 }
 
 /** @param {LayerTable} modules */

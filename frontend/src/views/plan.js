@@ -7,13 +7,15 @@ import { ms } from "../format.js";
 import { hasGpu } from "../model.js";
 import { bars } from "../plan/bars.js";
 import { CURVES, chart } from "../plan/chart.js";
-import { NAMES, controls } from "../plan/controls.js";
+import { NAMES, atFirst, controls } from "../plan/controls.js";
 import { besides, breaking, bucketsOf, codeOf, restsOf, sentence } from "../plan/words.js";
 
 /** @typedef {import("../../schema.js").PlanAnswer} PlanAnswer */
 
 /** A slider is asked for at once, its curve when it rests. */
 const RESTS_MS = 250;
+/** In the address: nothing is changed, and no finding fixed. */
+const AS_RECORDED = "now";
 
 /** @type {import("../views.js").View} */
 export const plan = {
@@ -38,7 +40,7 @@ function lacks() {
  * @param {import("../views.js").Shown} shown
  */
 function planned(element, { diagnosis, place, keep }) {
-  const chosen = new URLSearchParams(place.plan ?? "");
+  const chosen = place.plan === undefined ? atFirst(diagnosis) : new URLSearchParams(place.plan === AS_RECORDED ? "" : place.plan);
   const said = h("p", { class: "prospect", role: "status" }, "Predicting…");
   const split = h("div");
   const more = h("div");
@@ -47,9 +49,10 @@ function planned(element, { diagnosis, place, keep }) {
   const recorded = h("div");
   const rests = h("div");
   const apply = h("div");
-  const levers = controls(chosen, diagnosis.findings, choose);
+  const levers = controls(chosen, diagnosis, choose);
   let over = CURVES.find((field) => chosen.has(field)) ?? "";
   let isAsked = false;
+  let isPlaced = false;
   let asked = 0;
   let timer = 0;
   /** @type {PlanAnswer | null} */
@@ -71,7 +74,7 @@ function planned(element, { diagnosis, place, keep }) {
 
   /** @param {string} field */
   function choose(field) {
-    keep({ plan: chosen.toString() });
+    keep({ plan: chosen.toString() || AS_RECORDED });
     if (CURVES.includes(field)) over = field;
     ask();
   }
@@ -124,11 +127,13 @@ function planned(element, { diagnosis, place, keep }) {
 
   /** @param {PlanAnswer} answer */
   function show({ plan: found }) {
+    if (!isPlaced) levers.place(found);
+    isPlaced = true;
     const { prediction, now_ms, refusals } = found;
     const refused = refusals.filter(({ question }) => question !== "bucket_mb" || chosen.has("bucket_mb"));
     split.replaceChildren(bars(found, hasGpu(diagnosis)));
     const reason = refused.map((one) => one.reason).join(" ");
-    said.textContent = prediction ? sentence(prediction, now_ms) : reason || `${ms(now_ms)} a step, nothing changed. Move a slider.`;
+    said.textContent = prediction ? sentence(prediction, now_ms) : reason || `${ms(now_ms)} a step, nothing changed. Tick a finding, or move a slider.`;
     more.replaceChildren(...besides(found));
     rests.replaceChildren(...restsOf(prediction, refused));
     const code = prediction ? codeOf(chosen) : "";
@@ -143,7 +148,7 @@ function planned(element, { diagnosis, place, keep }) {
       h(
         "div",
         { class: "plan-found" },
-        card("The step, now and predicted", said, split, more),
+        card("The step, now and predicted", said, h("p", { class: "note" }, "By owner, ms a step, mean over ranks:"), split, more),
         card(
           "The curve",
           h("label", { class: "plan-axis" }, "Step over ", axis),

@@ -4,6 +4,7 @@ import { askArriving } from "../api.js";
 import { card, h, prose } from "../dom.js";
 import { files } from "../files.js";
 import { count } from "../format.js";
+import { passed } from "../model.js";
 
 /** @typedef {import("../views.js").View} View */
 
@@ -48,12 +49,12 @@ function unseen(diagnosis) {
     warnings.some(({ kind }) => kind === "arriving")
       ? h("button", { type: "button", click: () => askArriving(name).catch(() => {}) }, "Include the files as they are now")
       : null,
-    cleared(outcomes.filter(({ status }) => status === "clear"), outcomes.length),
+    cleared(passed(outcomes), outcomes.length),
   );
 }
 
 /**
- * @param {{rule: string, reason: string}[]} clear
+ * @param {{rule: string, reason: string}[]} clear those that found no fault
  * @param {number} all checks
  */
 function cleared(clear, all) {
