@@ -126,14 +126,18 @@ def gain(fix: RateGain, currency: str) -> str:
     return _rates(fix, "+", currency)
 
 
+def money(amount: float, currency: str) -> str:
+    """An amount of money: "1,384.00 EUR", without its currency where that is ""."""
+    return f"{amount:,.2f}{currency and f' {currency}'}"
+
+
 def _rates(values: Rates | RateGain, sign: str, currency: str) -> str:
     parts = [
         f"{sign}{value:,.{0 if value >= FEW else 2}f} {name}/s per GPU"
         for name, value in (("tokens", values.tokens_per_second), ("samples", values.samples_per_second))
         if value is not None
     ]
-    named = currency and f" {currency}"
-    parts += [f"{values.money_per_day:,.2f}{named} a day"] if values.money_per_day is not None else []
+    parts += [f"{money(values.money_per_day, currency)} a day"] if values.money_per_day is not None else []
     energy = values.energy_kwh_per_day
     parts += [f"up to {energy:,.{0 if energy >= FEW else 1}f} kWh a day"] if energy is not None else []
     return ", ".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -175,14 +176,26 @@ def slowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_command_says_it_in_ten_lines(slowed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["history", str(slowed), "--gpu-hour", "2"]) == 0
+    assert main(["history", str(slowed), "--gpu-hour", "2", "--currency", "EUR"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 10
     assert lines[0].startswith("4,000 steps (0 to 3,999) of 4 ranks on 2 nodes, 1.2 h, ")
     assert lines[1].startswith("Rank 3 is ") and " slower since step 2,0" in lines[1]
     assert f"Compare: ddp-doctor compare {slowed}/step_1900 {slowed}/step_2100" in lines[2]
-    assert "in money" in lines[2]
+    hours, paid = map(float, re.search(r"([\d.]+) GPU-hours, ([\d.]+) EUR", lines[2]).groups())
+    assert paid == pytest.approx(2 * hours, abs=0.1)
     assert any(line.startswith("Time: training ") and "stragglers " in line for line in lines)
+
+
+def test_the_price_of_the_settings_counts_where_none_is_given(
+    slowed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ddp-doctor.toml").write_text("[price]\ngpu_hour = 2\ncurrency = '$'")
+    monkeypatch.chdir(tmp_path)
+    assert main(["history", str(slowed)]) == 0
+    assert re.search(r" GPU-hours, [\d.]+ \$\.", capsys.readouterr().out)
+    assert main(["history", str(slowed), "--gpu-hour", "0"]) == 0
+    assert " GPU-hours, 0.00 $." in capsys.readouterr().out
 
 
 def test_the_command_fails_where_it_is_asked_to(slowed: Path, capsys: pytest.CaptureFixture[str]) -> None:

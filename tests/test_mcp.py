@@ -110,6 +110,18 @@ def test_why_is_the_job_slow_and_what_does_it_cost(on_call: Toolbox) -> None:
     assert found["step_ms"] == pytest.approx(182.91, abs=0.01)
 
 
+def test_what_does_it_cost_a_day_in_money(tmp_path: Path) -> None:
+    write(tmp_path / "job", DRAWN)
+    (tmp_path / "ddp-doctor.toml").write_text("[price]\ngpu_hour = 2\ncurrency = 'EUR'")
+    found = asked(toolbox(tmp_path), "diagnose", run="job")
+    assert (found["job_money_per_day"], found["currency"]) == (2 * 24 * 3, "EUR")
+    worst = found["rows"][0]
+    assert worst["money_per_day"] == pytest.approx(144 * worst["cost_ms"] / found["step_ms"])
+    priced = RunsOfRoots(Roots([str(tmp_path)]), Cache(None), Workload(gpu_hour=3), "USD")
+    found = asked(Toolbox(priced, ""), "diagnose", run="job")
+    assert (found["job_money_per_day"], found["currency"]) == (3 * 24 * 3, "USD")
+
+
 def test_how_much_of_the_step_is_not_explained(on_call: Toolbox) -> None:
     found = asked(on_call, "diagnose", run="demo_logs/straggler_cpu")
     parts = {one["kind"]: one["ms"] for one in found["account"]}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from typing_extensions import TypeAliasType
 
+from tb_ddp_doctor.storage.array_type import element_type
 from tb_ddp_doctor.storage.message import MessageError, packed, unpacked
 
 
@@ -32,6 +34,16 @@ def test_what_is_sent_arrives() -> None:
     (found, pairs) = unpacked(packed(([TABLE], {"x": Pair(1, 2)})), tuple[list[Table], dict[str, Pair]])
     assert found[0].numbers.tolist() == [[0, 1, 2], [3, 4, 5]] and found[0].flags.tolist() == [True, False]
     assert (found[0].name, found[0].path) == ("a", Path("a/b")) and pairs == {"x": Pair(1, 2)}
+
+
+def test_a_column_is_known_by_either_form_of_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy 2.5 made `NDArray` an alias with a name, which is not resolved."""
+    element = TypeVar("element", bound=np.generic)
+    named: Any = TypeAliasType("named", np.ndarray[Any, np.dtype[element]], type_params=(element,))
+    monkeypatch.setattr("numpy.typing.NDArray", named)
+    assert element_type(np.ndarray[Any, np.dtype[np.int16]]) == np.int16
+    assert element_type(named[np.int32]) == np.int32
+    assert element_type(int) is None and element_type(list[int]) is None
 
 
 def test_half_characters_are_spelled_out() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -70,6 +71,9 @@ def test_what_the_doctor_was_told_is_in_the_trace(told: object, tokens: float | 
 def test_the_commands_show_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "job", ranks(FAULTY, FAULTY))
     options = ["--tokens-per-step", "2080", "--gpu-hour", "2.50"]
+    assert main(["diagnose", str(tmp_path / "job"), *options, "--currency", "EUR"]) == 0
+    line = r"^ A  Possible +9\.0 ms +17 %  20\.77 EUR a day  layout-copies, all 2 ranks$"
+    assert re.search(line, capsys.readouterr().out, re.MULTILINE)
     assert main(["diagnose", str(tmp_path / "job"), "-v", *options]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "20,000 tokens/s per GPU, 120.00 a day." in said

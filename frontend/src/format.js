@@ -3,6 +3,8 @@
 import { LEAST_SHARE, TIMES, WHOLE_SHARE, WIDE_MS } from "./rounding.js";
 
 const NBSP = "\u00a0";
+// Amounts below this have a digit.
+const FEW = 100;
 
 /**
  * A number with so many digits after its point; a half is rounded to the even digit, as Python's `wording` does it.
@@ -70,6 +72,21 @@ export function range(least, most) {
  * @param {number} most ms
  */
 export const interval = (least, most) => `80${NBSP}% interval ${range(least, most)}`;
+
+/**
+ * Money and energy as the command line has them: "117.89 EUR, up to 12.5 kWh"; "" where neither is known.
+ * @param {number | null} money
+ * @param {number | null} energy kWh
+ * @param {string} currency "" where nobody named it
+ */
+export function moneyAndEnergy(money, energy, currency) {
+  const exactly = (/** @type {number} */ value, /** @type {number} */ digits) =>
+    value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  const parts = [];
+  if (money !== null) parts.push(exactly(money, 2) + (currency && `${NBSP}${currency}`));
+  if (energy !== null) parts.push(`up to ${exactly(energy, energy >= FEW ? 0 : 1)}${NBSP}kWh`);
+  return parts.join(", ");
+}
 
 /**
  * A time of day, as the reader's clock has it: "2026-11-23 09:05".

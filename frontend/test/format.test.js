@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { among, briefly, clockTime, ms, percent, ranges, remainder, signed, sumShown } from "../src/format.js";
+import { among, briefly, clockTime, moneyAndEnergy, ms, percent, ranges, remainder, signed, sumShown } from "../src/format.js";
 
 const plain = (text) => text.replace(/\u00a0/g, " ");
 
@@ -17,6 +17,13 @@ test("a sum is that of its parts as they are shown", () => {
 
 test("a time of day has a date and no seconds", () => {
   assert.equal(clockTime(new Date(2026, 10, 3, 9, 5, 59).getTime() / 1000), "2026-11-03 09:05");
+});
+
+test("money has its currency where that is known, and energy is a limit", () => {
+  assert.equal(plain(moneyAndEnergy(1384.5, 12.53, "EUR")), "1,384.50 EUR, up to 12.5 kWh");
+  assert.equal(plain(moneyAndEnergy(0, null, "")), "0.00");
+  assert.equal(plain(moneyAndEnergy(null, 1234, "EUR")), "up to 1,234 kWh");
+  assert.equal(moneyAndEnergy(null, null, "EUR"), "");
 });
 
 test("a share is never 0 % that is more", () => {

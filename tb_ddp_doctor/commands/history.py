@@ -15,8 +15,10 @@ from tb_ddp_doctor.commands.output import complain, print_json
 from tb_ddp_doctor.commands.runs import cache_of, diagnose_all
 from tb_ddp_doctor.comparison import of_ranks
 from tb_ddp_doctor.comparison.build import compare
+from tb_ddp_doctor.config.read import read_config
 from tb_ddp_doctor.discover.runs import DiscoverError, only_run
 from tb_ddp_doctor.history.read import history_files
+from tb_ddp_doctor.history.sentences import Price
 from tb_ddp_doctor.history.summary import Summary, summarise
 from tb_ddp_doctor.history.windows import read_job
 from tb_ddp_doctor.report.history import HistoryAnswer, Nearest, history_lines, openmetrics, webhook_line
@@ -57,9 +59,18 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     elif options.openmetrics:
         sys.stdout.write(openmetrics(answer))
     else:
-        sys.stdout.write("\n".join([*history_lines(answer, options.gpu_hour), ""]))
+        sys.stdout.write("\n".join([*history_lines(answer, _price(options, logdir, errors)), ""]))
     limit = options.fail_on
     return int(limit is not None and any(event.cost_share * 100 >= limit for event in summary.events))
+
+
+def _price(options: argparse.Namespace, logdir: Path, errors: Console) -> Price | None:
+    """What a GPU costs, as the options say, else as files of settings do; None where neither does."""
+    config = read_config([logdir, logdir.parent], Path.cwd())
+    for warning in config.warnings:
+        complain(errors, f"{warning.file}: {warning.message}")
+    gpu_hour = config.workload.gpu_hour if options.gpu_hour is None else options.gpu_hour
+    return None if gpu_hour is None else Price(gpu_hour, options.currency or config.currency)
 
 
 def _compared(summary: Summary, near: Sequence[Nearest], cache: Cache, errors: Console) -> dict[int, str]:

@@ -23,7 +23,8 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     from tb_ddp_doctor.mcp_tools.toolbox import Toolbox
 
     workload = Workload(gpu_hour=options.gpu_hour)
-    toolbox = Toolbox(RunsOfRoots(Roots(options.logdirs), cache_of(options), workload), options.tensorboard)
+    runs = RunsOfRoots(Roots(options.logdirs), cache_of(options), workload, options.currency or "")
+    toolbox = Toolbox(runs, options.tensorboard)
     try:
         if options.http is None:
             serve_stdio(server(toolbox))

@@ -144,7 +144,7 @@ def parser() -> argparse.ArgumentParser:
     diagnose.add_argument(
         "--gpu-hour", type=number("a price"), metavar="PRICE", help="what a GPU costs an hour: also show money a day"
     )
-    diagnose.add_argument("--currency", type=_currency, metavar="EUR", help="of --gpu-hour: three letters, or a sign")
+    _add_currency(diagnose)
     diagnose.add_argument(
         "--roofline",
         action="store_true",
@@ -263,6 +263,7 @@ def parser() -> argparse.ArgumentParser:
     history.add_argument(
         "--gpu-hour", type=number("a price"), metavar="PRICE", help="what a GPU costs an hour: also show money"
     )
+    _add_currency(history)
     history.add_argument(
         "--compare", action="store_true", help="say what the captures on either side of the costliest changes differ in"
     )
@@ -414,6 +415,7 @@ def _add_mcp(commands: argparse._SubParsersAction[_Parser]) -> None:
     mcp.add_argument(
         "--gpu-hour", type=number("a price"), metavar="PRICE", help="what a GPU costs an hour: also answer money a day"
     )
+    _add_currency(mcp)
     _add_cache_options(mcp)
 
 
@@ -423,6 +425,10 @@ def _add_small(commands: argparse._SubParsersAction[_Parser]) -> None:
     demo.add_argument("--where", action="store_true", help="print their log directory, and serve nothing")
     completion = commands.add_parser("completion", help="print what completes the command in a shell")
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+
+
+def _add_currency(options: argparse.ArgumentParser) -> None:
+    options.add_argument("--currency", type=_currency, metavar="EUR", help="of --gpu-hour: three letters, or a sign")
 
 
 def _add_cache_options(options: argparse.ArgumentParser) -> None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.module_paths import MOST_LEVELS
 from tb_ddp_doctor.digest.modules import MOST_MODULES
+from tb_ddp_doctor.storage.array_type import element_type
 from tb_ddp_doctor.trace.model import MOST_HEADER_LETTERS, Indices
 
 #: What columns point into: `Steps`, `Collectives` (and `HostMeetings` after them), the rows of `Track`,
@@ -84,9 +85,7 @@ def columns(kind: type[msgspec.Struct] = RankDigest, before: str = "") -> tuple[
 def _columns(kind: type[msgspec.Struct], before: str) -> Iterator[ColumnType]:
     for name, hint in get_type_hints(kind, include_extras=True).items():
         plain, *more = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
-        plain = getattr(plain, "__supertype__", plain)
-        if getattr(plain, "__origin__", None) is np.ndarray:
-            dtype = np.dtype(get_args(get_args(plain)[1])[0])
+        if (dtype := element_type(plain)) is not None:
             members = next((one for one in more if isinstance(one, type) and issubclass(one, Enum)), None)
             yield ColumnType(f"{before}{name}", dtype, members)
         elif isinstance(hint, type) and issubclass(hint, msgspec.Struct):

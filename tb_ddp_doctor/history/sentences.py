@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.summary import Summary
-from tb_ddp_doctor.wording import capital, duration, percent, ranks
+from tb_ddp_doctor.wording import capital, duration, money, percent, ranks
+
+
+class Price(NamedTuple):
+    """What a GPU costs an hour; the currency is "" where nobody named it."""
+
+    gpu_hour: float
+    currency: str = ""
 
 
 def headline(summary: Summary) -> str:
@@ -18,19 +26,19 @@ def headline(summary: Summary) -> str:
     return f"{what(costly[0], summary)}: {share} of the job. Goodput {percent(summary.account.goodput)}."
 
 
-def sentence(event: Event, summary: Summary, gpu_hour: float | None) -> str:
+def sentence(event: Event, summary: Summary, price: Price | None) -> str:
     """An event: who, how much, when, and what it costs the whole job."""
-    return f"{what(event, summary)}: {cost(event, summary, gpu_hour)}."
+    return f"{what(event, summary)}: {cost(event, summary, price)}."
 
 
-def cost(event: Event, summary: Summary, gpu_hour: float | None = None) -> str:
-    """What an event costs the whole job: "4.2 % of the job, 181.9 ms a step, 17.5 GPU-hours"."""
+def cost(event: Event, summary: Summary, price: Price | None = None) -> str:
+    """What an event costs the whole job: "4.2 % of the job, 181.9 ms a step, 17.5 GPU-hours, 43.75 EUR"."""
     if event.cost_s < 0:
         return f"{percent(-event.cost_share)} of the job saved"
     hours = event.cost_s / 3600 * summary.ranks
-    price = "" if gpu_hour is None else f", {hours * gpu_hour:,.2f} in money"
+    paid = "" if price is None else f", {money(hours * price.gpu_hour, price.currency or 'in money')}"
     per_step = duration(event.cost_s * 1000 / max(summary.steps, 1))
-    return f"{percent(event.cost_share)} of the job, {per_step} a step, {hours:,.1f} GPU-hours{price}"
+    return f"{percent(event.cost_share)} of the job, {per_step} a step, {hours:,.1f} GPU-hours{paid}"
 
 
 def what(event: Event, summary: Summary) -> str:

@@ -82,8 +82,9 @@ class FindingRow(Row, frozen=True, kw_only=True):
     cause: str | None
     confidence: Confidence
     title: Data
-    money_per_day: Annotated[
-        float | None, _number("currency of the price, a day", "what the fix saves, of all GPUs")
+    money_per_day: Annotated[float | None, _number("`currency`, a day", "what the fix saves, of all GPUs")] = None
+    energy_kwh_per_day: Annotated[
+        float | None, _number("kWh a day", "what the fix saves at most, of all GPUs at their highest power")
     ] = None
 
 
@@ -113,6 +114,11 @@ class Diagnosed(PageOfRows, frozen=True, kw_only=True):
     not_checked: tuple[str, ...]
     #: What is wrong with files; contradictions between witnesses.
     warnings: tuple[Data, ...]
+    job_money_per_day: Annotated[float | None, _number("`currency`, a day", "what all GPUs of the job cost")] = None
+    currency: Annotated[str, msgspec.Meta(description="of money; empty where nobody named it")] = ""
+    job_energy_kwh_per_day: Annotated[
+        float | None, _number("kWh a day", "of all GPUs of the job at their highest power")
+    ] = None
     tab_link: Annotated[str, msgspec.Meta(description="this run in TensorBoard")]
     rows: tuple[FindingRow, ...]
 

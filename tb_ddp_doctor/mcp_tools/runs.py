@@ -30,10 +30,11 @@ AnyRun = TypeVar("AnyRun", Run, stuck.DumpRun)
 class RunsOfRoots:
     """The runs of some roots."""
 
-    def __init__(self, roots: Roots, cache: Cache, workload: Workload) -> None:
+    def __init__(self, roots: Roots, cache: Cache, workload: Workload, currency: str = "") -> None:
         self.roots = roots
         self.cache = cache
         self._workload = workload
+        self._currency = currency
         self._results: OrderedDict[tuple[str, _State], engine.Result] = OrderedDict()
 
     def traces(self) -> tuple[list[Run], list[str]]:
@@ -73,7 +74,11 @@ class RunsOfRoots:
         key = (run.name, tuple(_state(file.path) for file in run.files))
         if key not in self._results:
             reading = engine.Reading(
-                self.cache, workload=self._workload, project=Path.cwd(), confined_to=self.roots.paths
+                self.cache,
+                workload=self._workload,
+                currency=self._currency,
+                project=Path.cwd(),
+                confined_to=self.roots.paths,
             )
             self._results[key] = engine.diagnose(run, reading=reading)
         self._results.move_to_end(key)

@@ -76,7 +76,8 @@ class Toolbox:
         Costs of findings sum to what fixing all of them gives. Opportunities are no faults.
         """
         diagnosis = self._runs.result(asked.run).diagnosis
-        gains = {gain.finding: gain.money_per_day for gain in diagnosis.rates.gains} if diagnosis.rates else {}
+        rates = diagnosis.rates
+        gains = {gain.finding: gain for gain in rates.gains} if rates else {}
         rows = [
             answers.FindingRow(
                 finding=one.id,
@@ -89,7 +90,8 @@ class Toolbox:
                 cause=one.cause,
                 confidence=one.confidence,
                 title=data(one.title, _TEXT),
-                money_per_day=gains.get(one.id),
+                money_per_day=gains[one.id].money_per_day if one.id in gains else None,
+                energy_kwh_per_day=gains[one.id].energy_kwh_per_day if one.id in gains else None,
             )
             for one in (*diagnosis.findings, *diagnosis.opportunities)
         ]
@@ -110,6 +112,9 @@ class Toolbox:
             ),
             not_checked=tuple(one.rule for one in diagnosis.outcomes if one.status in ("not-applicable", "error")),
             warnings=_sentences(said),
+            job_money_per_day=rates.money_per_day if rates else None,
+            currency=rates.currency if rates else "",
+            job_energy_kwh_per_day=rates.energy_kwh_per_day if rates else None,
             tab_link=self._link(diagnosis.name),
         )
         return page(made, rows, asked.offset)

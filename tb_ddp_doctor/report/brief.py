@@ -12,8 +12,8 @@ from rich.text import Text
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import Diagnosis, Finding
+from tb_ddp_doctor.report import shown
 from tb_ddp_doctor.report.escape import printable
-from tb_ddp_doctor.report.shown import config
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped
 
 STYLES = {
@@ -34,12 +34,16 @@ def print_brief(console: Console, result: Result, *, is_all: bool) -> None:
     print_code(console, _cropped(f"{printable(diagnosis.name)}: {size(result)}", console.width), "bold")
     if rates := wording.rates(diagnosis.rates):
         print_wrapped(console, f"{rates}.", "bold")
-    for sentence in config(diagnosis):
+    for sentence in shown.config(diagnosis):
         print_wrapped(console, printable(sentence), "dim")
     level = diagnosis.level
     print_wrapped(console, printable(_verdict(diagnosis)), "bold" if level == "info" else STYLES[level])
-    for mark, finding in marked(diagnosis)[:_SHOWN]:
-        line = Text(_cropped(f"{mark:>2}  {_row(finding, diagnosis)}", console.width))
+    listed = marked(diagnosis)[:_SHOWN]
+    money = [shown.money(finding, diagnosis) for _, finding in listed]
+    for (mark, finding), saved in zip(listed, money, strict=True):
+        # With money there is no room for causes: the line has to end with the ranks.
+        what = f"{saved:>{max(map(len, money))}}  {finding.rule}" if any(money) else label(finding)
+        line = Text(_cropped(f"{mark:>2}  {_row(finding, diagnosis, what)}", console.width))
         line.stylize(STYLES[finding.severity], 4, 4 + len(_level(finding)))
         console.print(line, soft_wrap=True)
     if files := diagnosis.incomplete:
@@ -93,7 +97,7 @@ def _level(finding: Finding) -> str:
     return "Possible" if finding.severity == "opportunity" else finding.severity.capitalize()
 
 
-def _row(finding: Finding, diagnosis: Diagnosis) -> str:
+def _row(finding: Finding, diagnosis: Diagnosis, what: str) -> str:
     share = wording.percent(finding.cost_ms / diagnosis.step_ms if diagnosis.step_ms else 0.0)
     cost = (
         f"{wording.decimals(finding.cost_ms, 1):>7} ms  {share:>6}" if finding.cost_ms >= 0.05 else f"{'no cost':<18}"
@@ -105,14 +109,14 @@ def _row(finding: Finding, diagnosis: Diagnosis) -> str:
         if finding.ranks
         else ""
     )
-    return f"{_level(finding):<8}  {cost}  {', '.join(filter(None, (label(finding), on)))}"
+    return f"{_level(finding):<8}  {cost}  {', '.join(filter(None, (what, on)))}"
 
 
 def _rest(diagnosis: Diagnosis, width: int, hint: str) -> str:
     """What has no line: further findings, checks that were not made, warnings; within the width."""
     unseen = [outcome.rule for outcome in diagnosis.outcomes if outcome.status in ("not-applicable", "error")]
-    for shown in range(len(unseen), -1, -1):
-        line = f"{'; '.join(_parts(diagnosis, unseen, shown))}.{hint}"
+    for named in range(len(unseen), -1, -1):
+        line = f"{'; '.join(_parts(diagnosis, unseen, named))}.{hint}"
         line = line[0].upper() + line[1:]
         if cell_len(line) <= width:
             break

@@ -10,7 +10,7 @@ import msgspec
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.history.events import Event
-from tb_ddp_doctor.history.sentences import headline, sentence
+from tb_ddp_doctor.history.sentences import Price, headline, sentence
 from tb_ddp_doctor.history.summary import Summary
 from tb_ddp_doctor.report.escape import printable, printable_json_line
 from tb_ddp_doctor.view.history import nearest
@@ -44,7 +44,7 @@ class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     compared: dict[int, str] = {}
 
 
-def history_lines(answer: HistoryAnswer, gpu_hour: float | None) -> list[str]:
+def history_lines(answer: HistoryAnswer, price: Price | None) -> list[str]:
     """The job's hours in some ten lines, without colours."""
     summary, account = answer.summary, answer.summary.account
     lines = [
@@ -54,7 +54,7 @@ def history_lines(answer: HistoryAnswer, gpu_hour: float | None) -> list[str]:
         headline(summary),
     ]
     lines += [
-        f"{number + 1:2}  {sentence(event, summary, gpu_hour)}{_captures(answer, number)}"
+        f"{number + 1:2}  {sentence(event, summary, price)}{_captures(answer, number)}"
         for number, event in enumerate(summary.events[:_SHOWN])
     ]
     if len(summary.events) > _SHOWN:

@@ -82,6 +82,9 @@ def _findings(findings: Sequence[Finding], diagnosis: Diagnosis, kind: str, cost
         for finding in findings
     ]
     heads = ("", kind, cost, "80 % interval", "share", "ranks", "confidence")
+    money = [shown.money(finding, diagnosis) for finding in findings]
+    if any(money):
+        return _table((*heads, "in money"), "llrrrllr", [(*row, saved) for row, saved in zip(rows, money, strict=True)])
     return _table(heads, "llrrrll", rows)
 
 

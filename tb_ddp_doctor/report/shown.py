@@ -17,6 +17,7 @@ from tb_ddp_doctor.findings import (
     FloorKind,
     FloorLine,
     MeshTable,
+    RateGain,
     Rates,
 )
 from tb_ddp_doctor.job.model import Job
@@ -150,10 +151,21 @@ def left_out(account: Account) -> Iterator[str]:
 
 def gain(finding: Finding, diagnosis: Diagnosis) -> str:
     """What the fix of a finding brings in the user's units; "" where these are not given."""
-    if diagnosis.rates is None:
+    rates, gain = diagnosis.rates, _gain_of(finding, diagnosis)
+    return wording.gain(gain, rates.currency) if rates and gain else ""
+
+
+def money(finding: Finding, diagnosis: Diagnosis) -> str:
+    """What the fix of a finding saves: "117.89 EUR a day"; "" where no price is given."""
+    rates, gain = diagnosis.rates, _gain_of(finding, diagnosis)
+    if rates is None or gain is None or gain.money_per_day is None:
         return ""
-    gain = next((one for one in diagnosis.rates.gains if one.finding == finding.id), None)
-    return wording.gain(gain, diagnosis.rates.currency) if gain else ""
+    return f"{wording.money(gain.money_per_day, rates.currency)} a day"
+
+
+def _gain_of(finding: Finding, diagnosis: Diagnosis) -> RateGain | None:
+    gains = diagnosis.rates.gains if diagnosis.rates else ()
+    return next((one for one in gains if one.finding == finding.id), None)
 
 
 def config(diagnosis: Diagnosis) -> Iterator[str]:

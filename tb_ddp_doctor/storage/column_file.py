@@ -34,8 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.known_type import known
+from tb_ddp_doctor.storage.array_type import element_type
 from tb_ddp_doctor.storage.constant import constant, has_one_value
-from tb_ddp_doctor.storage.message import REFUSALS, element_type
+from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.plain_file import open_plain
 
 _MAGIC = b"ddpdoc\x00\x01"
@@ -294,10 +295,9 @@ def _unpack(kind: type[T], values: Mapping[str, msgspec.Raw], columns: list[NDAr
     stored: Any = kind
     for name, hint in _types(stored).items():
         raw = values[name]
-        hint = getattr(hint, "__supertype__", hint)
-        if getattr(hint, "__origin__", None) is np.ndarray:
+        if (dtype := element_type(hint)) is not None:
             fields[name] = column = columns[msgspec.json.decode(raw, type=int)]
-            if column.dtype != element_type(hint):
+            if column.dtype != dtype:
                 raise ValueError(f"{name} is a column of {column.dtype}")
         elif isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             fields[name] = _unpack(hint, msgspec.json.decode(raw, type=dict[str, msgspec.Raw]), columns)
@@ -314,5 +314,4 @@ def _types(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _known(hint: Any) -> Any:
-    plain = getattr(hint, "__supertype__", hint)
-    return hint if getattr(plain, "__origin__", None) is np.ndarray else known(plain)
+    return hint if element_type(hint) is not None else known(getattr(hint, "__supertype__", hint))

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tb_ddp_doctor.known_type import known
+from tb_ddp_doctor.storage.array_type import element_type
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,22 +76,11 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(kind: Any, given: Any) -> Any:
-    import numpy as np
-
     if isinstance(kind, type) and issubclass(kind, Path) and isinstance(given, str):
         return Path(given)
-    if getattr(kind, "__origin__", None) is np.ndarray:
-        return _column(element_type(kind), given)
+    if (dtype := element_type(kind)) is not None:
+        return _column(dtype, given)
     raise ValueError(f"a {kind} cannot be received")
-
-
-@cache
-def element_type(kind: Any) -> np.dtype[Any]:
-    """The element type of a column's type, as `NDArray[np.int64]` names it."""
-    import numpy as np
-
-    found: np.dtype[Any] = np.dtype(get_args(get_args(kind)[1])[0])
-    return found
 
 
 def _column(dtype: np.dtype[Any], given: Any) -> np.ndarray[Any, Any]:

@@ -24,7 +24,7 @@ from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.pyramid import compared_bins
 from tb_ddp_doctor.history.read import history_files
-from tb_ddp_doctor.history.sentences import cost, headline, what
+from tb_ddp_doctor.history.sentences import Price, cost, headline, what
 from tb_ddp_doctor.history.summary import Summary, summarise
 from tb_ddp_doctor.history.windows import Keep, read_job
 from tb_ddp_doctor.slices.words import label
@@ -90,7 +90,8 @@ def kept_history(result: Result, keep: KeepAnswers) -> bytes:
     logdir = logdir_of(result)
     if logdir is None:
         return msgspec.json.encode(history(result))
-    key = hashlib.sha256(f"{result.diagnosis.name}\0{result.files[0]}\0".encode(errors="surrogateescape"))
+    price = _price(result)
+    key = hashlib.sha256(f"{result.diagnosis.name}\0{result.files[0]}\0{price}\0".encode(errors="surrogateescape"))
     for capture in captures_of(logdir):
         key.update(f"{capture}\0".encode(errors="surrogateescape"))
     for path in history_files(logdir):
@@ -127,7 +128,10 @@ def history(result: Result, keep: Keep | None = None) -> dict[str, Any]:
         "slowdown": summary.account.slowdown,
         "slowest_workers": summary.account.slowest_workers,
         "time_s": {label(name): round(seconds, 3) for name, seconds in summary.account.time_s.items()},
-        "events": [_event(event, summary, run_of, nearest(event, by_step)) for event in summary.events[:_EVENTS]],
+        "events": [
+            _event(event, summary, _price(result), run_of, nearest(event, by_step))
+            for event in summary.events[:_EVENTS]
+        ],
         "captures": [
             {"step": capture.step, "at_s": _when(job, capture.step), "run": run_of(capture.path)}
             for capture in captures
@@ -160,12 +164,22 @@ class _Runs:
             return None
 
 
-def _event(event: Event, summary: Summary, run_of: _Runs, near: tuple[Path | None, Path | None]) -> dict[str, Any]:
+def _price(result: Result) -> Price | None:
+    """What a GPU costs, as the run's own diagnosis has it."""
+    rates = result.diagnosis.rates
+    if rates is None or rates.workload.gpu_hour is None:
+        return None
+    return Price(rates.workload.gpu_hour, rates.currency)
+
+
+def _event(
+    event: Event, summary: Summary, price: Price | None, run_of: _Runs, near: tuple[Path | None, Path | None]
+) -> dict[str, Any]:
     return {
         "kind": event.kind,
         "level": event.level,
         "what": label(what(event, summary)),
-        "cost": label(cost(event, summary)),
+        "cost": label(cost(event, summary, price)),
         "cost_s": event.cost_s,
         "cost_share": event.cost_share,
         "ranks": list(event.ranks[:_EVENT_RANKS]),

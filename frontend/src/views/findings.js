@@ -6,7 +6,7 @@ import { card, copyable, copying, folded, h, prose, table } from "../dom.js";
 import { advised } from "../findings/advice.js";
 import { codeOf, editorChoice } from "../findings/code.js";
 import { where } from "../findings/where.js";
-import { among, count, interval, ms, percent, ranges } from "../format.js";
+import { among, count, interval, moneyAndEnergy, ms, percent, ranges } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
 import { belowFaults, evidenceId, evidenceSum, faults, ownerName, ownerOf } from "../model.js";
 import { openButton, otherTools } from "../trace.js";
@@ -18,6 +18,7 @@ import { prediction } from "../whatif.js";
 /** @typedef {import("../views.js").View} View */
 /** @typedef {import("../views.js").Shown} Shown */
 /** @typedef {import("../model.js").Finding} Finding */
+/** @typedef {import("../model.js").Diagnosis} Diagnosis */
 /** @typedef {import("../model.js").Views} Views */
 
 const SHOWN = 8;
@@ -205,7 +206,7 @@ function body(finding, shown) {
     h(
       "ul",
       { class: "sure" },
-      saving(finding),
+      saving(finding, diagnosis),
       h("li", {}, h("b", {}, `Confidence ${finding.confidence}.`), finding.thresholds.length ? " Compared with:" : ""),
       finding.thresholds.map(({ name, value, unit, reason }) =>
         h("li", {}, h("b", {}, `${words(name)} ${value} ${unit}`), " – ", prose(reason)),
@@ -238,17 +239,21 @@ function again({ record }, { setting }) {
 }
 
 /**
- * What the fix saves, and how sure that is.
+ * What the fix saves, how sure that is, and what it is worth a day where the price or the power is known.
  * @param {Finding} finding
+ * @param {Diagnosis} diagnosis
  */
-function saving({ severity, cost_ms, alone_ms, range_ms }) {
+function saving({ id, severity, cost_ms, alone_ms, range_ms }, { rates }) {
   if (!(cost_ms > 0) && !(alone_ms > 0)) return null;
   const shared = Math.abs(alone_ms - cost_ms) > 0.1;
+  const gain = rates?.gains.find(({ finding }) => finding === id);
+  const saved = gain && moneyAndEnergy(gain.money_per_day, gain.energy_kwh_per_day, rates?.currency ?? "");
   return h(
     "li",
     {},
     h("b", {}, `${severity === "opportunity" ? "It would save" : "Fixing it saves"} ${ms(cost_ms)} a step${shared ? " on top of other fixes" : ""}`),
     `, ${interval(...range_ms)}${shared ? `; ${ms(alone_ms)} if fixed alone` : ""}.`,
+    saved ? ` That is ${saved} a day.` : null,
   );
 }
 
