@@ -17,6 +17,7 @@ import tb_ddp_doctor
 from tb_ddp_doctor import cli
 from tb_ddp_doctor.discover.runs import DiscoverError
 from tb_ddp_doctor.report import html, schema
+from tb_ddp_doctor.stuck import text
 from tb_ddp_doctor.stuck.run import StuckError, examine_all
 
 REAL = Path(__file__).parent / "flight_recorder"
@@ -70,8 +71,23 @@ def test_sentences_are_wrapped_between_words_that_do_not_belong_together(
 def test_commands_are_not_wrapped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     assert cli.main(["diagnose", str(REAL / "gpu_error_1st"), "--no-cache"]) == 0
-    command = "dmesg -T | grep -i xid; nvidia-smi -q | grep -iE -A4 'ecc errors|retired|remapped'"
-    assert command in [line.strip() for line in capsys.readouterr().out.splitlines()]
+    commands = ["dmesg -T | grep -i xid", "nvidia-smi -q | grep -iE -A4 'ecc errors|retired|remapped'"]
+    assert set(commands) <= {line.strip() for line in capsys.readouterr().out.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("odd", "said", "process"),
+    [
+        ([9], "what rank 9 does: it waits in no collective. Its Python stack shows", "-e RANK=9 /proc"),
+        ([9, 14], "what ranks 9 and 14 do: they wait in no collective. Their Python", "-e RANK=9 -e RANK=14 /proc"),
+    ],
+)
+def test_advice_agrees_with_the_number_of_ranks_and_finds_their_processes(
+    odd: list[int], said: str, process: str
+) -> None:
+    advice = text.advice("missing", odd)
+    assert said in advice and process in advice
+    assert not re.search(r"[\[\]{}|]", advice.partition("\n\n")[0])
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ def test_the_tab_names_the_ranks_at_the_root(page: Page, server: str, dark: bool
     tab = opened(page, server, dark=dark)
     chosen(tab, "gpu_error_1st")
     expect(tab.locator("h1")).to_contain_text("Stuck: Rank 12 launched _all_gather_base 42806")
+    expect(tab.locator(".ways-out button")).to_have_text(["Copy link", "Print"])
     expect(tab.locator(".fault .affected")).to_have_text(["rank 12", "rank 14"])
     expect(tab.locator(".graph .root .name")).to_have_text(["rank 12", "rank 14"])
     expect(tab.locator(".graph .name", has_text="ranks 13, 15")).to_be_visible()

@@ -297,6 +297,27 @@ def test_the_timeline_is_driven_by_keys(page: Page, server: str) -> None:
     expect(tab.locator(".range h3")).to_have_text(re.compile(r"Selected range, [\d.]+\s[mµ]?s"))
     expect(tab.locator(".range .rank")).to_have_text(["rank 1", "rank 3", "median of 2"])
     expect(tab.get_by_role("region", name="Kernels in the selected range").locator("tbody tr").first).to_be_visible()
+    # A link has the range, and Perfetto gets it.
+    assert re.search(r"ddp_doctor\.range=-?\d+%2C-?\d+", page.evaluate("location.hash"))
+    with page.expect_request("**/ddp_doctor/slice?*format=native*") as asked:
+        tab.get_by_role("button", name="Open in Perfetto").click()
+    assert "ranks=1%2C3&" in asked.value.url
+    tab.get_by_role("dialog").get_by_role("button", name="Close").click()
+    tab.get_by_role("button", name="Clear the range").click()
+    expect(tab.locator(".range h3")).to_have_count(0)
+    before = span()
+    touch = page.context.new_cdp_session(page)
+    for kind, apart in (("touchStart", 60), ("touchMove", 90), ("touchMove", 120), ("touchEnd", None)):
+        points = (
+            []
+            if apart is None
+            else [{"x": box["x"] + 400 + by, "y": box["y"] + 60, "id": i} for i, by in enumerate((-apart, apart))]
+        )
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    touch.detach()
+    wait_for(lambda: abs(span() / before - 0.5) < 0.02, f"half of {before} us")
+    tab.get_by_role("button", name="Zoom out").click()
+    wait_for(lambda: span() > before * 0.6, "more again")
     tab.get_by_text("longest events of this window").click()
     expect(tab.locator(".numbers tbody tr").first).to_contain_text("rank")
     page.screenshot(path=SCREENSHOTS / "timeline_keys.png")

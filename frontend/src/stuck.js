@@ -1,7 +1,9 @@
 // A job that is stuck: what its Flight Recorder dumps say. The sentence, the faults, who waits for whom back to the
 // ranks at the root, and how far each rank is in each group. The page of a run of dumps, as shell.js is of one of traces.
 
-import { card, copyable, folded, h, prose, table } from "./dom.js";
+import { linkTo } from "./address.js";
+import { isReport } from "./api.js";
+import { card, copyable, copying, folded, h, prose, table } from "./dom.js";
 import { count, decimals, ranges } from "./format.js";
 import { waitingGraph } from "./stuck_graph.js";
 
@@ -42,7 +44,7 @@ export function stuckReport(run, select) {
     h(
       "header",
       { class: "verdict" },
-      h("p", { class: "facts", title: run.name }, h("b", {}, run.name), h("span", {}, facts(run))),
+      h("div", { class: "top" }, h("p", { class: "facts", title: run.name }, h("b", {}, run.name), h("span", {}, facts(run))), waysOut(run)),
       h("h1", { class: level(run) }, run.headline),
       run.traces.length ? h("p", { class: "beside" }, "Traces of the same job: ", links(run.traces, select)) : null,
     ),
@@ -70,6 +72,16 @@ export function stuckReport(run, select) {
       : null,
   );
   return { element, show: () => {}, close: () => {} };
+}
+
+/** The page for somebody else, as for other runs. @param {StuckRun} run */
+function waysOut({ name }) {
+  return h(
+    "div",
+    { class: "ways-out" },
+    isReport ? null : copying("Copy link", () => linkTo({ run: name }), "Copy it from the address bar"),
+    h("button", { type: "button", click: () => print() }, "Print"),
+  );
 }
 
 /**
@@ -131,8 +143,9 @@ function fault(finding) {
           call.timeout_s !== null && term("timeout", `${call.timeout_s.toLocaleString("en")} s`),
         ),
       ),
-      h("div", {}, h("h3", {}, "What to do"), h("p", {}, prose(advice)), command ? copyable(command) : null),
+      h("div", {}, h("h3", {}, "What to do"), h("p", {}, prose(advice))),
     ),
+    command ? copyable(command) : null,
     folded("Each rank of the group", () => states(finding)),
   );
 }

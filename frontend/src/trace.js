@@ -24,7 +24,7 @@ export function openButton(report, finding, item) {
   const title = `${report.diagnosis.name}: rank ${rank}, step ${step}`;
   return h(
     "button",
-    { type: "button", class: "open-trace", "aria-label": `Open rank ${rank}, step ${step} in the trace`, click: () => open(report.diagnosis.name, where, title) },
+    { type: "button", class: "open-trace", "aria-label": `Open rank ${rank}, step ${step} in the trace`, click: () => openWindow(report.diagnosis.name, where, title) },
     "Open trace",
   );
 }
@@ -114,11 +114,12 @@ const torchProfiler = () =>
   h("p", {}, h("a", { href: `${parent.location.pathname}#pytorch_profiler`, target: "_parent" }, "torch-tb-profiler"), ": its view Trace shows one rank.");
 
 /**
+ * Perfetto with a window of some ranks, in a dialog.
  * @param {string} run
  * @param {SliceWindow} where
  * @param {string} title
  */
-async function open(run, where, title) {
+export async function openWindow(run, where, title) {
   const status = h("p", { role: "status" }, "Loading the slice…");
   const body = h("div", { class: "viewer" }, status);
   const close = h("button", { type: "button", click: () => dialog.close() }, "Close");

@@ -10,7 +10,7 @@ import { legs, onRank, seen } from "../src/timeline/path.js";
 import { byKernel, byOwner, medianOf } from "../src/timeline/range.js";
 import { folded, ranksOf, toOpen } from "../src/timeline/ranks.js";
 import { foundAgain, laidOut, plainName, search, shortName, waitsUntil, written } from "../src/timeline/rows.js";
-import { moved, ticks, wholeOf, widened, within, zoomed } from "../src/timeline/scale.js";
+import { moved, pinched, ticks, wholeOf, widened, within, zoomed } from "../src/timeline/scale.js";
 import { stepAt, stepsOf } from "../src/timeline/steps.js";
 import { neighbour, toggled } from "../src/timeline/walk.js";
 
@@ -72,6 +72,15 @@ test("the event under the pointer is found within reach", () => {
   const starts = Float64Array.of(10, 40);
   const ends = Float64Array.of(20, 50);
   assert.deepEqual([5, 9, 15, 21, 30, 39, 45, 55].map((at) => eventAt(starts, ends, at, 2)), [-1, 0, 0, 0, -1, 1, 1, -1]);
+});
+
+test("what is under two fingers stays under them", () => {
+  const span = { from: 1000, to: 2000 };
+  assert.deepEqual(pinched(span, 100, [20, 60], [30, 70]), { from: 900, to: 1900 }, "both move: a pan");
+  const closer = pinched(span, 100, [20, 60], [10, 90]);
+  assert.equal(closer.to - closer.from, 500, "twice as far apart: half as much shows");
+  assert.equal(closer.from + 10 * 5, 1200);
+  assert.ok(pinched(span, 100, [50, 50], [50, 50]).to > 1000, "fingers on one point divide by nothing");
 });
 
 test("a span stays within the job and wide enough to draw", () => {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
@@ -163,16 +164,24 @@ def _seen(root: Root) -> str:
 
 def fix(root: Root, hosts: Sequence[str]) -> str:
     """What to do, and on which hosts: advice, an empty line, the command."""
-    advice, command = _advice(root)
     on = f" on {', '.join(hosts)}" if hosts else ""
-    advice = advice.format(who=f"{ranks(root.ranks)}{on}")
-    return f"{advice}\n\n{command}" if command else advice
+    return _filled(*_advice(root), root.ranks, on)
 
 
-def advice(cause: str, who: str) -> str:
+def advice(cause: str, numbers: Sequence[int]) -> str:
     """What to do about ranks of which nothing but their cause is known."""
-    said, command = _FIXES[cause]
-    return f"{said.format(who=who)}\n\n{command}"
+    return _filled(*_FIXES[cause], numbers, "")
+
+
+#: "[is|are]" in an advice: of one rank, of several.
+_NUMBER = re.compile(r"\[([^|\]]*)\|([^\]]*)\]")
+
+
+def _filled(said: str, command: str, numbers: Sequence[int], on: str) -> str:
+    """Advice, an empty line and the command, with the ranks that they are about."""
+    said = _NUMBER.sub(r"\1" if len(numbers) == 1 else r"\2", said).format(who=f"{ranks(numbers)}{on}")
+    command = command.format(ranks=" ".join(f"-e RANK={rank}" for rank in sorted(numbers)[:_MOST_NAMED]))
+    return f"{said}\n\n{command}" if command else said
 
 
 def _advice(root: Root) -> tuple[str, str]:
@@ -190,28 +199,32 @@ _OTHER_COLLECTIVE = (
     "call, slowly.",
     "TORCH_DISTRIBUTED_DEBUG=DETAIL",
 )
+#: Runs a command for each process of some ranks on a machine: launchers set RANK in their environment.
+_EACH_PROCESS = "for pid in $(grep -lzx {{ranks}} /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3); do\n{}\ndone"
 _CPU_FAULT = (
-    "Look at the process of {who} and at the network between the hosts: gloo moves data in threads of the ranks, so a "
-    "stopped process, a lost connection or a core that nobody gets look the same.",
-    "py-spy dump --native --pid PID; ss -tnp | grep PID",
+    "Look at the [process|processes] of {who} and at the network between the hosts: gloo moves data in threads of the "
+    "ranks, so a stopped process, a lost connection or a core that nobody gets look the same.",
+    _EACH_PROCESS.format("  py-spy dump --native --pid $pid; ss -tnp | grep pid=$pid,"),
 )
 #: Where the CPU carries the collective out, there is no GPU to look at.
 _OF_GLOO = {"not-completed": _CPU_FAULT, "not-started": _CPU_FAULT, "stalled": _CPU_FAULT}
 _GPU_FAULT = (
     "Look for GPU faults of {who}: Xid errors, ECC errors, a GPU fallen off the bus, a kernel that never ends. "
     "Take the node out of the job if there are any.",
-    "dmesg -T | grep -i xid; nvidia-smi -q | grep -iE -A4 'ecc errors|retired|remapped'",
+    "dmesg -T | grep -i xid\nnvidia-smi -q | grep -iE -A4 'ecc errors|retired|remapped'",
 )
 _FIXES = {
     "missing": (
-        "Look at what {who} does: it waits in no collective. Its Python stack shows whether it is in the input "
-        "pipeline, in a checkpoint, in code that only some ranks run, or stopped (GIL, SIGSTOP); its log, whether it "
-        "raised an exception.",
-        "py-spy dump --native --pid PID",
+        "Look at what {who} [does: it waits|do: they wait] in no collective. "
+        "[Its Python stack shows whether it is|Their Python stacks show whether they are] in the input pipeline, in a "
+        "checkpoint, in code that only some ranks run, or stopped (GIL, SIGSTOP); "
+        "[its log, whether it|their logs, whether they] raised an exception.",
+        _EACH_PROCESS.format("  py-spy dump --native --pid $pid"),
     ),
     "no-dump": (
-        "Look whether the process of {who} still runs, and how it ended: its log, its exit code in the launcher's log, "
-        "and the kernel's log for the OOM killer.",
+        "Look whether the [process of {who} still runs, and how it|processes of {who} still run, and how they] ended: "
+        "[its log, its exit code|their logs, their exit codes] in the launcher's log, and the kernel's log for the OOM "
+        "killer.",
         "dmesg -T | grep -iE 'out of memory|oom|xid'",
     ),
     "not-completed": _GPU_FAULT,
@@ -227,7 +240,8 @@ _FIXES = {
         "TORCH_DISTRIBUTED_DEBUG=DETAIL",
     ),
     "p2p-in-collective": (
-        "Look for a branch on the rank: {who} sends or receives where the other ranks call a collective.",
+        "Look for a branch on the rank: {who} [sends or receives|send or receive] where the other ranks call a "
+        "collective.",
         "",
     ),
     "p2p-circle": (

@@ -153,8 +153,8 @@ def _finding(cause: Cause, odd: Sequence[int], stacks: Mapping[int, Stack], size
         hosts=tuple(dict.fromkeys(stacks[rank].host for rank in odd if rank in stacks and stacks[rank].host)),
         title=title,
         why=f"{seen}{text.ranks(waiting[:1]).capitalize()} waits in {place(there)}.",
-        fix=text.advice(cause, who),
-        fix_parts=FixParts.of(text.advice(cause, who)),
+        fix=text.advice(cause, odd),
+        fix_parts=FixParts.of(text.advice(cause, odd)),
         call=StuckCall(
             kind=function,
             backend="",

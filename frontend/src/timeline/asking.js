@@ -27,6 +27,11 @@ export class Asking {
     return this.#gone.signal.aborted;
   }
 
+  /** Both ends of a span, as text. @param {Span} span */
+  ends({ from, to }) {
+    return { start: this.#ns(from), end: this.#ns(to) };
+  }
+
   /** @param {number} us after the origin */
   #ns(us) {
     return String(BigInt(this.origin) + BigInt(Math.round(us * 1000)));
@@ -66,7 +71,7 @@ export class Asking {
     this.#window.abort();
     this.#window = new AbortController();
     const { signal } = this.#window;
-    const [start, end] = [this.#ns(span.from), this.#ns(span.to)];
+    const { start, end } = this.ends(span);
     /** @type {Slice} */
     const nothing = { start_ns: start, end_ns: end, owners: [], collectives: {}, labels: [], left_out: "", ranks: [] };
     try {

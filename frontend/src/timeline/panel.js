@@ -20,6 +20,7 @@ import { FOLDED, MOST_OPENED, folded } from "./ranks.js";
 import { laidOut, usAfter } from "./rows.js";
 import { Ruler } from "./ruler.js";
 import { widened, within } from "./scale.js";
+import { rangeOf } from "./spots.js";
 import { Seek } from "./seek.js";
 import { stepAt, stepsOf } from "./steps.js";
 import { tell } from "./tooltip.js";
@@ -91,7 +92,7 @@ export class Panel {
     /** Where the pointer is, us. */
     this.pointed = (this.span.from + this.span.to) / 2;
     this.choice = new Choice(this, place);
-    this.ruler = new Ruler(this);
+    this.ruler = new Ruler(this, rangeOf(place));
     this.drawing = new Drawing(`Timeline of ${this.run}, all ranks on one clock`, (context, width, height, colour, part) => {
       const { laid, span, steps, zero, path, affected, choice, ruler, seek } = this;
       if (!laid) return;

@@ -1,8 +1,8 @@
 // The pointer on the picture: a drag pans, with Shift it selects a range; a click chooses an event, and opens or folds a
-// rank at its name or its folded lane; Ctrl and the wheel zoom.
+// rank at its name or its folded lane; Ctrl and the wheel zoom. Two fingers zoom and pan at once.
 
 import { GUTTER } from "./frame.js";
-import { moved, zoomed } from "./scale.js";
+import { moved, pinched, zoomed } from "./scale.js";
 
 /** @typedef {import("./scale.js").Span} Span */
 
@@ -14,16 +14,33 @@ export function followPointer(panel) {
   const { canvas } = panel;
   /** @type {{x: number, span: Span, at: number, moved: boolean} | null} */
   let drag = null;
+  /** Where each finger is, x on the page. @type {Map<number, number>} */
+  const fingers = new Map();
+  /** The span when the second finger came, and where both were. @type {{span: Span, at: [number, number]} | null} */
+  let pinch = null;
+  const edge = () => canvas.getBoundingClientRect().left + GUTTER;
+  const both = () => /** @type {[number, number]} */ ([...fingers.values()].slice(0, 2).map((x) => x - edge()));
   const instant = (/** @type {MouseEvent} */ { clientX }) =>
     panel.span.from + (clientX - canvas.getBoundingClientRect().left - GUTTER) * panel.perPixel;
 
   canvas.addEventListener("pointerdown", (event) => {
     if (event.button) return;
     canvas.setPointerCapture(event.pointerId);
+    if (event.pointerType === "touch") fingers.set(event.pointerId, event.clientX);
+    if (fingers.size === 2) {
+      pinch = { span: panel.span, at: both() };
+      drag = null;
+      return;
+    }
     drag = { x: event.clientX, span: panel.span, at: instant(event), moved: false };
     panel.ruler.range = event.shiftKey ? { from: drag.at, to: drag.at } : null;
   });
   canvas.addEventListener("pointermove", (event) => {
+    if (fingers.has(event.pointerId)) fingers.set(event.pointerId, event.clientX);
+    if (pinch) {
+      panel.show(pinched(pinch.span, Math.max(1, canvas.clientWidth - GUTTER), pinch.at, both()));
+      return;
+    }
     panel.pointed = instant(event);
     if (!drag) {
       const { left, top } = canvas.getBoundingClientRect();
@@ -38,13 +55,23 @@ export function followPointer(panel) {
       panel.redraw();
     } else if (drag.moved) panel.show(moved(drag.span, (drag.x - event.clientX) / Math.max(1, canvas.clientWidth - GUTTER)));
   });
+  const lifted = (/** @type {PointerEvent} */ event) => {
+    fingers.delete(event.pointerId);
+    if (fingers.size < 2) pinch = null;
+  };
   canvas.addEventListener("pointerup", (event) => {
+    const pinching = pinch !== null;
+    lifted(event);
+    if (pinching) return;
     if (panel.ruler.range) panel.ruler.select(panel.ruler.range);
     else if (drag && !drag.moved) click(panel, event, instant(event));
     drag = null;
   });
   canvas.addEventListener("pointerleave", () => panel.tell(null, 0, 0));
-  canvas.addEventListener("pointercancel", () => (drag = null));
+  canvas.addEventListener("pointercancel", (event) => {
+    lifted(event);
+    drag = null;
+  });
   canvas.addEventListener(
     "wheel",
     (event) => {

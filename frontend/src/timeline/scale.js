@@ -35,6 +35,26 @@ export const zoomed = ({ from, to }, at, factor) => ({ from: at - (at - from) * 
  */
 export const moved = ({ from, to }, share) => ({ from: from + share * (to - from), to: to + share * (to - from) });
 
+/** Fingers that are nearer zoom as if they were so far apart, pixels. */
+const NEAREST_PX = 24;
+
+/**
+ * With the instants that are under two fingers still under them.
+ * @param {Span} span before the fingers moved
+ * @param {number} width pixels of the lanes
+ * @param {[number, number]} before x of both fingers, pixels from the left edge of the lanes
+ * @param {[number, number]} now
+ * @returns {Span}
+ */
+export function pinched({ from, to }, width, before, now) {
+  const apart = (/** @type {[number, number]} */ [a, b]) => Math.max(Math.abs(b - a), NEAREST_PX);
+  const middle = (/** @type {[number, number]} */ [a, b]) => (a + b) / 2;
+  const perPixel = (to - from) / width;
+  const at = from + middle(before) * perPixel;
+  const zoomed = (perPixel * apart(before)) / apart(now);
+  return { from: at - middle(now) * zoomed, to: at + (width - middle(now)) * zoomed };
+}
+
 /**
  * With room around, so that what is sought does not touch the edges.
  * @param {Span} span

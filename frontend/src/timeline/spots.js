@@ -12,6 +12,12 @@ export function spanOf({ from, to }) {
   return from && to && span.to > span.from ? span : null;
 }
 
+/** Which range is selected in a link: "FROM,TO". @param {import("../address.js").Place} place */
+export function rangeOf({ range }) {
+  const [from, to] = (range ?? "").split(",").map(Number);
+  return to > from ? { from, to } : null;
+}
+
 /**
  * Every piece of evidence; without any, the step with the longest busy time.
  * @param {import("../views.js").Shown} shown

@@ -22,7 +22,7 @@ const STEP = 0.2;
 
 /** @type {[string, string][]} */
 const KEYS = [
-  ["W / S", "zoom in / zoom out"],
+  ["W / S, + / −", "zoom in / zoom out"],
   ["A / D", "pan left / pan right"],
   ["F", "fit the evidence"],
   ["N / P", "next gap / previous gap of the rank"],
@@ -32,7 +32,7 @@ const KEYS = [
   ["/", "search by name; Enter: next hit, Shift-Enter: previous"],
   ["Drag, Shift-drag", "pan; select a range"],
   ["R", "select the range that shows"],
-  ["Ctrl-wheel", "zoom in / zoom out"],
+  ["Ctrl-wheel, pinch", "zoom in / zoom out; two fingers pan, too"],
   ["Escape", "clear search, markers and range"],
   ["?", "list of keys"],
 ];
@@ -80,7 +80,7 @@ function render(element, shown) {
         { class: "controls" },
         ...choices(panel, spots, views, open),
         h("span", { class: "search" }, h("label", {}, "Search", panel.seek.box), panel.seek.counted, button("‹", "Previous hit", () => panel.choice.next(-1)), button("›", "Next hit", () => panel.choice.next(1))),
-        button("Fit the evidence", null, () => panel.fit()),
+        h("span", { class: "gaps" }, button("−", "Zoom out", () => zoom(panel, ZOOM)), button("+", "Zoom in", () => zoom(panel, 1 / ZOOM)), button("Fit", "Fit the evidence", () => panel.fit())),
         h("span", { class: "gaps" }, "Gap", button("P", "Previous gap", () => panel.choice.gap(-1)), button("N", "Next gap", () => panel.choice.gap(1))),
         button("Keys", null, () => help.showModal()),
       ),
@@ -88,8 +88,8 @@ function render(element, shown) {
       h(
         "div",
         { class: "timeline-body" },
-        h("div", { class: "pictures" }, panel.overview.element, h("div", { class: "timeline-frame" }, panel.canvas, panel.tooltip), panel.paged, legend(), panel.readout, panel.hidden, panel.ruler.selected),
-        panel.choice.docked,
+        h("div", { class: "pictures" }, panel.overview.element, h("div", { class: "timeline-frame" }, panel.canvas, panel.tooltip), panel.paged, legend(), panel.readout, panel.hidden),
+        h("div", { class: "beside-picture" }, panel.ruler.selected, panel.choice.docked),
       ),
       panel.listed,
       help,
@@ -175,13 +175,14 @@ function followKey(panel, help, event) {
  */
 function actionOf(panel, help, onPicture, key) {
   if (onPicture && key.startsWith("Arrow")) return () => panel.choice.walk(key);
-  const { span, pointed, laid } = panel;
+  const { span, laid } = panel;
   const chosen = panel.choice.event;
-  const centre = pointed > span.from && pointed < span.to ? pointed : (span.from + span.to) / 2;
   /** @type {Record<string, () => void>} */
   const actions = {
-    w: () => panel.show(zoomed(span, centre, 1 / ZOOM)),
-    s: () => panel.show(zoomed(span, centre, ZOOM)),
+    w: () => zoom(panel, 1 / ZOOM),
+    s: () => zoom(panel, ZOOM),
+    "+": () => zoom(panel, 1 / ZOOM),
+    "-": () => zoom(panel, ZOOM),
     a: () => panel.show(moved(span, -STEP)),
     d: () => panel.show(moved(span, STEP)),
     f: () => panel.fit(),
@@ -195,6 +196,16 @@ function actionOf(panel, help, onPicture, key) {
     escape: () => panel.clear(),
   };
   return actions[key.toLowerCase()];
+}
+
+/**
+ * Around the pointer, where it is on the picture.
+ * @param {Panel} panel
+ * @param {number} factor
+ */
+function zoom(panel, factor) {
+  const { span, pointed } = panel;
+  panel.show(zoomed(span, pointed > span.from && pointed < span.to ? pointed : (span.from + span.to) / 2, factor));
 }
 
 function legend() {
