@@ -102,6 +102,35 @@ def test_completion_says_which_package_is_missing(
     assert "pip install 'tb-ddp-doctor[completion]'" in capsys.readouterr().err
 
 
+#: In place of a rank of the check: says where it is and what it was given, and outlives the first rank.
+RANK = """
+import os, sys, time
+rank = os.environ.get("RANK", "alone")
+print(f"{rank} of {os.environ.get('WORLD_SIZE')} {os.environ.get('MASTER_ADDR')} {sys.argv[1:]}", flush=True)
+time.sleep(60 if rank == "1" else 0)
+sys.exit(1)
+"""
+
+
+def test_check_starts_a_rank_for_each_gpu_and_ends_with_the_first(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tb_ddp_doctor.commands.check.find_spec", lambda name: name)
+    monkeypatch.setattr("tb_ddp_doctor.commands.check.PROGRAM", (sys.executable, "-c", RANK))
+    monkeypatch.setattr("tb_ddp_doctor.commands.check._LAST_S", 0.01)
+    assert main(["check", "--ranks", "2", "-o", "logs", "--max-bytes", "64M", "--cpu", "--seconds", "3"]) == 1
+    given = "['--output', 'logs', '--seconds', '3.0', '--max-bytes', '67108864', '--cpu']"
+    assert f"0 of 2 127.0.0.1 {given}" in capfd.readouterr().out.splitlines()
+    assert main(["check"]) == 1
+    assert capfd.readouterr().out == "alone of None None []\n"
+
+
+def test_check_says_that_it_needs_pytorch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("tb_ddp_doctor.commands.check.find_spec", lambda name: None)
+    assert main(["check"]) == 2
+    assert "PyTorch is not installed here" in capsys.readouterr().err
+
+
 #: What somebody's own job has beside the lines of the README: a model, data and a rank that is slow.
 OWN_JOB = """
 import logging, os, time

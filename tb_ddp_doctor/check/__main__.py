@@ -7,20 +7,18 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
 from tb_ddp_doctor.calibration.model import Calibration
-from tb_ddp_doctor.choices import Parser, number
+from tb_ddp_doctor.check.options import add_options
+from tb_ddp_doctor.choices import Parser
 from tb_ddp_doctor.discover.names import CALIBRATION_NAME
 from tb_ddp_doctor.report.calibration import page, printed
 from tb_ddp_doctor.report.escape import printable, printable_json
 from tb_ddp_doctor.storage.whole_file import check_output, written_whole
-
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,47 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="torchrun ... -m tb_ddp_doctor.check",
         description="Measures what each rank and the links between ranks can do, and names outliers.",
     )
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="DIR", help=f"write {CALIBRATION_NAME} there, beside a job's traces"
-    )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with pictures, as one file")
-    parser.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
-    parser.add_argument(
-        "--fail-on",
-        type=number("percent", unit="%"),
-        metavar="PCT",
-        help="exit with 1 if a rank or a pair is an outlier, by at least so many percent; 0 takes every outlier",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=number("seconds", above=True),
-        default=30.0,
-        metavar="S",
-        help="measure collectives and pairs of ranks for so long (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--patience",
-        type=number("seconds", above=True),
-        default=30.0,
-        metavar="S",
-        help="give up on a rank that is silent for so long (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--max-bytes", type=_bytes, default=1 << 30, metavar="SIZE", help="largest message, such as 64M (default: 1G)"
-    )
-    parser.add_argument(
-        "--repeat",
-        type=number("seconds", above=True),
-        default=0.2,
-        metavar="S",
-        help="length of one repeat of what each rank measures by itself (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--backend",
-        metavar="NAME",
-        help="torch's backend of collectives: nccl, gloo or mpi (default: nccl on GPUs, else gloo)",
-    )
-    parser.add_argument("--cpu", action="store_true", help="measure CPUs where there are GPUs, too")
+    add_options(parser)
     return parser
 
 
@@ -130,15 +88,6 @@ def _print_results(found: Calibration, options: argparse.Namespace, errors: Cons
     if options.fail_on is not None and any(one.worse >= options.fail_on / 100 for one in found.outliers):
         return 1
     return 0
-
-
-def _bytes(text: str) -> int:
-    unit = _UNITS.get(text[-1:].upper(), 1)
-    digits = text[:-1] if unit > 1 else text
-    size = int(digits) * unit if digits.isdecimal() else 0
-    if not 0 < size <= 1 << 40:
-        raise argparse.ArgumentTypeError(f"takes a size up to 1024G, such as 64M, not {text!r}")
-    return size
 
 
 if __name__ == "__main__":

@@ -41,6 +41,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("ddp-doctor capture logs/my_job", "a capture of the job that trains now"),
         ("ddp-doctor capture logs/my_job --steps 5 --ranks 0,5-7 --stacks", "of some ranks, with Python stacks"),
     ),
+    "check": (
+        ("ddp-doctor check --ranks 8 -o logs/my_job", "before a job on the 8 GPUs of this machine"),
+        ("ddp-doctor check --ranks 8 --fail-on 10", "for an alarm: exit with 1 for a rank 10 % below the median"),
+    ),
     "cache": (("ddp-doctor cache --clear", "remove what is kept"),),
     "mcp": (
         ("ddp-doctor mcp logs", "for an agent that starts it"),

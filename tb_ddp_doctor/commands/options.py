@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tb_ddp_doctor.check import options as check
 from tb_ddp_doctor.choices import Parser, number, whole
 from tb_ddp_doctor.commands.examples import epilog
 from tb_ddp_doctor.findings import SCHEMA_VERSION, Severity
@@ -32,7 +33,8 @@ where to begin:
   a job hangs now                        ddp-doctor dump LOGDIR
   what changed in the hours of a job?    ddp-doctor history LOGDIR       (of a Doctor with history=True)
   before a job: what can the ranks and the links between them do?
-                                         torchrun ... -m tb_ddp_doctor.check -o LOGDIR
+                                         ddp-doctor check --ranks 8 -o LOGDIR
+                                         torchrun ... -m tb_ddp_doctor.check -o LOGDIR   (of several machines)
 """
 
 
@@ -313,6 +315,7 @@ def parser() -> argparse.ArgumentParser:
     digest.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the digests")
     _add_capture(commands)
     _add_cache(commands)
+    _add_check(commands)
     _add_mcp(commands)
     _add_small(commands)
     for name, command in commands.choices.items():
@@ -417,6 +420,22 @@ def _add_mcp(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     _add_currency(mcp)
     _add_cache_options(mcp)
+
+
+def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "check",
+        help="measure what the ranks of this machine, and the links between them, can do "
+        "(of several machines: torchrun ... -m tb_ddp_doctor.check)",
+    )
+    parser.add_argument(
+        "--ranks",
+        type=whole("a number of ranks", most=1024),
+        default=1,
+        metavar="N",
+        help="ranks of this machine, one for each GPU (default: %(default)s)",
+    )
+    check.add_options(parser)
 
 
 def _add_small(commands: argparse._SubParsersAction[_Parser]) -> None:
