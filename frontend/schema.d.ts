@@ -501,6 +501,17 @@ export interface MemoryFailure {
   holders: MemoryHolder[];
 }
 
+/** Ranks that ran out of memory, and what to do about it. */
+export interface MemoryFinding {
+  severity: string;
+  ranks: number[];
+  title: string;
+  why: string;
+  /** Advice in words; then, after an empty line, the code or command to copy; and its parts. */
+  fix: string;
+  fix_parts: FixParts;
+}
+
 /** Blocks of one category that one function allocated. */
 export interface MemoryHolder {
   category: string;
@@ -546,6 +557,23 @@ export interface MemoryRank {
   /** More than the median rank, and the category that has most of it; 0 and null where it is comparable. */
   excess: number;
   excess_category: string | null;
+}
+
+/** What snapshots of torch.cuda.memory say of a job without traces. */
+export interface MemoryRun {
+  name: string;
+  /** Those whose snapshot's name tells the rank. */
+  ranks: number[];
+  /** "unknown": no request failed, so nothing says that there was too little memory. */
+  verdict: "out-of-memory" | "unknown";
+  headline: string;
+  /** How the ranks differ, a sentence each. */
+  said: string[];
+  /** null or one. */
+  findings: MemoryFinding[];
+  /** The last of each rank. */
+  snapshots: MemorySnapshot[];
+  warnings: FileWarning[];
 }
 
 /** What would save memory at the peak, and what it costs. */

@@ -689,6 +689,36 @@ class MemorySnapshot(msgspec.Struct, frozen=True):
     modules: tuple[MemoryModule, ...] = ()
 
 
+class MemoryFinding(msgspec.Struct, frozen=True):
+    """Ranks that ran out of memory, and what to do about it."""
+
+    severity: str
+    ranks: tuple[int, ...]
+    title: str
+    why: str
+    #: Advice in words; then, after an empty line, the code or command to copy; and its parts.
+    fix: str
+    fix_parts: FixParts
+
+
+class MemoryRun(msgspec.Struct, frozen=True):
+    """What snapshots of torch.cuda.memory say of a job without traces."""
+
+    name: str
+    #: Those whose snapshot's name tells the rank.
+    ranks: tuple[int, ...]
+    #: "unknown": no request failed, so nothing says that there was too little memory.
+    verdict: Literal["out-of-memory", "unknown"]
+    headline: str
+    #: How the ranks differ, a sentence each.
+    said: tuple[str, ...]
+    #: None or one.
+    findings: tuple[MemoryFinding, ...]
+    #: The last of each rank.
+    snapshots: tuple[MemorySnapshot, ...]
+    warnings: tuple[FileWarning, ...]
+
+
 class Setting(msgspec.Struct, frozen=True):
     """What a job is, as far as advice depends on it."""
 

@@ -21,7 +21,7 @@ from tb_ddp_doctor.view import answer, commands, gaps, views
 FRONTEND = Path(__file__).parents[1] / "frontend" / "src"
 _MADE = "// Made from {source} by `python tests/generate.py`."
 #: What the routes answer that is made of structs, and the modules that these are in: later ones have those that count.
-_ANSWERS = (answer.RunAnswer, comparison.Comparison, findings.Prospect, plans.PlanAnswer)
+_ANSWERS = (answer.RunAnswer, comparison.Comparison, findings.Prospect, findings.MemoryRun, plans.PlanAnswer)
 _MODULES: tuple[ModuleType, ...] = (findings, comparison, gaps, views, commands, plans, answer)
 _TYPES = """\
 /**

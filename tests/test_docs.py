@@ -102,6 +102,8 @@ def test_the_readme_leads_to_the_page_of_each_rule() -> None:
         "MemorySaving",
         "MemorySnapshot",
         "MemoryModule",
+        "MemoryRun",
+        "MemoryFinding",
         "MemorySegment",
         "MemoryHolder",
         "MemoryFailure",

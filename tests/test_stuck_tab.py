@@ -10,6 +10,7 @@ import pytest
 from dumps import write
 from playwright.sync_api import Page, expect
 from tab import COLOUR_RULES, SCREENSHOTS, analysed, chosen, opened, tensorboard, unfold, violations_of_axe
+from test_memory_runs import job as out_of_memory
 from test_report import JOB
 from test_stuck_output import HOSTILE, STUCK, _hostile
 from traces import ranks
@@ -31,6 +32,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     many = "\n".join(f"rank{rank}: all_reduce@dp+ {'' if rank == 70 else 'all_reduce@dp'}" for rank in range(96))
     write(folder / "many", f"groups: dp={','.join(map(str, range(96)))}\n{many}")
     _hostile(folder / "hostile")
+    out_of_memory(folder / "oom")
     return folder
 
 
@@ -41,6 +43,19 @@ def server(tmp_path_factory: pytest.TempPathFactory, logdir: Path, kept_page: tu
         assert runs["gpu_error_1st"]["verdict"] == "stuck" and runs["gpu_error_1st"]["severity"] == "critical"
         assert runs["job"].get("kind") is None and runs["job/comm_traces"]["traces"] == ["job"]
         yield base
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_job_that_ran_out_of_memory_has_a_page(page: Page, server: str, dark: bool) -> None:
+    tab = opened(page, server, dark=dark)
+    chosen(tab, "oom")
+    expect(tab.locator("h1")).to_contain_text("Rank 2 ran out of memory")
+    expect(tab.locator(".fault")).to_contain_text("Activations take most")
+    expect(tab.locator("tr", has_text="rank 2")).to_contain_text("6.0\u00a0MB")
+    unfold(tab)
+    expect(tab.locator(".snapshot").nth(2)).to_contain_text("train.py:7 (forward)")
+    page.screenshot(path=SCREENSHOTS / f"oom-{'dark' if dark else 'light'}.png", full_page=True)
+    assert violations_of_axe(page, *(COLOUR_RULES if dark else ())) == []
 
 
 @pytest.mark.parametrize("dark", [False, True])

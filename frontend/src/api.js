@@ -4,6 +4,7 @@
 /** @typedef {import("./model.js").Listing} Listing */
 /** @typedef {import("./model.js").Report} Report */
 /** @typedef {{state: "ready", diagnosis: import("./stuck_model.js").StuckRun, views: null}} DumpsReport */
+/** @typedef {{state: "ready", diagnosis: import("../schema.js").MemoryRun, views: null}} MemoryReport */
 /** @typedef {{state: "queued" | "reading", progress: import("./model.js").Progress}} Waiting */
 /** @typedef {{state: "failed", error: string}} Failed */
 
@@ -15,7 +16,7 @@ export const fetchRuns = (reload) => get(reload ? "runs?reload" : "runs");
 
 /**
  * @param {string} name
- * @returns {Promise<Report | DumpsReport | Waiting | Failed>}
+ * @returns {Promise<Report | DumpsReport | MemoryReport | Waiting | Failed>}
  */
 export const fetchRun = (name) => get(`run?run=${encodeURIComponent(name)}`);
 

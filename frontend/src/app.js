@@ -11,6 +11,7 @@ import { runList } from "./runs/list.js";
 import { MANY_RUNS, triage } from "./runs/triage.js";
 import { holdScroll } from "./scroll.js";
 import { shell } from "./shell.js";
+import { memoryReport } from "./memory_run.js";
 import { empty, failed, gone, reading, searching } from "./states.js";
 import { links, stuckReport } from "./stuck.js";
 
@@ -143,7 +144,7 @@ export function start(root) {
       const top = main.scrollTop;
       if (shown !== JSON.stringify(entry)) return; // another run was opened meanwhile
       if (answer.state === "ready") {
-        report = ofDumps(answer) ? stuckReport(answer.diagnosis, select) : shell({ ...answer, live: entry.arriving > 0 }, went);
+        report = ofDumps(answer) ? stuckReport(answer.diagnosis, select) : ofMemory(answer) ? memoryReport(answer.diagnosis) : shell({ ...answer, live: entry.arriving > 0 }, went);
         main.replaceChildren(...dumpsBeside(entry), report.element, ...calibrationOf(entry.name));
         report.show(place);
         // The same run, read again since there is more of it: who reads it stays where they are.
@@ -187,7 +188,15 @@ export function start(root) {
 }
 
 /**
- * @param {import("./model.js").Report | import("./api.js").DumpsReport} report
+ * @param {import("./model.js").Report | import("./api.js").DumpsReport | import("./api.js").MemoryReport} report
+ * @returns {report is import("./api.js").MemoryReport}
+ */
+function ofMemory(report) {
+  return "snapshots" in report.diagnosis;
+}
+
+/**
+ * @param {import("./model.js").Report | import("./api.js").DumpsReport | import("./api.js").MemoryReport} report
  * @returns {report is import("./api.js").DumpsReport}
  */
 function ofDumps(report) {

@@ -6,6 +6,7 @@
 //   views.js views/            which views there are, below which tabs; a module for each
 //   address.js                 run, view and the like as part of TensorBoard's address
 //   stuck.js stuck_graph.js     a report of Flight Recorder dumps, and its picture of who waits for whom
+//   memory_run.js               a report of snapshots of memory without traces
 //   runs/ states.js            the list on the left; what shows while there is no report
 //   verdict/ findings/ selection.js          parts of the first two views; what is selected in all of them
 //   tips.js glossary.js                      what terms mean

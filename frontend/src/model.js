@@ -34,7 +34,7 @@ const A = "A".charCodeAt(0);
  * @property {Severity | null} severity
  * @property {number | null} lost_ms what fixing all findings from minor on saves
  * @property {number | null} unexplained_ms
- * @property {"dumps"} [kind] of Flight Recorder dumps; absent of traces
+ * @property {"dumps" | "memory"} [kind] of Flight Recorder dumps, of snapshots of memory; absent of traces
  * @property {string[]} [traces] names of the runs of traces of the same job, of dumps
  */
 

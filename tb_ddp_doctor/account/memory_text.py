@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from tb_ddp_doctor import step_parts, wording
 from tb_ddp_doctor.findings import Memory, MemoryHolder, MemorySnapshot, Source
@@ -67,7 +68,7 @@ def sentences(memory: Memory) -> list[str]:
 
 def snapshot_sentences(one: MemorySnapshot) -> list[str]:
     """The sentences on a snapshot of torch.cuda.memory."""
-    whose = f"Rank {one.rank}" if one.rank is not None else "A rank"
+    whose = f"Rank {one.rank}" if one.rank is not None else PurePath(one.file).name
     if not one.allocated and not one.failure:
         return [_nothing_allocated(whose, one)]
     parts = sorted(((size, name) for name, size in one.categories.items() if size), reverse=True)

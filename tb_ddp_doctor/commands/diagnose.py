@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tb_ddp_doctor import engine, wording
+from tb_ddp_doctor import engine, memory_runs, wording
 from tb_ddp_doctor.commands.output import Errors, complain, looking, print_json, progress, say_written
 from tb_ddp_doctor.commands.runs import diagnose_all, discovered, reading_of
-from tb_ddp_doctor.findings import SCHEMA_VERSION, Diagnosis, Severity
+from tb_ddp_doctor.findings import SCHEMA_VERSION, Diagnosis, MemoryRun, Severity
 from tb_ddp_doctor.flight.find import DumpRun, find
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.storage.reach import Reach
@@ -23,6 +23,8 @@ from tb_ddp_doctor.workers.cluster import executor
 
 # What one kind of answer alone needs is imported for it: a small job from the cache takes little else.
 if TYPE_CHECKING:
+    from tb_ddp_doctor.cache import Cache
+    from tb_ddp_doctor.discover.runs import Run
     from tb_ddp_doctor.stuck.model import StuckRun
 
 
@@ -34,12 +36,22 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     with looking(errors) as looked:
         reach = Reach(everywhere=options.everywhere, looked=looked)
         dumps = [job for job in find(options.logdir, reach) if options.run in (None, job.name)]
-    cache, runs = discovered(options, errors, needed=not dumps)
+        snapshots = memory_runs.find(options.logdir, Reach(everywhere=options.everywhere, looked=looked))
+    cache, runs, snapshots = _with_snapshots(options, errors, dumps, snapshots)
     with executor(options.scheduler) as workers:
         results = diagnose_all(runs, reading_of(options, cache, workers), settings, errors)
-    jobs = _examine_all(dumps, [run.name for run in runs], errors) if dumps else []
+    jobs: list[StuckRun | MemoryRun] = []
+    if dumps:
+        jobs += _examine_all(dumps, [run.name for run in runs], errors)
+    jobs += memory_runs.examine_all(snapshots, lambda run, error: complain(errors, f"{run.name}: {error}"))
     if options.junit:
-        _write_junit(results, jobs, [*(run.name for run in runs), *(dump.name for dump in dumps)], options, errors)
+        _write_junit(
+            results,
+            jobs,
+            [*(run.name for run in runs), *(dump.name for dump in dumps), *(one.name for one in snapshots)],
+            options,
+            errors,
+        )
     if not results and not jobs:
         return 2
     _show(results, jobs, options, errors)
@@ -51,10 +63,27 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     if _worst(diagnoses, jobs) >= Severity[options.fail_on.upper()]:
         return 1
     # What was not seen has not passed, nor what cannot be told.
-    if len(results) < len(runs) or len(jobs) < len(dumps):
+    if len(results) < len(runs) or len(jobs) < len(dumps) + len(snapshots):
         return 2
     verdicts = {*(diagnosis.verdict for diagnosis in diagnoses), *(job.verdict for job in jobs)}
     return 3 if "unknown" in verdicts else 0
+
+
+def _with_snapshots(
+    options: argparse.Namespace, errors: Console, dumps: Sequence[DumpRun], snapshots: Sequence[memory_runs.SnapshotRun]
+) -> tuple[Cache, list[Run], list[memory_runs.SnapshotRun]]:
+    """The cache, the runs of traces, and the snapshots that none of these reads beside its own files.
+
+    Raises as `discovered` where there is neither a run nor a dump nor a snapshot.
+    """
+    mine = [run for run in snapshots if options.run in (None, run.name)]
+    cache, runs = discovered(options, errors, needed=not dumps and not mine)
+    taken = [dump.name for dump in dumps]
+    if not snapshots:
+        return cache, runs, []
+    # Of `--run NAME`, the other runs of the directory have their snapshots too.
+    left = memory_runs.alone(snapshots, runs, taken)
+    return cache, runs, [run for run in left if options.run in (None, run.name) and not options.last]
 
 
 def _settings(assignments: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -97,7 +126,7 @@ def _examine_all(dumps: Sequence[DumpRun], traces: Sequence[str], errors: Consol
 
 def _write_junit(
     results: Sequence[engine.Result],
-    jobs: Sequence[StuckRun],
+    jobs: Sequence[StuckRun | MemoryRun],
     names: Sequence[str],
     options: argparse.Namespace,
     errors: Console,
@@ -138,7 +167,10 @@ def _write_stacks(results: Sequence[engine.Result], options: argparse.Namespace,
 
 
 def _show(
-    results: Sequence[engine.Result], jobs: Sequence[StuckRun], options: argparse.Namespace, errors: Console
+    results: Sequence[engine.Result],
+    jobs: Sequence[StuckRun | MemoryRun],
+    options: argparse.Namespace,
+    errors: Console,
 ) -> None:
     """Write and print what the options ask for."""
     if options.html:
@@ -150,10 +182,15 @@ def _show(
             errors, options.html, f"{count} run{'s' if count > 1 else ''}, {wording.decimals(size / 1e3, 0)} kB"
         )
     if options.markdown:
-        from tb_ddp_doctor.report import markdown
+        from tb_ddp_doctor.report import markdown, memory_run
         from tb_ddp_doctor.report import stuck as report_of_stuck
 
-        sections = [markdown.document(results) if results else "", report_of_stuck.markdown(jobs)]
+        stuck, memory = _apart(jobs)
+        sections = [
+            markdown.document(results) if results else "",
+            report_of_stuck.markdown(stuck),
+            memory_run.markdown(memory),
+        ]
         sys.stdout.buffer.write("\n".join(filter(None, sections)).encode("utf-8", errors="replace"))
     elif options.github:
         from tb_ddp_doctor.report import ci
@@ -163,7 +200,8 @@ def _show(
     elif options.json:
         from tb_ddp_doctor.stuck.model import Report
 
-        print_json(Report(SCHEMA_VERSION, tuple(result.diagnosis for result in results), tuple(jobs)))
+        stuck, memory = _apart(jobs)
+        print_json(Report(SCHEMA_VERSION, tuple(result.diagnosis for result in results), tuple(stuck), tuple(memory)))
     else:
         from tb_ddp_doctor.report import terminal
 
@@ -181,13 +219,23 @@ def _show(
                 layers=(options.depth, options.rank) if options.layers else None,
             )
         if jobs:
+            from tb_ddp_doctor.report import memory_run
             from tb_ddp_doctor.report import stuck as report_of_stuck
 
-            for job in jobs:
+            stuck, memory = _apart(jobs)
+            for job in stuck:
                 report_of_stuck.print_run(console, job)
+            for run in memory:
+                memory_run.print_run(console, run)
 
 
-def _worst(diagnoses: Sequence[Diagnosis], jobs: Sequence[StuckRun]) -> Severity | float:
+def _apart(jobs: Sequence[StuckRun | MemoryRun]) -> tuple[list[StuckRun], list[MemoryRun]]:
+    """Jobs with dumps, and those with snapshots of memory."""
+    memory = [job for job in jobs if isinstance(job, MemoryRun)]
+    return [job for job in jobs if not isinstance(job, MemoryRun)], memory
+
+
+def _worst(diagnoses: Sequence[Diagnosis], jobs: Sequence[StuckRun | MemoryRun]) -> Severity | float:
     """The worst severity of all findings, and of what nothing explains where that is the verdict."""
     severities = [
         Severity[finding.severity.upper()]

@@ -83,7 +83,7 @@ def beside(
 
     within(time_limit.PATIENCE_S, look, run)
     return {
-        type(recorder): [path for path in [*files][:_MOST_FILES] if may_read(path) and _begins(recorder, path)]
+        type(recorder): [path for path in [*files][:_MOST_FILES] if may_read(path) and begins(recorder, path)]
         for recorder, files in found.items()
     }
 
@@ -111,7 +111,7 @@ def _look(folder: Path, recorders: Sequence[Beside], depth: int, found: dict[Bes
             _look(folder / entry.name, further, depth + 1, found)
 
 
-def _begins(recorder: Beside, path: Path) -> bool:
+def begins(recorder: Beside, path: Path) -> bool:
     """Whether a file begins as the recorder's do; also if it does not answer, which is said when it is read."""
     if not recorder.head_bytes:
         return True

@@ -17,15 +17,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from tb_ddp_doctor.flight.model import StackFrame
 from tb_ddp_doctor.trace import names
-
-
-class StackFrame(NamedTuple):
-    """A function of a stack."""
-
-    file: str
-    line: int
-    function: str
 
 
 class _Shows(NamedTuple):

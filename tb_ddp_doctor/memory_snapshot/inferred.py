@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from tb_ddp_doctor.memory_snapshot.categories import StackFrame
+from tb_ddp_doctor.flight.model import StackFrame
 
 #: Sizes of parameters or gradients over those of states: 1, 1/2 and 2.
 _RATIOS = ((1, 1), (1, 2), (2, 1))

@@ -19,21 +19,22 @@ from tb_ddp_doctor.workers import pool
 
 _log = logging.getLogger(__name__)
 
-_MOST_RANKS = 8
+#: Ranks whose snapshots beside traces are read.
+_BESIDE = 8
 _MOST_BYTES = 256 << 20
 _RANK = re.compile(r"(?:rank|device|gpu)[_-]?(\d{1,7})", re.IGNORECASE)
 _FIRST_NUMBER = re.compile(r"\A(\d{1,7})(?=[_.])")
 
 
-def read(files: Iterable[Path]) -> tuple[list[MemorySnapshot], list[FileWarning]]:
-    """What the last snapshot of each rank holds, by rank, and what cannot be read."""
+def read(files: Iterable[Path], most: int = _BESIDE) -> tuple[list[MemorySnapshot], list[FileWarning]]:
+    """What the last snapshot of each rank holds, by rank, and what cannot be read; of the first `most` ranks."""
     last: dict[tuple[int, str], Path] = {}
     for path in sorted(files, key=_order):
         rank = _rank(path)
         last[(rank, "") if rank >= 0 else (rank, path.name)] = path
     snapshots: list[MemorySnapshot] = []
     warnings: list[FileWarning] = []
-    chosen = {path: rank for (rank, _), path in sorted(last.items())[:_MOST_RANKS]}
+    chosen = {path: rank for (rank, _), path in sorted(last.items())[:most]}
     for path in list(chosen):
         try:
             beginning(path, 1)

@@ -26,7 +26,8 @@ from tb_ddp_doctor.findings import (
     MemorySnapshot,
     Source,
 )
-from tb_ddp_doctor.memory_snapshot.categories import StackFrame, category, is_own, module
+from tb_ddp_doctor.flight.model import StackFrame
+from tb_ddp_doctor.memory_snapshot.categories import category, is_own, module
 from tb_ddp_doctor.memory_snapshot.inferred import Allocation, inferred
 from tb_ddp_doctor.storage.budget import BudgetError, ValueBudget
 from tb_ddp_doctor.trace import names

@@ -19,7 +19,7 @@ from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.plugin import slicing
 from tb_ddp_doctor.plugin.asking import Progress, Reply, RunFiles, RunQuestion, Shown
 from tb_ddp_doctor.plugin.run_plans import RunPlans
-from tb_ddp_doctor.plugin.runs import DumpResult, Dumps, Result, Run, examine
+from tb_ddp_doctor.plugin.runs import DumpResult, Dumps, Result, Run, Snapshots
 from tb_ddp_doctor.report import html, markdown
 from tb_ddp_doctor.rules import is_name
 from tb_ddp_doctor.slices.model import SliceError
@@ -80,12 +80,12 @@ class Examination:
         """The answer to a question about a run, or a sentence why there is none."""
         others = question.others
         if question.route == "plan":
-            others = tuple(source for source in others if not isinstance(source.run, Dumps))
+            others = tuple(source for source in others if not isinstance(source.run, Dumps | Snapshots))
         found: list[engine.Result] = []
         for source in (question.source, *others):
             name = source.run.name
-            if isinstance(source.run, Dumps):
-                return _refusal(f"{name} has dumps of a stuck job and no steps.", 409)
+            if isinstance(source.run, Dumps | Snapshots):
+                return _refusal(source.run.refusal(), 409)
             try:
                 found.append(cast(engine.Result, self._result(source, _nothing, joining)))
             except (engine.RunError, SchedulerError) as problem:
@@ -112,8 +112,8 @@ class Examination:
     def _diagnosed(
         self, run: Run, changing: Collection[str], expected: Collection[str], progress: Progress, joining: Joining
     ) -> Result:
-        if isinstance(run, Dumps):
-            return examine(run, progress)
+        if isinstance(run, Dumps | Snapshots):
+            return DumpResult(run.examine(progress))
         with executor(self._scheduler) as workers:
             reading = engine.Reading(
                 Cache(default_directory()),

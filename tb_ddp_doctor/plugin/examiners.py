@@ -65,12 +65,14 @@ class Examiners:
             return member.process.call((self._scheduler, question), _limits(*sources), lambda *_: None, gives=Reply)
 
     def _of_this_process(self, *sources: RunFiles) -> Examination | None:
-        """What examines them here: dumps, which have no more to ask about, and files that no other process can read."""
-        from tb_ddp_doctor.plugin.runs import Dumps
+        """What examines them here: dumps and snapshots, which have no more to ask about, and files of this process."""
+        from tb_ddp_doctor.plugin.runs import Dumps, Snapshots
         from tb_ddp_doctor.workers.pool import is_of_this_process
 
         def is_here(source: RunFiles) -> bool:
-            return isinstance(source.run, Dumps) or any(is_of_this_process(file.path) for file in source.run.files)
+            if isinstance(source.run, Dumps | Snapshots):
+                return True
+            return any(is_of_this_process(file.path) for file in source.run.files)
 
         if not any(map(is_here, sources)):
             return None
@@ -119,11 +121,11 @@ def _limits(*sources: RunFiles) -> Limits:
     """What a question about runs may take, by the size of their files."""
     from msgspec.structs import replace
 
-    from tb_ddp_doctor.plugin.runs import Dumps
+    from tb_ddp_doctor.plugin.runs import Dumps, Snapshots
     from tb_ddp_doctor.workers.limits import limits_for
     from tb_ddp_doctor.workers.pool import json_bytes
 
-    files = [file for source in sources if not isinstance(source.run, Dumps) for file in source.run.files]
+    files = [file for source in sources if not isinstance(source.run, Dumps | Snapshots) for file in source.run.files]
     limits = limits_for(sum(file.size for file in files), sum(json_bytes(file.path, file.size) for file in files))
     return replace(limits, seconds=limits.seconds + _BESIDE_S)
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from xml.etree import ElementTree as ET
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.findings import Diagnosis, Finding, Severity
+from tb_ddp_doctor.findings import Diagnosis, Finding, MemoryFinding, MemoryRun, Severity
 from tb_ddp_doctor.report.escape import printable_lines
 from tb_ddp_doctor.report.shown import cost
 from tb_ddp_doctor.stuck.model import StuckFinding, StuckRun
@@ -25,7 +25,10 @@ _Failure: TypeAlias = tuple[str, str]
 
 
 def junit(
-    diagnoses: Sequence[Diagnosis], jobs: Sequence[StuckRun], undone: Mapping[str, str], fails_from: Severity
+    diagnoses: Sequence[Diagnosis],
+    jobs: Sequence[StuckRun | MemoryRun],
+    undone: Mapping[str, str],
+    fails_from: Severity,
 ) -> bytes:
     """All runs as JUnit XML: a suite for each run, a test for its verdict and for each rule.
 
@@ -40,7 +43,7 @@ def junit(
     for job in jobs:
         suite = _Suite(suites, job.name)
         failures = [(one.title, _said(one)) for one in job.findings if Severity[one.severity.upper()] >= fails_from]
-        suite.add("stuck", failures, job.headline if job.verdict == "unknown" and not failures else "")
+        suite.add(_fault(job), failures, job.headline if job.verdict == "unknown" and not failures else "")
     for name, reason in undone.items():
         _Suite(suites, name).add("verdict", [(reason, reason)], "", tag="error")
     ET.indent(suites)
@@ -48,7 +51,7 @@ def junit(
     return written + b"\n"
 
 
-def github(diagnoses: Sequence[Diagnosis], jobs: Sequence[StuckRun]) -> str:
+def github(diagnoses: Sequence[Diagnosis], jobs: Sequence[StuckRun | MemoryRun]) -> str:
     """All faults as workflow commands of GitHub Actions, a line each: errors, warnings and notices by severity.
 
     GitHub shows ten of each kind. Opportunities would fill them: of a healthy run its headline names the largest.
@@ -66,7 +69,9 @@ def github(diagnoses: Sequence[Diagnosis], jobs: Sequence[StuckRun]) -> str:
         elif diagnosis.verdict == "healthy":
             lines.append(_command("info", diagnosis.name, diagnosis.headline))
     for job in jobs:
-        lines += [_command(one.severity, f"{job.name}: stuck", f"{one.title}\n{one.why}") for one in job.findings]
+        lines += [
+            _command(one.severity, f"{job.name}: {_fault(job)}", f"{one.title}\n{one.why}") for one in job.findings
+        ]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -113,7 +118,12 @@ def _unexplained(diagnosis: Diagnosis) -> Severity:
     return Severity.of_share(diagnosis.account.line("unexplained").share)
 
 
-def _said(finding: Finding | StuckFinding) -> str:
+def _fault(job: StuckRun | MemoryRun) -> str:
+    """What such a job can be found to be."""
+    return "stuck" if isinstance(job, StuckRun) else "out-of-memory"
+
+
+def _said(finding: Finding | StuckFinding | MemoryFinding) -> str:
     return f"{finding.why}\n\nFix: {finding.fix}"
 
 

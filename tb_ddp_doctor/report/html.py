@@ -27,7 +27,7 @@ import msgspec
 
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.findings import Diagnosis, Severity
+from tb_ddp_doctor.findings import Diagnosis, MemoryRun, Severity
 from tb_ddp_doctor.report.calibration import section
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules import page as page_of
@@ -54,8 +54,8 @@ _SHEETS = re.compile(r"^const SHEETS = \[(.*?)\];$", re.MULTILINE | re.DOTALL)
 _START = "index.js"
 
 
-def page(results: Sequence[Result], logdir: str, jobs: Sequence[StuckRun] = ()) -> str:
-    """All runs as one HTML file, those of traces and those of Flight Recorder dumps."""
+def page(results: Sequence[Result], logdir: str, jobs: Sequence[StuckRun | MemoryRun] = ()) -> str:
+    """All runs as one HTML file, those of traces, of Flight Recorder dumps and of snapshots of memory."""
     files = {route.lstrip("/"): path.read_text(encoding="utf-8") for route, (path, _) in assets().items()}
     style = "\n" + "".join(files[f"style/{name}.css"] for name in _sheets(files[_START]))
     script = _bundled(files)
@@ -63,7 +63,7 @@ def page(results: Sequence[Result], logdir: str, jobs: Sequence[StuckRun] = ()) 
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    said: list[Diagnosis | StuckRun] = [*(result.diagnosis for result in results), *jobs]
+    said: list[Diagnosis | StuckRun | MemoryRun] = [*(result.diagnosis for result in results), *jobs]
     title = html.escape(f"Diagnosis of {', '.join(one.name for one in said)}")
     headlines = "".join(f"<h1>{html.escape(one.name)}</h1><p>{html.escape(one.headline)}</p>" for one in said)
     return (
@@ -147,7 +147,7 @@ def _inert(value: Any) -> str:
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
 
 
-def _answers(results: Sequence[Result], logdir: str, jobs: Sequence[StuckRun]) -> dict[str, Any]:
+def _answers(results: Sequence[Result], logdir: str, jobs: Sequence[StuckRun | MemoryRun]) -> dict[str, Any]:
     """What the routes of `plugin` would answer, by route."""
     runs = [_listed(one.diagnosis, len(one.unfinished), _modified_s(one.files)) for one in results]
     runs += [_listed(one) for one in jobs]
@@ -172,7 +172,9 @@ def _answers(results: Sequence[Result], logdir: str, jobs: Sequence[StuckRun]) -
     return answers
 
 
-def _listed(diagnosis: Diagnosis | StuckRun, arriving: int = 0, modified_s: float | None = None) -> dict[str, Any]:
+def _listed(
+    diagnosis: Diagnosis | StuckRun | MemoryRun, arriving: int = 0, modified_s: float | None = None
+) -> dict[str, Any]:
     return {
         "name": diagnosis.name,
         "state": "ready",
@@ -216,7 +218,7 @@ def _choices(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
         yield from itertools.combinations(ids, count)
 
 
-def write(results: Sequence[Result], logdir: str, path: Path, jobs: Sequence[StuckRun] = ()) -> int:
+def write(results: Sequence[Result], logdir: str, path: Path, jobs: Sequence[StuckRun | MemoryRun] = ()) -> int:
     """Write the report; returns its size in bytes. Raises ValueError for a path inside of the log directory."""
     if path.resolve().is_relative_to(Path(logdir).resolve()):
         raise ValueError(f"{path} is inside of the log directory, where nothing is written: name another place.")

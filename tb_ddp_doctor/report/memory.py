@@ -9,6 +9,7 @@ from rich.text import Text
 from tb_ddp_doctor import record_again, step_parts, wording
 from tb_ddp_doctor.findings import Diagnosis, Memory, Source
 from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.report.memory_run import print_snapshot
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped
 
 #: Ranks that have a column each.
@@ -24,10 +25,7 @@ def print_memory(console: Console, diagnosis: Diagnosis) -> None:
     else:
         print_wrapped(console, f"Memory: not checked. {record_again.no_memory(diagnosis.setting)}", "dim")
     for snapshot in diagnosis.memory_snapshots:
-        console.print()
-        print_code(console, f"Snapshot {printable(snapshot.file)}", "bold")
-        for sentence in snapshot.said:
-            print_wrapped(console, printable(sentence))
+        print_snapshot(console, snapshot)
 
 
 def _print_contents(console: Console, memory: Memory) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from tb_ddp_doctor import findings
-from tb_ddp_doctor.findings import Confidence, FileWarning, FixParts
+from tb_ddp_doctor.findings import Confidence, FileWarning, FixParts, MemoryRun
 from tb_ddp_doctor.stuck.roots import Cause
 from tb_ddp_doctor.stuck.waits import Why
 
@@ -152,7 +152,9 @@ class StuckRun(msgspec.Struct, frozen=True):
 
 
 class Report(findings.Report, frozen=True, omit_defaults=True):
-    """What `ddp-doctor diagnose --json` prints; without dumps, the same as before there were any."""
+    """What `ddp-doctor diagnose --json` prints; without dumps and snapshots, the same as before there were any."""
 
     #: Jobs with Flight Recorder dumps.
     stuck: tuple[StuckRun, ...] = ()
+    #: Jobs with snapshots of memory and without traces.
+    memory_runs: tuple[MemoryRun, ...] = ()

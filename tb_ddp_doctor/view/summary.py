@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tb_ddp_doctor.findings import Diagnosis
+    from tb_ddp_doctor.findings import Diagnosis, MemoryRun
     from tb_ddp_doctor.stuck.model import StuckRun
 
 
-def summary(diagnosis: Diagnosis | StuckRun) -> dict[str, Any]:
+def summary(diagnosis: Diagnosis | StuckRun | MemoryRun) -> dict[str, Any]:
     """What the list of runs shows of a diagnosis. Info findings cost nothing worth a fix, so they lose nothing."""
-    from tb_ddp_doctor.findings import Severity
+    from tb_ddp_doctor.findings import MemoryRun, Severity
     from tb_ddp_doctor.stuck.model import StuckRun
 
     if isinstance(diagnosis, StuckRun):
@@ -26,6 +26,20 @@ def summary(diagnosis: Diagnosis | StuckRun) -> dict[str, Any]:
             "verdict": diagnosis.verdict,
             "headline": diagnosis.headline,
             "severity": "critical" if diagnosis.verdict == "stuck" else None,
+            "lost_ms": None,
+        }
+    if isinstance(diagnosis, MemoryRun):
+        return {
+            "kind": "memory",
+            "traces": (),
+            "world_size": None,
+            "ranks": len(diagnosis.snapshots),
+            "incomplete": 0,
+            "steps": None,
+            "step_ms": None,
+            "verdict": diagnosis.verdict,
+            "headline": diagnosis.headline,
+            "severity": "critical" if diagnosis.findings else None,
             "lost_ms": None,
         }
 

@@ -1,6 +1,6 @@
 // What allocated memory is made of at its peak, by category, phase, op and rank.
 
-import { card, h, prose } from "../dom.js";
+import { card, folded, h, prose, table } from "../dom.js";
 import { decimals, percent } from "../format.js";
 import { grid } from "../grid.js";
 import { MEMORY } from "../step_parts.js";
@@ -33,7 +33,7 @@ export function contents(memory, shown) {
     card(
       "What is allocated at the peak",
       memory.said.map((sentence) => h("p", { class: "note" }, prose(sentence))),
-      bar(memory),
+      bar(memory.peak),
       byCategory(memory, shown),
     ),
     h(
@@ -51,18 +51,41 @@ export function contents(memory, shown) {
  */
 export function snapshots(some) {
   if (!some.length) return null;
-  return card(
-    "Snapshots of torch.cuda.memory",
-    some.map(({ file, said }) => h("div", {}, h("h3", {}, file), said.map((sentence) => h("p", { class: "note" }, prose(sentence))))),
+  return card("Snapshots of torch.cuda.memory", some.map(snapshot));
+}
+
+/**
+ * One snapshot: what it says, and what is allocated by category, line and module.
+ * @param {import("../../schema.js").MemorySnapshot} one
+ */
+export function snapshot(one) {
+  const share = (/** @type {number} */ bytes) => percent(bytes / Math.max(one.allocated, 1));
+  const at = (/** @type {import("../../schema.js").Source | null} */ source) =>
+    source ? `${source.file}:${source.line} (${source.function})` : "not in the job's own code";
+  const whose = one.rank === null ? one.file : `Rank ${one.rank}`;
+  return h(
+    "div",
+    { class: "snapshot" },
+    h("h3", { title: one.file }, whose),
+    one.allocated > 0 && bar(one),
+    one.said.map((sentence) => h("p", { class: "note" }, prose(sentence))),
+    one.holders.length > 0 &&
+      folded("What is allocated, by line", () =>
+        table(["category", "allocated", "share", "blocks", "at"], one.holders.map(({ category, bytes, count, source }) => [nameOf(category), size(bytes), share(bytes), String(count), at(source)]), `${whose}, by line`),
+      ),
+    one.modules.length > 0 &&
+      folded("By module, in forward", () =>
+        table(["module", "allocated", "share", "blocks"], one.modules.map(({ module, bytes, count }) => [module, size(bytes), share(bytes), String(count)]), `${whose}, by module`),
+      ),
   );
 }
 
-/** @param {Memory} memory */
-const parts = ({ peak }) => [...MEMORY].map(([id, part]) => ({ id, ...part, bytes: peak.categories[id] ?? 0 })).filter(({ bytes }) => bytes > 0);
+/** @param {{categories: Record<string, number>}} made */
+const parts = ({ categories }) => [...MEMORY].map(([id, part]) => ({ id, ...part, bytes: categories[id] ?? 0 })).filter(({ bytes }) => bytes > 0);
 
-/** @param {Memory} memory */
-function bar(memory) {
-  const some = parts(memory);
+/** @param {{categories: Record<string, number>, allocated: number}} made */
+function bar(made) {
+  const some = parts(made);
   return h(
     "div",
     { class: "account-bar memory-bar", role: "img", "aria-label": some.map(({ name, bytes }) => `${name} ${size(bytes)}`).join(", ") },
@@ -70,7 +93,7 @@ function bar(memory) {
       h(
         "div",
         { class: `part owner-${colour}`, style: `flex: ${bytes} 1 0`, title: `${name}: ${size(bytes)}` },
-        bytes >= NAMED * memory.peak.allocated && h("span", { class: "plate" }, h("b", {}, `${name} ${size(bytes)}`)),
+        bytes >= NAMED * made.allocated && h("span", { class: "plate" }, h("b", {}, `${name} ${size(bytes)}`)),
       ),
     ),
   );
@@ -91,7 +114,7 @@ function byCategory(memory, shown) {
       { head: "share", show: percent, title: "of what is allocated at the peak" },
       { head: "meaning" },
     ],
-    rows: parts(memory).map(({ name, bytes, when }) => [name, bytes, bytes / memory.peak.allocated, when]),
+    rows: parts(memory.peak).map(({ name, bytes, when }) => [name, bytes, bytes / memory.peak.allocated, when]),
   });
 }
 

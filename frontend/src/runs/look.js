@@ -38,7 +38,8 @@ const whole = ({ ranks, world_size, arriving, incomplete }) => ranks === world_s
 export function outcome(run) {
   if (run.state !== "ready") return h("small", {}, run.state === "reading" ? "…" : "");
   if (run.verdict === "stuck") return h("b", { title: "Stuck: ranks wait in collectives for ranks that do not come" }, "stuck");
-  if (run.kind === "dumps") return h("small", {}, run.verdict ?? "");
+  if (run.verdict === "out-of-memory") return h("b", { title: "A request for GPU memory failed" }, "out of memory");
+  if (run.kind) return h("small", {}, run.verdict ?? "");
   if (run.verdict === "unknown") return h("small", { title: "Unknown: the traces lack the data to judge" }, "unknown");
   if (run.verdict === "unexplained" && run.step_ms)
     return h("b", { title: "Unexplained: the share of the step that no rule explains" }, `${percent((run.unexplained_ms ?? 0) / run.step_ms)} ?`);

@@ -61,12 +61,12 @@ const BY = {
 export const worstFirst = (runs) => [...runs].sort(BY.cost);
 
 /**
- * Stuck jobs first, then runs with a loss, healthy ones, those of which it is unknown, and those that are not read.
+ * Stuck jobs and those without memory first, then runs with a loss, healthy ones, those of which it is unknown, and those that are not read.
  * @param {RunEntry} run
  */
 function rank(run) {
   if (run.state !== "ready") return 3;
-  if (run.verdict === "stuck") return -1;
+  if (run.verdict === "stuck" || run.verdict === "out-of-memory") return -1;
   if (run.verdict === "unknown") return 2;
   return lostShare(run) > 0 ? 0 : 1;
 }
