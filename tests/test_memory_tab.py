@@ -30,7 +30,7 @@ def test_the_memory_view_shows_what_is_allocated_and_what_would_save_some(
     page.goto(report.as_uri())
     go(page, "Memory")
     expect(page.locator("main")).to_contain_text("90.0 GB allocated at the peak, on rank 0 in step 1, in backward.")
-    bar = page.locator(".memory-bar")
+    bar = page.locator(".memory-bar").first
     expect(bar).to_have_attribute(
         "aria-label",
         "parameters 10.00\u00a0GB, gradients 10.00\u00a0GB, optimizer states 20.00\u00a0GB, "
