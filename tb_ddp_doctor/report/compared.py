@@ -65,7 +65,7 @@ def _changes(changes: Sequence[ComparedAmount]) -> Iterator[tuple[str, ...]]:
 
 def _kernels(found: Comparison) -> Iterator[tuple[str, ...]]:
     return _most(
-        [wording.kernel(each.name) for each in found.kernels],
+        wording.kernels([each.name for each in found.kernels]),
         [(each.before_ms, each.before_count, each.after_ms, each.after_count) for each in found.kernels],
     )
 
