@@ -115,7 +115,7 @@ class CommunicationBound(Rule):
             cause=None,
             confidence=level,
             title=f"Communication takes longer than compute can hide: {part.median(exposed, steps)} "
-            "is exposed communication.",
+            "is exposed communication on the slowest rank.",
             why=f"Communication takes {wording.ms(total)} a step{size}, compute {wording.ms(compute)}. "
             f"{_link(communication, expected)}{self._prospects(communication, total, compute)}"
             f"{wording.network(network)}"

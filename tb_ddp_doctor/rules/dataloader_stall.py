@@ -123,7 +123,7 @@ class DataloaderStall(Rule):
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"{who} wait for the DataLoader {part.mean(waits[typical], frame.window_ns[typical])}.",
+            title=f"{who} wait for the DataLoader {part.mean(waits[typical], frame.window_ns[typical])} (median rank).",
             why=f"{kind}: loading takes {wording.ms(loading)} a step, of which {wording.ms(hidden)} are hidden behind "
             f"{beside}.{of_loading(int(worst[0]), rank_evidence)} {basis}",
             fix=_fix(cause, frame.has_device, plans),

@@ -112,7 +112,7 @@ class NoOverlap(Rule):
             cause=cause,
             confidence=level,
             title=f"AllReduce runs after backward instead of beside it: "
-            f"{part.mean(by_step, whatif.at_slowest(frame.window_ns))} is exposed.",
+            f"{part.mean(by_step, whatif.at_slowest(frame.window_ns))} is exposed on the slowest rank.",
             why=f"{_seen(cause, transfers)} Backward computes for {wording.ms(backward)} and hides "
             f"{wording.ms(max(hidden, 0))} of it. {basis}",
             fix=_fix(cause, transfers.allreduce_bytes, plans),

@@ -109,7 +109,7 @@ class ShardingWait(Rule):
             cause=cause,
             confidence=level,
             title=f"Compute waits for sharded tensors: {part.mean(alone, whatif.at_slowest(frame.window_ns))} "
-            f"are exposed all-gathers and reduce-scatters, most of it in the {cause} pass.",
+            f"on the slowest rank are exposed all-gathers and reduce-scatters, most of it in the {cause} pass.",
             why=f"{wording.decimals(sharding.gathers, 0)} all-gathers{size} a step, and the reduce-scatters, take "
             f"{wording.ms(moved)}; in the {cause} pass {wording.ms(of_cause)} are exposed. Overlap would hide "
             f"{wording.ms(float(forward.mean()))} more in the forward and {wording.ms(float(backward.mean()))} more in "
