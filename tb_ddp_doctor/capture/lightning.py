@@ -1,4 +1,4 @@
-"""The doctor in Lightning: `Trainer(callbacks=[DoctorCallback("logs/my_job", every=1000)])`."""
+"""The doctor in Lightning: `Trainer(..., callbacks=[DoctorCallback("logs/my_job", every=1000)])`."""
 
 from __future__ import annotations
 
