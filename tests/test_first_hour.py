@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from first_hour import FirstHour
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
@@ -131,46 +132,19 @@ def test_check_says_that_it_needs_pytorch(monkeypatch: pytest.MonkeyPatch, capsy
     assert "PyTorch is not installed here" in capsys.readouterr().err
 
 
-#: What somebody's own job has beside the lines of the README: a model, data and a rank that is slow.
-OWN_JOB = """
-import logging, os, time
-import torch
-from torch import distributed, nn
-logging.basicConfig(level=logging.INFO)
-torch.set_num_threads(1)
-distributed.init_process_group("gloo")
-model = nn.parallel.DistributedDataParallel(nn.Linear(64, 64))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = [torch.ones(8, 64)] * 1010
-
-def train_step(batch):
-    train_step.n += 1
-    if train_step.n > 990 and distributed.get_rank() == 1:
-        time.sleep(0.2)
-    optimizer.zero_grad()
-    model(batch).sum().backward()
-    optimizer.step()
-
-train_step.n = 0
-"""
-
-
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: pip install -e '.[test,torch]'")
 def test_from_a_clone_to_the_verdict_of_ones_own_job_as_the_readme_says(tmp_path: Path) -> None:
-    """README's lines in a job of two processes over gloo, from a clone (tests/test_wheel.py installs one)."""
+    """README's lines in a job of two processes over gloo, from a clone; .ci/first_hour also installs it."""
     subprocess.run(["git", "clone", "--quiet", "--depth=1", f"file://{ROOT}", "clone"], cwd=tmp_path, check=True)
-    readme = (tmp_path / "clone" / "README.md").read_text()
-    section = readme.split("## In your own job")[1].split("\n## ")[0]
-    (lines,) = re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-    (tmp_path / "train.py").write_text(OWN_JOB + lines)
+    first_hour = FirstHour(tmp_path / "clone")
+    (tmp_path / "train.py").write_text(first_hour.script)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "clone"), "GLOO_SOCKET_IFNAME": "lo"}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
     subprocess.run(launcher, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300)
-    (command,) = re.findall(r"`ddp-doctor (diagnose [^`]+)`", section)
     printed = ""
     for _ in range(120):
         # The job does not wait for its last digests when it ends.
-        words = [sys.executable, "-m", "tb_ddp_doctor.cli", *command.split()]
+        words = [sys.executable, "-m", "tb_ddp_doctor.cli", *first_hour.diagnose.split()[1:]]
         done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         printed = done.stdout
         if "2 of 2 ranks, 3 steps" in printed:
@@ -178,3 +152,14 @@ def test_from_a_clone_to_the_verdict_of_ones_own_job_as_the_readme_says(tmp_path
         time.sleep(1)
     assert "2 of 2 ranks, 3 steps" in printed
     assert "Rank 1 is the straggler" in printed
+
+
+def test_the_first_hour_is_what_the_readme_says() -> None:
+    """What .ci/first_hour runs, for minutes and with packages of 1 GB."""
+    hour = FirstHour(ROOT)
+    assert hour.install == "python3 -m venv .venv && .venv/bin/pip install ."
+    assert hour.activate == ". .venv/bin/activate"
+    assert hour.diagnose == "ddp-doctor diagnose logs/my_job --last"
+    script = (ROOT / ".ci" / "first_hour").read_text()
+    assert {"install", "activate", "script", "diagnose"} == set(re.findall(r"\breadme (\w+)", script))
+    assert subprocess.run(["bash", "-n", ROOT / ".ci" / "first_hour"], check=False).returncode == 0
