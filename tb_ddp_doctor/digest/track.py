@@ -678,7 +678,7 @@ def _readiness(rows: _Rows, needs: _Needs, communication: Communication) -> _Rea
     previous[order[chained]] = order[np.flatnonzero(chained) - 1]
     before = previous[which]
     arrival, done = communication.start_ns[which], needs.done_ns[launching]
-    freed = np.where(before >= 0, communication.end_ns[before] if len(which) else before, LONG_AGO)
+    freed = np.where(before >= 0, communication.end_ns[before] if len(which) else arrival, LONG_AGO)
     earliest = np.maximum(rows.end_ns[launching], freed)
     last = np.minimum(searchsorted(needs.done_ns, arrival, side="right") - 1, launching)
     awaits_all = done <= arrival
