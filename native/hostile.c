@@ -88,7 +88,13 @@ static void search_and_add(void) {
         require(places[i] >= 0 && (size_t)places[i] <= size);
     }
     columns_add(count, values, chosen, any() & 1 ? values : NULL, size, sums);
-    free(ascending), free(values), free(places), free(sums), free(chosen);
+    int32_t *index = room(count, sizeof *index), *which = room(count, sizeof *which);
+    double *factor = room(size, sizeof *factor), *products = room(size, sizeof *products);
+    for (size_t i = 0; i < count; i++) {
+        index[i] = (int32_t)values[i], which[i] = (int32_t)any();
+    }
+    columns_add_products(count, index, which, values, size, factor, size, products);
+    free(index), free(which), free(factor), free(products), free(ascending), free(values), free(places), free(sums), free(chosen);
 }
 
 /* Sorted, disjoint intervals, as sets have them. */

@@ -22,7 +22,7 @@ from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.intervals import Intervals, long_gaps, partition
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.nesting import around, first_chosen, outermost
-from tb_ddp_doctor.digest.sums import count, total
+from tb_ddp_doctor.digest.sums import count, summed_products, total
 from tb_ddp_doctor.replay import native_library
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.model import Played
@@ -121,6 +121,14 @@ def test_sums(seed: int, size: int, kind: Any, layout: tuple[int, bool]) -> None
     chosen = laid_out(draw.random(size) < 0.7, layout)
     values = laid_out(draw.integers(0, 100, size).astype(kind), layout)
     is_as_numpy(lambda: (total(index, chosen, values, 6), count(index, chosen, 6)))
+
+
+@given(SEEDS, SIZES, st.sampled_from([np.int8, np.uint8, np.int16, np.int32]), LAYOUTS)
+def test_sums_of_products(seed: int, size: int, kind: Any, layout: tuple[int, bool]) -> None:
+    draw = np.random.default_rng(seed)
+    index, which = (laid_out(draw.integers(0, 6, size).astype(kind), layout) for _ in range(2))
+    values, factor = laid_out(draw.integers(0, 2**40, size), layout), laid_out(draw.random(6), layout)
+    is_as_numpy(lambda: summed_products(index, which, values, factor, 6))
 
 
 @given(SEEDS, SIZES, SIZES, INTEGERS, LAYOUTS)
@@ -229,6 +237,7 @@ def test_a_replay_in_any_layout(seed: int, cut: bool) -> None:
 TESTED = {
     "columns_search": "test_native_twins.py::test_places_of_any_shape_and_type",
     "columns_add": "test_native_twins.py::test_sums",
+    "columns_add_products": "test_native_twins.py::test_sums_of_products",
     "intervals_union": "test_native_twins.py::test_sets_of_intervals",
     "intervals_either": "test_native_twins.py::test_sets_of_intervals",
     "intervals_partition": "test_native_twins.py::test_partitions",

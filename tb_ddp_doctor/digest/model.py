@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.sums import summed_products
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace.model import Floats, Header, Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
@@ -502,7 +503,7 @@ class RooflineRows(msgspec.Struct, frozen=True, eq=False):
         """
         if not share.any():
             return np.zeros(len(factor), np.int64)
-        taken = np.bincount(self.row, self.ns * share.take(self.call), len(factor))
+        taken = summed_products(self.row, self.call, self.ns, share, len(factor))
         time: Ints = np.rint(np.maximum(taken, 0) * factor).astype(np.int64)
         return time
 
