@@ -65,6 +65,7 @@ def witnesses(lateness: list[float], path: list[float]) -> Witnesses:
         cpu_on_path_ns=np.array(path) * 25e6,
         wait_ns=np.array([20e6, 20e6, 20e6, 0]),
         others_wait_ns=np.array([0, 0, 0, 20e6]),
+        is_noise=np.zeros(4, np.bool_),
     )
 
 
@@ -103,6 +104,34 @@ def test_waits_for_a_rank_without_a_trace_are_for_no_rank_that_has_one() -> None
     found = job(ranks(late, usual, usual), world_size=4)
     assert found.budget.of("wait")[1].tolist() == [7e6] * 3
     assert Witnesses.of(found, Facts(found).get(arrivals), (), None).wait_ns.tolist() == [0, 1e6, 1e6]
+
+
+def test_a_rank_that_is_late_by_chance_in_some_of_a_few_steps_is_no_contradiction() -> None:
+    late = witnesses([0, 0, 0, 1], [0, 0, 0, 1])
+    assert not said(replace(late, is_noise=np.array([False, False, False, True])), [])
+
+
+def three_steps(rank: int, *compute_ms: int) -> str:
+    """A rank that computes so long in each of three steps, and then waits for the others until 32 ms."""
+    gpu = "".join(f"[fwd{'.' * (ms - 5)}]".ljust(36) for ms in compute_ms)
+    nccl = "".join((" " * ms + f"[ar@8{'.' * (26 - ms)}]").ljust(36) for ms in compute_ms)
+    lanes = {
+        "step": "".join(f"|{step}".ljust(36) for step in (1, 2, 3)),
+        "host": "[fwd]".ljust(36) * 3,
+        "gpu": gpu,
+        "nccl": nccl,
+    }
+    return f"rank{rank} " + "".join(f"{lane:>5} {drawing}\n" for lane, drawing in lanes.items())
+
+
+@pytest.mark.parametrize(
+    ("compute_ms", "noise"), [((20, 23, 20), True), ((22, 22, 22), False)], ids=["in one of three", "in all"]
+)
+def test_waits_that_differ_from_step_to_step_may_be_noise(compute_ms: tuple[int, ...], noise: bool) -> None:
+    found = job(three_steps(0, 20, 20, 20) + three_steps(1, 20, 20, 20) + three_steps(2, *compute_ms))
+    seen = Witnesses.of(found, Facts(found).get(arrivals), (), None)
+    assert seen.others_wait_ns[2] == sum(compute_ms) / 3 * MS - 20 * MS
+    assert seen.is_noise.tolist() == [False, False, noise]
 
 
 def test_a_finding_too_small_to_be_an_alarm_names_its_ranks_if_it_costs_what_they_wait() -> None:

@@ -30,6 +30,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
+from tb_ddp_doctor.rules.support.slowness import is_noise
 from tb_ddp_doctor.step_parts import IDLE
 
 #: A rank with at least this share of all lateness, or of the critical path, has most of it.
@@ -62,6 +63,8 @@ class Witnesses(msgspec.Struct, frozen=True, eq=False):
     wait_ns: NDArray[np.float64]
     #: The least that any other rank waits, beyond the bubble of a pipeline of equal stages, mean over steps, ns.
     others_wait_ns: NDArray[np.float64]
+    #: Whether that differs so much from step to step that it may be noise.
+    is_noise: NDArray[np.bool_]
 
     @classmethod
     def of(cls, job: Job, arrivals: Arrivals, path: Sequence[PathStep], pipeline: Pipeline | None) -> Witnesses:
@@ -80,13 +83,16 @@ class Witnesses(msgspec.Struct, frozen=True, eq=False):
         # The least wait of any other rank: the second least of all, if the rank itself has the least.
         others = np.where(wait <= two[0], two[1], two[0])
         # Stages of a pipeline wait for each other although none is slow.
+        others_ns, steps = others.mean(axis=1), others.shape[1]
+        error_ns = others.std(axis=1, ddof=1) / math.sqrt(steps) if steps > 1 else np.zeros(ranks)
         bubble_ns = pipeline.bubble_ns(float(job.budget.of("compute").mean())) if pipeline else 0.0
         return cls(
             of_lateness=late / max(late.sum(), 1.0),
             of_path=on_path / max(on_path.sum(), 1e-9),
             cpu_on_path_ns=of_cpu * 1e6 / max(len(path), 1),
             wait_ns=wait.mean(axis=1),
-            others_wait_ns=np.maximum(others.mean(axis=1) - bubble_ns, 0),
+            others_wait_ns=np.maximum(others_ns - bubble_ns, 0),
+            is_noise=is_noise(others_ns, error_ns, job.step_ns),
         )
 
 
@@ -119,7 +125,8 @@ def _unnamed(
 ) -> Iterator[Contradiction]:
     """Ranks with most of all lateness, or of the path, that no finding names although others wait for them.
 
-    Waits that tracing explains do not count: tracing slows some ranks more than others. A finding of severity info
+    Waits that tracing explains do not count, since tracing slows some ranks more than others, nor do waits that may be
+    noise: of few steps, one rank is late by chance in one or two. A finding of severity info
     counts as naming its ranks only if its fix saves what others wait. Of jobs with traces of under half of their ranks
     nothing is said.
     """
@@ -131,7 +138,7 @@ def _unnamed(
     named |= {rank for one in small for rank in one.ranks if one.cost_ms >= _LEAST_SAVED * wait_ms.get(rank, math.inf)}
     waits = seen.others_wait_ns - whatif.tracing_ns >= _LEAST_WAIT * job.step_ns
     on_path = (seen.of_path >= _MOST) & (seen.of_lateness >= _LATE_ON_PATH / len(waits))
-    for rank in np.flatnonzero(waits & ((seen.of_lateness >= _MOST) | on_path)).tolist():
+    for rank in np.flatnonzero(waits & ~seen.is_noise & ((seen.of_lateness >= _MOST) | on_path)).tolist():
         if int(job.ranks[rank]) not in named:
             yield Contradiction(
                 f"Rank {job.ranks[rank]} has {wording.percent(float(seen.of_lateness[rank]))} of all lateness and "

@@ -20,7 +20,7 @@ from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import limits
 from tb_ddp_doctor.step_parts import PHASES
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Floats, Ints
 from tb_ddp_doctor.trace.names import Phase
 
 #: Most ranks are slow if the others are faster by so many times the limit.
@@ -128,7 +128,12 @@ def _is_noise(excess_ns: Ints, frame: Frame) -> NDArray[np.bool_]:
     if steps < 2:
         return np.zeros(ranks, np.bool_)
     error = float(median_rank(excess_ns.std(axis=1, ddof=1))) / np.sqrt(steps)
-    small: NDArray[np.bool_] = (mean < _STANDARD_ERRORS * error) & (mean < _CLEAR_OF_NOISE * frame.step_ns)
+    return is_noise(mean, error, frame.step_ns)
+
+
+def is_noise(mean_ns: Floats, error_ns: Floats | float, step_ns: float) -> NDArray[np.bool_]:
+    """Whether means over steps may be noise of these steps, given the standard errors of the means."""
+    small: NDArray[np.bool_] = (mean_ns < _STANDARD_ERRORS * error_ns) & (mean_ns < _CLEAR_OF_NOISE * step_ns)
     return small
 
 
