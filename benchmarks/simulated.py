@@ -340,13 +340,16 @@ class Player:
                 several = [slow // 2 * 2, slow // 2 * 2 + 1]
             elif kind == "nodes":
                 several = [rank for node in rng.sample(range(4), 2) for rank in (2 * node, 2 * node + 1)]
+            factors: dict[int, float] = {}
             if rng.random() < 0.7:
                 us = {rank: (40e3 + length) * rng.uniform(0.7, 1) for rank in several}
                 draw.pauses = lambda rank, step: [(place(rank), us[rank])] if rank in us else []
             else:
                 factors = {rank: 1 + factor * rng.uniform(0.7, 1) for rank in several}
                 draw.factor = lambda rank, step, event: factors.get(rank, 1.0)
-            draw.truths = [Truth(("straggler",), tuple(sorted(several)), as_one=kind == "node")]
+            # Most of the ranks are no stragglers, if each of them has a stall of its own.
+            rules = ("straggler", "host-stall") if kind == "most" and not factors else ("straggler",)
+            draw.truths = [Truth(rules, tuple(sorted(several)), as_one=kind == "node")]
         elif kind == "loader_on_all":
             place = self.place(rng, base, "loader")
             draw.pauses = stalls(*range(ranks))

@@ -38,12 +38,13 @@ _MOST = 0.5
 #: The path shows a slow rank only if the rank is also late this many times as often as ranks are on average. At its end
 #: the path always lies on the rank that ends last, even if no rank is slow.
 _LATE_ON_PATH = 2
-#: Waits of less than this share of the step show no slow rank: equal ranks wait for each other too, by noise.
-_LEAST_WAIT = Severity.MINOR.least_share
 #: A rank with less of the critical path than this is not on it.
 _OFF_THE_PATH = 0.02
 #: The replay has to save at least this share of what other ranks wait, or of the rank's CPU on the path.
 _LEAST_SAVED = 0.5
+#: Waits of less than this share of the step show no slow rank: equal ranks wait for each other too, by noise. Of a wait
+#: as long as this the least saving is a finding above info.
+_LEAST_WAIT = Severity.MINOR.least_share / _LEAST_SAVED
 #: Kinds of calls in which a CPU may wait for another rank. The rest of its time is its own.
 _MAY_WAIT = (CpuTime.ALLOC, CpuTime.COPY, CpuTime.SYNC, CpuTime.READ)
 #: The rule whose ranks are slow in every step.
