@@ -259,7 +259,7 @@ def test_every_file_of_the_frontend_is_served_and_nothing_else() -> None:
     assert f"{folder}/views/verdict.js" in files
     pages = {route for route in bench.apps if route.startswith("/perfetto/")}
     others = {"/runs", "/run", "/rule", "/whatif", "/slice", "/detail", "/compare", "/plan", "/lanes", "/viewers"}
-    others |= {"/report"}
+    others |= {"/report", "/notes"}
     assert set(bench.apps) == files | pages | others
     for route in files:
         response = bench.get(route)

@@ -527,6 +527,24 @@ def test_a_finding_opens_by_keyboard(page: Page, server: str) -> None:
     expect(finding).to_have_attribute("open", "")
 
 
+def test_a_note_stays_and_a_finding_that_is_back_says_so(page: Page, server: str) -> None:
+    # Nothing is written into the log directory of these tests.
+    notes = {"dataloader-stall single_process 0\N{EN DASH}3": {"comment": "", "pinned": False, "fixed_in": "monday"}}
+    page.route("**/ddp_doctor/notes", lambda route: route.fulfill(json={"writable": False, "notes": notes}))
+    tab = opened(page, server, "findings", run="straggler_cpu", finding="straggler")
+    box = tab.get_by_label("Note on this finding")
+    box.fill("GC <b>on</b> rank 1")
+    tab.get_by_role("button", name="Save note").click()
+    expect(tab.locator(".note-editor [role=status]")).to_contain_text("Kept in this browser")
+    tab.get_by_role("button", name="Mark as fixed").click()
+    tags = tab.locator(".finding-row.critical .note-tag")
+    expect(tags).to_have_text(["marked as fixed", "GC <b>on</b> rank 1"])
+    go(tab, "Verdict", "Summary")
+    expect(tab.locator(".costliest .note-tag")).to_have_text(["marked as fixed", "GC <b>on</b> rank 1"])
+    chosen(tab, "zero_workers")
+    expect(tab.locator(".costliest .note-tag.back")).to_have_text("back: was marked as fixed in monday")
+
+
 def test_the_budget_reads_out_by_keyboard(page: Page, server: str) -> None:
     tab = opened(page, server, "budget")
     chosen(tab, "straggler_cpu")

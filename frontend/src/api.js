@@ -66,6 +66,16 @@ export const fetchComparison = (before, after) =>
  */
 export const fetchDetail = (run, of) => get(`detail?run=${encodeURIComponent(run)}&of=${of}`);
 
+/** @returns {Promise<{writable: boolean, notes: Record<string, import("./notes.js").Note>}>} */
+export const fetchNotes = () => get("notes");
+
+/**
+ * Keep a note beside the logs; all notes are answered.
+ * @param {import("./notes.js").Note & {key: string}} note
+ * @returns {Promise<{notes: Record<string, import("./notes.js").Note>}>}
+ */
+export const keepNote = (note) => get("notes", undefined, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(note) });
+
 /**
  * The address of a run's report.
  * @param {string} run
@@ -146,10 +156,11 @@ export const isReport = answers !== null;
 /**
  * @param {string | URL} address
  * @param {AbortSignal} [signal]
+ * @param {RequestInit} [how]
  */
-async function ask(address, signal) {
+async function ask(address, signal, how) {
   try {
-    return await fetch(address, { signal });
+    return await fetch(address, { signal, ...how });
   } catch {
     throw new Error("TensorBoard does not answer. Is it still running?");
   }
@@ -158,14 +169,15 @@ async function ask(address, signal) {
 /**
  * @param {string} route
  * @param {AbortSignal} [signal]
+ * @param {RequestInit} [how]
  */
-async function get(route, signal) {
+async function get(route, signal, how) {
   if (answers) {
     const answer = answers[decodeURIComponent(route)];
     if (!answer) throw new Error("This is not in the report. Open the log directory in TensorBoard to see it.");
     return answer;
   }
-  const response = await ask(addressOf(route), signal);
+  const response = await ask(addressOf(route), signal, how);
   const body = await response.json().catch(() => null);
   if (!response.ok || body === null) {
     throw new Error(body?.error ?? `TensorBoard answered ${response.status}. Its log says why.`);

@@ -24,6 +24,7 @@
                        the owners of those ranks' time in that window, from the digests (`slices.lanes` has the shape)
     report?run=NAME&format=html|markdown
                        the diagnosis for somebody else: the tab as one file, or text for a pull request
+    notes              what people wrote about findings; a POST of JSON keeps a note beside the logs (`notes`)
     viewers            what can show a slice here: Perfetto's own page, or its one on the internet
     perfetto/...       the files of that page, and the sandbox around it (`perfetto_ui`)
 
@@ -42,6 +43,7 @@ import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorboard import version as tensorboard_version
@@ -54,6 +56,7 @@ from tb_ddp_doctor.plugin.analyses import Analyses
 from tb_ddp_doctor.plugin.arrivals import Stamp, Stamps
 from tb_ddp_doctor.plugin.asking import Examiner, RunFiles, RunQuestion
 from tb_ddp_doctor.plugin.examiners import Examiners
+from tb_ddp_doctor.plugin.notes import MOST_ASKED, NoteError, Notes, is_from_here
 from tb_ddp_doctor.plugin.turns import RETRY_AFTER_S, TooManyError, Turns
 from tb_ddp_doctor.view.assets import assets, folder
 
@@ -169,6 +172,8 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         scheduler = getattr(context.flags, "ddp_doctor_scheduler", None) or ""
         self._examiner = examiner or Examiners(scheduler)
         self._turns = Turns()
+        local = Path(self._logdir) if self._logdir and "://" not in self._logdir else None
+        self._notes = Notes(local)
         self._analyses = Analyses(scan=self._scan, show=self._examiner.show, stamps=stamps)
 
     @cached_property
@@ -197,6 +202,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             "/lanes": self._in_turn(partial(self._serve_answer, "lanes")),
             "/report": self._in_turn(partial(self._serve_answer, "report")),
             "/viewers": self._serve_viewers,
+            "/notes": self._serve_notes,
         }
         pages = {route: wrappers.Request.application(partial(_serve_page, page)) for route, page in self._pages.items()}
         answers = {route: wrappers.Request.application(_asked(serve)) for route, serve in routes.items()}
@@ -305,6 +311,19 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
                 progress = answer["progress"] if isinstance(answer, dict) else None
                 return _respond(request, {"state": "reading", "run": name, "progress": progress}, code=202)
         return self._reply(request, RunQuestion("compare", sources[0], request.args.to_dict(), (sources[1],)))
+
+    def _serve_notes(self, request: wrappers.Request) -> wrappers.Response:
+        """What people wrote about findings; a POST of JSON from a page of this server keeps one more note."""
+        if request.method != "POST":
+            return _respond(request, {"writable": self._notes.is_writable, "notes": self._notes.all()})
+        if request.mimetype != "application/json" or not is_from_here(request.headers.get("Origin"), request.host):
+            return _respond(request, {"error": "Notes are written from the tab only."}, code=403)
+        if (request.content_length or 0) > MOST_ASKED:
+            return _respond(request, {"error": "This note is too long."}, code=413)
+        try:
+            return _respond(request, {"notes": self._notes.keep(request.stream.read(MOST_ASKED))})
+        except NoteError as error:
+            return _respond(request, {"error": str(error)}, code=error.code)
 
     def _serve_viewers(self, request: wrappers.Request) -> wrappers.Response:
         answer = {

@@ -91,7 +91,7 @@ function effects(finding, { diagnosis, place }) {
   const found = [];
   if (others.length) {
     const waits = meansOf(finding, diagnosis, "wait").others;
-    found.push([ms(mean(waits)), `straggler wait a step on ${others.length === 1 ? `rank ${others[0]}` : `the ${count(others.length, "other rank")}, mean`}`]);
+    found.push([ms(mean(waits)), `straggler wait a step on ${others.length === 1 ? `rank ${others[0]}` : `the ${count(others.length, "other rank")}, mean`}, whichever rank it is for`]);
   }
   const path = diagnosis.critical_path ?? [];
   if (path.length && others.length) {

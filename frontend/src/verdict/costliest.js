@@ -2,6 +2,7 @@
 
 import { folded, h, prose } from "../dom.js";
 import { among, interval, ms, percent, range } from "../format.js";
+import { noteTags } from "../findings/note.js";
 import { rankStepStrip } from "../lanes.js";
 import { belowFaults, faults, numberOf, ownerOf, removedBy } from "../model.js";
 import { tip } from "../tips.js";
@@ -59,6 +60,7 @@ function row(finding, { diagnosis, views, link }) {
       { class: "title" },
       to,
       h("small", {}, h("span", { class: "severity" }, finding.severity[0].toUpperCase() + finding.severity.slice(1)), ` · ${kind.filter(Boolean).join(" · ")}`),
+      noteTags(finding, diagnosis.name),
     ),
     views ? rankStepStrip(views, finding, ownerOf(finding)) : h("span"),
     h(

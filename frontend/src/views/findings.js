@@ -5,6 +5,7 @@ import { fetchRule } from "../api.js";
 import { card, copyable, copying, folded, h, prose, table } from "../dom.js";
 import { advised } from "../findings/advice.js";
 import { codeOf, editorChoice } from "../findings/code.js";
+import { noteEditor, noteTags } from "../findings/note.js";
 import { where } from "../findings/where.js";
 import { among, count, interval, moneyAndEnergy, ms, percent, ranges } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
@@ -125,6 +126,7 @@ function item(finding, shown, predicted) {
           { class: "title" },
           prose(finding.title),
           h("small", {}, finding.rule + (finding.cause ? `, cause: ${words(finding.cause)}` : "")),
+          shown.whole ? null : noteTags(finding, diagnosis.name),
         ),
         small(finding, views) ?? h("span"),
         h(
@@ -214,6 +216,7 @@ function body(finding, shown) {
     ),
     finding.measurements.length ? folded("How this was computed", () => h("div", {}, finding.cost_ms > 0 || finding.alone_ms > 0 ? arithmetic(finding, diagnosis) : null, measurements(finding, shown))) : null,
     folded(`About the rule ${finding.rule}`, () => help(finding.rule)),
+    shown.whole ? null : noteEditor(finding, diagnosis.name),
     h("p", { class: "actions" }, copying("Copy link to this finding", () => link("findings", { finding: finding.id }).href, "Copy it from the address bar")),
   );
 }
