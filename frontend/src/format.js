@@ -122,7 +122,7 @@ const TENTHS = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 export const perStep = (value) => TENTHS.format(value);
 
 /**
- * Whole numbers as ranges: [0, 2, 3, 4] is "0, 2–4".
+ * Whole numbers as ranges: [0, 2, 3, 4] is "0, 2-4".
  * @param {readonly number[]} numbers ascending
  */
 export function ranges(numbers) {
@@ -133,26 +133,26 @@ export function ranges(numbers) {
     if (last && n === last[1] + 1) last[1] = n;
     else runs.push([n, n]);
   }
-  return runs.map(([a, b]) => (a === b ? `${a}` : b === a + 1 ? `${a}, ${b}` : `${a}–${b}`)).join(", ");
+  return runs.map(([a, b]) => (a === b ? `${a}` : b === a + 1 ? `${a}, ${b}` : `${a}-${b}`)).join(", ");
 }
 
 /** A list of numbers that is read at a glance has so many characters. */
 const BRIEF = 40;
 
 /**
- * The same in a few words where they are many: [0, 8, 16, ..., 504] is "0–504, every 8th".
+ * The same in a few words where they are many: [0, 8, 16, ..., 504] is "0-504, every 8th".
  * @param {readonly number[]} numbers ascending
  */
 export function briefly(numbers) {
   const text = ranges(numbers);
   if (text.length <= BRIEF) return text;
   const [first, last, by] = [numbers[0], numbers[numbers.length - 1], numbers[1] - numbers[0]];
-  if (numbers.every((number, i) => number === first + i * by)) return `${first}–${last}, every ${by}${{ 2: "nd", 3: "rd" }[by] ?? "th"}`;
+  if (numbers.every((number, i) => number === first + i * by)) return `${first}-${last}, every ${by}${{ 2: "nd", 3: "rd" }[by] ?? "th"}`;
   return `${text.slice(0, text.lastIndexOf(",", BRIEF))}, … (${numbers.length})`;
 }
 
 /**
- * "rank 1", "ranks 0, 2–4", "all 8 ranks".
+ * "rank 1", "ranks 0, 2-4", "all 8 ranks".
  * @param {readonly number[]} some
  * @param {readonly number[]} all
  * @param {string} noun

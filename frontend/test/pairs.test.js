@@ -44,5 +44,5 @@ test("too many ranks are shown by node, and without nodes several in a row", () 
   assert.deepEqual(placesOf(ranks, ranks.map((rank) => `n${Math.floor(rank / 8)}`)).map(({ id, places }) => [id, places.length]), [["node", MOST_ROWS / 2]]);
   const [{ places }] = placesOf(ranks, []);
   assert.equal(places.length, MOST_ROWS);
-  assert.deepEqual(places[1], { name: "ranks 4–7", ranks: [4, 5, 6, 7] });
+  assert.deepEqual(places[1], { name: "ranks 4-7", ranks: [4, 5, 6, 7] });
 });

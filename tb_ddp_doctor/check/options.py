@@ -28,14 +28,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         type=number("seconds", above=True),
         default=30.0,
-        metavar="S",
+        metavar="SECONDS",
         help="measure collectives and pairs of ranks for so long (default: %(default)g)",
     )
     parser.add_argument(
         "--patience",
         type=number("seconds", above=True),
         default=30.0,
-        metavar="S",
+        metavar="SECONDS",
         help="give up on a rank that is silent for so long (default: %(default)g)",
     )
     parser.add_argument(
@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--repeat",
         type=number("seconds", above=True),
         default=0.2,
-        metavar="S",
+        metavar="SECONDS",
         help="length of one repeat of what each rank measures by itself (default: %(default)g)",
     )
     parser.add_argument(

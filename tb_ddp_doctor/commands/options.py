@@ -443,7 +443,7 @@ def _add_small(commands: argparse._SubParsersAction[_Parser]) -> None:
     demo.add_argument("--port", type=whole("a port", least=0, most=65535), metavar="PORT", help="serve there")
     demo.add_argument("--where", action="store_true", help="print their log directory, and serve nothing")
     completion = commands.add_parser("completion", help="print what completes the command in a shell")
-    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell that the script is for")
 
 
 def _add_currency(options: argparse.ArgumentParser) -> None:

@@ -36,7 +36,7 @@ export function placesOf(ranks, nodes) {
   if (by.size > 1 && by.size <= MOST_ROWS && !by.has("")) found.push({ id: "node", name: "node", places: [...by].map(([name, some]) => ({ name, ranks: some })) });
   if (found.length) return found;
   const of = Math.ceil(ranks.length / MOST_ROWS);
-  const places = Array.from({ length: Math.ceil(ranks.length / of) }, (_, i) => ranks.slice(i * of, (i + 1) * of)).map((some) => ({ name: `ranks ${some[0]}–${some[some.length - 1]}`, ranks: some }));
+  const places = Array.from({ length: Math.ceil(ranks.length / of) }, (_, i) => ranks.slice(i * of, (i + 1) * of)).map((some) => ({ name: `ranks ${some[0]}-${some[some.length - 1]}`, ranks: some }));
   return [{ id: "ranks", name: `${of} ranks`, places }];
 }
 

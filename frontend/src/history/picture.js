@@ -366,7 +366,7 @@ function said({ edges_s, first_step, bin_steps, step_ms, lost_s, heat }, rows, b
   if (heat && row >= 0 && row < rows.length) {
     const share = rows[row][bin];
     const last = heat.ranks[row] + heat.of - 1;
-    const who = heat.of > 1 ? `slowest of ranks ${heat.ranks[row]}–${last}` : `rank ${heat.ranks[row]}`;
+    const who = heat.of > 1 ? `slowest of ranks ${heat.ranks[row]}-${last}` : `rank ${heat.ranks[row]}`;
     parts.push(`${who} on ${heat.nodes[row]}: ${share === share ? `${percent(share)} above the median rank` : "not recorded"}`);
   }
   return parts.join("; ");

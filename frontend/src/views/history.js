@@ -241,7 +241,7 @@ function explained(hours, rows, range, zoom, clear) {
 }
 
 /** @param {import("../history/model.js").HeatLevels | null} heat @param {number} row */
-const name = (heat, row) => (heat === null ? "" : heat.of > 1 ? `ranks ${heat.ranks[row]}–${heat.ranks[row] + heat.of - 1} on ${heat.nodes[row]}` : `rank ${heat.ranks[row]} on ${heat.nodes[row]}`);
+const name = (heat, row) => (heat === null ? "" : heat.of > 1 ? `ranks ${heat.ranks[row]}-${heat.ranks[row] + heat.of - 1} on ${heat.nodes[row]}` : `rank ${heat.ranks[row]} on ${heat.nodes[row]}`);
 
 /** @param {Hours} hours @param {number} bin */
 const stepOf = ({ first_step, bin_steps }, bin) => first_step + bin * bin_steps;
