@@ -11,10 +11,11 @@ import pytest
 from rules.test_layout_copies import FAULTY
 from traces import job, ranks, write
 
-from tb_ddp_doctor import engine
+from tb_ddp_doctor import engine, wording
 from tb_ddp_doctor.account.rates import rates
 from tb_ddp_doctor.api import diagnose
 from tb_ddp_doctor.cli import main
+from tb_ddp_doctor.evidence.model import GpuState, RankEvidence
 from tb_ddp_doctor.facts.compute import Utilization
 from tb_ddp_doctor.findings import Workload
 from tb_ddp_doctor.trace.reader import decode
@@ -47,6 +48,19 @@ def test_users_flops_stand_beside_those_that_are_counted() -> None:
     assert found
     assert (found.mfu, found.counted_mfu) == pytest.approx((2.6e12 / STEP_S / 1e14, 1e12 / STEP_S / 1e14))
     assert (found.hfu, found.counted_hfu) == pytest.approx((3.1e12 / STEP_S / 1e14, 1.5e12 / STEP_S / 1e14))
+
+
+def test_energy_is_known_where_every_rank_has_its_gpus_power() -> None:
+    drawn = job(ranks(FAULTY, FAULTY))
+    power = {rank: RankEvidence(gpu=GpuState(source="NVML", power_w=400.0 + 200 * rank)) for rank in range(2)}
+    with_power = msgspec.structs.replace(drawn, rank_evidence=power)
+    found = engine.examine(with_power).rates
+    assert found and found.energy_kwh_per_day == pytest.approx((0.4 + 0.6) * 24)
+    (gain,) = found.gains
+    assert gain.energy_kwh_per_day == pytest.approx(24 * SAVED_S / STEP_S, rel=0.01)
+    assert wording.rates(found) == "up to 24.0 kWh a day"
+    of_one = msgspec.structs.replace(drawn, rank_evidence={0: power[0]})
+    assert engine.examine(of_one).rates is None
 
 
 def test_without_a_workload_there_are_no_rates() -> None:
