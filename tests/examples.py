@@ -48,6 +48,7 @@ import test_profiler_overhead as profiler_overhead
 import test_recompilation as recompilation
 import test_redundant_allreduce as redundant_allreduce
 import test_repeated_casts as repeated_casts
+import test_role_bubble as role_bubble
 import test_sharding_wait as sharding_wait
 import test_slow_kernels as slow_kernels
 import test_slow_step as slow_step
@@ -236,6 +237,7 @@ _LISTED: Mapping[str, Example] = {
         recompilation.OPTIONS,
     ),
     "redundant-allreduce": two(redundant_allreduce.NO_SYNC, redundant_allreduce.SYNCED),
+    "role-bubble": Example(Drawn([role_bubble.HEALTHY]), Drawn([role_bubble.FAULTY])),
     "sharding-wait": two(sharding_wait.PREFETCHED, sharding_wait.LATE_BACKWARD),
     "slow-link": Example(Drawn([pairs(FAST_LINK, FAST_LINK)]), Drawn([pairs(WAITING, SLOW_LINK)])),
     "slow-step": once(slow_step.USUAL, slow_step.SLOW_KERNELS),

@@ -54,6 +54,9 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     #: `program_names.Program`.
     trains: bool
     program: str
+    #: What each rank does most of the time in reinforcement learning, by a `program_names.Role`'s value, shape (R,); ""
+    #: where nothing shows it.
+    roles: tuple[str, ...]
     #: Whether events were left out of the files, so that a stretch without any is no stall.
     is_sampled: bool
     #: Whether captured graphs are launched.
@@ -115,6 +118,7 @@ def frame(facts: Facts) -> Frame:
         lost_calls_ns=lost_calls_ns(job),
         trains=job_kind.trains(job),
         program=job_kind.program(job).value,
+        roles=tuple(map(job_kind.role, job.digests)),
         launches_graphs=any(digest.contents.graph_launches > 0 for digest in job.digests),
         mesh=mesh(job),
         is_sampled=any(digest.contents.calls_left_out > 0 for digest in job.digests),

@@ -5,6 +5,8 @@ Pure: a job in; its program, its kind, roles and words out.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from tb_ddp_doctor.digest.model import RankDigest
@@ -50,15 +52,20 @@ _ROLES = {
 def program(job: Job) -> Program:
     """What the job does, from what its ranks do. Ranks whose traces do not tell it do not count.
 
-    Where some ranks serve and others train, the job does reinforcement learning. Otherwise the ranks agree, or it is
-    not known; forward passes alone are a part of whatever the others do.
+    Where some ranks serve and others train, or marks name a rollout and another role, the job does reinforcement
+    learning. Otherwise the ranks agree, or it is not known; forward passes alone are a part of whatever the others do.
     """
     programs = {Program(name) for name in {digest.contents.program for digest in job.digests}} - {Program.UNKNOWN}
-    if Program.RL in programs or {Program.SERVING, Program.TRAINING} <= programs:
+    roles = {name for digest in job.digests for name in digest.contents.roles}
+    if Program.RL in programs or {Program.SERVING, Program.TRAINING} <= programs or _are_of_rl(roles):
         return Program.RL
     if len(programs) > 1:
         programs -= {Program.INFERENCE}
     return programs.pop() if len(programs) == 1 else Program.UNKNOWN
+
+
+def _are_of_rl(roles: Collection[str]) -> bool:
+    return Role.ROLLOUT.value in roles and len(roles) > 1
 
 
 def kind(job: Job) -> JobKind:

@@ -28,7 +28,7 @@ def of_roles(job: Job) -> str | None:
     different = sorted(set(by_rank) - {""}, key=lambda name: _ORDER[name])
     if len(different) > 1:
         parts = [_of_ranks(job, name, np.array([role == name for role in by_rank], np.bool_)) for name in different]
-        return f"This job does reinforcement learning. Roles: {'; '.join(parts)}."
+        return f"This job does reinforcement learning. Roles: {'; '.join(parts)}.{_weight_sync(job)}"
     return f"This job does reinforcement learning, all ranks in turn.{_in_turn(job)}"
 
 
@@ -43,6 +43,16 @@ def _of_ranks(job: Job, name: str, mine: np.ndarray[tuple[int], np.dtype[np.bool
         f"{name} on {wording.ranks(job.ranks[mine].tolist())} (computes {share('compute', 'copy')} of the step, "
         f"waits for other ranks {share('wait')}, transfers {share('transfer')}, idles {share(*IDLE)})"
     )
+
+
+def _weight_sync(job: Job) -> str:
+    """What share of the record annotations of weight sync take, on the ranks that have them; "" without any."""
+    synced = [digest for digest in job.digests if digest.contents.roles.get(Role.WEIGHT_SYNC.value)]
+    if not synced:
+        return ""
+    recorded = sum(float((one.steps.host_end_ns - one.steps.host_start_ns).sum()) for one in synced)
+    takes = sum(one.contents.roles[Role.WEIGHT_SYNC.value] for one in synced)
+    return f" Weight sync takes {wording.percent(min(takes / max(recorded, 1.0), 1.0))} of the record."
 
 
 def _in_turn(job: Job) -> str:

@@ -1,0 +1,81 @@
+"""Roles of reinforcement learning that wait for each other are found with what their running at once would save."""
+
+from __future__ import annotations
+
+import pytest
+from traces import finding, job, outcome, ranks
+
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.job.rl_roles import of_roles
+
+RULE = "role-bubble"
+#: Two ranks generate, then two train on the samples, and send the weights.
+GENERATES = """
+    rank# step |1
+          host   [own_generate_sequences...........................]
+          within [attend][sync..............] [sync................]
+          gpu      [attend..................]
+          nccl                               [bc...................]
+"""
+UPDATES = """
+    rank# step |1
+          host                              [own_update_actor......]
+          within                            [fwd][sync......] [sync]
+          gpu                                [fwd...........]
+          nccl                                               [bc...]
+"""
+#: The same at once, on the samples of the step before.
+BESIDE = """
+    rank# step |1
+          host   [own_generate_sequences...........]
+          within [attend][sync..............] [sync]
+          gpu      [attend..................]
+          nccl                               [bc...]
+"""
+AHEAD = """
+    rank# step |1
+          host   [own_update_actor.................]
+          within [fwd][sync......]            [sync]
+          gpu     [fwd...........]
+          nccl                               [bc...]
+"""
+FAULTY, HEALTHY = ([first, first, second, second] for first, second in ((GENERATES, UPDATES), (BESIDE, AHEAD)))
+
+
+def test_roles_one_after_the_other_are_found_with_what_running_at_once_saves() -> None:
+    found = finding(RULE, ranks(*FAULTY))
+    assert found.cost_ms == pytest.approx(16, rel=0.02)
+    assert found.ranks == (0, 1, 2, 3)
+    assert found.title.startswith("Roles wait for each other: rollout (ranks 0 and 1) computes 26.0 ms and update (")
+    assert "off_policy" in found.fix
+
+
+def test_the_roles_are_the_verdict_and_no_rank_is_accused() -> None:
+    diagnosis = engine.examine(job(ranks(*FAULTY)))
+    assert (diagnosis.kind, diagnosis.verdict) == ("RL", RULE)
+    assert not [one for one in diagnosis.findings if one.rule != RULE and one.severity not in ("info", "minor")]
+
+
+def test_roles_at_once_are_clear() -> None:
+    assert outcome(RULE, ranks(*HEALTHY)).status == "clear"
+
+
+def test_all_roles_in_turn_are_clear() -> None:
+    in_turn = """
+        rank# step |1
+              host [own_generate_sequences][own_update_actor..]
+              within [attend]               [fwd]
+              gpu    [attend..............][fwd..............]
+    """
+    assert outcome(RULE, ranks(in_turn, in_turn)).reason.startswith("All ranks do the same roles in turn")
+
+
+def test_other_jobs_have_no_roles() -> None:
+    text = ranks(*FAULTY).replace("own_", "any_")
+    assert outcome(RULE, text).reason == "This job does no reinforcement learning."
+
+
+def test_the_share_of_weight_sync_is_said() -> None:
+    syncs = GENERATES.replace("[own_generate_sequences....", "[own_generate_sequences][own_update_weights..")
+    said = of_roles(job(ranks(syncs, syncs, UPDATES, UPDATES))) or ""
+    assert "Weight sync takes " in said
