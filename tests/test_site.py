@@ -135,6 +135,9 @@ def test_wheels_of_all_platforms_are_built_with_a_bill_of_materials() -> None:
         "macos-latest",
         "windows-latest",
     }
+    (built,) = (step["env"] for step in jobs["wheels"]["steps"] if "cibuildwheel" in step.get("run", ""))
+    assert built["CIBW_ARCHS_MACOS"] == "x86_64 arm64" and "diagnose" in built["CIBW_TEST_COMMAND"]
+    assert any(step.get("run", "").startswith("CC=/no/compiler ") for step in jobs["sdist"]["steps"])
     assert any("packaging/sbom" in step.get("run", "") for step in jobs["sbom"]["steps"])
 
 
