@@ -73,12 +73,24 @@ def test_the_image_installs_this_package_and_runs_as_nobody() -> None:
     assert ".venv" in (ROOT / ".dockerignore").read_text().split()
 
 
-def test_the_devcontainer_starts_the_tab_on_a_directory_that_one_names() -> None:
+def test_the_devcontainer_starts_the_tab_on_a_directory_that_one_mounts(tmp_path: Path) -> None:
     made = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
     assert made["forwardPorts"] == [6006]
-    assert "${DDP_DOCTOR_LOGS:-demo_logs}" in made["postAttachCommand"]
-    for step in (made["postCreateCommand"], made["postAttachCommand"]):
-        assert subprocess.run(["bash", "-n", "-c", step], check=False).returncode == 0
+    (mount,) = made["mounts"]
+    named = dict(part.split("=", 1) for part in mount.split(",") if "=" in part)
+    assert named == {"type": "bind", "source": "${localEnv:DDP_DOCTOR_LOGS:/tmp}", "target": "/logs"}
+    assert made["remoteEnv"] == {"DDP_DOCTOR_LOGS": "${localEnv:DDP_DOCTOR_LOGS}"}
+    assert subprocess.run(["bash", "-n", "-c", made["postCreateCommand"]], check=False).returncode == 0
+    program = tmp_path / ".venv" / "bin" / "tensorboard"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    for logs, shown in (("/my/logs", "/logs"), ("", "demo_logs")):
+        started = subprocess.run(
+            ["sh", "-c", made["postAttachCommand"]],
+            cwd=tmp_path, env={"DDP_DOCTOR_LOGS": logs}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert started.stdout == f"--logdir {shown}\n"
 
 
 def test_the_pod_reads_logs_only_and_may_nothing_else() -> None:
