@@ -44,7 +44,8 @@ def test_what_dispatch_and_combine_take_is_said_with_the_waiting_in_them() -> No
     said = of_experts(job(ranks(LAYER), KERNELS))
     assert said == (
         "DeepEP dispatch and combine (expert parallelism) take 21.5 ms of 57.0 ms, 2.5 ms of it waiting for the last "
-        "rank to arrive (0 to 5 ms by rank)."
+        "rank to arrive (0 to 5 ms by rank): dispatch waits 2.5 ms and transfers 9.0 ms; combine waits 0 ms and "
+        "transfers 10.0 ms."
     )
 
 
