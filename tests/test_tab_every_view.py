@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import (
+    Browser,
     Page,
     Route,
     expect,
@@ -148,6 +149,23 @@ def test_long_names_stay_within_the_page(page: Page, server: str) -> None:
             page.set_viewport_size({"width": width, "height": 1000})
             assert too_wide(tab, "main") == [], f"{view} at {width} px"
         page.screenshot(path=SCREENSHOTS / f"long_names_{view}.png")
+
+
+def test_a_phone_shows_every_place_in_its_own_width(browser: Browser, server: str) -> None:
+    """With touch, a device scale and the viewport of a phone, which TensorBoard's page does not name."""
+    context = browser.new_context(viewport=PHONE, device_scale_factor=3, is_mobile=True, has_touch=True)
+    page = context.new_page()
+    tab = opened(page, server, run="straggler_cpu")
+    place = tab.get_by_label("Tab", exact=True)
+    for views in TABS.values():
+        place.select_option(views[0])
+        drawn(tab, views[0])
+        assert page.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [PHONE["width"]] * 2
+        assert too_wide(tab, "main", "html") == []
+    tab.locator(".parts a", has_text="Hours").tap()
+    expect(tab.locator(".view.history")).to_be_visible()
+    page.screenshot(path=SCREENSHOTS / "phone_emulated.png")
+    context.close()
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -16,12 +16,14 @@
 //   calibration.js                           what a check of the cluster measured, in reports
 //   trace.js perfetto.js                     from a finding into the trace: Perfetto and other tools
 //   frame.js                                 what runs within Perfetto's sandbox, beside it
-//   model.js format.js dom.js theme.js api.js reload.js    types, words, elements, light and dark, the server
+//   notes.js                                 what people write about findings
+//   model.js format.js dom.js theme.js viewport.js api.js reload.js    types, words, elements, light and dark, phones, the server
 
 import { start } from "./app.js";
 import { repaint } from "./canvas.js";
 import { h } from "./dom.js";
 import { followTheme } from "./theme.js";
+import { setViewport } from "./viewport.js";
 
 /** The style sheets in the order in which they count: of rules alike, later ones win. A report has them in one. */
 const SHEETS = [
@@ -49,6 +51,7 @@ function loaded(name) {
 
 export function show() {
   document.documentElement.lang = "en";
+  setViewport();
   followTheme(repaint);
   start(document.body);
 }
