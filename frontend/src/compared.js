@@ -17,7 +17,7 @@ const leastChange = ({ before_ms, least_change }) => least_change * before_ms;
 /** Amounts that round to nothing. */
 const LEAST_MS = 0.005;
 /** Rows of a table of names; the others are summed, and unfold. */
-const LISTED = 10;
+const LISTED = 6;
 
 /**
  * @param {Comparison} found
@@ -37,10 +37,17 @@ export function compared(found, shown) {
       ? card("Collectives", h("p", { class: "note" }, "Communication without wait, overlapped and exposed; ms per step, mean over ranks."), changed("collective", found.communication, found.step))
       : null,
     found.kernels.length ? card("Kernels", kernels(found, shown)) : null,
-    found.roofs.length ? card("Kernels against their attainable speed", roofs(found, shown)) : null,
-    found.operators.length ? card("Operators", operators(found, shown)) : null,
+    found.roofs.length ? later("Kernels against their attainable speed", () => roofs(found, shown)) : null,
+    found.operators.length ? later("Operators", () => operators(found, shown)) : null,
   ].filter((part) => part !== null);
 }
+
+/**
+ * A card that opens when somebody wants it, so that the comparison fits two screens.
+ * @param {string} title
+ * @param {() => import("./dom.js").Child[]} build
+ */
+export const later = (title, build) => h("section", { class: "card kept-folded" }, folded(title, () => h("div", {}, build())));
 
 /**
  * Two bars, and where the change lies with 95 % confidence.
@@ -123,6 +130,16 @@ function paired({ owners, step, runs }) {
   );
 }
 
+/**
+ * A change as a bar from the middle: to the left what became shorter, to the right what became longer.
+ * @param {number} by ms
+ * @param {number} furthest ms at both ends
+ */
+function difference(by, furthest) {
+  const share = furthest > 0 ? (50 * Math.abs(by)) / furthest : 0;
+  return h("span", { class: "difference", "aria-hidden": "true" }, h("i", { class: by < 0 ? "shorter" : "longer", style: `width: ${share}%; ${by < 0 ? "right" : "left"}: 50%` }));
+}
+
 /** @param {Comparison} found */
 function fates({ findings, before, after, step }) {
   if (!findings.length) return h("p", { class: "note" }, `No finding costs 3\u00a0% of the step or more, neither in ${before} nor in ${after}.`);
@@ -168,6 +185,7 @@ function changed(title, amounts, step) {
   const others = told.filter((amount) => !most.includes(amount));
   const sum = (/** @type {"before_ms" | "after_ms" | "before_count" | "after_count"} */ of) => others.reduce((all, amount) => all + (amount[of] ?? 0), 0);
   const rest = { name: "", before_ms: sum("before_ms"), after_ms: sum("after_ms"), before_count: sum("before_count"), after_count: sum("after_count") };
+  const furthest = Math.max(...[...most, rest].map(moved));
   const counted = amounts.some(({ before_count }) => before_count !== undefined);
   const rows = [...most, ...(others.length ? [rest] : [])].map(({ name, before_ms, after_ms, before_count = 0, after_count = 0 }) => {
     const [was, now] = [calls(before_count), calls(after_count)];
@@ -177,10 +195,11 @@ function changed(title, amounts, step) {
       plain(after_ms, step.before_ms),
       // No colour: a host that waits longer in a launch, say, has only run further ahead.
       h("b", { class: Math.abs(after_ms - before_ms) < leastChange(step) ? "soft" : null }, change(after_ms - before_ms)),
+      difference(after_ms - before_ms, furthest),
       ...(counted ? [was === now ? was : `${was} → ${now}`] : []),
     ];
   });
-  return h("div", { class: "grid changed" }, table([title, "before", "after", "change", ...(counted ? ["calls"] : [])], rows, title));
+  return h("div", { class: "grid changed" }, table([title, "before", "after", "change", "shorter, longer", ...(counted ? ["calls"] : [])], rows, title));
 }
 
 /**

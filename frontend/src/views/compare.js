@@ -2,9 +2,9 @@
 
 import { linkTo } from "../address.js";
 import { fetchComparison, fetchRuns, isReport } from "../api.js";
-import { compared } from "../compared.js";
+import { compared, later } from "../compared.js";
 import { card, h, prose } from "../dom.js";
-import { count, decimals, ms } from "../format.js";
+import { clockTime, count, decimals, ms } from "../format.js";
 import { grid, plain } from "../grid.js";
 import { lossOf } from "../model.js";
 import { bySimilarity, natural } from "../runs/similar.js";
@@ -35,7 +35,7 @@ export const compare = {
       const others = bySimilarity(runs.filter(({ name, kind }) => name !== shown.diagnosis.name && kind !== "dumps"), shown.diagnosis);
       const before = others.find(({ name }) => name === shown.place.before) ?? (others.length === 1 ? others[0] : null);
       chosen.replaceChildren(...(others.length ? [picker(others, before, pick, shown)] : []));
-      all.replaceChildren(...series(runs.filter(({ kind }) => kind !== "dumps"), shown));
+      all.replaceChildren(...series(runs.filter(({ kind }) => kind !== "dumps"), shown, before !== null));
       if (before) ask(before.name);
       else main.replaceChildren(others.length ? candidates(others, pick, shown) : alone());
 
@@ -106,9 +106,7 @@ function picker(others, before, pick, { diagnosis }) {
       "select",
       { change: () => pick(select.value) },
       !before && h("option", { value: "", selected: true, disabled: true }, "Choose a run"),
-      others.map(({ name, state }) =>
-        h("option", { value: name, selected: name === before?.name, disabled: state === "failed" }, state === "failed" ? `${name} (could not be read)` : name),
-      ),
+      others.map((run) => h("option", { value: run.name, selected: run.name === before?.name, disabled: run.state === "failed" }, run.state === "failed" ? `${run.name} (could not be read)` : dated(run))),
     )
   );
   const other = before && { run: before.name, view: compare.fragment, before: diagnosis.name };
@@ -121,6 +119,9 @@ function picker(others, before, pick, { diagnosis }) {
   );
 }
 
+/** @param {RunEntry} run */
+const dated = ({ name, modified_s }) => (modified_s ? `${name}, ${clockTime(modified_s)}` : name);
+
 /**
  * The runs to choose from, with what is known of them.
  * @param {RunEntry[]} others
@@ -130,12 +131,12 @@ function picker(others, before, pick, { diagnosis }) {
 function candidates(others, pick, { diagnosis }) {
   const rows = others
     .filter(({ state }) => state !== "failed")
-    .map(({ name, step_ms, ranks }) =>
+    .map(({ name, step_ms, ranks, modified_s }) =>
       h(
         "li",
         {},
         h("button", { type: "button", class: "pick", click: () => pick(name) }, name),
-        h("span", {}, step_ms === null ? "not read yet" : ms(step_ms), ranks !== null && h("small", {}, count(ranks, "rank"))),
+        h("span", {}, step_ms === null ? "not read yet" : ms(step_ms), ranks !== null && h("small", {}, count(ranks, "rank")), modified_s ? h("small", {}, clockTime(modified_s)) : null),
       ),
     );
   return card(
@@ -152,14 +153,14 @@ const SERIES = 3;
  * All runs that are read, in the order of their names, as those of a sweep or of one job over time.
  * @param {RunEntry[]} runs
  * @param {Shown} shown
+ * @param {boolean} isFolded
  */
-function series(runs, shown) {
+function series(runs, shown, isFolded) {
   const read = runs.filter(({ state, step_ms }) => state === "ready" && step_ms !== null).sort((a, b) => natural(a.name, b.name));
   if (read.length < SERIES) return [];
   const { name: open, step_ms: now } = shown.diagnosis;
-  return [
-    card(
-      `All ${read.length} runs`,
+  const title = `All ${read.length} runs`;
+  const content = () => [
       h("p", { class: "note" }, `Step time in the order of names; the change is against ${open}.`),
       grid({
         title: "runs",
@@ -175,11 +176,12 @@ function series(runs, shown) {
           { head: "change", show: (/** @type {number} */ share) => `${share > 0 ? "+" : share < 0 ? "−" : ""}${decimals(100 * Math.abs(share), 1)}\u00a0%`, title: `step time against ${open}` },
           { head: "loss", unit: "ms", show: plain, title: "what its findings cost a step, or what nothing explains" },
           { head: "verdict" },
+          { head: "recorded", show: clockTime },
         ],
-        rows: read.map((run) => [run.name, run.ranks, run.step_ms, now > 0 && run.step_ms !== null ? run.step_ms / now - 1 : null, lossOf(run), run.verdict ?? ""]),
+        rows: read.map((run) => [run.name, run.ranks, run.step_ms, now > 0 && run.step_ms !== null ? run.step_ms / now - 1 : null, lossOf(run), run.verdict ?? "", run.modified_s]),
       }),
-    ),
   ];
+  return [isFolded ? later(title, content) : card(title, ...content())];
 }
 
 /**
