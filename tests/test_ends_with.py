@@ -215,3 +215,16 @@ def test_a_stretch_ends_with_what_was_launched_before_it(launched_ms: tuple[int,
     launched = np.array([ms * MS if ms >= 0 else -1 for ms in launched_ms])
     end = np.array([75 * MS - 5_000, 75 * MS + 30_000])
     assert events(blocked, launched, end, np.ones(2, np.bool_)).tolist() == [ends_with]
+
+
+@pytest.mark.parametrize(("of_steps", "ending_so"), [(1, 1), (5, 5), (5, 3), (5, 1), (40, 2)])
+def test_a_stretch_ends_with_a_collective_by_chance_in_few_steps_and_by_a_wait_in_most(
+    of_steps: int, ending_so: int
+) -> None:
+    """Each step has a stretch of 100 ms; a collective ends 0.07 ms before the end of some, and 30 ms before others'."""
+    begins = np.arange(of_steps) * 200 * MS
+    ends = np.where(np.arange(of_steps) < ending_so, 99.93 * MS, 70 * MS).astype(np.int64)
+    stretches = Blocked(begins, begins + 100 * MS, np.full(of_steps, int(CpuTime.STALL)))
+    with_work = events(stretches, begins - MS, begins + ends, np.ones(of_steps, np.bool_))
+    waits = ending_so > of_steps / 2
+    assert with_work.tolist() == [step if waits and step < ending_so else -1 for step in range(of_steps)]

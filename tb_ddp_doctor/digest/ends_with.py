@@ -7,7 +7,8 @@ does not show (cudaEventSynchronize in older ones). What ends a stretch is seen 
     stream 20  [all-to-all.............]
     CPU           [cudaStreamSynchronize..]      returns 56 to 92 us later on V100s, under 20 us later on H100s
 
-What no recorded call explains may end there by chance: it counts only where that is improbable.
+What no recorded call explains may end there by chance: it counts only where that is improbable. So it is of one stretch
+in fifty, and a job has hundreds: a wait of the program ends so in most steps, chance in one.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _BY_CHANCE = 0.02
 _EARLY_NS = 50_000
 _EARLY_SHARE = 0.1
 _LONG_AGO = -(2**62)
+#: What sums of logarithms may be off by.
+_ROUNDING = 1e-9
 
 
 class Blocked(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -72,10 +75,29 @@ def events(blocked: Blocked, launched_ns: Ints, end_ns: Ints, communicates: NDAr
     late = np.maximum(blocked.end_ns - end_ns[awaited], 0) if len(end_ns) else awaited
     candidates = np.where(outside, _ends_within(blocked, end_ns[collective]), _ends_within(blocked, end_ns))
     improbable = candidates * late <= _BY_CHANCE * (blocked.end_ns - blocked.start_ns)
-    resumes = (outside | (blocked.kind == CpuTime.OP_STALL)) & (late < _RESUME_NS) & improbable
+    unexplained = outside | (blocked.kind == CpuTime.OP_STALL)
+    resumes = unexplained & (late < _RESUME_NS) & improbable & (awaited >= 0)
+    resumes &= ~_by_chance(blocked, unexplained, resumes)
     returns = blocked.in_a_call & (late < _RETURN_NS)
     ends: Ints = np.where((awaited >= 0) & (returns | resumes), awaited, -1)
     return ends
+
+
+def _by_chance(blocked: Blocked, unexplained: NDArray[np.bool_], resumes: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which stretches are alike of which so few end with device work that chance may be why; shape (N,).
+
+    Alike are those of one kind and a length from one power of two to the next. If n of them were to end so by chance,
+    each with probability p, k or more would with at most exp(-n KL(k / n, p)) (Chernoff's bound, KL the divergence).
+    """
+    length = np.maximum(blocked.end_ns - blocked.start_ns, 1)
+    alike = np.log2(length).astype(np.int64) * len(CpuTime) + blocked.kind
+    _, alike = np.unique(alike, return_inverse=True)
+    of = np.bincount(alike[unexplained], minlength=len(alike))
+    share = np.bincount(alike[resumes], minlength=len(alike)) / np.maximum(of, 1)
+    others = np.maximum(1 - share, np.finfo(float).tiny)
+    divergence = share * np.log(np.maximum(share, _BY_CHANCE) / _BY_CHANCE) + others * np.log(others / (1 - _BY_CHANCE))
+    may_be = (share <= _BY_CHANCE) | (of * divergence < -np.log(_BY_CHANCE) - _ROUNDING)
+    return may_be[alike]
 
 
 def collectives(blocked: Blocked, launched_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
