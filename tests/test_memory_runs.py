@@ -71,6 +71,22 @@ def test_folders_of_ranks_and_steps_are_of_the_folder_above(tmp_path: Path) -> N
     assert [len(memory_runs.examine(run).snapshots) for run in memory_runs.find(tmp_path)] == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (("oom_0", "oom_1", "oom_2"), (0, 1, 2)),
+        (("oom_1", "oom_2"), ()),
+        (("oom_step_0", "oom_step_1"), ()),
+        (("before_0", "after_1"), ()),
+        (("oom_0_gpu1", "oom_1_gpu0"), (0, 1)),
+    ],
+)
+def test_numbers_that_count_from_0_are_ranks(tmp_path: Path, names: tuple[str, ...], found: tuple[int, ...]) -> None:
+    for name in names:
+        (tmp_path / f"{name}.pickle").write_bytes(pickle.dumps(snapshot("aa")))
+    assert only(tmp_path).ranks == found
+
+
 def test_what_a_run_of_traces_reads_is_no_job_of_its_own(tmp_path: Path) -> None:
     write(tmp_path / "traced" / "traces", ranks("rank# step |1\n host [fwd]\n gpu [fwd....]", steps=2))
     job(tmp_path / "traced" / "memory_snapshot" / "step_1")

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from tb_ddp_doctor.findings import FileWarning, MemorySnapshot
 from tb_ddp_doctor.memory_snapshot.summary import SnapshotError, summary
@@ -23,14 +25,18 @@ _log = logging.getLogger(__name__)
 _BESIDE = 8
 _MOST_BYTES = 256 << 20
 _RANK = re.compile(r"(?:rank|device|gpu)[_-]?(\d{1,7})", re.IGNORECASE)
+_NUMBER = re.compile(r"(\d{1,7})")
+_STEP = re.compile(r"step|iter|epoch|batch", re.IGNORECASE)
 _FIRST_NUMBER = re.compile(r"\A(\d{1,7})(?=[_.])")
 
 
 def read(files: Iterable[Path], most: int = _BESIDE) -> tuple[list[MemorySnapshot], list[FileWarning]]:
     """What the last snapshot of each rank holds, by rank, and what cannot be read; of the first `most` ranks."""
     last: dict[tuple[int, str], Path] = {}
-    for path in sorted(files, key=_order):
-        rank = _rank(path)
+    paths = sorted(files, key=_order)
+    numbered = _numbered(paths)
+    for path in paths:
+        rank = numbered.get(path, _rank(path))
         last[(rank, "") if rank >= 0 else (rank, path.name)] = path
     snapshots: list[MemorySnapshot] = []
     warnings: list[FileWarning] = []
@@ -48,7 +54,8 @@ def read(files: Iterable[Path], most: int = _BESIDE) -> tuple[list[MemorySnapsho
     )
     for file, attempt in attempts:
         try:
-            snapshots.append(attempt.result())
+            rank = chosen[Path(str(file))]
+            snapshots.append(replace(attempt.result(), rank=rank if rank >= 0 else None))
         except (SnapshotError, PickleError, pool.CrashError) as error:
             warnings.append(FileWarning(str(file), f"As a snapshot of memory: {error}"))
         except OSError as error:
@@ -78,6 +85,21 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _numbered(paths: Sequence[Path]) -> dict[Path, int]:
+    """Ranks by a number in which alone all names differ, where these count from 0: oom_0.pickle, oom_1.pickle ...
+
+    None where a name says its rank, or that the number is a step.
+    """
+    if len(paths) < 2 or any(_rank(path) >= 0 or _STEP.search(path.name) for path in paths):
+        return {}
+    pieces = [_NUMBER.split(path.name) for path in paths]
+    differ = [place for place in zip(*pieces, strict=False) if len(set(place)) > 1]
+    if len({len(parts) for parts in pieces}) > 1 or len(differ) != 1:
+        return {}
+    numbers = [int(number) if number.isdecimal() else -1 for number in differ[0]]
+    return dict(zip(paths, numbers, strict=True)) if sorted(numbers) == list(range(len(paths))) else {}
 
 
 def _rank(path: Path) -> int:
