@@ -46,7 +46,8 @@ def listed(numbers: Iterable[int], most: int = 40) -> str:
             runs[-1][1:] = [number]
         else:
             runs.append([number])
-    shown = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs[:most])
+    # As everywhere, two in a row are no range.
+    shown = ", ".join(("-" if run[-1] - run[0] > 1 else ", ").join(map(str, run)) for run in runs[:most])
     left = len(ordered) - sum(run[-1] - run[0] + 1 for run in runs[:most])
     return f"{shown} and {left:,} more" if left else shown
 
