@@ -96,8 +96,9 @@ def _by_chance(blocked: Blocked, unexplained: NDArray[np.bool_], resumes: NDArra
     share = np.bincount(alike[resumes], minlength=len(alike)) / np.maximum(of, 1)
     others = np.maximum(1 - share, np.finfo(float).tiny)
     divergence = share * np.log(np.maximum(share, _BY_CHANCE) / _BY_CHANCE) + others * np.log(others / (1 - _BY_CHANCE))
-    may_be = (share <= _BY_CHANCE) | (of * divergence < -np.log(_BY_CHANCE) - _ROUNDING)
-    return may_be[alike]
+    may_be: NDArray[np.bool_] = (share <= _BY_CHANCE) | (of * divergence < -np.log(_BY_CHANCE) - _ROUNDING)
+    chosen: NDArray[np.bool_] = may_be[alike]
+    return chosen
 
 
 def collectives(blocked: Blocked, launched_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
