@@ -11,6 +11,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 
@@ -32,6 +33,7 @@ from tb_ddp_doctor.storage.reach import Reach
 #: Ranks of a job that are read and compared.
 MOST_RANKS = 64
 _RECORDER = MemorySnapshots()
+_MOST_REMEMBERED = 1 << 14
 #: Folders within a job's.
 _WITHIN_JOB = re.compile(
     r".*(?:rank|step|iter\w*|epoch|node|host|gpu|device)[_-]?\d+.*|.*memory.*|.*snapshots?", re.IGNORECASE | re.DOTALL
@@ -68,15 +70,15 @@ def find(logdir: str | os.PathLike[str], reach: Reach | None = None) -> list[Sna
         return []
     root = Path(location).expanduser()
     if root.is_file():
-        seen: Iterable[tuple[Parts, Path]] = [((), root)] if _RECORDER.matches(root.name) else []
+        seen: Iterable[tuple[Parts, Path, os.stat_result]] = [((), root, root.stat())]
         base = root.name
     else:
         below = walk.below(root, lambda name, _: _RECORDER.matches(name), reach or Reach(), lambda *_: None)
-        seen = [(parts, path) for parts, path, status in below if status]
+        seen = [(parts, path, status) for parts, path, status in below if status]
         base = Path(os.path.abspath(root)).name
     jobs: defaultdict[str, list[SnapshotFile]] = defaultdict(list)
-    for parts, path in seen:
-        if walk.begins(_RECORDER, path):
+    for parts, path, status in seen:
+        if _RECORDER.matches(path.name) and _is_snapshot(path, status.st_size, status.st_mtime_ns):
             jobs["/".join(_of_job(parts)) or base].append(SnapshotFile(path))
     named = ((name.encode("utf-8", "backslashreplace").decode(), tuple(files)) for name, files in jobs.items())
     return sorted((SnapshotRun(*one) for one in named), key=lambda run: natural(run.name))
@@ -129,6 +131,12 @@ def examine_all(runs: Iterable[SnapshotRun], failed: Callable[[SnapshotRun, NoSn
         except NoSnapshotError as error:
             failed(run, error)
     return found
+
+
+@lru_cache(_MOST_REMEMBERED)
+def _is_snapshot(path: Path, _size: int, _modified_ns: int) -> bool:
+    """Whether a file begins as a snapshot does: one that has not changed is not opened again, as by TensorBoard."""
+    return walk.begins(_RECORDER, path)
 
 
 def _of_job(parts: Parts) -> Parts:

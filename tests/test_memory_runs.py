@@ -129,6 +129,24 @@ def test_diagnose_prints_a_job_of_snapshots_alone(tmp_path: Path, capsys: pytest
     assert sum(run["snapshots"][2]["categories"].values()) == run["snapshots"][2]["allocated"] == 10 * MB
 
 
+def test_a_job_of_snapshots_is_chosen_by_its_name_and_is_never_the_last_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        job(tmp_path / "logs" / name)
+    assert main(["diagnose", str(tmp_path / "logs"), "--no-cache", "--json", "--run", "two"]) == 0
+    assert [run["name"] for run in json.loads(capsys.readouterr().out)["memory_runs"]] == ["two"]
+    assert main(["diagnose", str(tmp_path / "logs"), "--no-cache", "--last"]) == 2
+    assert "holds no profiler traces" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_file_that_has_not_changed_is_not_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job(tmp_path / "logs")
+    found = memory_runs.find(tmp_path)
+    monkeypatch.setattr(memory_runs.walk, "begins", lambda *_: pytest.fail("opened again"))
+    assert memory_runs.find(tmp_path) == found
+
+
 def test_a_report_holds_a_job_of_snapshots(tmp_path: Path) -> None:
     logs, page, tests = job(tmp_path / "logs"), tmp_path / "page.html", tmp_path / "junit.xml"
     assert main(["diagnose", str(logs), "--no-cache", "--html", str(page), "--junit", str(tests)]) == 0

@@ -76,6 +76,8 @@ def _with_snapshots(
 
     Raises as `discovered` where there is neither a run nor a dump nor a snapshot.
     """
+    # The last run is one of traces.
+    snapshots = [] if options.last else snapshots
     mine = [run for run in snapshots if options.run in (None, run.name)]
     cache, runs = discovered(options, errors, needed=not dumps and not mine)
     taken = [dump.name for dump in dumps]
@@ -83,7 +85,7 @@ def _with_snapshots(
         return cache, runs, []
     # Of `--run NAME`, the other runs of the directory have their snapshots too.
     left = memory_runs.alone(snapshots, runs, taken)
-    return cache, runs, [run for run in left if options.run in (None, run.name) and not options.last]
+    return cache, runs, [run for run in left if options.run in (None, run.name)]
 
 
 def _settings(assignments: Sequence[str]) -> dict[str, dict[str, float]]:
