@@ -49,6 +49,10 @@ async () => {
     add(`share of finding ${number}`, "costliest", share);
     add(`cost of finding ${number}`, "arithmetic", text(item.querySelector(".arithmetic li.result:last-child b")));
   }
+  for (const item of all(".opportunities > ol > li")) {
+    const cost = item.querySelector(".cost");
+    add(`cost of finding ${text(item.querySelector(".letter"))}`, "opportunities", text(cost).replace(text(cost.querySelector("small")), "").trim());
+  }
   for (const row of all(".main .card > .row")) {
     const rank = text(row.querySelector(".rank").firstChild);
     add(`step of ${rank}`, "verdict's budget", text(row.querySelector(".total")));
@@ -64,7 +68,7 @@ async () => {
   add("step with the fixes", "what-if", fixed);
   add("step", "what-if", now);
   for (const row of all(".finding-row")) {
-    const number = text(row.querySelector(".badge"));
+    const number = text(row.querySelector(".badge, .letter"));
     const [cost, share] = [row.querySelector(".cost"), row.querySelector(".cost small")];
     if (share) {
       add(`cost of finding ${number}`, "finding", text(cost).replace(text(share), "").trim());
@@ -75,7 +79,7 @@ async () => {
     if (mean) add(`${owner} of ${rank}`, "finding's sum", mean);
     // The listed evidence and the lengths of gaps, where they are of one owner.
     const [, stretches, kind, sum] = text(row.querySelector(".sum")).match(/^([\d,]+) stretches of GPU idle, (.+?) \(.+\), (.+?); /) ?? [];
-    const [, gaps, long] = text(row.querySelector(".histogram + .note")).match(/^([\d,]+) gaps?, ([\d.,]+ \S+)[ ,:]/) ?? [];
+    const [, gaps, long] = text(row.querySelector(".histogram + .note")).match(/^([\d,]+) gaps?, ([\d.,]+ [^\s,:]+)[ ,:]/) ?? [];
     if (stretches && gaps && text(row.querySelector(".occurs h3")).startsWith(`Where: ${kind},`)) {
       add(`stretches of finding ${number}`, "evidence", stretches);
       add(`stretches of finding ${number}`, "gaps by length", gaps);
