@@ -529,7 +529,7 @@ def test_a_finding_opens_by_keyboard(page: Page, server: str) -> None:
 
 def test_a_note_stays_and_a_finding_that_is_back_says_so(page: Page, server: str) -> None:
     # Nothing is written into the log directory of these tests.
-    notes = {"dataloader-stall single_process 0\N{EN DASH}3": {"comment": "", "pinned": False, "fixed_in": "monday"}}
+    notes = {"dataloader-stall single_process 0,1,2,3": {"comment": "", "pinned": False, "fixed_in": "monday"}}
     page.route("**/ddp_doctor/notes", lambda route: route.fulfill(json={"writable": False, "notes": notes}))
     tab = opened(page, server, "findings", run="straggler_cpu", finding="straggler")
     box = tab.get_by_label("Note on this finding")

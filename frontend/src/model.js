@@ -202,6 +202,23 @@ export function ownerOf(finding) {
 }
 
 /**
+ * What fixes save that pay only together: the finding's own, then those of the others on top of it, ms; nothing where its
+ * own fix saves what it costs.
+ * @param {Diagnosis} diagnosis
+ * @param {Finding} finding
+ * @returns {{numbers: number[], name: string, from: number, ms: number}[]}
+ */
+export function stairs(diagnosis, { id, rule, alone_ms, together }) {
+  if (!together) return [];
+  const numbers = together.findings.map((other) => numberOf(diagnosis, other)).filter((number) => number > 0);
+  const rules = together.findings.map((other) => other.split(":")[0]);
+  return [
+    { numbers: [numberOf(diagnosis, id)], name: rule, from: 0, ms: alone_ms },
+    { numbers, name: [...new Set(rules)].join(", "), from: alone_ms, ms: together.saved_ms - alone_ms },
+  ];
+}
+
+/**
  * The address of one piece of a finding's evidence, counted from 1.
  * @param {Finding} finding
  * @param {number} item index of the evidence

@@ -2,7 +2,6 @@
 // browser where that directory cannot be written. A note belongs to what a finding says, so later runs show it too.
 
 import { fetchNotes, keepNote } from "./api.js";
-import { ranges } from "./format.js";
 
 /** @typedef {import("./model.js").Finding} Finding */
 /** @typedef {{comment: string, pinned: boolean, fixed_in: string}} Note `fixed_in`: the run in which it was marked as fixed, "" if it was not */
@@ -21,7 +20,7 @@ let asked = null;
 const followers = new Set();
 
 /** What a note is kept under: what a finding says. @param {Pick<Finding, "rule" | "cause" | "ranks">} finding */
-export const keyOf = ({ rule, cause, ranks }) => [rule, cause ?? "", ranges(ranks)].join(" ").slice(0, MOST_KEY);
+export const keyOf = ({ rule, cause, ranks }) => [rule, cause ?? "", ranks.join(",")].join(" ").slice(0, MOST_KEY);
 
 /**
  * What is to be seen of a note beside its finding, in a run.

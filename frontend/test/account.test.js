@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { account, affectedRanks, belowFaults, evidenceId, evidenceSum, lostMs, lostOnceMs, worstRun } from "../src/model.js";
+import { account, affectedRanks, belowFaults, evidenceId, evidenceSum, lostMs, lostOnceMs, stairs, worstRun } from "../src/model.js";
 
 const finding = (id, severity, cost_ms, ranks = [1]) => ({ id, rule: id.split(":")[0], severity, cost_ms, alone_ms: cost_ms, ranks });
 const line = (kind, ms, of = null) => ({ kind, finding: of, total_ns: 0, ms, share: ms / 100 });
@@ -31,6 +31,16 @@ test("the fixes save the lines of findings that are worth one; the rest stays", 
   assert.deepEqual(saved.map(({ finding: of }) => of), ["straggler:1", "straggler:2"]);
   assert.equal(lostMs(diagnosis()), 42);
   assert.equal(kept.reduce((sum, { ms }) => sum + ms, 0), 58);
+});
+
+test("fixes that pay only together are stairs, from the own fix to all of them", () => {
+  const job = diagnosis();
+  const first = { ...job.findings[0], alone_ms: 4, together: { findings: ["straggler:2"], saved_ms: 41, sentence: "" } };
+  assert.deepEqual(stairs(job, first), [
+    { numbers: [1], name: "straggler", from: 0, ms: 4 },
+    { numbers: [2], name: "straggler", from: 4, ms: 37 },
+  ]);
+  assert.deepEqual(stairs(job, { ...first, together: null }), []);
 });
 
 test("what one of several steps shows is not lost in every step", () => {

@@ -4,7 +4,7 @@ import { folded, h, prose } from "../dom.js";
 import { among, interval, ms, percent, range } from "../format.js";
 import { noteTags } from "../findings/note.js";
 import { rankStepStrip } from "../lanes.js";
-import { belowFaults, faults, numberOf, ownerOf, removedBy } from "../model.js";
+import { belowFaults, faults, numberOf, ownerOf, removedBy, stairs } from "../model.js";
 import { tip } from "../tips.js";
 import { badge } from "./badge.js";
 
@@ -69,7 +69,27 @@ function row(finding, { diagnosis, views, link }) {
       ms(finding.cost_ms),
       h("small", { title: interval(least, most) }, `${percent(finding.cost_ms / diagnosis.step_ms)} · ${range(least, most)}`),
     ),
+    staircase(finding, diagnosis),
     finding.measurements.length > 0 && folded(`How ${ms(finding.cost_ms)} is computed`, () => arithmetic(finding, diagnosis)),
+  );
+}
+
+/**
+ * Fixes that pay only together, a stair each: "first this, then that".
+ * @param {Finding} finding
+ * @param {Diagnosis} diagnosis
+ */
+function staircase(finding, diagnosis) {
+  const all = stairs(diagnosis, finding);
+  if (!all.length) return null;
+  const saved = all.reduce((sum, one) => sum + one.ms, 0);
+  const full = Math.max(saved, finding.cost_ms);
+  const length = (/** @type {number} */ from, /** @type {number} */ long) => h("span", { class: "length" }, h("i", { class: `owner-${ownerOf(finding)}`, style: `left: ${(100 * from) / full}%; width: ${(100 * Math.max(long, 0)) / full}%` }));
+  return h(
+    "ul",
+    { class: "arithmetic textured" },
+    all.map(({ numbers, name, from, ms: value }, i) => h("li", {}, h("span", {}, i ? "then " : "First ", numbers.map((number) => badge(number)), ` ${name}`), length(from, value), h("b", {}, ms(value)))),
+    h("li", { class: "result" }, h("span", {}, "These fixes together save"), length(0, saved), h("b", {}, ms(saved))),
   );
 }
 
