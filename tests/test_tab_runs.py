@@ -137,6 +137,9 @@ def test_a_directory_that_fills_says_what_is_next_and_shows_it_on_reload(page: P
     with tensorboard(tmp_path, f"--logdir={logs}", page=page) as base:
         tab = opened(page, base)
         expect(tab.locator("h1")).to_contain_text("No profiler traces")
+        expect(tab.locator("pre", has_text="ddp-doctor demo")).to_be_visible()
+        ways = tab.locator("details.folded > summary")
+        expect(ways).to_have_text(["Doctor", "torch.profiler", "Nsight Systems", "Flight Recorder"])
         recorded = tab.locator("pre", has_text="tensorboard_trace_handler")
         expect(recorded).to_contain_text(f'tensorboard_trace_handler("{logs}/my_run"')
 
