@@ -209,17 +209,19 @@ function body(finding, shown) {
       "ul",
       { class: "sure" },
       saving(finding, diagnosis),
-      h("li", {}, h("b", {}, `Confidence ${finding.confidence}.`), finding.thresholds.length ? " Compared with:" : ""),
-      finding.thresholds.map(({ name, value, unit, reason }) =>
-        h("li", {}, h("b", {}, `${words(name)} ${value} ${unit}`), " – ", prose(reason)),
-      ),
+      h("li", {}, h("b", {}, `Confidence ${finding.confidence}.`)),
+      shown.whole ? limits(finding) : [],
     ),
+    finding.thresholds.length && !shown.whole ? folded(`${count(finding.thresholds.length, "limit")} that it was compared with`, () => h("ul", { class: "sure" }, limits(finding))) : null,
     finding.measurements.length ? folded("How this was computed", () => h("div", {}, finding.cost_ms > 0 || finding.alone_ms > 0 ? arithmetic(finding, diagnosis) : null, measurements(finding, shown))) : null,
     folded(`About the rule ${finding.rule}`, () => help(finding.rule)),
     shown.whole ? null : noteEditor(finding, diagnosis.name),
     h("p", { class: "actions" }, copying("Copy link to this finding", () => link("findings", { finding: finding.id }).href, "Copy it from the address bar")),
   );
 }
+
+/** The thresholds of its rule, and why they are so. @param {Finding} finding */
+const limits = ({ thresholds }) => thresholds.map(({ name, value, unit, reason }) => h("li", {}, h("b", {}, `${words(name)} ${value} ${unit}`), " – ", prose(reason)));
 
 /**
  * What to record once more, where that tells more of it.
