@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from examples import EXAMPLES
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from msgspec.structs import replace
-from random_jobs import FaultyJob, faulty_jobs
+from random_jobs import FaultyJob, Work, faulty_jobs
 from traces import job
 
 from tb_ddp_doctor import engine
@@ -45,8 +45,14 @@ def test_a_diagnosis_of_a_drawn_job_agrees_with_itself(rule: str, faulty: bool) 
     assert not list(broken(EXAMPLES[rule].diagnosed(faulty=faulty)))
 
 
+#: In one step the other rank waits 11 ms, for this one's GPU; its CPU is on the critical path in all.
+LONGER_ONCE = (Work(load=6, stall=0, forward=21, backward=16), *[Work(load=6, stall=0, forward=10, backward=16)] * 2)
+USUAL = (Work(load=6, stall=1, forward=10, backward=16),) * 3
+
+
 @settings(max_examples=40, deadline=None)
 @given(faulty_jobs())
+@example(FaultyJob(work=(USUAL, LONGER_ONCE), transfer=(30, 4, 4)))
 def test_a_diagnosis_of_a_random_job_agrees_with_itself(drawn: FaultyJob) -> None:
     assert not list(broken(engine.examine(job(drawn.drawing))))
 

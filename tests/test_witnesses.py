@@ -62,7 +62,7 @@ def witnesses(lateness: list[float], path: list[float]) -> Witnesses:
     return Witnesses(
         of_lateness=np.array(lateness),
         of_path=np.array(path),
-        cpu_on_path_ns=np.array(path) * 25e6,
+        cpu_on_path_ns=np.outer(path, [25e6] * 3),
         wait_ns=np.array([20e6, 20e6, 20e6, 0]),
         others_wait_ns=np.array([0, 0, 0, 20e6]),
         is_noise=np.zeros(4, np.bool_),
@@ -161,6 +161,13 @@ def test_no_rank_saves_more_of_its_wait_in_a_step_than_its_cpu_has_to_spare_ther
     # Nor in all steps: CPUs that work for 52 ms in each of the first two are behind in the third.
     behind = cast(WhatIf, Saves(1, works_ms=(52, 52, 0)))
     assert not contradictions(late, named, behind, job(TEXT))
+
+
+def test_a_cpu_saves_nothing_in_steps_in_which_others_wait_for_the_ranks_gpu() -> None:
+    late, named = witnesses([0, 0, 0, 1], [0, 0, 0, 1]), [replace(finding("straggler", TEXT), alone_ms=2.0)]
+    in_one_step = replace(late, cpu_on_path_ns=np.outer([0, 0, 0, 1], [9e6, 0, 0]))
+    assert said(late, named, saved_ms=2)
+    assert not said(in_one_step, named, saved_ms=2)
 
 
 def test_a_rank_on_the_path_whose_finding_the_replay_saves_most_of() -> None:

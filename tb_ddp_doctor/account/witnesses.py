@@ -52,13 +52,13 @@ _NAMES_SLOW_RANKS = "straggler"
 
 
 class Witnesses(msgspec.Struct, frozen=True, eq=False):
-    """What the witnesses say of each of R ranks; shares are from 0 to 1, all columns of shape (R,)."""
+    """What the witnesses say of each of R ranks; shares are from 0 to 1, shape (R,) unless said otherwise."""
 
     #: The share of all ranks' straggler wait that lies in collectives to which the rank was the last to arrive.
     of_lateness: NDArray[np.float64]
     #: The share of the critical path that lies on the rank.
     of_path: NDArray[np.float64]
-    #: The rank's CPU time on the critical path, mean over steps, ns.
+    #: The rank's CPU time on the critical path in each of S steps, ns; shape (R, S).
     cpu_on_path_ns: NDArray[np.float64]
     #: How long the rank waits for others with a trace, mean over steps, ns.
     wait_ns: NDArray[np.float64]
@@ -73,11 +73,12 @@ class Witnesses(msgspec.Struct, frozen=True, eq=False):
         ranks = len(job.ranks)
         late = np.bincount(arrivals.last, np.maximum(arrivals.longest_wait_ns, 0), ranks)
         row = {int(number): i for i, number in enumerate(job.ranks)}
-        on_path, of_cpu = np.zeros(ranks), np.zeros(ranks)
-        for piece in (piece for step in path for piece in step.pieces):
+        column = {int(number): i for i, number in enumerate(job.steps)}
+        on_path, of_cpu = np.zeros(ranks), np.zeros((ranks, len(column)))
+        for step, piece in ((each.step, piece) for each in path for piece in each.pieces):
             on_path[row[piece.rank]] += piece.ms
             if piece.owner in IDLE:
-                of_cpu[row[piece.rank]] += piece.ms
+                of_cpu[row[piece.rank], column[step]] += piece.ms
         # The wait for ranks without a trace is for none of these.
         wait = job.budget.of("wait") - job.waiting.absent_ns
         two = np.sort(wait, axis=0)[:2]
@@ -90,7 +91,7 @@ class Witnesses(msgspec.Struct, frozen=True, eq=False):
         return cls(
             of_lateness=late / max(late.sum(), 1.0),
             of_path=on_path / max(on_path.sum(), 1e-9),
-            cpu_on_path_ns=of_cpu * 1e6 / max(len(path), 1),
+            cpu_on_path_ns=of_cpu * 1e6,
             wait_ns=wait.mean(axis=1),
             others_wait_ns=np.maximum(others_ns - bubble_ns, 0),
             is_noise=is_noise(others_ns, error_ns, job.step_ns),
@@ -173,10 +174,11 @@ def _unsaved(seen: Witnesses, loud: Sequence[Finding], whatif: WhatIf, job: Job)
     others = np.arange(len(seen.of_path)) != rank
     works = sum(whatif.host_ns(kind) for kind in CpuTime if kind not in _MAY_WAIT)
     spare = (job.budget.window_ns - works)[others]
-    # Spare time in one long step cannot be used in others; and no step gets shorter than its CPU's own work.
+    # Spare time in one long step cannot be used in others; no step gets shorter than its CPU's own work; and where
+    # others wait for the rank's GPU, its CPU saves nothing.
     in_steps = np.minimum(job.budget.of("wait")[others].min(axis=0), np.maximum(spare.min(axis=0), 0))
-    saves = min(float(in_steps.mean()), float(spare.mean(axis=1).min()))
-    expected = min(saves * float(seen.of_lateness[rank]), float(seen.cpu_on_path_ns[rank]))
+    in_steps = np.minimum(in_steps, seen.cpu_on_path_ns[rank])
+    expected = min(float(in_steps.mean()), float(spare.mean(axis=1).min())) * float(seen.of_lateness[rank])
     if not whatif.plays or seen.of_path[rank] < _MOST or expected < _LEAST_WAIT * job.step_ns:
         return
     of_rank = [one.alone_ms * 1e6 for one in loud if one.ranks == (int(job.ranks[rank]),)]
@@ -190,7 +192,7 @@ def _unsaved(seen: Witnesses, loud: Sequence[Finding], whatif: WhatIf, job: Job)
         yield Contradiction(
             f"All ranks wait at least {wording.ms(float(seen.others_wait_ns[rank]))} a step for rank "
             f"{job.ranks[rank]}, whose CPU is on the critical path for "
-            f"{wording.ms(float(seen.cpu_on_path_ns[rank]))}, but the replay without its CPU's time saves "
+            f"{wording.ms(float(seen.cpu_on_path_ns[rank].mean()))}, but the replay without its CPU's time saves "
             f"{wording.ms(saved)}.",
             tuple(one.id for one in loud),
         )

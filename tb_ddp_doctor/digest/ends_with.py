@@ -90,15 +90,14 @@ def _by_chance(blocked: Blocked, unexplained: NDArray[np.bool_], resumes: NDArra
     each with probability p, k or more would with at most exp(-n KL(k / n, p)) (Chernoff's bound, KL the divergence).
     """
     length = np.maximum(blocked.end_ns - blocked.start_ns, 1)
-    alike = np.log2(length).astype(np.int64) * len(CpuTime) + blocked.kind
-    _, alike = np.unique(alike, return_inverse=True)
-    of = np.bincount(alike[unexplained], minlength=len(alike))
-    share = np.bincount(alike[resumes], minlength=len(alike)) / np.maximum(of, 1)
+    group = np.log2(length).astype(np.int64) * len(CpuTime) + blocked.kind
+    _, group = np.unique(group, return_inverse=True)
+    of = np.bincount(group[unexplained], minlength=len(group))
+    share = np.bincount(group[resumes], minlength=len(group)) / np.maximum(of, 1)
     others = np.maximum(1 - share, np.finfo(float).tiny)
     divergence = share * np.log(np.maximum(share, _BY_CHANCE) / _BY_CHANCE) + others * np.log(others / (1 - _BY_CHANCE))
     may_be: NDArray[np.bool_] = (share <= _BY_CHANCE) | (of * divergence < -np.log(_BY_CHANCE) - _ROUNDING)
-    chosen: NDArray[np.bool_] = may_be[alike]
-    return chosen
+    return may_be[group]
 
 
 def collectives(blocked: Blocked, launched_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:

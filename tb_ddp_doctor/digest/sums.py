@@ -24,8 +24,7 @@ def summed_products(index: Indices, which: Indices, values: Ints, factor: Floats
     """Sum of each value times its factor, which `which` names, shape (size,); all indices are at least 0."""
     library = native.library()
     if library is None:
-        products: Floats = np.bincount(index, values * factor.take(which), size).astype(np.float64, copy=False)
-        return products
+        return np.bincount(index, values * factor.take(which), size).astype(np.float64)
     sums = np.zeros(size)
     columns = native.plain(index, np.int32), native.plain(which, np.int32), native.plain(values)
     factors = native.plain(factor, np.float64)
