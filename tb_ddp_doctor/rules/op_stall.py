@@ -20,6 +20,7 @@ from tb_ddp_doctor.rules.support import certainty, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.launches import followed
 from tb_ddp_doctor.rules.support.slowness import shared
+from tb_ddp_doctor.trace.model import Ints
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ class OpStall(Rule):
         idle = np.zeros(whatif.shape)
         for one in stalls:
             idle[one.rank, one.step] += one.idle_ns
-        affected = np.unique([one.rank for one in stalls])
+        affected = self._affected(stalls, frame)
+        stalls = [one for one in stalls if one.rank in affected]
         seen = np.flatnonzero(idle.max(axis=0) > 0)
         level, basis = certainty.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
         rare = 2 * len(seen) <= len(frame.steps)
@@ -112,6 +114,14 @@ class OpStall(Rule):
                 Measurement("median stall", float(np.median([one.length_ns for one in stalls])) / 1e6, "ms"),
             ),
         )
+
+    def _affected(self, stalls: Sequence[StallInOp], frame: Frame) -> Ints:
+        """The ranks (indices) that stall for long enough to matter; all that stall, if none does."""
+        stalled = np.zeros(len(frame.ranks), np.int64)
+        for one in stalls:
+            stalled[one.rank] += one.length_ns
+        long = stalled >= self.min_cost * frame.step_ns * len(frame.steps)
+        return np.flatnonzero(long if long.any() else stalled > 0)
 
 
 def cause_of(stalls: Sequence[StallInOp], many_ops: float = 4.0, one_op: float = 0.5) -> str:
