@@ -80,7 +80,7 @@ class OpStall(Rule):
         for one in stalls:
             idle[one.rank, one.step] += one.idle_ns
         affected = self._affected(stalls, frame)
-        stalls = [one for one in stalls if one.rank in affected]
+        stalls = tuple(one for one in stalls if one.rank in affected)
         seen = np.flatnonzero(idle.max(axis=0) > 0)
         level, basis = certainty.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
         rare = 2 * len(seen) <= len(frame.steps)
