@@ -32,7 +32,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parent))
 from consistency import broken
-from simulated import FAULTY, quick
+from simulated import FAULTY, left_out, quick
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
@@ -459,10 +459,7 @@ def window_ms(played: Any, steps: range) -> float:
 
 def diagnosed(job: Job, answer: Any) -> range:
     """The recorded steps that costs are of: without the first ones where the doctor left these out."""
-    every = range(FIRST, FIRST + job.steps)
-    place, recorded = answer.job.step_index[0].tolist(), len(answer.job.digests[0].steps)
-    is_the_rest = recorded == job.steps and place == list(range(place[0], job.steps))
-    return every[place[0] :] if is_the_rest else every
+    return range(FIRST + left_out(answer.job, job.steps), FIRST + job.steps)
 
 
 def write(played: Any, job: Job, folder: Path) -> None:

@@ -50,6 +50,7 @@ from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Finding, Severity
+from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.whatif import WhatIf
 
 #: (rank, step) -> where in the step a host pauses, and for how long, us.
@@ -125,6 +126,13 @@ class Known:
     twin: str
     truths: tuple[Truth, ...]
     is_visible: bool
+    #: Length of the recorded steps without the first 0, 1, 2, ... of them, the mean of a step.
+    rest_ms: tuple[float, ...] = ()
+
+    def without_first(self, steps: int) -> Known:
+        """The same without some of the first recorded steps, which the doctor leaves out where ranks begin apart."""
+        step = self.rest_ms[steps] if steps else self.step_ms
+        return replace(self, step_ms=step, true_ms=self.true_ms + step - self.step_ms)
 
 
 @dataclass(frozen=True)
@@ -146,6 +154,8 @@ class Seen:
     headline_saves: float = 1.0
     #: Where the verdict is `unexplained`, the share of that time which one owner, phase and set of ranks holds.
     held_by_one: float = 0.0
+    #: How many of the first recorded steps were left out.
+    left_out: int = 0
 
     @property
     def loud(self) -> list[Finding]:
@@ -187,9 +197,10 @@ class Player:
         }
         return quick(self.simulate.Sim)(self.base(draw.base), FIRST + draw.steps + 1, **options | changes)
 
-    def window(self, played: Any, steps: int) -> float:
-        last = FIRST + steps - 1
-        return sum((end[last] - end[FIRST - 1]) / steps for end in played.end) / len(played.end) / 1e3
+    def window(self, played: Any, steps: int, first: int = 0) -> float:
+        """Length of a step, the mean of the recorded ones from `first` on, ms."""
+        before, last = FIRST + first - 1, FIRST + steps - 1
+        return sum((end[last] - end[before]) / (last - before) for end in played.end) / len(played.end) / 1e3
 
     def write(self, draw: Draw, name: str) -> Known:
         key = (draw.base, draw.mode, draw.period, draw.queue)
@@ -216,8 +227,8 @@ class Player:
         for number, part in enumerate(draw.parts):
             alone = self.window(self.play(draw, **none | part), draw.steps) - without
             truths[number] = replace(truths[number], required=alone > FAULTY * without)
-        step = self.window(played, draw.steps)
-        known = Known(draw.kind, step, step - without, twin, tuple(truths), draw.is_visible)
+        rest = tuple(self.window(played, draw.steps, first) for first in range(draw.steps))
+        known = Known(draw.kind, rest[0], rest[0] - without, twin, tuple(truths), draw.is_visible, rest)
         (self._folder / f"{name}.json").write_text(json.dumps(asdict(known)))
         return known
 
@@ -347,9 +358,9 @@ class Player:
             else:
                 factors = {rank: 1 + factor * rng.uniform(0.7, 1) for rank in several}
                 draw.factor = lambda rank, step, event: factors.get(rank, 1.0)
-            # Most of the ranks are no stragglers, if each of them has a stall of its own.
-            rules = ("straggler", "host-stall") if kind == "most" and not factors else ("straggler",)
-            draw.truths = [Truth(rules, tuple(sorted(several)), as_one=kind == "node")]
+            # Most of the ranks are no stragglers, if each of them has a stall of its own: that is named by its place.
+            rules = ("host-stall", "op-stall", "dataloader-stall") if kind == "most" and not factors else ()
+            draw.truths = [Truth(("straggler", *rules), tuple(sorted(several)), as_one=kind == "node")]
         elif kind == "loader_on_all":
             place = self.place(rng, base, "loader")
             draw.pauses = stalls(*range(ranks))
@@ -554,7 +565,15 @@ def examined(folder: Path, cache: Cache) -> Seen:
         contradictions=result.diagnosis.contradictions,
         headline_saves=headline_saves(result.diagnosis),
         held_by_one=result.savings.share_of_named_owner if result.diagnosis.verdict == "unexplained" else 0.0,
+        left_out=left_out(result.job, len(result.job.digests[0].steps)),
     )
+
+
+def left_out(job: Job, recorded: int) -> int:
+    """How many of the first recorded steps the doctor left out; 0 where it left out any others."""
+    place = job.step_index[0].tolist()
+    is_the_rest = len(job.digests[0].steps) == recorded and place == list(range(place[0], recorded))
+    return place[0] if is_the_rest else 0
 
 
 @dataclass(frozen=True)
@@ -717,13 +736,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             known = read(written) if written.exists() else player.write(player.draw(kind, rng), name)
             if known.twin not in twins:
                 twins[known.twin] = examined(folder / known.twin, cache)
-            rows.append(Row(known, examined(folder / name, cache), twins[known.twin]))
+            seen = examined(folder / name, cache)
+            rows.append(Row(known.without_first(seen.left_out), seen, twins[known.twin]))
             if not options.keep:
                 shutil.rmtree(folder / name)
             if faults := list(rows[-1].faults()):
                 row = rows[-1]
                 console.print(
-                    f"{name} {kind}, step {known.step_ms:.1f} ms, true {known.true_ms:.1f}: {row.seen.verdict}; "
+                    f"{name} {kind}, step {row.known.step_ms:.1f} ms, true {row.known.true_ms:.1f}: "
+                    f"{row.seen.verdict}; "
                     f"{'; '.join(faults)}",
                     highlight=False,
                     soft_wrap=True,
@@ -752,6 +773,7 @@ def read(path: Path) -> Known:
         Truth(**one | {"rules": tuple(one["rules"]), "ranks": one["ranks"] and tuple(one["ranks"])})
         for one in stored["truths"]
     )
+    stored["rest_ms"] = tuple(stored["rest_ms"])
     return Known(**stored)
 
 

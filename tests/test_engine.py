@@ -479,6 +479,33 @@ def test_a_first_step_longer_than_by_what_ranks_begin_apart_is_kept(tmp_path: Pa
     assert longer.steps == (1, 2, 3)
 
 
+def accumulates(rank: int, begins: tuple[int, ...], meets: tuple[int, ...]) -> str:
+    """A rank whose steps begin so, ms, compute 18 ms, and in each third wait until so for the other's gradients."""
+    lanes = {lane: [" "] * 220 for lane in ("step", "host", "gpu", "nccl")}
+
+    def draw(lane: str, at: int, text: str) -> None:
+        lanes[lane][at : at + len(text)] = text
+
+    for number, begin in enumerate(begins, start=1):
+        draw("step", begin, f"|{number}")
+        draw("host", begin, "[fwd.............]")
+        draw("gpu", begin + 1, "[fwd............]")
+    for begin, end in zip(begins[2::3], meets, strict=True):
+        draw("host", begin + 18, f"[sync{'.' * (end - begin - 24)}]")
+        draw("nccl", begin + 18, f"[ar{'.' * (end - begin - 22)}]")
+    return f"rank{rank} " + "".join(f"{lane:>5} {''.join(drawn).rstrip()}\n" for lane, drawn in lanes.items())
+
+
+def test_steps_that_accumulate_are_left_out_until_ranks_that_begin_apart_meet(tmp_path: Path) -> None:
+    """Rank 0 stalls 12 ms at the end of each step; what it stalled before the record delays the first meeting, too."""
+    late = accumulates(0, (12, 42, 72, 108, 138, 168), (96, 192))
+    early = accumulates(1, (0, 18, 36, 96, 114, 132), (96, 192))
+    diagnosis = diagnose(write(tmp_path, late + early))
+    assert diagnosis.steps == (4, 5, 6)
+    assert "first wait for each other in step 3" in said(diagnosis, diagnosis.name)
+    assert diagnosis.findings[0].ranks == (0,)
+
+
 def test_a_ranks_fault_in_its_first_step_is_a_fault(tmp_path: Path) -> None:
     slow = """
         rank# step |1

@@ -47,8 +47,8 @@ class Aligned(msgspec.Struct, frozen=True, eq=False):
         """Where each rank's digest has the steps, shape (R, S)."""
         return np.stack([_positions(digest.steps.number, self.steps) for digest in self.digests])
 
-    def without_first_step(self) -> Aligned:
-        return replace(self, steps=self.steps[1:])
+    def without_first_steps(self, count: int) -> Aligned:
+        return replace(self, steps=self.steps[count:])
 
 
 def align(

@@ -70,11 +70,15 @@ def build(
     )
     step_index = aligned.step_index
     left_out_steps: tuple[LeftOutStep, ...] = ()
-    if reason := _unlike_the_others(aligned.digests, step_index, aligned.clock, _most_steps(aligned, damaged)):
-        first = int(aligned.steps[0])
-        notes.append(FileWarning(name, f"Step {first} is left out: {reason}"))
-        left_out_steps = (LeftOutStep(first, _first_ms(aligned.digests, step_index), reason),)
-        aligned, step_index = aligned.without_first_step(), step_index[:, 1:]
+    if reasons := _unlike_the_others(aligned, step_index, _most_steps(aligned, damaged)):
+        left_out_steps = tuple(
+            LeftOutStep(int(number), float(ms), reason)
+            for number, ms, reason in zip(
+                aligned.steps, _lengths_ns(aligned.digests, step_index).mean(axis=0) / 1e6, reasons, strict=False
+            )
+        )
+        notes.extend(FileWarning(name, f"Step {one.step} is left out: {one.reason}") for one in left_out_steps)
+        aligned, step_index = aligned.without_first_steps(len(reasons)), step_index[:, len(reasons) :]
     axis = Axis.of(aligned.digests)
     budget, waiting = budget_and_waiting(
         aligned.digests, step_index, axis, aligned.calls, aligned.matched, aligned.clock
@@ -170,32 +174,55 @@ def _first_of_each(numbers: Ints, wanted: Sequence[int]) -> Ints:
     return np.sort(first[np.isin(number, wanted)])
 
 
-def _unlike_the_others(
-    digests: tuple[RankDigest, ...], step_index: Ints, clock: ClockFit, most: _WholeSteps
-) -> str | None:
-    """Why the first of at least three steps, the first of the traces, cannot stand for the others, if it cannot.
+def _unlike_the_others(aligned: Aligned, step_index: Ints, most: _WholeSteps) -> list[str]:
+    """Why the first steps of at least three, the first of the traces, cannot stand for the others; empty if they can.
 
     Only what the traces show counts: a first step that is merely slow may be a rank's fault like any other. The others
     are those of the ranks that have the `most`: what one rank's record lacks makes no first step usual.
     """
     if most.step_index.shape[1] < 3 or step_index.shape[1] < 2 or any(index[0] for index in step_index):
+        return []
+    if reason := _begun_apart(aligned.digests, step_index, aligned.clock, most):
+        return [reason, *_not_yet_met(aligned, step_index)]
+    reason = _odd_first(aligned.digests, step_index, most)
+    return [reason] if reason else []
+
+
+def _not_yet_met(aligned: Aligned, step_index: Ints) -> Iterator[str]:
+    """Why the steps after a first one that ranks begin apart are left out with it: all up to the first collective.
+
+    Micro-batches that accumulate gradients wait for nobody: what delayed a rank before the record delays the step in
+    which all meet.
+    """
+    steps, meets = aligned.steps, np.flatnonzero(_collectives(aligned.digests, step_index) > 0)
+    if len(meets) > 1:
+        for _ in range(int(meets[0])):
+            yield f"the ranks, which begin step {steps[0]} apart, first wait for each other in step {steps[meets[0]]}."
+
+
+def _begun_apart(digests: tuple[RankDigest, ...], step_index: Ints, clock: ClockFit, most: _WholeSteps) -> str | None:
+    """Why the first step cannot stand for the others if ranks begin it apart; None if they begin it together."""
+    if clock.residual_ns is None:
         return None
-    window = of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in digests], step_index)
-    theirs = of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in most.digests], most.step_index)
-    median = float(np.median(theirs.mean(axis=0)[1:]))
-    first = float(window.mean(axis=0)[0])
-    if clock.residual_ns is not None:
-        begin = beginnings(digests, clock)
-        apart, unlike = begin.late_ns.max(), (begin.late_ns - begin.again_ns).max()
-        # If the lateness is like every step's, the first stays where it has a fault of its own or other work than most:
-        # without it, steps that accumulate would no longer be in proportion.
-        is_one_of_many = first <= median + apart and _has_most_common_collectives(most.digests, most.step_index)
-        is_late = unlike > APART * median and first <= FAR_LONGER * median + apart
-        if apart > APART * median and (is_late or is_one_of_many):
-            return (
-                f"the ranks begin it {wording.decimals(apart / 1e6, 1)} ms apart, so what delayed the late ones "
-                "is not in their traces."
-            )
+    first, median = _first_and_median(digests, step_index, most)
+    begin = beginnings(digests, clock)
+    apart, unlike = begin.late_ns.max(), (begin.late_ns - begin.again_ns).max()
+    # If the lateness is like every step's, the first stays where it has a fault of its own or other work than most:
+    # without it, steps that accumulate would no longer be in proportion.
+    count = _collectives(most.digests, most.step_index)
+    is_one_of_many = first <= median + apart and count[0] == np.median(count[1:])
+    is_late = unlike > APART * median and first <= FAR_LONGER * median + apart
+    if apart > APART * median and (is_late or is_one_of_many):
+        return (
+            f"the ranks begin it {wording.decimals(apart / 1e6, 1)} ms apart, so what delayed the late ones "
+            "is not in their traces."
+        )
+    return None
+
+
+def _odd_first(digests: tuple[RankDigest, ...], step_index: Ints, most: _WholeSteps) -> str | None:
+    """Why the first step, far longer or shorter than the others, cannot stand for them; None if it can."""
+    first, median = _first_and_median(digests, step_index, most)
     if first * ODD < median:
         kernels = of_steps([digest.work.kernels.kernels for digest in most.digests], most.step_index)
         if kernels[:, 0].sum() * ODD < np.median(kernels[:, 1:].sum(axis=0)):
@@ -212,7 +239,7 @@ def _unlike_the_others(
     excess = EXPLAINS * (first - median)
     # The rank that nobody waits for is the one whose stalls the others see.
     exposed = of_steps([digest.work.owner_ns[:, RankOwner.COMMUNICATION] for digest in digests], step_index)
-    latest = int((window - exposed)[:, 0].argmax())
+    latest = int((_lengths_ns(digests, step_index) - exposed)[:, 0].argmax())
     blocked = digests[latest].work.late_launch_ns[step_index[latest], LaunchDelay.OVERHEAD]
     if blocked[0] - np.median(blocked[1:]) >= excess:
         return (
@@ -234,19 +261,22 @@ def _idle_before_ns(digests: Sequence[RankDigest], step_index: Ints) -> float:
     return float(np.sort(of_rank)[(len(of_rank) - 1) // 2])
 
 
-def _has_most_common_collectives(digests: Sequence[RankDigest], step_index: Ints) -> bool:
-    """Whether the first step has as many collectives as the median of the others."""
+def _collectives(digests: Sequence[RankDigest], step_index: Ints) -> Ints:
+    """How many collectives the ranks call in each step, all together, shape (S,)."""
     counts = [np.bincount(d.collectives.step[d.collectives.step >= 0], minlength=len(d.steps)) for d in digests]
-    count = of_steps(counts, step_index).sum(axis=0)
-    return bool(count[0] == np.median(count[1:]))
+    together: Ints = of_steps(counts, step_index).sum(axis=0)
+    return together
 
 
-def _first_ms(digests: Sequence[RankDigest], step_index: Ints) -> float:
-    """Length of the first step, mean over ranks, ms."""
-    return (
-        float(of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in digests], step_index)[:, 0].mean())
-        / 1e6
-    )
+def _lengths_ns(digests: Sequence[RankDigest], step_index: Ints) -> Ints:
+    """Length of each rank's steps, shape (R, S), ns."""
+    return of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in digests], step_index)
+
+
+def _first_and_median(digests: Sequence[RankDigest], step_index: Ints, most: _WholeSteps) -> tuple[float, float]:
+    """Length of the first step, and the median of the others of the ranks that have most, means over ranks, ns."""
+    others = _lengths_ns(most.digests, most.step_index).mean(axis=0)[1:]
+    return float(_lengths_ns(digests, step_index)[:, 0].mean()), float(np.median(others))
 
 
 def _before_the_record_ns(digest: RankDigest) -> int:
