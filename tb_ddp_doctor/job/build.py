@@ -69,16 +69,10 @@ def build(
         for ranks in same_times(aligned.ranks)
     )
     step_index = aligned.step_index
-    left_out_steps: tuple[LeftOutStep, ...] = ()
-    if reasons := _unlike_the_others(aligned, step_index, _most_steps(aligned, damaged)):
-        left_out_steps = tuple(
-            LeftOutStep(int(number), float(ms), reason)
-            for number, ms, reason in zip(
-                aligned.steps, _lengths_ns(aligned.digests, step_index).mean(axis=0) / 1e6, reasons, strict=False
-            )
-        )
-        notes.extend(FileWarning(name, f"Step {one.step} is left out: {one.reason}") for one in left_out_steps)
-        aligned, step_index = aligned.without_first_steps(len(reasons)), step_index[:, len(reasons) :]
+    left_out_steps = tuple(_left_out_steps(aligned, step_index, _most_steps(aligned, damaged)))
+    notes.extend(FileWarning(name, f"Step {one.step} is left out: {one.reason}") for one in left_out_steps)
+    first = len(left_out_steps)
+    aligned, step_index = aligned.without_first_steps(first), step_index[:, first:]
     axis = Axis.of(aligned.digests)
     budget, waiting = budget_and_waiting(
         aligned.digests, step_index, axis, aligned.calls, aligned.matched, aligned.clock
@@ -172,6 +166,14 @@ def _first_of_each(numbers: Ints, wanted: Sequence[int]) -> Ints:
     """Indices of the first step of each wanted number, ascending: two profilers may have marked one number twice."""
     number, first = np.unique(numbers, return_index=True)
     return np.sort(first[np.isin(number, wanted)])
+
+
+def _left_out_steps(aligned: Aligned, step_index: Ints, most: _WholeSteps) -> Iterator[LeftOutStep]:
+    """The first steps, where they cannot stand for the others."""
+    lengths_ms = _lengths_ns(aligned.digests, step_index).mean(axis=0) / 1e6
+    reasons = _unlike_the_others(aligned, step_index, most)
+    for number, length_ms, reason in zip(aligned.steps.tolist(), lengths_ms.tolist(), reasons, strict=False):
+        yield LeftOutStep(number, length_ms, reason)
 
 
 def _unlike_the_others(aligned: Aligned, step_index: Ints, most: _WholeSteps) -> list[str]:
