@@ -47,6 +47,16 @@ def test_the_device_is_charged_to_the_innermost_operator() -> None:
     assert sum(device for (_, place), (_, device) in found.items() if place) == pytest.approx(12 + 11)
 
 
+def test_operators_that_take_as_long_as_each_other_are_in_the_order_of_their_names() -> None:
+    """Readers number the names of a trace in other orders."""
+    digest = digests("""
+        rank0 step |1
+              host [zeta..][beta..][alpha]
+    """)[0]
+    names = [digest.strings[name] for name in digest.operators.name]
+    assert names[:3] == ["aten::beta", "aten::zeta", "aten::alpha"]
+
+
 def test_what_is_not_kept_by_name_is_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = digests(NESTED)[0].operators
     monkeypatch.setattr(module, "MOST", 1)

@@ -79,10 +79,11 @@ def _ranked(trace: RankTrace, words: Vocabulary, on_device: int, **sums: Ints) -
     merged = {column: np.zeros(len(numbers), np.int64) for column in Operators.__struct_fields__[2:]}
     for column, values in sums.items():
         np.add.at(merged[column], which, values[occur])
-    # Ranked by the greater of both times, so that neither a busy host nor a busy device is lost.
-    order = np.argsort(-np.maximum(merged["host_ns"], merged["device_ns"]), kind="stable")
+    # Ranked by the greater of both times, so that neither a busy host nor a busy device is lost; then by name, since
+    # readers number a trace's strings in other orders.
+    every, longer = [*numbers], np.maximum(merged["host_ns"], merged["device_ns"]).tolist()
+    order = np.array(sorted(range(len(every)), key=lambda index: (-longer[index], every[index])), int)
     kept, rest = order[:MOST], order[MOST:]
-    every = [*numbers]
     texts, columns = [every[name] for name in kept.tolist()], [values[kept] for values in merged.values()]
     if len(rest):
         texts.append("")
