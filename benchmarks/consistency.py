@@ -78,6 +78,15 @@ def floor_is_below_its_work(result: engine.Result) -> bool:
     return bool((whatif.step_ns(without).sum(axis=1) < left_ns - _ROUNDED * left_ns).any())
 
 
+def results(folders: Sequence[Path]) -> Iterator[engine.Result]:
+    """What is found of each run below some folders; a run without an answer is said."""
+    for run in (run for folder in folders for run in discover(folder)):
+        try:
+            yield engine.diagnose(run, reading=engine.Reading(cache=Cache(None)))
+        except engine.RunError as error:
+            print(f"{run.name}: no answer: {error}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what each run breaks, and how many break nothing; returns 1 if one breaks any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -85,12 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folders = parser.parse_args(arguments).folders
     runs = good = 0
     least = 1.0
-    for run in (run for folder in folders for run in discover(folder)):
-        try:
-            result = engine.diagnose(run, reading=engine.Reading(cache=Cache(None)))
-        except engine.RunError as error:
-            print(f"{run.name}: no answer: {error}")
-            continue
+    for result in results(folders):
         runs += 1
         said = list(broken(result.diagnosis))
         share = played_share(result)
@@ -102,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             said.append("The floor is shorter than the GPU work in it.")
         good += not said
         for sentence in said:
-            print(f"{run.name}: {sentence}")
+            print(f"{result.diagnosis.name}: {sentence}")
     print(
         f"{good} of {runs} runs break nothing; of headlines with a fix it saves at least {least:.0%} of what they say."
     )

@@ -28,10 +28,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+sys.path.insert(0, str(Path(__file__).parent))
+from consistency import results
+
 from tb_ddp_doctor import engine, wording
-from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.comparison import build
-from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import Diagnosis, Severity
 from tb_ddp_doctor.report import markdown, shown, terminal
 
@@ -137,18 +138,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folders = parser.parse_args(arguments).folders
     runs = good = 0
     last: engine.Result | None = None
-    for run in (run for folder in folders for run in discover(folder)):
-        try:
-            result = engine.diagnose(run, reading=engine.Reading(cache=Cache(None)))
-        except engine.RunError as error:
-            print(f"{run.name}: no answer: {error}")
-            continue
+    for result in results(folders):
         said = [*contradictions(result), *(compared_costs(last, result) if last else ())]
         last = result
         runs += 1
         good += not said
         for sentence in said:
-            print(f"{run.name}: {sentence}")
+            print(f"{result.diagnosis.name}: {sentence}")
     print(f"{good} of {runs} runs say one number for one thing.")
     return int(good < runs)
 
