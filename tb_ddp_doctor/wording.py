@@ -19,14 +19,6 @@ WHOLE_SHARE, LEAST_SHARE = 0.1, 0.001
 FEW = 100
 #: Halves of surrogate pairs, which names of files have that are no UTF-8.
 _NO_TEXT = re.compile("[\ud800-\udfff]")
-_TEMPLATE = re.compile(r"[<(]")
-_KERNEL_LETTERS = 60
-#: And of what: a name of megabytes, which a file may have, is as short after its first letters.
-_LOOKED_AT = 4096
-#: In a template's arguments: 64u is 64, and deep_gemm::GemmType is GemmType.
-_SUFFIX = re.compile(r"\b(\d+)(?:u|l|ul|ull)\b", re.IGNORECASE)
-_NAMESPACE = re.compile(r"\b\w+::")
-_ARGUMENT_LETTERS = 100
 #: Lists longer than this are cut.
 _LISTED = 6
 #: Runs of more numbers than this are a range.
@@ -195,55 +187,6 @@ def period(places: Sequence[int]) -> str:
 def capital(text: str) -> str:
     """The text with its first letter large, the others as they are."""
     return text[:1].upper() + text[1:]
-
-
-def kernel(name: str) -> str:
-    """A kernel's name without its template's and call's arguments, and not longer than a line takes."""
-    short = _TEMPLATE.split(_plain(name), maxsplit=1)[0].strip() or name[:_LOOKED_AT]
-    return short if len(short) <= _KERNEL_LETTERS else f"{short[:_KERNEL_LETTERS]}..."
-
-
-def _plain(name: str) -> str:
-    return name[:_LOOKED_AT].removeprefix("void ").replace("(anonymous namespace)::", "")
-
-
-def kernels(names: Sequence[str]) -> list[str]:
-    """Kernels' short names. Of those that share one, with the template's arguments in which they differ.
-
-    Such as "deep_gemm::fp8_gemm_kernel<7168, .., 64>" beside "deep_gemm::fp8_gemm_kernel<7168, .., 128>".
-    """
-    shorts = [kernel(name) for name in names]
-    arguments = [_template_arguments(name) for name in names]
-    of_short: dict[str, set[tuple[str, ...]]] = {}
-    for short, some in zip(shorts, arguments, strict=True):
-        of_short.setdefault(short, set()).add(some)
-    told = []
-    for short, mine in zip(shorts, arguments, strict=True):
-        others = of_short[short]
-        differs = [len({other[i : i + 1] for other in others}) > 1 for i in range(len(mine))]
-        parts = [part if shows else ".." for part, shows in zip(mine, differs, strict=True)]
-        parts = [part for i, part in enumerate(parts) if part != ".." or parts[i - 1 : i] != [".."]]
-        told.append(f"{short}<{', '.join(parts)[:_ARGUMENT_LETTERS]}>" if any(differs) else short)
-    return told
-
-
-def _template_arguments(name: str) -> tuple[str, ...]:
-    """The arguments of a name's first template, without the suffixes of numbers and the namespaces of types."""
-    plain = _plain(name)
-    found = _TEMPLATE.search(plain)
-    if not found or found[0] != "<":
-        return ()
-    depth, arguments = 0, [""]
-    for letter in plain[found.start() :]:
-        depth += (letter in "<(") - (letter in ">)")
-        if depth == 0:
-            break
-        if letter == "," and depth == 1:
-            arguments.append("")
-        else:
-            arguments[-1] += letter
-    arguments[0] = arguments[0][1:]
-    return tuple(_NAMESPACE.sub("", _SUFFIX.sub(r"\1", argument.strip())) for argument in arguments)
 
 
 def network(seen: Network | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from tb_ddp_doctor import wording
+from tb_ddp_doctor import kernel_names, wording
 from tb_ddp_doctor.comparison.model import ComparedAmount, Comparison, FindingChange, StepTime
 from tb_ddp_doctor.comparison.significance import TELLING
 from tb_ddp_doctor.digest.operators import STEP
@@ -124,7 +124,7 @@ def _operators(found: Comparison, change_ms: float) -> Iterator[str]:
     large.sort(key=lambda name: (-abs(changes[name]), name))
     if sum(changes[name] for name in large) / change_ms >= _MOST_OF_IT:
         named = wording.listing(
-            [f"{wording.kernel(name)} ({wording.decimals(changes[name], 1, '+')} ms)" for name in large]
+            [f"{kernel_names.short(name)} ({wording.decimals(changes[name], 1, '+')} ms)" for name in large]
         )
         place = "device" if on_device else "host"
         yield f"On the {place} {'more' if change_ms > 0 else 'less'} goes to {named}."

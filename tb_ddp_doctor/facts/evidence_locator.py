@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor import wording
+from tb_ddp_doctor import kernel_names
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import CodeOf, RankOwner
 from tb_ddp_doctor.facts import Facts, fact
@@ -87,7 +87,7 @@ class Places(msgspec.Struct, frozen=True, eq=False):
         source = names.source(function)
         before, after, kernel = self._around(rank, step, start_ns, owner)
         if kernel:
-            what = f"{what.removesuffix('.')}, before the launch of {wording.kernel(kernel)}."
+            what = f"{what.removesuffix('.')}, before the launch of {kernel_names.short(kernel)}."
         return Evidence(
             int(self._job.ranks[rank]),
             int(self._job.steps[step]),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from tb_ddp_doctor import wording
+from tb_ddp_doctor import kernel_names, wording
 from tb_ddp_doctor.comparison.model import ComparedAmount, Comparison
 
 #: Kinds of collectives, kernels and operators shown.
@@ -65,7 +65,7 @@ def _changes(changes: Sequence[ComparedAmount]) -> Iterator[tuple[str, ...]]:
 
 def _kernels(found: Comparison) -> Iterator[tuple[str, ...]]:
     return _most(
-        wording.kernels([each.name for each in found.kernels]),
+        kernel_names.told_apart([each.name for each in found.kernels]),
         [(each.before_ms, each.before_count, each.after_ms, each.after_count) for each in found.kernels],
     )
 

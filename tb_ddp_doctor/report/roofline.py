@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tb_ddp_doctor import wording
+from tb_ddp_doctor import kernel_names, wording
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.peaks import Roofs
@@ -38,7 +38,7 @@ def print_roofline(console: Console, result: Result) -> None:
     known = [one for one in roofs.kernels if one.limit]
     for one in known[:_SHOWN]:
         table.add_row(
-            Text(printable(one.operator.rpartition("::")[2] or wording.kernel(one.name))),
+            Text(printable(one.operator.rpartition("::")[2] or kernel_names.short(one.name))),
             Text(printable(one.inputs)),
             wording.decimals(one.count, 0),
             wording.decimals(one.step_ns / 1e6, 2),

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor import wording
+from tb_ddp_doctor import kernel_names, wording
 from tb_ddp_doctor.digest.model import GpuTime, RankOwner
 from tb_ddp_doctor.facts.compute import LongKernels
 from tb_ddp_doctor.facts.evidence_locator import Places
@@ -73,9 +73,11 @@ class LowOccupancy(Rule):
             )
         low = [kind for kind in low if kind.rank == rank]
         # Instances of a template differ in what is not shown; the costliest stands for the others.
-        shown = {wording.kernel(kind.name): kind for kind in reversed(low)}
+        shown = {kernel_names.short(kind.name): kind for kind in reversed(low)}
         most = sorted(shown.values(), key=lambda kind: -kind.step_ns)[:3]
-        named = wording.listing([f"{wording.kernel(kind.name)} ({wording.percent(kind.occupancy)})" for kind in most])
+        named = wording.listing(
+            [f"{kernel_names.short(kind.name)} ({wording.percent(kind.occupancy)})" for kind in most]
+        )
         return Fault(
             change=Change(),
             ranks=frame.rank_numbers(np.arange(len(frame.ranks))),

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor import wording
+from tb_ddp_doctor import kernel_names, wording
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.compute import Gemms
 from tb_ddp_doctor.facts.evidence_locator import Places
@@ -88,7 +88,7 @@ class NoTensorCores(Rule):
         level, basis = certainty.confidence(frame, cost, seen)
         count = float(whatif.at_slowest(gemms.work.float32_products + gemms.work.misaligned_products).mean())
         most = wording.listing(
-            [f"{wording.kernel(name)}{f' (of {inputs})' if inputs else ''}" for name, inputs in gemms.slowest]
+            [f"{kernel_names.short(name)}{f' (of {inputs})' if inputs else ''}" for name, inputs in gemms.slowest]
         )
         what = "in float32, without tensor cores" if is_float32 else "in half precision, with misaligned dimensions"
         return Fault(

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor import record_again, wording
+from tb_ddp_doctor import kernel_names, record_again, wording
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -165,7 +165,7 @@ def _place(one: StallInOp) -> str:
 
 
 def _before(one: StallInOp) -> str:
-    return f", before the launch of {wording.kernel(one.kernel)}" if one.kernel else ""
+    return f", before the launch of {kernel_names.short(one.kernel)}" if one.kernel else ""
 
 
 def _named(worst: Sequence[StallInOp]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from tb_ddp_doctor import wording
+from tb_ddp_doctor import kernel_names
 
 #: Fewer stalls are named one by one, and one kernel follows most of them only if it follows this share.
 _FEWEST = 3
@@ -18,7 +18,7 @@ def followed(kernels: Sequence[str]) -> str:
     `kernels` has for each stall the kernel whose launch follows it, "" for none. Such as "All 88 stalls are followed by
     the launch of linear_relu_square_kernel. ".
     """
-    named = Counter(wording.kernel(kernel) for kernel in kernels if kernel)
+    named = Counter(kernel_names.short(kernel) for kernel in kernels if kernel)
     if len(kernels) < _FEWEST or not named:
         return ""
     kernel, number = named.most_common(1)[0]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tb_ddp_doctor import wording
+from tb_ddp_doctor import kernel_names, wording
 from tb_ddp_doctor.digest.model import GpuTime, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof
@@ -48,7 +48,7 @@ def operators(kernels: Sequence[KernelRoof]) -> str:
 
 def plain(one: KernelRoof) -> str:
     """The operator's name without its namespace, else the kernel's."""
-    return one.operator.rpartition("::")[2] or wording.kernel(one.name)
+    return one.operator.rpartition("::")[2] or kernel_names.short(one.name)
 
 
 def listed(kernels: Sequence[KernelRoof]) -> str:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor import wording
+from tb_ddp_doctor import kernel_names, wording
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.compute import KernelKind, KernelTable, Phases
 from tb_ddp_doctor.facts.frame import Frame
@@ -153,7 +153,7 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
             return "unknown", f", in other {units} than the median rank."
         most = work_compared.most_slowed(mine, peer)
         named = (
-            f" (the median), and {wording.kernel(most.name)} {wording.us(most.mine)} instead of "
+            f" (the median), and {kernel_names.short(most.name)} {wording.us(most.mine)} instead of "
             f"{wording.us(most.peers)}"
             if most
             else ""
@@ -164,7 +164,7 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
 def _mostly(most: work_compared.Difference | None, units: str) -> str:
     """How a sentence names the kernel of which a rank has most more than the median rank."""
     return (
-        f", mostly {wording.kernel(most.name)}: {wording.decimals(most.mine, 0)} {units} instead of "
+        f", mostly {kernel_names.short(most.name)}: {wording.decimals(most.mine, 0)} {units} instead of "
         f"{wording.decimals(most.peers, 0)}"
         if most
         else ""
