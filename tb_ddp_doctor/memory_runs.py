@@ -63,7 +63,7 @@ class NoSnapshotError(Exception):
 def find(logdir: str | os.PathLike[str], reach: Reach | None = None) -> list[SnapshotRun]:
     """All jobs with snapshots below a log directory, in the order of their names, those beside traces too.
 
-    None where the directory cannot be read: that is said of the traces.
+    Empty where the directory cannot be read: that is said of the traces.
     """
     location = os.fspath(logdir)
     if not location or is_remote(location):

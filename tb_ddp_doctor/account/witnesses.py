@@ -84,9 +84,9 @@ class Witnesses(msgspec.Struct, frozen=True, eq=False):
         two = np.sort(wait, axis=0)[:2]
         # The least wait of any other rank: the second least of all, if the rank itself has the least.
         others = np.where(wait <= two[0], two[1], two[0])
-        # Stages of a pipeline wait for each other although none is slow.
         others_ns, steps = others.mean(axis=1), others.shape[1]
         error_ns = others.std(axis=1, ddof=1) / math.sqrt(steps) if steps > 1 else np.zeros(ranks)
+        # Stages of a pipeline wait for each other although none is slow.
         bubble_ns = pipeline.bubble_ns(float(job.budget.of("compute").mean())) if pipeline else 0.0
         return cls(
             of_lateness=late / max(late.sum(), 1.0),
@@ -128,9 +128,8 @@ def _unnamed(
     """Ranks with most of all lateness, or of the path, that no finding names although others wait for them.
 
     Waits that tracing explains do not count, since tracing slows some ranks more than others, nor do waits that may be
-    noise: of few steps, one rank is late by chance in one or two. A finding of severity info
-    counts as naming its ranks only if its fix saves what others wait. Of jobs with traces of under half of their ranks
-    nothing is said.
+    noise: of few steps, one rank is late by chance in one or two. A finding of severity info counts as naming its ranks
+    only if its fix saves what others wait. Of jobs with traces of under half of their ranks nothing is said.
     """
     if 2 * len(job.ranks) < job.world_size:
         return  # the last of a few traced ranks to arrive may itself wait for one without a trace

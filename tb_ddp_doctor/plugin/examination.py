@@ -19,7 +19,7 @@ from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.plugin import slicing
 from tb_ddp_doctor.plugin.asking import Progress, Reply, RunFiles, RunQuestion, Shown
 from tb_ddp_doctor.plugin.run_plans import RunPlans
-from tb_ddp_doctor.plugin.runs import DumpResult, Dumps, Result, Run, Snapshots
+from tb_ddp_doctor.plugin.runs import Dumps, Result, ResultWithoutTraces, Run, Snapshots
 from tb_ddp_doctor.report import html, markdown
 from tb_ddp_doctor.rules import is_name
 from tb_ddp_doctor.slices.model import SliceError
@@ -113,7 +113,7 @@ class Examination:
         self, run: Run, changing: Collection[str], expected: Collection[str], progress: Progress, joining: Joining
     ) -> Result:
         if isinstance(run, Dumps | Snapshots):
-            return DumpResult(run.examine(progress))
+            return ResultWithoutTraces(run.examine(progress))
         with executor(self._scheduler) as workers:
             reading = engine.Reading(
                 Cache(default_directory()),
@@ -192,6 +192,6 @@ def _refusal(sentence: str, code: int = 400) -> Reply:
 
 
 def _answer(result: Result) -> object:
-    if isinstance(result, DumpResult):
+    if isinstance(result, ResultWithoutTraces):
         return {"state": "ready", "diagnosis": result.diagnosis, "views": None}
     return answer_of(result)

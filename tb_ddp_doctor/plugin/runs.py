@@ -17,7 +17,7 @@ from tb_ddp_doctor.stuck.model import StuckRun
 
 
 @dataclass(frozen=True, slots=True)
-class DumpResult:
+class ResultWithoutTraces:
     """What the dumps or snapshots of a job say, as `engine.Result` has it for traces."""
 
     diagnosis: StuckRun | MemoryRun
@@ -79,7 +79,7 @@ class Snapshots:
 
 
 Run: TypeAlias = runs.Run | Dumps | Snapshots
-Result: TypeAlias = engine.Result | DumpResult
+Result: TypeAlias = engine.Result | ResultWithoutTraces
 
 
 def with_dumps(
