@@ -502,7 +502,7 @@ def test_steps_that_accumulate_are_left_out_until_ranks_that_begin_apart_meet(tm
     early = accumulates(1, (0, 18, 36, 96, 114, 132), (96, 192))
     diagnosis = diagnose(write(tmp_path, late + early))
     assert diagnosis.steps == (4, 5, 6)
-    assert "first wait for each other in step 3" in said(diagnosis, diagnosis.name)
+    assert "lasts until step 3, the first in which ranks wait for each other" in said(diagnosis, diagnosis.name)
     assert diagnosis.findings[0].ranks == (0,)
 
 

@@ -199,7 +199,10 @@ def _not_yet_met(aligned: Aligned, step_index: Ints) -> Iterator[str]:
     steps, meets = aligned.steps, np.flatnonzero(_collectives(aligned.digests, step_index) > 0)
     if len(meets) > 1:
         for _ in range(int(meets[0])):
-            yield f"the ranks, which begin step {steps[0]} apart, first wait for each other in step {steps[meets[0]]}."
+            yield (
+                f"what delayed a rank before step {steps[0]} lasts until step {steps[meets[0]]}, the first in which "
+                "ranks wait for each other."
+            )
 
 
 def _begun_apart(digests: tuple[RankDigest, ...], step_index: Ints, clock: ClockFit, most: _WholeSteps) -> str | None:
