@@ -1,6 +1,6 @@
 """How well the summary of step times finds what simulated days have: 16 ranks on 4 nodes, steps of 4 s.
 
-    python benchmarks/history.py [SEEDS] [--misses]
+    python benchmarks/history.py [SEEDS] [--first SEED] [--misses]
     python benchmarks/history.py --large RANKS STEPS FOLDER
 
 An event is found if its kind, its rank or node, its time within 1 % of the day and its cost within 10 % are right. The
@@ -214,6 +214,7 @@ def _cpu_s() -> float:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("seeds", type=int, nargs="?", default=200)
+    arguments.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed")
     arguments.add_argument("--misses", action="store_true", help="print what was said instead")
     arguments.add_argument("--large", nargs=3, metavar=("RANKS", "STEPS", "FOLDER"), help="time and memory of many")
     options = arguments.parse_args()
@@ -223,7 +224,7 @@ def main() -> None:
     for name in DAYS:
         began = time.perf_counter()
         found = there = said = 0
-        for seed in range(options.seeds):
+        for seed in range(options.first, options.first + options.seeds):
             files, truths = simulated(name, seed)
             events = summarise(whole(files)).events
             right = [any(is_found(truth, cost_s, event) for event in events) for truth, cost_s in truths]

@@ -148,6 +148,17 @@ def test_a_series_has_the_shifts_that_it_was_made_of() -> None:
     assert [shift.height for shift in found.shifts] == pytest.approx([20, -10], abs=0.5)
 
 
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_a_change_within_a_bin_is_one_change(share: float) -> None:
+    """The bin's median is between both levels, which looked like a second change three bins later or earlier."""
+    random = np.random.default_rng(3)
+    series = random.normal(0, 0.1, 500) + 20 * (np.arange(500) >= 200) - 20 * (np.arange(500) >= 300)
+    series[199] += 20 * share
+    series[300] += 20 * share
+    found = levels(series, 2.0)
+    assert [shift.height for shift in found.shifts] == pytest.approx([20, -20], abs=0.5)
+
+
 def test_false_changes_are_rarer_than_one_in_a_hundred_quiet_days() -> None:
     random = np.random.default_rng(2)
     days = random.normal(1000, 5, (300, 512))

@@ -103,7 +103,8 @@ def _segments(series: NDArray[Any], sigma: float) -> list[int]:
         if t >= LEAST_T:
             split = begin + int(at)
             found.append(split)
-            todo += [(begin, split), (split, end)]
+            # A change within a bin leaves its median between both levels: on neither side does it count.
+            todo += [(begin, split - 1), (split + 1, end)]
     return sorted(found)
 
 
