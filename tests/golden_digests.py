@@ -13,6 +13,7 @@ import tempfile
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,13 @@ CHANGED = (
 STALE = "columns came or went, which digest files notice by themselves: run python tests/generate.py"
 
 
-def digests() -> Iterator[RankDigest]:
+@cache
+def digests() -> tuple[RankDigest, ...]:
     """The digests of the golden traces."""
+    return tuple(_digests())
+
+
+def _digests() -> Iterator[RankDigest]:
     for folder in sorted((TESTS.parent / "demo_logs").iterdir()):
         for trace in sorted(folder.glob("*.pt.trace.json.gz"))[:1]:
             yield digest(read(trace))

@@ -1,8 +1,10 @@
-"""A job of three ranks on CPUs over gloo that hangs: after two steps rank 1 validates for ever, the others all_reduce.
+"""Jobs of three ranks on CPUs over gloo that hang: after two steps rank 1 validates for ever, the others all_reduce.
 
-    python hang_job.py LOGDIR ON_HANG_S
+    python hang_job.py LOGDIR ON_HANG_S BUFFER [LOGDIR ON_HANG_S BUFFER ...]
 
-`test_hang` runs it. Each rank has a Doctor; ON_HANG_S 0 is None. It ends when somebody kills it, or after two minutes.
+`test_hang` runs it: all jobs side by side, their ranks forked once torch is imported. Each rank has a Doctor; ON_HANG_S
+0 is None. BUFFER is how many collectives the Flight Recorder keeps; 0 is none. Jobs end when somebody kills them, or
+after two minutes.
 """
 
 from __future__ import annotations
@@ -44,13 +46,14 @@ def train(rank: int, logdir: Path, on_hang_s: float | None) -> None:
 def main() -> None:
     import torch.distributed  # noqa: F401 - once, for all ranks
 
-    logdir, on_hang_s = Path(sys.argv[1]), float(sys.argv[2]) or None
     ranks = []
-    for rank in range(WORLD):
-        ranks.append(os.fork())
-        if not ranks[-1]:
-            train(rank, logdir, on_hang_s)
-            os._exit(0)
+    for logdir, on_hang_s, buffer in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3], strict=True):
+        for rank in range(WORLD):
+            ranks.append(os.fork())
+            if not ranks[-1]:
+                os.environ["TORCH_FR_BUFFER_SIZE"] = buffer
+                train(rank, Path(logdir), float(on_hang_s) or None)
+                os._exit(0)
     for rank in ranks:
         os.waitpid(rank, 0)
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import hang_job
@@ -24,6 +24,8 @@ from tb_ddp_doctor.stuck.run import examine_all
 
 #: torch may lie in another environment than the tests': `DDP_DOCTOR_TORCH_PYTHON=/path/to/python`.
 PYTHON = os.environ.get("DDP_DOCTOR_TORCH_PYTHON", sys.executable)
+#: After how many seconds each job writes where it is, by itself (0: when asked), and what its Flight Recorder keeps.
+JOBS = {"with the Flight Recorder": (3.0, 100), "without": (3.0, 0), "asked": (0, 0)}
 ALL_REDUCE = """\
 Process 100: python train.py
 Python v3.11.7 (/usr/bin/python3.11)
@@ -183,20 +185,19 @@ def test_without_a_doctor_it_is_said_how_to_do_it_by_hand(tmp_path: Path, capsys
     assert f"py-spy dump --native --pid PID > {tmp_path}/hang/rank_RANK.stacks.txt" in told.out
 
 
-@contextmanager
-def hanging(logdir: Path, on_hang_s: float, buffer: int) -> Iterator[None]:
-    """A job that hangs; skipped without torch."""
-    if subprocess.run([PYTHON, "-c", "import torch.distributed"], capture_output=True, check=False).returncode:
+@pytest.fixture(scope="module")
+def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the log directories of jobs that hang; skipped without torch."""
+    if sys.executable == PYTHON and find_spec("torch") is None:
         pytest.skip("no torch")
-    environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": str(buffer)}
-    job = subprocess.Popen(
-        [PYTHON, hang_job.__file__, str(logdir), str(on_hang_s)], env=environment, start_new_session=True
-    )
+    folder = tmp_path_factory.mktemp("hanging")
+    jobs = [word for name, job in JOBS.items() for word in (str(folder / name), *map(str, job))]
+    process = subprocess.Popen([PYTHON, hang_job.__file__, *jobs], start_new_session=True)
     try:
-        yield
+        yield folder
     finally:
-        os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def awaited(logdir: Path) -> None:
@@ -206,11 +207,10 @@ def awaited(logdir: Path) -> None:
     time.sleep(1)  # the dumps follow the stacks
 
 
-@pytest.mark.parametrize("buffer", [100, 0], ids=["with the Flight Recorder", "without"])
-def test_a_real_job_that_hangs_writes_where_it_is(tmp_path: Path, buffer: int) -> None:
-    logdir = tmp_path / "logs"
-    with hanging(logdir, 3.0, buffer):
-        awaited(logdir)
+@pytest.mark.parametrize("name", ["with the Flight Recorder", "without"])
+def test_a_real_job_that_hangs_writes_where_it_is(hanging: Path, name: str) -> None:
+    logdir = hanging / name
+    awaited(logdir)
     (run,) = examine_all(logdir)
     # Copies of dumps are younger than their waits; this one waits for seconds.
     assert run.verdict in ("stuck", "late")
@@ -219,14 +219,13 @@ def test_a_real_job_that_hangs_writes_where_it_is(tmp_path: Path, buffer: int) -
         assert "validate" in run.findings[0].why
 
 
-def test_a_real_job_that_is_asked_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    logdir = tmp_path / "logs"
-    with hanging(logdir, 0, 0):
-        until = time.monotonic() + 90
-        while not (logdir / ".capture").is_dir() and time.monotonic() < until:
-            time.sleep(0.5)
-        time.sleep(3)
-        assert main(["dump", str(logdir), "--wait", "60"]) == 0
+def test_a_real_job_that_is_asked_answers(hanging: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logdir = hanging / "asked"
+    until = time.monotonic() + 90
+    while not (logdir / ".capture").is_dir() and time.monotonic() < until:
+        time.sleep(0.5)
+    time.sleep(3)
+    assert main(["dump", str(logdir), "--wait", "60"]) == 0
     assert "3 of 3 ranks wrote where they are" in capsys.readouterr().out
     (run,) = examine_all(logdir)
     assert faults(run) == [("missing", (1,))]

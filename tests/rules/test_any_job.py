@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -62,15 +63,15 @@ def is_of(job: Job, window: Evidence) -> bool:
     return start <= window.start_ns <= window.end_ns <= start + int(job.budget.window_ns[rank, step])
 
 
-@st.composite
-def set_by_users(draw: st.DrawFn, rule: Rule) -> Rule:
+@cache
+def set_by_users(rule: Rule) -> st.SearchStrategy[Rule]:
     """The rule with some of its thresholds at values that a user may set, the ends of what is allowed among them."""
     values = {}
     for field in dataclasses.fields(rule):
         least, most = field.metadata["least"], min(field.metadata["most"], 1e300)
         ends = st.sampled_from([least, most])
-        values[field.name] = draw(st.just(getattr(rule, field.name)) | ends | st.floats(least, most))
-    return configured(rule, values)
+        values[field.name] = st.just(getattr(rule, field.name)) | ends | st.floats(least, most)
+    return st.fixed_dictionaries(values).map(partial(configured, rule))
 
 
 #: Something for every rule to look at, and little for any.
