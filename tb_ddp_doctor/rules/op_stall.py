@@ -22,6 +22,9 @@ from tb_ddp_doctor.rules.support.launches import followed
 from tb_ddp_doctor.rules.support.slowness import shared
 from tb_ddp_doctor.trace.model import Ints
 
+#: A rank is named if its stalls take at least so much of the median rank's.
+_LEAST_OF_MEDIAN = 0.25
+
 
 @dataclass(frozen=True)
 class OpStall(Rule):
@@ -116,11 +119,15 @@ class OpStall(Rule):
         )
 
     def _affected(self, stalls: Sequence[StallInOp], frame: Frame) -> Ints:
-        """The ranks (indices) that stall for long enough to matter; all that stall, if none does."""
+        """The ranks (indices) that stall for long enough to matter; all that stall, if none does.
+
+        Beside ranks that stall for much longer, the few ms that any CPU loses now and then do not matter.
+        """
         stalled = np.zeros(len(frame.ranks), np.int64)
         for one in stalls:
             stalled[one.rank] += one.length_ns
-        long = stalled >= self.min_cost * frame.step_ns * len(frame.steps)
+        least = self.min_cost * frame.step_ns * len(frame.steps)
+        long = stalled >= max(least, _LEAST_OF_MEDIAN * np.median(stalled))
         return np.flatnonzero(long if long.any() else stalled > 0)
 
 
