@@ -18,9 +18,8 @@ from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.peaks import parsed
 from tb_ddp_doctor.findings import Diagnosis, Prospect, Workload
 from tb_ddp_doctor.history.hours import Hours
-from tb_ddp_doctor.history.read import history_files
+from tb_ddp_doctor.history.logs.find import read_hours
 from tb_ddp_doctor.history.summary import summarise
-from tb_ddp_doctor.history.windows import read_job
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.answer import OVERVIEW, answer
 from tb_ddp_doctor.planning.model import PlanResult, Question
@@ -100,10 +99,11 @@ def compare(before: Logdir, after: Logdir, *, cache: Logdir | bool | None = True
 def hours(logdir: Logdir, *, since: int | None = None, cache: Logdir | bool | None = True) -> Hours:
     """The hours of a job, from the time of every step that `Doctor(history=True)` kept in its log directory.
 
+    Without those, from a log: Megatron-LM's, torchtitan's or TensorBoard's scalars, in the folder, or named itself.
     From step `since` on; `cache` as in `diagnose`. Raises DiscoverError where there are no step times. A file that
     cannot be read is left out with a DoctorWarning.
     """
-    job, problems = read_job(history_files(Path(logdir)), _cache(cache), since)
+    job, problems = read_hours(Path(logdir), _cache(cache), since)
     for problem in problems:
         warnings.warn(problem, DoctorWarning, stacklevel=2)
     if job is None:

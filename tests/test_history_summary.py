@@ -250,7 +250,7 @@ def test_a_folder_without_step_times_is_said(tmp_path: Path, capsys: pytest.Capt
     assert main(["history", str(tmp_path / "none")]) == 2
     printed = capsys.readouterr().err
     assert "Doctor(LOGDIR, history=True)" in printed
-    assert "There is no folder" in printed
+    assert f"There is no {tmp_path / 'none'}" in printed
 
 
 # -------------------------------------------------------------------------------------------------- a real job

@@ -17,10 +17,9 @@ from tb_ddp_doctor.comparison import of_ranks
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.config.read import read_config
 from tb_ddp_doctor.discover.runs import DiscoverError, only_run
-from tb_ddp_doctor.history.read import history_files
+from tb_ddp_doctor.history.logs.find import read_hours
 from tb_ddp_doctor.history.sentences import Price
 from tb_ddp_doctor.history.summary import Summary, summarise
-from tb_ddp_doctor.history.windows import read_job
 from tb_ddp_doctor.report.history import HistoryAnswer, Nearest, history_lines, openmetrics, webhook_line
 from tb_ddp_doctor.view.history import captures_of
 from tb_ddp_doctor.workers.pool import CrashError
@@ -32,11 +31,11 @@ _COMPARED = 2
 def run(options: argparse.Namespace, errors: Console) -> int:
     """Summarise and print; 1 where an event costs as much as --fail-on says, 2 where there is nothing to read."""
     logdir = Path(options.logdir)
-    if not logdir.is_dir():
-        raise ValueError(f"There is no folder {logdir}: name the one that the job gave its Doctor.")
+    if not logdir.exists():
+        raise ValueError(f"There is no {logdir}: name the folder that the job gave its Doctor, or a log.")
     cache = cache_of(options)
     try:
-        job, problems = read_job(history_files(logdir), cache, options.since)
+        job, problems = read_hours(logdir, cache, options.since)
     except CrashError as error:
         complain(errors, f"{logdir} cannot be read: {error}")
         return 2
@@ -48,7 +47,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         complain(errors, f"{logdir} has no step times{since}: Doctor(LOGDIR, history=True) records them.")
         return 2
     summary = summarise(job)
-    captures = {capture.step: capture.path for capture in captures_of(logdir)}
+    captures = {capture.step: capture.path for capture in captures_of(logdir)} if logdir.is_dir() else {}
     near = tuple(Nearest.of(event, captures) for event in summary.events)
     compared = _compared(summary, near, cache, errors) if options.compare else {}
     answer = HistoryAnswer(logdir=str(logdir), summary=summary, nearest_captures=near, compared=compared)

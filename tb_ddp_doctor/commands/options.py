@@ -246,7 +246,11 @@ def parser() -> argparse.ArgumentParser:
         "history",
         help="say what changed in the hours of a job, when and on which rank, from the time of every step",
     )
-    history.add_argument("logdir", help="the log directory that the job gave its Doctor(history=True)")
+    history.add_argument(
+        "logdir",
+        help="the log directory that the job gave its Doctor(history=True); or a log of Megatron-LM or torchtitan, "
+        "TensorBoard's event files, or a folder with those",
+    )
     shape = history.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
     shape.add_argument(

@@ -52,10 +52,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     cost_share: float
 
 
-def events(pyramid: Pyramid, median_us: float) -> tuple[Event, ...]:
-    """All events, most costly first. `median_us` is the job's median step."""
+def events(pyramid: Pyramid, median_us: float, of_column: int = 1) -> tuple[Event, ...]:
+    """All events, most costly first. `median_us` is the job's median column, each of `of_column` steps."""
     medians, width = compared_bins(pyramid)
-    found = _Events(pyramid, median_us, medians, width)
+    found = _Events(pyramid, median_us, medians, width, of_column)
     if medians.shape[1] and not np.isnan(medians).all():
         found.add_levels()
         found.add_rare()
@@ -65,10 +65,10 @@ def events(pyramid: Pyramid, median_us: float) -> tuple[Event, ...]:
 class _Events:
     """The events of a job that were found so far."""
 
-    def __init__(self, pyramid: Pyramid, median_us: float, medians: NDArray[Any], width: int) -> None:
+    def __init__(self, pyramid: Pyramid, median_us: float, medians: NDArray[Any], width: int, of_column: int) -> None:
         self._job = pyramid
         self._count = len(pyramid.steps.length_us)
-        self._median_us = median_us
+        self._median_us, self._of_column = median_us, of_column
         #: Of the bins that are compared, shape (R, B), and the steps of a bin.
         self._medians, self._width = medians, width
         self.events: list[Event] = []
@@ -235,13 +235,13 @@ class _Events:
                 level=level,
                 ranks=tuple(job.ranks[rows].tolist()),
                 node=nodes.pop() if len(nodes) == 1 and level != "job" else None,
-                first_step=job.first_step + first,
-                last_step=job.first_step + end - 1,
+                first_step=job.first_step + first * self._of_column,
+                last_step=job.first_step + end * self._of_column - 1,
                 begin_s=self._when(first),
                 end_s=self._when(end - 1),
-                added_ms=added_us / 1000,
+                added_ms=added_us / self._of_column / 1000,
                 added_share=added_us / self._median_us,
-                every=every,
+                every=every and every * self._of_column,
                 times=times,
                 cost_s=cost_s,
                 cost_share=cost_s / steps_s,

@@ -37,17 +37,18 @@ class Hours(msgspec.Struct, frozen=True):
         return pd.DataFrame(self._steps() if table == "steps" else self._ranks())
 
     def _steps(self) -> dict[str, Any]:
-        steps = self.job.pyramid.steps
+        steps, of_column = self.job.pyramid.steps, self.job.steps_a_column
         return {
-            "step": self.job.pyramid.first_step + np.arange(len(steps.length_us)),
+            "step": self.job.pyramid.first_step + np.arange(len(steps.length_us)) * of_column,
             "begin_s": steps.begins_ns / 1e9,
-            "length_ms": steps.length_us / 1000,
-            "largest_busy_ms": steps.largest_us / 1000,
-            "median_busy_ms": steps.median_us / 1000,
+            "length_ms": steps.length_us / of_column / 1000,
+            "largest_busy_ms": steps.largest_us / of_column / 1000,
+            "median_busy_ms": steps.median_us / of_column / 1000,
         }
 
     def _ranks(self) -> dict[str, Any]:
-        pyramid = self.job.pyramid
-        first = pyramid.first_step + pyramid.width * np.arange(pyramid.median_us.shape[1])
-        of_ranks = {f"rank {rank}": row / 1000 for rank, row in zip(pyramid.ranks, pyramid.median_us, strict=True)}
+        pyramid, of_column = self.job.pyramid, self.job.steps_a_column
+        first = pyramid.first_step + of_column * pyramid.width * np.arange(pyramid.median_us.shape[1])
+        medians_ms = pyramid.median_us / of_column / 1000
+        of_ranks = {f"rank {rank}": row for rank, row in zip(pyramid.ranks, medians_ms, strict=True)}
         return {"first_step": first, **of_ranks}

@@ -9,6 +9,17 @@ from tb_ddp_doctor.history.pyramid import Pyramid
 from tb_ddp_doctor.history.read import MarkedTime
 
 
+class LoggedBy(msgspec.Struct, frozen=True):
+    """The log of another program that step times were taken from."""
+
+    program: str
+    path: str
+    #: Steps from one line of it to the next: a column of the job's steps stands for so many, with their time in all.
+    steps_a_line: int
+    #: Ranks of the job; 0 where the log does not say.
+    ranks: int
+
+
 class JobHistory(msgspec.Struct, frozen=True):
     """All that is summarised and drawn of a job's hours."""
 
@@ -21,3 +32,10 @@ class JobHistory(msgspec.Struct, frozen=True):
     lost_bytes: int
     #: Steps before the first of the pyramid, which are too far from it.
     left_out: int
+    #: None where a `Doctor` recorded them.
+    logged_by: LoggedBy | None = None
+
+    @property
+    def steps_a_column(self) -> int:
+        """Steps that a column of the pyramid stands for."""
+        return self.logged_by.steps_a_line if self.logged_by else 1

@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.summary import Summary
-from tb_ddp_doctor.wording import capital, duration, money, percent, ranks
+from tb_ddp_doctor.wording import capital, decimals, duration, money, percent, ranks
+
+#: Times of logs that have no clock begin with the job: none trains for three years.
+_WITHOUT_CLOCK_S = 1e8
 
 
 class Price(NamedTuple):
@@ -35,9 +38,11 @@ def cost(event: Event, summary: Summary, price: Price | None = None) -> str:
     """What an event costs the whole job: "4.2 % of the job, 181.9 ms a step, 17.5 GPU-hours, 43.75 EUR"."""
     if event.cost_s < 0:
         return f"{percent(-event.cost_share)} of the job saved"
+    per_step = duration(event.cost_s * 1000 / max(summary.steps, 1))
+    if not summary.ranks:
+        return f"{percent(event.cost_share)} of the job, {per_step} a step, {event.cost_s / 3600:,.1f} hours of the job"
     hours = event.cost_s / 3600 * summary.ranks
     paid = "" if price is None else f", {money(hours * price.gpu_hour, price.currency or 'in money')}"
-    per_step = duration(event.cost_s * 1000 / max(summary.steps, 1))
     return f"{percent(event.cost_share)} of the job, {per_step} a step, {hours:,.1f} GPU-hours{paid}"
 
 
@@ -66,4 +71,7 @@ def what(event: Event, summary: Summary) -> str:
 
 
 def _clock(seconds: float) -> str:
+    """When that was; of logs without a clock, how long after the job began."""
+    if seconds < _WITHOUT_CLOCK_S:
+        return f"{decimals(seconds / 3600, 1)} h after the start"
     return time.strftime("%b %d %H:%M", time.localtime(seconds))

@@ -7,12 +7,13 @@ import numpy as np
 
 from tb_ddp_doctor.history.account import JobTime, account
 from tb_ddp_doctor.history.events import Event, events
-from tb_ddp_doctor.history.job import JobHistory
+from tb_ddp_doctor.history.job import JobHistory, LoggedBy
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """A job's hours."""
 
+    #: 0 where a log does not say them.
     ranks: int
     nodes: int
     steps: int
@@ -32,12 +33,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     #: Bytes of files that could not be read, and steps before the first that did not fit into memory.
     lost_bytes: int
     left_out: int
+    #: Whose log the step times are from; each line of it is the mean of its steps. None: a `Doctor` recorded each step.
+    logged_by: LoggedBy | None = None
 
 
 def summarise(job: JobHistory) -> Summary:
     """All events of a job's step times, and the account of its time."""
     with np.errstate(all="ignore"):
-        pyramid, steps = job.pyramid, job.pyramid.steps
+        pyramid, steps, of_column = job.pyramid, job.pyramid.steps, job.steps_a_column
         median_us = float(np.nanmedian(steps.length_us))
         all_us = np.nan_to_num(steps.length_us)
         known = np.flatnonzero(steps.begins_ns)
@@ -45,20 +48,21 @@ def summarise(job: JobHistory) -> Summary:
         end_ns += int(all_us[known[-1]]) * 1000
         whole_s = max((end_ns - begin_ns) / 1e9, float(all_us.sum(dtype=np.float64)) / 1e6)
         return Summary(
-            ranks=len(pyramid.ranks),
-            nodes=len(set(pyramid.nodes)),
-            steps=int(np.count_nonzero(all_us)),
-            first_step=pyramid.first_step + int(known[0]),
-            last_step=pyramid.first_step + int(known[-1]),
+            ranks=job.logged_by.ranks if job.logged_by else len(pyramid.ranks),
+            nodes=0 if job.logged_by else len(set(pyramid.nodes)),
+            steps=int(np.count_nonzero(all_us)) * of_column,
+            first_step=pyramid.first_step + int(known[0]) * of_column,
+            last_step=pyramid.first_step + (int(known[-1]) + 1) * of_column - 1,
             begin_s=begin_ns / 1e9,
             end_s=end_ns / 1e9,
             names_ranks=pyramid.is_busy and len(pyramid.ranks) > 1,
-            median_step_ms=median_us / 1000,
-            p99_step_ms=float(np.nanpercentile(steps.length_us, 99)) / 1000,
-            events=events(pyramid, median_us),
+            median_step_ms=median_us / of_column / 1000,
+            p99_step_ms=float(np.nanpercentile(steps.length_us, 99)) / of_column / 1000,
+            events=events(pyramid, median_us, of_column),
             account=account(job, whole_s, median_us),
             restarts=len(job.restarts),
             trained_again=sum(restart.trained_again for restart in job.restarts),
             lost_bytes=job.lost_bytes,
             left_out=job.left_out,
+            logged_by=job.logged_by,
         )

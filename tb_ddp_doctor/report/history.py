@@ -10,6 +10,7 @@ import msgspec
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.history.events import Event
+from tb_ddp_doctor.history.job import LoggedBy
 from tb_ddp_doctor.history.sentences import Price, headline, sentence
 from tb_ddp_doctor.history.summary import Summary
 from tb_ddp_doctor.report.escape import printable, printable_json_line
@@ -48,8 +49,8 @@ def history_lines(answer: HistoryAnswer, price: Price | None) -> list[str]:
     """The job's hours in some ten lines, without colours."""
     summary, account = answer.summary, answer.summary.account
     lines = [
-        f"{summary.steps:,} steps ({summary.first_step:,} to {summary.last_step:,}) of {summary.ranks} ranks on "
-        f"{summary.nodes} node{'s' if summary.nodes != 1 else ''}, {_hours(summary.end_s - summary.begin_s)}, "
+        f"{summary.steps:,} steps ({summary.first_step:,} to {summary.last_step:,}){_whose(summary)}, "
+        f"{_hours(summary.end_s - summary.begin_s)}, "
         f"{duration(summary.median_step_ms)} a step (p99 {duration(summary.p99_step_ms)})",
         headline(summary),
     ]
@@ -75,11 +76,25 @@ def history_lines(answer: HistoryAnswer, price: Price | None) -> list[str]:
         )
     if summary.restarts:
         lines.append(f"Restarts: {summary.restarts}, steps trained again: {summary.trained_again:,}.")
-    if not summary.names_ranks and summary.ranks > 1:
+    if summary.logged_by is not None:
+        lines.append(_source(summary.logged_by))
+    elif not summary.names_ranks and summary.ranks > 1:
         lines.append("No rank can be named: doctor.watch(model) or doctor.waits() records when each waits for others.")
     if summary.lost_bytes or summary.left_out:
         lines.append(f"Not read: {summary.lost_bytes:,} damaged bytes, {summary.left_out:,} earlier steps.")
     return [printable(line) for line in lines]
+
+
+def _whose(summary: Summary) -> str:
+    """The ranks of the job, and the nodes, as far as they are known."""
+    on = f" on {summary.nodes} node{'s' if summary.nodes != 1 else ''}" if summary.nodes else ""
+    return f" of {summary.ranks} ranks{on}" if summary.ranks else ""
+
+
+def _source(log: LoggedBy) -> str:
+    """Where the step times are from, and what cannot be seen in them."""
+    means = f", means of {log.steps_a_line} steps each: shorter events do not show" if log.steps_a_line > 1 else ""
+    return f"Read from {log.path} ({log.program}){means}. Ranks: Doctor(LOGDIR, history=True)."
 
 
 def _captures(answer: HistoryAnswer, number: int) -> str:

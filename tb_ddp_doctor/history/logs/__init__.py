@@ -1,0 +1,1 @@
+"""Step times in what other programs log anyway: read where no `Doctor(history=True)` recorded any."""

@@ -1,0 +1,90 @@
+"""Finds a job's step times: a `Doctor`'s, else those in the logs that lie in a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tb_ddp_doctor.history.job import JobHistory
+from tb_ddp_doctor.history.logs.event_files import MARK, read_event_files
+from tb_ddp_doctor.history.logs.points import LoggedStep, job_of
+from tb_ddp_doctor.history.logs.text import read_text
+from tb_ddp_doctor.history.read import history_files
+from tb_ddp_doctor.history.windows import Keep, read_job
+
+#: How far below a folder logs are looked for, among how many names, and how many are read.
+_DEEPEST, _MOST_NAMES, _MOST_LOGS = 4, 20_000, 64
+_TEXTS = (".log", ".out", ".txt", ".err")
+
+
+class _Log(NamedTuple):
+    """What was found in a file, or in the event files of a folder."""
+
+    path: Path
+    program: str
+    points: list[LoggedStep]
+    ranks: int
+
+
+def read_hours(path: Path, keep: Keep | None = None, since: int | None = None) -> tuple[JobHistory | None, list[str]]:
+    """The hours of a job in its log directory, or in one log, from step `since` on, and a sentence for each problem.
+
+    None where no step is there. Raises CrashError.
+    """
+    files = history_files(path) if path.is_dir() else []
+    if files:
+        return read_job(files, keep, since)
+    found, problems = _logs(path)
+    if not found:
+        return None, problems
+    found.sort(key=lambda log: -len(log.points))
+    best = found[0]
+    problems += [
+        f"{log.path} has step times of {log.program} too, in fewer lines: name it to read it." for log in found[1:4]
+    ]
+    points = [point for point in best.points if since is None or point.step >= since]
+    return job_of(points, best.program, best.path, best.ranks), problems
+
+
+def _logs(path: Path) -> tuple[list[_Log], list[str]]:
+    """The logs with step times, and a sentence for each that cannot be read."""
+    found, problems = [], []
+    for files in list(_candidates(path))[:_MOST_LOGS]:
+        try:
+            log = _read(files)
+        except OSError as error:
+            problems.append(f"{files[0]} cannot be read ({error.strerror or error}).")
+            continue
+        if log is not None and len(log.points) > 1:
+            found.append(log)
+    return found, problems
+
+
+def _read(files: list[Path]) -> _Log | None:
+    first = files[0]
+    if MARK in first.name:
+        return _Log(first.parent if len(files) > 1 else first, "TensorBoard", read_event_files(files), 0)
+    text = read_text(first)
+    return text and _Log(first, *text)
+
+
+def _candidates(path: Path) -> Iterator[list[Path]]:
+    """Files that may be logs by their names; event files of one folder together."""
+    if not path.is_dir():
+        yield [path]
+        return
+    names = 0
+    for folder, folders, files in os.walk(path):
+        names += len(files) + len(folders)
+        below = Path(folder)
+        if names > _MOST_NAMES or len(below.relative_to(path).parts) >= _DEEPEST:
+            folders.clear()
+        folders.sort()
+        events = sorted(below / name for name in files if MARK in name)
+        if events:
+            yield events
+        for name in sorted(files):
+            if name.endswith(_TEXTS):
+                yield [below / name]

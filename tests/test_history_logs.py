@@ -1,0 +1,208 @@
+"""Step times in the logs of other programs, drawn as these print them."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary as Scalars
+
+import tb_ddp_doctor
+from tb_ddp_doctor.cli import main
+from tb_ddp_doctor.history.job import JobHistory
+from tb_ddp_doctor.history.logs import points as points_module
+from tb_ddp_doctor.history.logs.find import read_hours
+from tb_ddp_doctor.history.logs.points import LoggedStep, job_of
+from tb_ddp_doctor.history.summary import Summary, summarise
+
+START_S = 1_790_000_000.0
+#: Lines of a log, steps from one to the next, and the line from which on steps take longer.
+LINES, EVERY, SLOWED = 400, 10, 200
+
+
+def step_s(line: int) -> float:
+    """A step's time: 2 s, from the slowed line on 2.2 s, with 1 % of noise."""
+    return (2.2 if line > SLOWED else 2.0) * random.Random(line).gauss(1, 0.01)
+
+
+def stamp(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    return time.strftime(form, time.localtime(seconds))
+
+
+def lines(write: Callable[[int, float, float], str]) -> str:
+    """The lines of a log: of step, time and the mean time of a step."""
+    now, found = START_S, []
+    for line in range(1, LINES + 1):
+        now += EVERY * step_s(line)
+        found.append(write(EVERY * line, now, step_s(line)))
+    return "\n".join([*found, ""])
+
+
+def megatron(step: int, at_s: float, mean_s: float) -> str:
+    """Of `training_log` in NVIDIA/Megatron-LM, megatron/training/training.py, as torchrun prints the last rank's."""
+    return (
+        f" [{stamp(at_s)}] iteration {step:8d}/{500000:8d} | consumed samples: {256 * step:12d} | elapsed time per "
+        f"iteration (ms): {mean_s * 1000:.1f} | throughput per GPU (TFLOP/s/GPU): 401.3 | learning rate: 1.0E-04 |"
+    )
+
+
+def old_megatron(step: int, _: float, mean_s: float) -> str:
+    """Before 2023, and in Megatron-DeepSpeed: without a clock."""
+    return (
+        f" iteration {step:8d}/{500000:8d} | consumed samples: {step:12d} | elapsed time per iteration (ms): "
+        f"{mean_s * 1000:.1f} | learning rate: 1.000E-04 | lm loss: 2.1E+00 |"
+    )
+
+
+def titan(step: int, at_s: float, _: float) -> str:
+    """Of `MetricsProcessor.log` and `init_logger` in pytorch/torchtitan, with the colours of a terminal."""
+    milliseconds = int(at_s % 1 * 1000)
+    return (
+        f"[rank0]:[titan] {stamp(at_s)},{milliseconds:03d} - root - INFO - \x1b[31mstep: {step:2}  \x1b[32mloss:  7.1  "
+        f"\x1b[38;2;180;60;0mgrad_norm:  1.2  \x1b[38;2;54;234;195mmemory: 30.02GiB(31.60%)  \x1b[34mtps: 3,234  "
+        f"\x1b[36mtflops: 100.1  \x1b[35mmfu: 10.1%\x1b[39m"
+    )
+
+
+def records(*events: Event) -> bytes:
+    """An event file; checksums are not read."""
+    data = [event.SerializeToString() for event in events]
+    return b"".join(struct.pack("<QL", len(one), 0) + one + bytes(4) for one in data)
+
+
+def scalars(tag: str) -> Iterator[Event]:
+    """As torch.utils.tensorboard's SummaryWriter writes them."""
+    now = START_S
+    for line in range(1, LINES + 1):
+        now += EVERY * step_s(line)
+        value = Scalars.Value(tag=tag, simple_value=step_s(line))
+        yield Event(wall_time=now, step=EVERY * line, summary=Scalars(value=[value]))
+
+
+def summary(path: Path, since: int | None = None) -> Summary:
+    job, _ = read_hours(path, None, since)
+    assert job is not None
+    return summarise(job)
+
+
+def assert_slowed(found: Summary) -> None:
+    (event,) = found.events
+    assert (event.kind, event.level) == ("change", "job")
+    assert event.first_step == pytest.approx(EVERY * SLOWED, abs=100)
+    assert event.added_ms == pytest.approx(200, rel=0.1)
+    assert event.cost_s == pytest.approx(EVERY * SLOWED * 0.2, rel=0.1)
+    assert found.last_step == LINES * EVERY
+    assert found.median_step_ms == pytest.approx(2100, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("write", "program"), [(megatron, "Megatron-LM"), (old_megatron, "Megatron-LM"), (titan, "torchtitan")]
+)
+def test_a_change_is_found_in_a_log(tmp_path: Path, write: Callable[[int, float, float], str], program: str) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("using world size: 64, data-parallel size: 8\n" + lines(write))
+    found = summary(tmp_path)
+    assert_slowed(found)
+    assert found.logged_by is not None
+    assert (found.logged_by.program, found.logged_by.path) == (program, str(log))
+    assert (found.logged_by.steps_a_line, found.ranks) == (EVERY, 64)
+    assert summary(log) == found
+    assert summary(log, since=3000).events == ()
+
+
+@pytest.mark.parametrize("tag", ["iteration-time", "loss"])
+def test_a_change_is_found_in_scalars(tmp_path: Path, tag: str) -> None:
+    """By Megatron's tag of a step's time, and by when a loss was written."""
+    file = tmp_path / "events.out.tfevents.1790000000.host"
+    other = Event(step=1, wall_time=START_S, summary=Scalars(value=[Scalars.Value(tag="text")]))
+    file.write_bytes(records(Event(file_version="brain.Event:2"), other, *scalars(tag)) + b"torn")
+    found = summary(tmp_path)
+    assert_slowed(found)
+    assert found.logged_by is not None
+    assert (found.logged_by.program, found.ranks) == ("TensorBoard", 0)
+
+
+def of(points: list[LoggedStep]) -> JobHistory:
+    job = job_of(points, "a program", Path("a.log"))
+    assert job is not None
+    return job
+
+
+def test_what_lies_between_lines_is_no_step() -> None:
+    """Megatron's timer stands still while it saves and evaluates; the clock goes on."""
+    points = [LoggedStep(10 * n, START_S + 20 * n + (60 if n > 5 else 0), 2.0) for n in range(1, 11)]
+    found = summarise(of(points))
+    assert found.median_step_ms == pytest.approx(2000)
+    assert found.account.time_s["between steps"] == pytest.approx(60)
+    assert found.account.goodput == pytest.approx(200 / 260)
+
+
+def test_a_restart_trains_steps_again() -> None:
+    points = [LoggedStep(10 * n, START_S + 20 * n) for n in range(1, 11)]
+    again = [LoggedStep(10 * n, START_S + 1000 + 20 * n) for n in range(8, 21)]
+    found = summarise(of([*points, *again]))
+    assert (found.restarts, found.trained_again, found.first_step, found.last_step) == (1, 20, 11, 200)
+
+
+def test_lines_at_odd_steps_keep_the_time_in_all() -> None:
+    points = [LoggedStep(step, START_S + 2.0 * step) for step in (10, 20, 25, 30, 40, 70, 80)]
+    found = summarise(of(points))
+    assert (found.first_step, found.last_step) == (11, 80)
+    assert found.median_step_ms == pytest.approx(2000)
+    assert sum(found.account.time_s.values()) == pytest.approx(140)
+
+
+def test_several_lines_about_one_step_are_one() -> None:
+    points = [LoggedStep(step, START_S + 2.0 * step + late) for step in range(1, 50) for late in (0, 0.5)]
+    assert summarise(of(points)).median_step_ms == pytest.approx(2000)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.builds(LoggedStep, st.integers(-3, 99) | st.integers(-3, 1 << 51), st.floats(), st.floats()), max_size=12
+    )
+)
+def test_any_numbers_are_taken(points: list[LoggedStep]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(points_module, "_MOST_COLUMNS", 1 << 10)
+        job = job_of(points, "a program", Path("a.log"))
+    if job is not None:
+        summarise(job)
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.binary(max_size=300), cut=st.integers(0, 400))
+def test_any_bytes_are_taken(tmp_path_factory: pytest.TempPathFactory, data: bytes, cut: int) -> None:
+    folder = tmp_path_factory.mktemp("logs")
+    (folder / "events.out.tfevents.1").write_bytes(records(*list(scalars("loss"))[:9])[:cut] + data)
+    (folder / "a.log").write_bytes(megatron(1, START_S, 2.0).encode()[:cut] + data)
+    read_hours(folder)
+
+
+def test_the_command_reads_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(lines(megatron))
+    (tmp_path / "short.log").write_text("\n".join(lines(titan).splitlines()[:5]))
+    assert main(["history", str(tmp_path), "--no-cache", "--gpu-hour", "2"]) == 0
+    printed = capsys.readouterr()
+    first, headline, *_ = printed.out.splitlines()
+    assert first.startswith("4,000 steps (1 to 4,000), 2.3 h, ")
+    assert "All ranks are " in headline
+    assert " slower since step " in headline
+    assert " hours of the job." in printed.out
+    assert f"Read from {log} (Megatron-LM), means of 10 steps each" in printed.out
+    assert "short.log has step times of torchtitan too" in printed.err
+    assert main(["history", str(log), "--no-cache", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["summary"]["logged_by"]["steps_a_line"] == 10
+    assert tb_ddp_doctor.hours(log, cache=False).summary.steps == 4000
+    (tmp_path / "empty.log").write_text("nothing")
+    assert main(["history", str(tmp_path / "empty.log"), "--no-cache"]) == 2
