@@ -224,5 +224,12 @@ def computed(path: Path) -> None:
         connection.execute("INSERT INTO StringIds (id) VALUES (1)")
 
 
+def calling(path: Path) -> None:
+    """A view in the place of a table: to read it calls a function, and this one takes the memory of its result."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE StringIds")
+        connection.execute("CREATE VIEW StringIds AS SELECT 1 AS id, printf('%1000000d', 1) AS value")
+
+
 def cut_off(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3 // 512 * 512])

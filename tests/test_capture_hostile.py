@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -126,6 +127,29 @@ def test_junk_is_read_once_and_hides_no_request(
         assert len(read) - before <= 32
     # All junk was looked at once; the request itself each time.
     assert len([path for path in read if path.name != name]) == 1000
+
+
+def test_a_step_opens_and_lists_nothing_whatever_is_asked(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the agent's thread looks at requests, as much at a time as the tests around this one say."""
+    one = loop.doctor()
+    one.step(0)
+    asked = loop.folder / "job" / ".capture" / "requests"
+    asked.mkdir(parents=True, exist_ok=True)
+    for number in range(200):
+        (asked / f"junk{number}").write_bytes(b"\xff")
+    used: list[str] = []
+
+    def noted(name: str, call: Callable[..., object]) -> Callable[..., object]:
+        return lambda *args, **more: used.append(name) or call(*args, **more)
+
+    with monkeypatch.context() as patch:
+        for module, name in ((os, "listdir"), (os, "scandir"), (os, "stat"), (os, "open"), (io, "open")):
+            patch.setattr(module, name, noted(name, getattr(module, name)))
+        for step in range(1, 8):
+            one.step(step)
+        assert used == []
+        asked.joinpath("junk0").read_bytes()
+    assert used
 
 
 def test_a_folder_that_does_not_change_is_not_listed(

@@ -17,7 +17,7 @@ import fsspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from nsys_files import SECRET, Export, computed, cut_off, endless, payload, process_number, write
+from nsys_files import SECRET, Export, calling, computed, cut_off, endless, payload, process_number, write
 from traces import ranks
 from traces import read as drawn
 from traces import write as write_traces
@@ -569,6 +569,28 @@ def test_only_functions_that_are_used_may_be_called(tmp_path: Path) -> None:
         for call in ("load_extension('x')", "printf('%1000000d', id)", "randomblob(9)"):
             with pytest.raises(NsysError, match="not authorized"):
                 list(database.rows(f"SELECT {call} FROM StringIds"))
+
+
+def test_a_view_in_the_place_of_a_table_is_never_read(tmp_path: Path) -> None:
+    calling(write(tmp_path / "job.sqlite", drawn(JOB.replace("#", "0"), metadata="nowhere")))
+    with opened(tmp_path / "job.sqlite") as database:
+        assert not database.has("StringIds") and database.texts([1]) == {}
+        with pytest.raises(NsysError, match="not authorized to use function: printf"):
+            list(database.rows("SELECT value FROM StringIds"))
+    with pytest.raises(DiscoverError, match=r"job\.sqlite: This is an SQLite file, but no export of Nsight Systems"):
+        discover(tmp_path)
+
+
+def test_the_schema_of_a_file_is_not_trusted(tmp_path: Path) -> None:
+    """What a program gives SQLite beyond its own functions, a view of the file may not call, whatever its name."""
+    path = tmp_path / "job.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE VIEW StringIds AS SELECT max(1) AS id")
+        connection.create_function("max", 1, lambda value: value)
+        assert connection.execute("SELECT id FROM StringIds").fetchall() == [(1,)]
+        database._limit(connection, path.stat().st_size)
+        with pytest.raises(sqlite3.OperationalError, match=r"unsafe use of max\(\)"):
+            connection.execute("SELECT id FROM StringIds")
 
 
 def test_numbers_that_sqlite_does_not_hold_are_a_sentence(tmp_path: Path) -> None:

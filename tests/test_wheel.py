@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import email
+import importlib.metadata
 import json
 import os
 import re
@@ -19,6 +21,7 @@ from pathlib import Path
 import pytest
 from build import ProjectBuilder
 from build.env import DefaultIsolatedEnv
+from packaging.requirements import Requirement
 
 from tb_ddp_doctor import __version__
 
@@ -71,8 +74,10 @@ def build(environment: DefaultIsolatedEnv, source: Path, kind: str, out: Path, *
         run(*command, cwd=cwd or "/", **{**(extra_environ or {}), **variables})
 
     builder = ProjectBuilder.from_isolated_env(environment, source, runner)
-    environment.install(builder.build_system_requires)
-    environment.install(builder.get_requires_for_build(kind))
+    if kind == "sdist":
+        # The same for the wheels, which are built of it: one pip instead of eight.
+        environment.install(builder.build_system_requires)
+        environment.install({*builder.get_requires_for_build("sdist"), *builder.get_requires_for_build("wheel")})
     with warnings.catch_warnings():
         # setuptools warns of folders that hold no Python.
         warnings.simplefilter("ignore")
@@ -91,20 +96,46 @@ def pure_wheel(wheels: tuple[Path, ...]) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The commands of a fresh virtual environment with the wheel in it."""
+    """The commands of a fresh virtual environment with the wheel in it, and what it requires."""
     folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     pip = (sys.executable, "-m", "pip", "--python", folder, "--quiet", "--disable-pip-version-check")
-    run(*pip, "install", wheel)
+    run(*pip, "install", "--no-deps", wheel)
+    site = run(folder / "bin" / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
+    link_requirements(wheel, Path(site.strip()))
     return folder / "bin"
+
+
+def link_requirements(wheel: Path, site: Path) -> None:
+    """Link what a wheel requires, and what that requires, into a folder of packages. All of it is in this environment,
+    and pip would fetch and unpack it once more. Fails where a version here is not one that is asked for.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        asked = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])
+    wanted = [(Requirement(one), "") for one in asked]
+    done = set()
+    while wanted:
+        requirement, extra = wanted.pop()
+        if (str(requirement), extra) in done or (
+            requirement.marker and not requirement.marker.evaluate({"extra": extra})
+        ):
+            continue
+        done.add((str(requirement), extra))
+        found = importlib.metadata.distribution(requirement.name)
+        assert requirement.specifier.contains(found.version, prereleases=True), (requirement, found.version)
+        for part in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            if not (site / part).is_symlink():
+                (site / part).symlink_to(found.locate_file(part))
+        wanted += [(Requirement(one), each) for one in found.requires or () for each in ("", *requirement.extras)]
 
 
 @pytest.fixture(scope="module")
 def tensorboard(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a TensorBoard that shows the demo, started where no sources are."""
     log = tmp_path_factory.mktemp("tensorboard") / "log"
-    program, logdir = str(environment / "tensorboard"), str(REPOSITORY / "demo_logs")
-    command = [program, "--logdir", logdir, "--host", "127.0.0.1", "--port", "0"]
+    program, logdir = str(environment / "python"), str(REPOSITORY / "demo_logs")
+    command = [program, "-m", "tensorboard.main", "--logdir", logdir, "--host", "127.0.0.1", "--port", "0"]
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=log.parent, env=bare_environment(), stdout=output, stderr=output)
     try:
