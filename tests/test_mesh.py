@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from traces import digests
+from traces import digests, repeat
 
 from tb_ddp_doctor import engine, wording
 from tb_ddp_doctor.account.dimensions import _owners
@@ -26,6 +26,7 @@ from tb_ddp_doctor.report import markdown
 from tb_ddp_doctor.rules import CATALOGUE, slow_link
 from tb_ddp_doctor.rules.support import naming
 from tb_ddp_doctor.rules.support.base import Fault
+from tb_ddp_doctor.rules.support.slow_groups import slow_groups
 from tb_ddp_doctor.trace import names
 
 #: Eight ranks: tp is (0, 1), (2, 3) ..., pp is (0, 2), (1, 3), (4, 6), (5, 7), dp is (0, 4), (1, 5) ... Activations are
@@ -233,6 +234,23 @@ def test_the_headline_says_where_in_the_mesh_ranks_are(ranks: tuple[int, ...], n
     assert said is not None and said.subject == subject
 
 
+@pytest.mark.parametrize(
+    ("slow", "groups"),
+    [
+        # A stage, and a rank elsewhere.
+        ({2, 3, 6, 7, 0}, [(2, 3, 6, 7), (0,)]),
+        # Ranks that share a place, or two of them, or none.
+        ({0, 1, 2, 3}, [(0, 1, 2, 3)]),
+        ({1, 5}, [(1, 5)]),
+        ({0, 3, 5}, [(0, 3, 5)]),
+    ],
+)
+def test_ranks_that_are_all_of_a_place_are_a_finding_of_their_own(slow: set[int], groups: list[object]) -> None:
+    frame = Facts(eight({"tp": "tp", "dp": "dp"})).get(frame_of)
+    found = slow_groups(dict.fromkeys(sorted(slow), "slow_device"), np.full(8, 1e6), frame)
+    assert [tuple(sorted(group.ranks)) for group in found] == groups
+
+
 def test_markdown_has_what_each_dimension_communicates() -> None:
     table = engine.examine(eight({"tp": "tp", "dp": "dp"})).mesh
     assert table is not None
@@ -346,3 +364,41 @@ def test_gradients_that_are_reduced_across_shards_are_another_dimension(
 def test_two_process_groups_of_the_same_ranks_show_a_dimension_each() -> None:
     group = Group((0, 1), uses=({"all_to_all": Uses(4, 2)}, {"all_reduce": Uses(4, 4)}))
     assert [name for name, _, _ in _by_pattern([group], trains=True)] == ["ep", "dp"]
+
+
+#: Rank k of context parallelism attends to k + 1 parts of the sequence, one after the other.
+_CAUSAL = """
+    rank#  step |1
+           gpu  [fwd....]PARTS
+           nccl SPACE[ar....END
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "cause", "cost_ms"),
+    [
+        # 12, 16, 20 and 24 ms: 18 ms each if split evenly.
+        ((1, 2, 3, 4), "causal_split", 6),
+        # Not in the order of places: rank 1 has more samples.
+        ((1, 3, 1, 1), "more_work", 8),
+    ],
+)
+def test_causal_attention_that_is_split_in_order_rises_with_the_place(
+    parts: tuple[int, ...], cause: str, cost_ms: float
+) -> None:
+    drawing = ""
+    for rank, many in enumerate(parts):
+        done = 8 + 4 * many
+        drawing += (
+            _CAUSAL.replace("#", str(rank))
+            .replace("PARTS", "[a.]" * many)
+            .replace("SPACE", " " * done)
+            .replace("END", "." * (24 - done) + "]")
+        )
+    found = {}
+    for rank, digest in digests(repeat(drawing, 3)).items():
+        header = replace(digest.header, groups={"0": (0, 1, 2, 3)}, group_descriptions={"0": "mesh_cp"})
+        found[rank] = replace(digest, header=header)
+    said = engine.examine(build("job", found, dict.fromkeys(found, ""), 4)).findings[0]
+    assert (said.rule, said.cause, said.cost_ms) == ("straggler", cause, pytest.approx(cost_ms, rel=0.03))
+    assert ("Its work rises with its place along cp (" in said.why) == (cause == "causal_split")

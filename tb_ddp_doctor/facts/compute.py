@@ -100,6 +100,13 @@ class Utilization(msgspec.Struct, frozen=True, eq=False):
     peak: float | None
 
 
+class BatchWork(msgspec.Struct, frozen=True, eq=False):
+    """How much the batches give each rank to compute, by the shapes of its operators."""
+
+    #: Operations of GEMMs, convolutions and attention, with those that are done again, shape (R, S).
+    flops: Ints
+
+
 class LongKernel(msgspec.Struct, frozen=True, eq=False):
     """Kernels of one name on one rank."""
 
@@ -256,6 +263,13 @@ def utilization(facts: Facts) -> Utilization:
         precision=precision.value,
         peak=sum(known) / len(known) if len(known) == len(peaks) else None,
     )
+
+
+@fact
+def batch_work(facts: Facts) -> BatchWork | None:
+    """How much each rank computes in each step; None where the shapes of some rank do not tell."""
+    work = facts.job.work(lambda work: work.flops)
+    return BatchWork(work.model_flops + work.repeated_flops) if work.model_flops.all() else None
 
 
 def _given(job: Job, device: str, precision: names.Precision) -> float | None:

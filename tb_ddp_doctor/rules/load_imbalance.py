@@ -9,15 +9,17 @@ import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts.arrivals import Arrivals
-from tb_ddp_doctor.facts.compute import Phases
+from tb_ddp_doctor.facts.compute import BatchWork, Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import HostStalls
 from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Measurement
+from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import activity, certainty, layers, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.batches import UnevenBatches, uneven_batches
 from tb_ddp_doctor.rules.support.slowness import (
     behind,
     longest_wait,
@@ -44,7 +46,8 @@ class LoadImbalance(Rule):
     Evidence:
         The whole of each such step on its slowest rank; by how much it is slower; and, where the traces have phases,
         the phase in which it takes longer. Where it is one rank, and modules or layers are known, those in which it
-        computes longer.
+        computes longer. Where shapes are recorded and the slowest ranks have more FLOP: how many more, and what batches
+        of equal FLOP would save.
     Fix:
         Balance the work of a step: sequences of similar length in one step, shards by size, no extra work on one rank.
         Where the ranks differ in loading: more workers and prefetching, so that no step waits for a slow batch. Where
@@ -53,7 +56,8 @@ class LoadImbalance(Rule):
         At least two ranks with matched collectives and two steps. Ranks that are slow in most steps are stragglers.
         What was seen in one step may be rare or not: a longer capture shows how often it comes. Slow ranks within four
         standard deviations of the spread over all ranks and steps are noise: they are reported only if they cost a lot,
-        and then with low confidence.
+        and then with low confidence. Shapes do not show the lengths of sequences that are packed for variable-length
+        attention, nor what is padding.
     """
 
     id: ClassVar[str] = "load-imbalance"
@@ -79,9 +83,11 @@ class LoadImbalance(Rule):
         self,
         *,
         frame: Frame,
+        budget: Budget,
         whatif: WhatIf,
         arrivals: Arrivals,
         phases: Phases,
+        batches: BatchWork | None,
         stalls: HostStalls,
         modules: ModuleTree | None,
         places: Places,
@@ -112,6 +118,8 @@ class LoadImbalance(Rule):
         where = behind("The slowest", more, phases)
         if len(movers) == 1 and modules:
             where += layers.behind(modules, int(movers[0]), np.delete(np.arange(len(frame.ranks)), movers), lost.mean())
+        sizes = uneven_batches(slowest[uneven], uneven, lost[uneven], batches, whatif, budget.of("compute"))
+        where += str(sizes or "")
         known = _known_stalls(movers, np.where(chosen, excess, 0), stalls)
         doing = f" The CPUs of these ranks spend {known.said}, mean over all steps." if known else ""
         level, basis = certainty.confidence(frame, cost, len(uneven))
@@ -132,7 +140,7 @@ class LoadImbalance(Rule):
             title=_title(movers, uneven, frame, _wait_for(movers, frame.steps[uneven], lost[uneven], arrivals)),
             why=f"Slower than the median rank in {turns}{' and so on' if len(uneven) > 4 else ''}.{where}{doing} "
             f"{_occurrence(lost[uneven], uneven)}{basis}",
-            fix=known.fix if known else _fix(movers, phase_of_most(more, phases), frame),
+            fix=known.fix if known else _fix(movers, phase_of_most(more, phases), sizes, frame),
             evidence=(
                 *(
                     places.window(int(slowest[step]), int(step), "The slowest rank of this step.")
@@ -200,7 +208,9 @@ def _occurrence(lost_ns: Ints, uneven: Ints) -> str:
     return f"{each}. "
 
 
-def _fix(movers: Ints, phase: Phase | None, frame: Frame) -> str:
+def _fix(movers: Ints, phase: Phase | None, sizes: UnevenBatches | None, frame: Frame) -> str:
+    if sizes:
+        return _FIX_OF_BATCHES
     if phase is Phase.LOADING:
         return _FIX_OF_LOADING
     return _FIX if len(movers) > 1 else _FIX_OF_ONE.format(rank=frame.ranks[movers[0]])
@@ -220,6 +230,18 @@ one rank, and drop the incomplete last batch.
 
 sampler = DistributedSampler(dataset, shuffle=True, drop_last=True)
 # variable lengths: sort by length in windows of world_size * batch_size before dealing them out"""
+
+
+_FIX_OF_BATCHES = """\
+Deal the samples of a global batch to the ranks so that each gets the same FLOP, not the same number of samples or \
+tokens: a sequence of L tokens takes about a L + b L^2, b L^2 for attention.
+
+flops = [length * (12 * hidden + length) for length in lengths]  # of a layer with causal attention, up to a factor
+load, parts = [0] * world_size, [[] for _ in range(world_size)]
+for sample in sorted(range(len(lengths)), key=lambda sample: -flops[sample]):
+    rank = load.index(min(load))
+    load[rank] += flops[sample]
+    parts[rank].append(sample)  # the samples that this rank packs"""
 
 
 _FIX_OF_LOADING = """\

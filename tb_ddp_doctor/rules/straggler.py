@@ -26,9 +26,10 @@ from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules import op_stall
-from tb_ddp_doctor.rules.support import activity, certainty, layers, limits, naming, part
+from tb_ddp_doctor.rules.support import activity, causal_split, certainty, layers, limits, naming, part
 from tb_ddp_doctor.rules.support import rank_evidence as beside
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.causal_split import CAUSAL_SPLIT
 from tb_ddp_doctor.rules.support.lateness import Lateness
 from tb_ddp_doctor.rules.support.most_ranks import most_ranks
 from tb_ddp_doctor.rules.support.slow_groups import SlowGroup, slow_groups
@@ -41,7 +42,7 @@ from tb_ddp_doctor.trace.model import Floats, Ints
 #: Causes that a rank shows without the job too, where it is its hardware's.
 _OF_HARDWARE = ("slow_device", "slow_link", "host", "unknown")
 #: Causes of longer compute, which lies in some of the model's modules.
-_OF_COMPUTE = ("more_work", "slow_device")
+_OF_COMPUTE = ("more_work", "slow_device", CAUSAL_SPLIT)
 #: Stragglers whose worst steps are evidence.
 _SHOWN = 4
 
@@ -57,16 +58,16 @@ class Straggler(Rule):
     Why:
         Every collective ends when its last rank arrives: one slow rank sets the step time of the whole job.
     Evidence:
-        How long the other ranks wait for this rank alone; a slow rank that waits as long as the others is no
-        straggler yet, but the next one. The longest straggler wait that it caused on another rank, and what it did
-        meanwhile. The cause is the owner in which it exceeds the median rank most: `input` (its DataLoader), `host`
-        (its Python, launches or syncs), `more_work` (more kernels, or larger ones), `slow_device` (the same kernels,
-        slower), `slow_link` (its communication, slower than in comparable groups), otherwise `unknown`. Where stacks
-        or annotations show what its CPU does, that is the cause: `garbage_collection`, `checkpoint` or `logging`. If
-        the traces have phases, the phase in which it falls behind; if they show modules or layers that repeat, in which
-        of them it computes longer. Beside the traces: its GPU's clock and why it is
-        throttled (a capture's own record, `nvidia-smi -q`, DCGM), how long its DataLoader's workers take, and where
-        py-spy found its main thread.
+        How long the other ranks wait for this rank alone; a slow rank that waits as long as the others is no straggler
+        yet, but the next one. The longest straggler wait that it caused on another rank, and what it did meanwhile. The
+        cause is the owner in which it exceeds the median rank most: `input` (its DataLoader), `host` (its Python,
+        launches or syncs), `more_work` (more kernels, or larger ones), `causal_split` (the same, and rising with the
+        place in context parallelism: the cost is that of an even split), `slow_device` (the same kernels, slower),
+        `slow_link` (its communication, slower than in comparable groups), otherwise `unknown`. Where stacks or
+        annotations show what its CPU does, that is the cause: `garbage_collection`, `checkpoint` or `logging`. If the
+        traces have phases, the phase in which it falls behind; if they show modules or layers that repeat, in which of
+        them it computes longer. Beside the traces: its GPU's clock and why it is throttled (a capture's own record,
+        `nvidia-smi -q`, DCGM), how long its DataLoader's workers take, and where py-spy found its main thread.
     Fix:
         By cause: balance the shards; find what only this rank does on its CPU; check its GPU's clocks; measure its
         links.
@@ -134,10 +135,17 @@ class Straggler(Rule):
         causes |= {
             rank: (doing.cause or "host", f"{causes[rank][1]} It spends {doing.said}.") for rank, doing in known.items()
         }
+        work_ns = whatif.device_ns if whatif.plays else budget.of("compute")
+        above_ns = causal_split.above_mean_ns(frame, work_ns)
+        if above_ns is not None:
+            said = causal_split.described(frame.mesh, work_ns)
+            causes |= {
+                rank: (CAUSAL_SPLIT, f"{seen}{said}") for rank, (cause, seen) in causes.items() if cause == "more_work"
+            }
         excess_ns = found.excess_ns.mean(axis=1)
         lateness = Lateness.of(found, budget, waits)
         groups = _groups({rank: cause for rank, (cause, _) in causes.items()}, excess_ns, lateness, frame)
-        changes = [_change(group, found, whatif, slow_links) for group in groups]
+        changes = [_change(group, found, whatif, slow_links, above_ns) for group in groups]
         job = _Job(frame, budget, arrivals, places, found, lateness, whatif.fixes_something)
         faults = []
         for group, change, cost_ns in zip(groups, changes, whatif.costs_ns(changes), strict=True):
@@ -167,9 +175,16 @@ def _beside_traces(cause: str, rank: int, known: Sequence[RankEvidence]) -> str:
             return ""
 
 
-def _change(group: SlowGroup, found: Slowness, whatif: WhatIf, slow_links: Sequence[Link]) -> Change:
-    """What the fix takes out of the steps; what slow links cost is slow-link's."""
+def _change(
+    group: SlowGroup, found: Slowness, whatif: WhatIf, slow_links: Sequence[Link], above_mean_ns: Floats | None
+) -> Change:
+    """What the fix takes out of the steps; what slow links cost is slow-link's.
+
+    Work that is split in another way goes to the ranks that had less: `above_mean_ns` is what goes, shape (R, S).
+    """
     chosen = found.persistently(group.rows)
+    if group.cause == CAUSAL_SPLIT and above_mean_ns is not None:
+        return Change(device_ns=np.where(chosen, np.maximum(above_mean_ns, 0), 0).astype(np.int64))
     if group.cause != "slow_link":
         return whatif.at_the_median(chosen, found.among)
     charged = excess_ns(slow_links, *chosen.shape)
@@ -189,7 +204,7 @@ def _groups(causes: Mapping[int, str], excess_ns: Floats, lateness: Lateness, fr
     alone = {
         rank: cause
         for rank, cause in causes.items()
-        if lateness.hidden[rank] and (cause, frame.nodes[rank]) not in nodes
+        if lateness.hidden[rank] and (cause, frame.nodes[rank]) not in nodes and cause != CAUSAL_SPLIT
     }
     others = {rank: cause for rank, cause in causes.items() if rank not in alone}
     return [group for some in (others, alone) for group in slow_groups(some, excess_ns, frame)]
@@ -256,7 +271,7 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
             int(slow.all(axis=0).sum()),
             group.ranks,
             on_host=on_host,
-            is_counted=group.cause == "more_work",
+            is_counted=group.cause in ("more_work", CAUSAL_SPLIT),
         )
         waiting = [rank for rank in group.ranks if self.lateness.hidden[rank]]
         if 0 < len(waiting) < len(group.ranks):

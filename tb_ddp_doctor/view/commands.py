@@ -46,6 +46,7 @@ _BY_RULE: dict[tuple[str, str | None], tuple[str, ...]] = {
     ("straggler", "input"): (_WORKERS, _SAMPLES),
     ("straggler", "slow_device"): (_CLOCKS, _TENANTS, _USE),
     ("straggler", "more_work"): (_USE,),
+    ("straggler", "causal_split"): (_USE,),
     ("straggler", "slow_link"): _NETWORK,
     ("straggler", None): (*_HOST, _CLOCKS),
     ("host-stall", None): _HOST,

@@ -236,3 +236,41 @@ def test_others_are_said_to_wait_for_a_rank_at_which_they_do() -> None:
     diagnosis = engine.examine(job(in_row(usual, ranks(ONCE_HEAVY, ONCE_LIGHT, ONCE_LIGHT, steps=1), usual)))
     (found,) = (one for one in diagnosis.findings if one.rule == RULE)
     assert found.title == "Rank 0 is slow in 1 of 3 steps, and the other ranks wait for it."
+
+
+#: A step of a rank whose batch is a long sequence, and of one whose batch is a short one.
+LONG = """
+    rank# step |1
+          host [addmm]
+          gpu  [addmm....]
+          nccl            [ar......]
+"""
+SHORT = """
+    rank# step |1
+          host [mm]
+          gpu  [mm.....]
+          nccl          [ar........]
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        # 10 and 8 ms: a third of the ranks at 10 ms, and the mean at 8.67.
+        (1250, True),
+        # As many FLOP on all ranks: the kernels are slow.
+        (1000, False),
+        # More FLOP, and yet too few for so much longer kernels.
+        (1020, False),
+    ],
+)
+def test_batches_of_other_lengths_are_told_by_their_shapes(rows: int, said: bool) -> None:
+    dims = {"mm": [[1000, 512], [512, 512]], "addmm": [[512], [rows, 512], [512, 512]]}
+    text = in_row(*(ranks(*(LONG if rank == step else SHORT for rank in range(3)), steps=1) for step in range(3)))
+    found = finding(RULE, text, dims=dims)
+    assert found.cost_ms == pytest.approx(2, rel=0.02)
+    assert (
+        "Their sequences differ: the slowest rank of a step has 15 % more FLOP than the mean rank; "
+        "batches of equal FLOP would save 1.3 ms a step." in found.why
+    ) == said
+    assert ("parts[rank].append" in found.fix) == said

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.rules.support import naming
+from tb_ddp_doctor.rules.support.causal_split import CAUSAL_SPLIT
 from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: Ranks that are late by no less than this share of each other's lateness are one finding.
@@ -47,7 +48,8 @@ def slow_groups(causes: Mapping[int, str], excess_ns: Floats, frame: Frame) -> l
 
     The ranks of a node with one cause are one finding if they are most of the node, three of them whatever the ratio of
     their lateness. Such nodes, and single ranks, are one if they are late by about as much: beside a rank that is late
-    by far more, another one makes nobody wait.
+    by far more, another one makes nobody wait. Ranks that are all of a place in the mesh (a stage) are a finding
+    without those that are elsewhere.
     """
     # Who shows its cause goes before who has it from its node: the finding describes the first.
     assumed = sorted(_as_their_nodes(causes, frame).items(), key=lambda item: item[1] != causes[item[0]])
@@ -57,12 +59,18 @@ def slow_groups(causes: Mapping[int, str], excess_ns: Floats, frame: Frame) -> l
         for group in groups:
             first = group[0]
             least = _COMPARABLE_NODES if unit.of_node and first.of_node else _COMPARABLE
+            # One split of the sequence makes ranks late by different amounts.
+            least *= unit.cause != CAUSAL_SPLIT
             if first.cause == unit.cause and unit.late_ns(excess_ns) >= least * first.late_ns(excess_ns):
                 group.append(unit)
                 break
         else:
             groups.append([unit])
-    made = [SlowGroup(group[0].cause, tuple(rank for unit in group for rank in unit.ranks)) for group in groups]
+    made = [
+        SlowGroup(group[0].cause, ranks)
+        for group in groups
+        for ranks in _by_place([rank for unit in group for rank in unit.ranks], frame)
+    ]
     return sorted(made, key=lambda group: -float(excess_ns[group.rows].max()))
 
 
@@ -80,6 +88,25 @@ def _units(causes: Mapping[int, str], excess_ns: Floats, frame: Frame) -> Iterat
             place = frame.nodes[rank] if of_node else rank
             units.setdefault(place, _Unit(cause, of_node, [])).ranks.append(rank)
         yield from units.values()
+
+
+def _by_place(ranks: Sequence[int], frame: Frame) -> Iterator[tuple[int, ...]]:
+    """Ranks (indices) of one group: those that are all of some places along one axis of the mesh, and then the others.
+
+    All in one part where there are no such places, or no others.
+    """
+    mesh, some = frame.mesh, np.isin(np.arange(len(frame.ranks)), ranks)
+    best = np.zeros_like(some)
+    for axis in mesh.axes if len(mesh.axes) > 1 and not mesh.shared(ranks) else ():
+        place = mesh.coordinates[:, axis]
+        whole = some & (place >= 0) & ~np.isin(place, place[~some])
+        if whole.sum() > best.sum():
+            best = whole
+    if not _MANY_ON_NODE <= best.sum() < len(ranks):
+        yield tuple(ranks)
+        return
+    for side in (True, False):
+        yield tuple(rank for rank in ranks if best[rank] == side)
 
 
 def _comparable(excess_ns: Floats) -> bool:

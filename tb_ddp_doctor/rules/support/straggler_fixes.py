@@ -10,6 +10,7 @@ import numpy as np
 from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.rules.support import naming
+from tb_ddp_doctor.rules.support.causal_split import CAUSAL_SPLIT
 
 #: Goes before the fix where all traced ranks of a node are slow.
 _NODE = """\
@@ -44,6 +45,12 @@ batch, and do no extra work on one rank (validation, metrics, a larger shard).
 sampler = DistributedSampler(dataset, shuffle=True, drop_last=True)
 for epoch in range(epochs):
     sampler.set_epoch(epoch)""",
+    CAUSAL_SPLIT: """\
+Split each sequence so that all ranks have the same share of causal attention: zig-zag gives rank i of n the parts i \
+and 2 n - 1 - i of 2 n. Megatron-LM and torch's context_parallel split so by default; positions and labels move along.
+
+parts = batch.chunk(2 * cp_size, dim=1)  # tokens, labels and positions alike
+mine = torch.cat([parts[cp_rank], parts[2 * cp_size - 1 - cp_rank]], dim=1)""",
     "slow_device": """\
 The GPU of {ranks} is slower: look for thermal or power throttling, another process on it, or a smaller share of it \
 (MIG, MPS). On that host:
