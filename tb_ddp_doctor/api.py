@@ -99,9 +99,9 @@ def compare(before: Logdir, after: Logdir, *, cache: Logdir | bool | None = True
 def hours(logdir: Logdir, *, since: int | None = None, cache: Logdir | bool | None = True) -> Hours:
     """The hours of a job, from the time of every step that `Doctor(history=True)` kept in its log directory.
 
-    Without those, from a log: Megatron-LM's, torchtitan's or TensorBoard's scalars, in the folder, or named itself.
-    From step `since` on; `cache` as in `diagnose`. Raises DiscoverError where there are no step times. A file that
-    cannot be read is left out with a DoctorWarning.
+    Without those, from a log of Megatron-LM, torchtitan, TensorBoard, W&B, Lightning or Hugging Face: in the folder, or
+    the one named. From step `since` on; `cache` as in `diagnose`. Raises DiscoverError where there are no step times.
+    A file that cannot be read is left out with a DoctorWarning.
     """
     job, problems = read_hours(Path(logdir), _cache(cache), since)
     for problem in problems:

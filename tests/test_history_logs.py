@@ -6,6 +6,7 @@ import json
 import random
 import struct
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.logs import points as points_module
 from tb_ddp_doctor.history.logs.find import read_hours
 from tb_ddp_doctor.history.logs.points import LoggedStep, job_of
+from tb_ddp_doctor.history.sentences import headline
 from tb_ddp_doctor.history.summary import Summary, summarise
 
 START_S = 1_790_000_000.0
@@ -130,6 +132,96 @@ def test_a_change_is_found_in_scalars(tmp_path: Path, tag: str) -> None:
     assert (found.logged_by.program, found.ranks) == ("TensorBoard", 0)
 
 
+def varint(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+
+def field(number: int, data: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def wandb_item(name: str, value: float, *, as_json: bool) -> bytes:
+    """A value as wandb 0.31 writes it, and as newer ones may: a double in field 6."""
+    written = field(16, json.dumps(value).encode()) if as_json else b"\x31" + struct.pack("<d", value)
+    return field(1, field(2, name.encode()) + written)
+
+
+def piece(data: bytes, kind: int) -> bytes:
+    return struct.pack("<IHB", zlib.crc32(data, zlib.crc32(bytes([kind]))), len(data), kind) + data
+
+
+def wandb_file(*rows: dict[str, float], as_json: bool = True) -> bytes:
+    """A run's file as wandb writes it (checked against one of wandb 0.31), the summary's record before each row."""
+    data = b":W&B\xe1\xbe\0"
+    for row in rows:
+        items = b"".join(wandb_item(name, value, as_json=as_json) for name, value in row.items())
+        for record in (field(3, items), field(2, items)):
+            kind, room = 1, 32768 - len(data) % 32768
+            if room < 7:
+                data, room = data + bytes(room), 32768
+            if len(record) > room - 7:
+                data, record, kind = data + piece(record[: room - 7], 2), record[room - 7 :], 4
+            data += piece(record, kind)
+    return data
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_change_is_found_in_a_run_of_wandb(tmp_path: Path, as_json: bool) -> None:
+    rows: list[dict[str, float]] = []
+    now = START_S
+    for line in range(1, LINES + 1):
+        now += EVERY * step_s(line)
+        rows.append({"train/loss": 1.0, "_step": 2 * line, "_timestamp": now, "train/global_step": EVERY * line})
+        rows.append({"eval/loss": 1.0, "_step": 2 * line + 1, "_timestamp": now + 1})
+    file = tmp_path / "wandb" / "run-20260101_000000-abc" / "run-abc.wandb"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(wandb_file(*rows, as_json=as_json) + b"torn")
+    found = summary(tmp_path)
+    assert_slowed(found)
+    assert found.logged_by is not None
+    assert found.logged_by.program == "W&B"
+
+
+def test_a_change_is_found_in_metrics_of_lightning(tmp_path: Path) -> None:
+    """Of CSVLogger with ThroughputMonitor: the s trained so far, in the rows of training alone."""
+    now, rows = 0.0, ["epoch,step,train_loss,train|time,val_loss"]
+    for line in range(1, LINES + 1):
+        now += EVERY * step_s(line)
+        rows += [f"0,{EVERY * line - 1},,{now},", f"0,{EVERY * line - 1},0.7,,", f"0,{EVERY * line - 1},,,0.8"]
+    (tmp_path / "lightning_logs" / "version_0").mkdir(parents=True)
+    (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").write_text("\n".join(rows))
+    assert_slowed(summary(tmp_path))
+
+
+def test_a_change_is_found_in_the_state_of_a_trainer(tmp_path: Path) -> None:
+    """Of transformers' Trainer.log with include_num_input_tokens_seen, which adds speed_metrics("train", ...)."""
+    now, entries = 0.0, []
+    for line in range(1, LINES + 1):
+        now += EVERY * step_s(line)
+        entries.append({"loss": 1.0, "step": EVERY * line, "train_runtime": now, "train_tokens_per_second": 100.0})
+        entries.append({"eval_loss": 1.0, "eval_runtime": 3.0, "step": EVERY * line})
+    entries.append({"train_loss": 1.0, "train_runtime": 2 * now, "step": EVERY * LINES})
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"global_step": 4000, "log_history": entries}))
+    found = summary(tmp_path)
+    assert_slowed(found)
+    assert " h after the start)" in headline(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("metrics.csv", "epoch,step,train_loss\n0,1,0.5\n0,2,0.5\n"),
+        ("metrics.csv", "step,train|time\nx,y\n1\n\x00"),
+        ("trainer_state.json", '{"log_history": [{"step": 1, "loss": 1.0}, {"step": 2}]}'),
+        ("trainer_state.json", '{"log_history": 5}'),
+        ("run-a.wandb", "no run"),
+    ],
+)
+def test_logs_without_a_clock_are_passed_over(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    assert read_hours(tmp_path) == (None, [])
+
+
 def of(points: list[LoggedStep]) -> JobHistory:
     job = job_of(points, "a program", Path("a.log"))
     assert job is not None
@@ -184,6 +276,10 @@ def test_any_numbers_are_taken(points: list[LoggedStep]) -> None:
 def test_any_bytes_are_taken(tmp_path_factory: pytest.TempPathFactory, data: bytes, cut: int) -> None:
     folder = tmp_path_factory.mktemp("logs")
     (folder / "events.out.tfevents.1").write_bytes(records(*list(scalars("loss"))[:9])[:cut] + data)
+    rows = [{"loss": 1.0, "_step": step, "_timestamp": START_S + step} for step in range(9)]
+    (folder / "a.wandb").write_bytes(wandb_file(*rows)[:cut] + data)
+    (folder / "metrics.csv").write_bytes(b"step,train|time\n1,2\n" + data)
+    (folder / "trainer_state.json").write_bytes(data)
     (folder / "a.log").write_bytes(megatron(1, START_S, 2.0).encode()[:cut] + data)
     read_hours(folder)
 

@@ -148,6 +148,20 @@ def test_a_series_has_the_shifts_that_it_was_made_of() -> None:
     assert [shift.height for shift in found.shifts] == pytest.approx([20, -10], abs=0.5)
 
 
+def test_the_first_steps_after_a_change_are_no_outliers() -> None:
+    """They are long beside the median of their bin, most of which lies before the change."""
+    files = drawn("a ....................\n" * 4)
+    for file in files:
+        (stretch,) = file.stretches
+        assert stretch.busy_us is not None
+        added = 160_000 * (np.arange(2000) >= 1005)
+        slower = stretch._replace(
+            steps_us=(stretch.steps_us + added).astype(np.uint32), busy_us=(stretch.busy_us + added).astype(np.uint32)
+        )
+        file.stretches[:] = [slower]
+    assert [event.kind for event in summary(files).events] == ["change"]
+
+
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_a_change_within_a_bin_is_one_change(share: float) -> None:
     """The bin's median is between both levels, which looked like a second change three bins later or earlier."""

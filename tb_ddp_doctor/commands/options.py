@@ -248,8 +248,8 @@ def parser() -> argparse.ArgumentParser:
     )
     history.add_argument(
         "logdir",
-        help="the log directory that the job gave its Doctor(history=True); or a log of Megatron-LM or torchtitan, "
-        "TensorBoard's event files, or a folder with those",
+        help="the log directory that the job gave its Doctor(history=True); or a log of Megatron-LM, torchtitan, "
+        "TensorBoard, W&B, Lightning or Hugging Face, or a folder with those",
     )
     shape = history.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")

@@ -72,6 +72,8 @@ class _Events:
         #: Of the bins that are compared, shape (R, B), and the steps of a bin.
         self._medians, self._width = medians, width
         self.events: list[Event] = []
+        #: Columns at whose bin the level of any rank changes.
+        self._edges: list[int] = []
 
     def add_levels(self) -> None:
         """Changes and drift of the job, then of nodes beside the job, then of ranks beside their node."""
@@ -104,6 +106,7 @@ class _Events:
             ramp = total * np.arange(self._count) / self._count
             self._add("drift", level, rows, 0, self._count, total, cost_us=self._without(level, rows, ramp))
         shifts = list(found.shifts)
+        self._edges += [shift.at * width for shift in shifts]
         while shifts:
             shift = shifts.pop(0)
             # Back again: a window that has an end. Where it began before the record, it is seen as the one change.
@@ -136,6 +139,9 @@ class _Events:
     def add_rare(self) -> None:
         """Periods of the job and of ranks, then what the other long steps have in common."""
         found = self._job.long_steps
+        # The first steps after a change are long beside the median of their bin, most of which lies before it.
+        for edge in self._edges:
+            found = found.where(np.abs(found.columns - edge) > self._width)
         if not len(found.rows):
             return
         found = self._periods_of_ranks(found) if self._job.is_busy else found

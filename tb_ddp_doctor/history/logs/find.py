@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.logs.event_files import MARK, read_event_files
 from tb_ddp_doctor.history.logs.points import LoggedStep, job_of
+from tb_ddp_doctor.history.logs.tables import METRICS, TRAINER_STATE, read_metrics, read_trainer_state
 from tb_ddp_doctor.history.logs.text import read_text
+from tb_ddp_doctor.history.logs.wandb_file import SUFFIX, read_wandb
 from tb_ddp_doctor.history.read import history_files
 from tb_ddp_doctor.history.windows import Keep, read_job
 
 #: How far below a folder logs are looked for, among how many names, and how many are read.
 _DEEPEST, _MOST_NAMES, _MOST_LOGS = 4, 20_000, 64
 _TEXTS = (".log", ".out", ".txt", ".err")
+#: Whose files these are, how their names end, and what reads them.
+_PROGRAMS: tuple[tuple[str, str, Callable[[Path], list[LoggedStep]]], ...] = (
+    ("W&B", SUFFIX, read_wandb),
+    ("Lightning", METRICS, read_metrics),
+    ("Hugging Face", TRAINER_STATE, read_trainer_state),
+)
+_NAMES = (*_TEXTS, *(suffix for _, suffix, _ in _PROGRAMS))
 
 
 class _Log(NamedTuple):
@@ -66,6 +75,9 @@ def _read(files: list[Path]) -> _Log | None:
     first = files[0]
     if MARK in first.name:
         return _Log(first.parent if len(files) > 1 else first, "TensorBoard", read_event_files(files), 0)
+    for program, suffix, read in _PROGRAMS:
+        if first.name.endswith(suffix):
+            return _Log(first, program, read(first), 0)
     text = read_text(first)
     return text and _Log(first, *text)
 
@@ -86,5 +98,5 @@ def _candidates(path: Path) -> Iterator[list[Path]]:
         if events:
             yield events
         for name in sorted(files):
-            if name.endswith(_TEXTS):
+            if name.endswith(_NAMES):
                 yield [below / name]
