@@ -22,12 +22,15 @@ pytest_plugins = ["pytester", "tab"]
 #: Tests of packages that CI does not install: whoever has them says where.
 collect_ignore = [] if "DDP_DOCTOR_TRAINERS_PYTHON" in os.environ else ["test_trainers.py"]
 
-#: Files with tests of half a minute and more in all; those that mostly wait beside those that need the cores.
+#: Files with tests of half a minute and more in all. Those that mostly wait, for the end of a time limit, of a job that
+#: sleeps or of a rank that never comes (hostile_tab, check, history_summary, hang, first_hour), are between those that
+#: need the cores: side by side they would leave the cores idle.
 LONGEST = (
-    "test_gloo", "test_wheel", "test_tab_every_view", "test_capture_gloo", "test_hostile", "test_tab", "test_check",
-    "test_perfetto", "test_any_job", "test_tab_selection", "test_tab_runs", "test_stuck_tab", "test_adding_a_rule",
-    "test_reader", "test_tab_tasks", "test_terminal", "test_native", "test_brief", "test_savings", "test_plan_tab",
-    "test_memory_tab", "test_tab_numbers", "test_stuck_gloo",
+    "test_gloo", "test_wheel", "test_tab_every_view", "test_hostile_tab", "test_any_job", "test_capture_gloo",
+    "test_hostile", "test_tab", "test_check", "test_savings", "test_perfetto", "test_history_summary",
+    "test_tab_selection", "test_tab_runs", "test_capture_beside", "test_stuck_tab", "test_hang", "test_adding_a_rule",
+    "test_reader", "test_tab_tasks", "test_first_hour", "test_terminal", "test_native", "test_brief", "test_plan_tab",
+    "test_memory_tab", "test_memory_job", "test_tab_numbers", "test_stuck_gloo",
 )  # fmt: skip
 
 # Containers often say that byte code is not to be written: each of the hundreds of processes that tests start would
