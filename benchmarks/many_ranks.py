@@ -1,12 +1,13 @@
 """How long a job of thousands of ranks takes, from its digests to its findings.
 
-    python benchmarks/many_ranks.py [--ranks 4096] [--steps 50] [--calls 64]
+    python benchmarks/many_ranks.py [--ranks 4096] [--steps 50] [--calls 64] [--mesh dp=64,tp=8,pp=8]
 
 The digests are made up, written to files and read from them: 8 ranks a node; each step computes for 40 ms and sends 6
 AllReduces, of which the last is exposed. Rank 1234 (modulo the ranks) stalls 20 ms on its host in every step; the ranks
 of node 77 (modulo the nodes) compute a tenth longer; the kernels are of `--calls` different calls (GEMMs and loops over
 elements), 0 for a job whose kernels nobody knows; nodes' clocks are off by up to 5 ms and drift by up to 20 ppm.
-Findings must name them.
+Findings must name them. With `--mesh` the AllReduces are those of groups of these dimensions in turn, tp the fastest
+and pp the slowest, and the same job of data parallelism alone is timed before it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,6 +25,7 @@ from tb_ddp_doctor.workers import process_setup  # noqa: F401 - as `ddp-doctor` 
 
 import numpy as np  # isort: skip
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from tb_ddp_doctor.cache import Cache, write_digest
 from tb_ddp_doctor.digest import track
@@ -82,9 +84,24 @@ BUCKETS = 6
 STRAGGLER, BAD_NODE, NODE = 1234, 77, 8
 STRINGS = ("", "all_reduce", "0", "[0, 1, ...]", "Float", "gemm", "[128, 1, 1]", "aten::mm", "aten::gelu", "bfloat16")
 STRINGS += (Precision.HALF.value,)
+#: Of which dimension each AllReduce of a step is: activations within stages, and gradients.
+OF_BUCKETS = ("tp", "tp", "tp", "pp", "dp", "dp")
+
+#: By dimension, the number of each rank's group, shape (ranks,).
+Groups = Mapping[str, NDArray[np.int64]]
 
 
-def make(ranks: int, steps: int, calls: int, seed: int = 0) -> tuple[dict[int, RankDigest], dict[int, str]]:
+def groups_of(mesh: Mapping[str, int]) -> Groups:
+    """The groups of a mesh whose ranks are numbered with tp the fastest and pp the slowest; none of an empty mesh."""
+    sizes = [mesh.get(name, 1) for name in ("pp", "dp", "tp")]
+    rank = np.arange(np.prod(sizes))
+    pp, dp, tp = np.unravel_index(rank, sizes)
+    return {"tp": pp * sizes[1] + dp, "dp": pp * sizes[2] + tp, "pp": dp * sizes[2] + tp} if mesh else {}
+
+
+def make(
+    ranks: int, steps: int, calls: int, seed: int = 0, groups: Groups | None = None
+) -> tuple[dict[int, RankDigest], dict[int, str]]:
     """Digests and nodes by rank."""
     rng = np.random.default_rng(seed)
     straggler, bad_node = STRAGGLER % ranks, BAD_NODE % max(ranks // NODE, 1)
@@ -95,24 +112,29 @@ def make(ranks: int, steps: int, calls: int, seed: int = 0) -> tuple[dict[int, R
     busy = compute + stall
     # Gradients of bucket k are ready when backward, the last two thirds of compute, is (k + 1) / 6 through.
     ready = stall[:, :, None] + compute[:, :, None] * (1 + 2 * (np.arange(BUCKETS) + 1) / BUCKETS) / 3
+    all_together, groups = np.zeros(ranks, np.int64), groups or {}
     step_start = np.zeros(steps, np.int64)
     arrival = np.empty((ranks, steps, BUCKETS), np.int64)
     end = np.empty((ranks, steps, BUCKETS), np.int64)
     clock = 0
     for step in range(steps):
         step_start[step] = clock
-        done = clock
+        done = np.full(ranks, clock)
         for bucket in range(BUCKETS):
             arrival[:, step, bucket] = np.maximum(clock + ready[:, step, bucket], done)
-            done = int(arrival[:, step, bucket].max()) + 2 * MS
+            group = groups.get(OF_BUCKETS[bucket], all_together)
+            last = np.zeros(ranks, np.int64)
+            np.maximum.at(last, group, arrival[:, step, bucket])
+            done = last[group] + 2 * MS
             end[:, step, bucket] = done - rng.integers(0, 20_000, ranks)
-        clock = done
+        clock = int(done.max())
     finish = np.append(step_start[1:], clock)
     with TemporaryDirectory() as folder:
         each = (
             _with_calls(_digest(rank, ranks, compute[rank], stall[rank], busy[rank], step_start, finish, *ends), calls)
             for rank, ends in enumerate(zip(arrival, end, strict=True))
         )
+        each = (_in_groups(digest, rank, groups) for rank, digest in enumerate(each))
         read = {rank: _as_read(digest, Path(folder, f"{rank}.digest")) for rank, digest in enumerate(each)}
     return read, {rank: f"node{rank // NODE}" for rank in range(ranks)}
 
@@ -237,6 +259,26 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
     )
 
 
+def _in_groups(digest: RankDigest, rank: int, groups: Groups) -> RankDigest:
+    """A digest whose AllReduces are those of a rank's groups, as Megatron-LM and DeviceMesh describe these."""
+    if not groups:
+        return digest
+    members = {name: tuple(np.flatnonzero(group == group[rank]).tolist()) for name, group in groups.items()}
+    names = {name: f"{name}{group[rank]}" for name, group in groups.items()}
+    texts = {name: len(digest.strings) + 2 * number for number, name in enumerate(groups)}
+    pairs = [text for name in groups for text in (names[name], str(list(members[name])))]
+    steps = len(digest.steps)
+    group = np.tile(np.array([texts[name] for name in OF_BUCKETS], np.int32), steps)
+    size = np.tile(np.array([len(members[name]) for name in OF_BUCKETS]), steps)
+    header = replace(
+        digest.header,
+        groups={names[name]: ranks for name, ranks in members.items()},
+        group_descriptions={names[name]: f"mesh_{name}" for name in groups},
+    )
+    collectives = replace(digest.collectives, group=group, group_ranks=group + 1, group_size=size)
+    return replace(digest, header=header, strings=(*digest.strings, *pairs), collectives=collectives)
+
+
 def _with_calls(digest: RankDigest, calls: int) -> RankDigest:
     """The digest with a roofline of so many calls, in every row of its track."""
     if not calls:
@@ -314,32 +356,49 @@ def _track(begin, start, finish, compute, arrival, end, shown) -> track.Track:
     return rows
 
 
+def timed(ranks: int, steps: int, calls: int, groups: Groups) -> float:
+    """Make a job up, diagnose it, and print how long that took and what is found; returns the CPU time, s."""
+    digests, nodes = make(ranks, steps, calls, groups=groups)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    began = time.perf_counter()
+    job = build("made up", digests, nodes, ranks)
+    built = time.perf_counter()
+    diagnosis = examine(job)
+    ended = time.perf_counter()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"{ranks} ranks x {steps} steps, {len(job.matched)} collectives matched")
+    print(
+        f"job {built - began:.2f} s, rules {ended - built:.2f} s, in all {ended - began:.2f} s wall, {took:.2f} s CPU"
+    )
+    print(f"peak memory {after.ru_maxrss / 2**20:.2f} GiB, of which the digests {before.ru_maxrss / 2**20:.2f} GiB")
+    print(f"clock residual {diagnosis.clock.residual_us:.1f} us")
+    if diagnosis.mesh:
+        print("mesh", *(f"{one.name} {one.size}" for one in diagnosis.mesh.dimensions))
+    for finding in diagnosis.findings:
+        print(
+            f"{finding.severity} {finding.rule} {finding.cause or ''} {finding.cost_ms:.1f} ms, ranks {finding.ranks}"
+        )
+    return took
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Time a job of many ranks, from digests to findings.")
     parser.add_argument("--ranks", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--calls", type=int, default=64)
-    options = parser.parse_args(arguments)
-    digests, nodes = make(options.ranks, options.steps, options.calls)
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    began = time.perf_counter()
-    job = build("made up", digests, nodes, options.ranks)
-    built = time.perf_counter()
-    diagnosis = examine(job)
-    ended = time.perf_counter()
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, numpy {np.__version__}")
-    print(f"{options.ranks} ranks x {options.steps} steps, {len(job.matched)} collectives matched")
-    print(
-        f"job {built - began:.2f} s, rules {ended - built:.2f} s, in all {ended - began:.2f} s wall, "
-        f"{after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.2f} s CPU"
+    parser.add_argument(
+        "--mesh", default="", help="ranks along each dimension, as dp=64,tp=8,pp=8, in place of --ranks"
     )
-    print(f"peak memory {after.ru_maxrss / 2**20:.2f} GiB, of which the digests {before.ru_maxrss / 2**20:.2f} GiB")
-    print(f"clock residual {diagnosis.clock.residual_us:.1f} us")
-    for finding in diagnosis.findings:
-        print(
-            f"{finding.severity} {finding.rule} {finding.cause or ''} {finding.cost_ms:.1f} ms, ranks {finding.ranks}"
-        )
+    options = parser.parse_args(arguments)
+    pairs = [one.split("=") for one in options.mesh.split(",") if one]
+    groups = groups_of({name: int(size) for name, size in pairs})
+    ranks = len(groups["dp"]) if groups else options.ranks
+    print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, numpy {np.__version__}")
+    alone = timed(ranks, options.steps, options.calls, {})
+    if groups:
+        print()
+        print(f"{timed(ranks, options.steps, options.calls, groups) / alone:.2f} times the CPU time of one dimension")
 
 
 if __name__ == "__main__":

@@ -12,10 +12,13 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
 def test_made_up_ranks_are_diagnosed(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(BENCHMARKS / "many_ranks.py"))["main"](["--ranks", "32", "--steps", "4"])
+    runpy.run_path(str(BENCHMARKS / "many_ranks.py"))["main"](["--mesh", "dp=4,tp=4,pp=2", "--steps", "4"])
     printed = capsys.readouterr().out
     assert "24 collectives matched" in printed
-    assert "critical straggler host" in printed and "straggler slow_device" in printed
+    # With groups of three dimensions each of these collectives is one for each group.
+    assert "224 collectives matched" in printed and "mesh dp 4 pp 2 tp 4" in printed
+    for found in ("critical straggler host", "straggler slow_device"):
+        assert printed.count(found) == 2
 
 
 def test_a_simulated_mesh_is_graded() -> None:

@@ -155,9 +155,10 @@ def _messages(job: Job, group_of: dict[int, int]) -> tuple[Flags, float, bool]:
     total, is_sized = 0.0, True
     for i, (rank, digest) in enumerate(zip(job.ranks.tolist(), job.digests, strict=True)):
         ends, table = digest.message_ends, digest.messages
-        own = group_of.get(rank, -1)
-        chosen[job.calls.first[i] + ends.call[_within(ends.peer, own, group_of)]] = True
-        sends = _within(table.peer, own, group_of) & (table.sent == 1)
+        if rank not in group_of or not len(ends) + len(table):
+            continue
+        chosen[job.calls.first[i] + ends.call[_within(ends.peer, group_of[rank], group_of)]] = True
+        sends = _within(table.peer, group_of[rank], group_of) & (table.sent == 1)
         total += float(table.bytes[sends].sum()) / max(len(digest.steps), 1)
         is_sized &= not (table.bytes[sends] < 0).any()
     return chosen, total, is_sized
@@ -165,8 +166,7 @@ def _messages(job: Job, group_of: dict[int, int]) -> tuple[Flags, float, bool]:
 
 def _within(peer: Ints, own: int, group_of: dict[int, int]) -> Flags:
     """Whether each other rank is in a rank's own group."""
-    peers = [each for each in np.unique(peer).tolist() if own >= 0 and group_of.get(each, -1) == own]
-    return np.isin(peer, peers)
+    return np.isin(peer, [each for each in np.unique(peer).tolist() if group_of.get(each, -1) == own])
 
 
 def _is_shadowed(mesh: Mesh, dimension: Dimension) -> bool:

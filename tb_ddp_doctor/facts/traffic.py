@@ -125,7 +125,7 @@ def _traffic(job: Job, rows: Ints) -> Iterator[Traffic]:
             continue
         kind, group, _ = names[family[members[0]]]
         mine = rows[members]
-        ranks = np.flatnonzero(matched.present[mine].any(axis=0))
+        ranks = np.flatnonzero((matched.row[mine] >= 0).any(axis=0))
         size, moved = matched.bytes[mine], transfer[members]
         yield Traffic(
             kind=kind,
@@ -157,7 +157,7 @@ def _families(job: Job, rows: Ints) -> tuple[Ints, list[tuple[str, str, str]], l
     family = np.empty(len(rows), np.int64)
     numbers: dict[tuple[str, str, str], int] = {}
     dtypes: list[set[str]] = []
-    first = job.matched.present[rows].argmax(axis=1)
+    first = (job.matched.row[rows] >= 0).argmax(axis=1)
     for rank in np.unique(first).tolist():
         here = np.flatnonzero(first == rank)
         table, text = job.digests[rank].collectives, job.digests[rank].strings

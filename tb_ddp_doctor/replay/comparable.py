@@ -106,7 +106,9 @@ def _circles(job: Job) -> Ints:
     some = job.matched.present[together & (job.matched.parts > 1) & (job.matched.parts < ranks)]
     if not len(some):
         return np.zeros(ranks, np.int64)
-    for present in (*np.unique(some, axis=0), *_share_sequences(job)):
+    # Rows of bits sort eight times as fast.
+    different = np.unpackbits(np.unique(np.packbits(some, axis=1), axis=0), axis=1, count=ranks).astype(np.bool_)
+    for present in (*different, *_share_sequences(job)):
         joined = np.unique(circle[present])
         circle[np.isin(circle, joined)] = joined[0]
     alone = ~some.any(axis=0)
