@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Frames, Header, MemoryEvents, RankTrace
+
+#: Of properties of whole jobs. Some 25 tests draw such jobs, each test others: several hundred in all are read and
+#: diagnosed in CI. Before a release each test sees ten times as many (docs/releasing.md).
+OF_JOBS = settings(max_examples=int(os.environ.get("DDP_DOCTOR_EXAMPLES", "30")), deadline=None)
 
 NAMES = (
     "ProfilerStep#1",

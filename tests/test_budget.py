@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from random_traces import TRACES, joined
+from random_traces import OF_JOBS, TRACES, joined
 from traces import MS, job, repeat
 
 from tb_ddp_doctor.digest.build import digest
@@ -222,7 +222,7 @@ def test_the_budget_needs_no_metadata(metadata: str) -> None:
     assert owners(ONE_LATE, metadata=metadata) == {"compute": 10, "wait": 4, "transfer": 6}
 
 
-@settings(max_examples=60, deadline=None)
+@OF_JOBS
 @given(TRACES)
 def test_the_owners_of_any_ranks_steps_sum_to_their_windows(random: RankTrace) -> None:
     found = digest(random)
@@ -231,7 +231,7 @@ def test_the_owners_of_any_ranks_steps_sum_to_their_windows(random: RankTrace) -
     assert work.owner_ns.sum(axis=1).tolist() == (steps.end_ns - steps.start_ns).tolist()
 
 
-@settings(max_examples=50, deadline=None)
+@OF_JOBS
 @given(TRACES)
 def test_the_windows_of_any_ranks_steps_tile(random: RankTrace) -> None:
     steps = digest(random).steps
@@ -239,7 +239,7 @@ def test_the_windows_of_any_ranks_steps_tile(random: RankTrace) -> None:
     assert (steps.start_ns[1:] == steps.end_ns[:-1]).all()
 
 
-@settings(max_examples=50, deadline=None)
+@OF_JOBS
 @given(TRACES)
 def test_the_kept_pieces_lie_in_their_steps(random: RankTrace) -> None:
     found = digest(random)
@@ -252,7 +252,7 @@ def test_the_kept_pieces_lie_in_their_steps(random: RankTrace) -> None:
     assert kept.tolist() == found.work.owner_ns[:, RankOwner.COMMUNICATION].tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@OF_JOBS
 @given(st.lists(TRACES.map(digest), min_size=1, max_size=4))
 def test_the_budget_of_any_job_sums_to_the_nanosecond(ranks: list[RankDigest]) -> None:
     found = joined(ranks)
@@ -261,7 +261,7 @@ def test_the_budget_of_any_job_sums_to_the_nanosecond(ranks: list[RankDigest]) -
         assert (found.budget.owner_ns.sum(axis=2) == found.budget.window_ns).all()
 
 
-@settings(max_examples=50, deadline=None)
+@OF_JOBS
 @given(st.lists(TRACES.map(digest), min_size=2, max_size=3))
 def test_wait_and_transfer_are_the_exposed_communication(ranks: list[RankDigest]) -> None:
     found = joined(ranks)
@@ -272,7 +272,7 @@ def test_wait_and_transfer_are_the_exposed_communication(ranks: list[RankDigest]
         assert (found.waiting.exposed_ns[~found.matched.present] == 0).all()
 
 
-@settings(max_examples=50, deadline=None)
+@OF_JOBS
 @given(TRACES, st.integers(1, 10**18))
 def test_the_budget_does_not_depend_on_when_it_was(random: RankTrace, epoch: int) -> None:
     events = random.events

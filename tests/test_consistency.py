@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from examples import EXAMPLES
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from msgspec.structs import replace
 from random_jobs import FaultyJob, Work, faulty_jobs
+from random_traces import OF_JOBS
 from traces import job
 
 from tb_ddp_doctor import engine
@@ -50,7 +51,7 @@ LONGER_ONCE = (Work(load=6, stall=0, forward=21, backward=16), *[Work(load=6, st
 USUAL = (Work(load=6, stall=1, forward=10, backward=16),) * 3
 
 
-@settings(max_examples=40, deadline=None)
+@OF_JOBS
 @given(faulty_jobs())
 @example(FaultyJob(work=(USUAL, LONGER_ONCE), transfer=(30, 4, 4)))
 def test_a_diagnosis_of_a_random_job_agrees_with_itself(drawn: FaultyJob) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from random_traces import TRACES, joined
+from random_traces import OF_JOBS, TRACES, joined
 from traces import MS, job, ranks
 
 from tb_ddp_doctor.digest.build import digest
@@ -24,6 +24,7 @@ def told(part: PathOfStep) -> list[tuple[int, str, float]]:
     return [(piece.rank, piece.owner, round((piece.end_ns - piece.start_ns) / MS, 1)) for piece in part.pieces]
 
 
+@OF_JOBS
 @given(st.lists(TRACES, min_size=1, max_size=3))
 def test_the_pieces_of_a_step_sum_to_it_in_any_job(traces: list[RankTrace]) -> None:
     found = joined([digest(trace) for trace in traces])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from random_traces import TRACES
+from hypothesis import given
+from random_traces import OF_JOBS, TRACES
 from traces import MS, digests, ranks
 
 from tb_ddp_doctor.digest.build import digest
@@ -150,7 +150,7 @@ def test_recording_is_estimated_by_the_events_recorded() -> None:
     assert found.work.late_launch_ns[1, LaunchDelay.RECORDING] == pytest.approx(7 * 400, abs=1000)
 
 
-@settings(max_examples=100, deadline=None)
+@OF_JOBS
 @given(TRACES)
 def test_late_launches_is_idle_time(trace: RankTrace) -> None:
     found = digest(trace)

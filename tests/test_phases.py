@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from random_traces import TRACES
+from hypothesis import given
+from random_traces import OF_JOBS, TRACES
 from traces import MS, digests
 
 from tb_ddp_doctor.digest.build import digest
@@ -253,7 +253,7 @@ def test_cpus_have_one_cut_for_both() -> None:
     assert phases("exposed_ns", text) == {"backward": 11}
 
 
-@settings(max_examples=100, deadline=None)
+@OF_JOBS
 @given(TRACES)
 def test_the_phases_of_any_ranks_steps_sum_to_their_windows(random: RankTrace) -> None:
     found = digest(random)

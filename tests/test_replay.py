@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from random_jobs import FaultyJob, faulty_jobs
-from random_traces import TRACES, joined
+from random_traces import OF_JOBS, TRACES, joined
 from traces import MS, in_row, job, ranks, read, repeat
 
 from tb_ddp_doctor import replay
@@ -77,6 +77,7 @@ def test_nothing_removed_gives_the_recorded_steps() -> None:
         assert (whatif._replay.step_ns(nothing) == found.budget.window_ns).all()
 
 
+@OF_JOBS
 @given(st.lists(TRACES, min_size=1, max_size=3))
 def test_nothing_removed_gives_the_recorded_steps_of_any_job(traces: list[RankTrace]) -> None:
     found = joined([digest(trace) for trace in traces])
@@ -85,6 +86,7 @@ def test_nothing_removed_gives_the_recorded_steps_of_any_job(traces: list[RankTr
 
 
 @pytest.mark.skipif(not native_library.is_available(), reason="the native library was not built")
+@OF_JOBS
 @given(st.lists(TRACES, min_size=1, max_size=3), st.floats(0, 1), st.booleans(), st.booleans())
 def test_the_native_library_plays_any_job_as_numpy_does(
     traces: list[RankTrace], share: float, no_host: bool, kept: bool
@@ -104,6 +106,7 @@ def test_the_native_library_plays_any_job_as_numpy_does(
 
 
 @pytest.mark.skipif(not native_library.is_available(), reason="the native library was not built")
+@OF_JOBS
 @given(st.lists(TRACES, min_size=1, max_size=3), st.data())
 def test_the_native_library_shortens_any_job_as_numpy_does(traces: list[RankTrace], data: st.DataObject) -> None:
     found = joined([digest(trace) for trace in traces])
@@ -129,6 +132,7 @@ def test_the_native_library_shortens_any_job_as_numpy_does(traces: list[RankTrac
 
 
 @pytest.mark.skipif(not native_library.is_available(), reason="the native library was not built")
+@OF_JOBS
 @given(st.lists(TRACES, min_size=1, max_size=3), st.data())
 def test_the_native_library_orders_any_job_as_numpy_does(traces: list[RankTrace], data: st.DataObject) -> None:
     found = joined([digest(trace) for trace in traces])
@@ -178,6 +182,7 @@ def test_a_schedule_out_of_range_is_not_played_natively() -> None:
         play(schedule, replace(lengths, transfer_ns=lengths.transfer_ns[:-2]))
 
 
+@OF_JOBS
 @given(st.lists(TRACES, min_size=1, max_size=3), st.data())
 def test_whatever_is_removed_steps_stay_within_reason(traces: list[RankTrace], data: st.DataObject) -> None:
     found = joined([digest(trace) for trace in traces])
@@ -195,6 +200,7 @@ def test_whatever_is_removed_steps_stay_within_reason(traces: list[RankTrace], d
     assert 0 <= saving.mean_ns <= found.budget.window_ns.sum()
 
 
+@OF_JOBS
 @given(st.one_of(st.lists(TRACES, min_size=1, max_size=3), faulty_jobs()), st.data())
 def test_no_play_saves_more_than_was_removed_or_ends_before_its_work(
     given: list[RankTrace] | FaultyJob, data: st.DataObject
@@ -221,6 +227,7 @@ def test_no_play_saves_more_than_was_removed_or_ends_before_its_work(
     assert saved_ns <= replay.removed_ns(change) + 0.01 * float(replay.recorded_ns.mean()) + math.prod(shape)
 
 
+@OF_JOBS
 @given(st.lists(TRACES, min_size=1, max_size=3), st.data())
 def test_what_is_not_in_effect_changes_nothing(traces: list[RankTrace], data: st.DataObject) -> None:
     found = joined([digest(trace) for trace in traces])

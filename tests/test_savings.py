@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from random_jobs import FaultyJob, Work, faulty_jobs
-from random_traces import TRACES, joined
+from random_traces import OF_JOBS, TRACES, joined
 from traces import job as drawn
 from traces import ranks
 
@@ -57,7 +57,7 @@ def prefixed(account: Account) -> list[int]:
     return [line.total_ns for line in account.lines]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(OF_JOBS, suppress_health_check=list(HealthCheck))
 @given(st.lists(DIGESTS, min_size=1, max_size=4))
 def test_costs_account_and_what_if_agree(ranks: list[RankDigest]) -> None:
     savings = savings_of(ranks)
@@ -76,7 +76,7 @@ def test_costs_account_and_what_if_agree(ranks: list[RankDigest]) -> None:
         assert together.step_ms - together.without_ms == pytest.approx(costs, abs=1e-5)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(OF_JOBS, suppress_health_check=list(HealthCheck))
 @given(st.lists(DIGESTS, min_size=1, max_size=3))
 def test_one_finding_alone_is_what_it_says(ranks: list[RankDigest]) -> None:
     savings = savings_of(ranks)
@@ -86,7 +86,7 @@ def test_one_finding_alone_is_what_it_says(ranks: list[RankDigest]) -> None:
             assert prospect.step_ms - prospect.without_ms == pytest.approx(finding.alone_ms, abs=1e-5)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(OF_JOBS, suppress_health_check=list(HealthCheck))
 @given(faulty_jobs(), st.data())
 def test_numbers_of_a_faulty_job_agree(faulty: FaultyJob, data: st.DataObject) -> None:
     """Costs sum to what fixing all gives, each lies in its range, and what-if says what findings and account say."""
@@ -142,7 +142,7 @@ def jobs_of_one_fault(draw: st.DrawFn) -> FaultyJob:
     return FaultyJob(tuple(map(tuple, work)), (4,) * steps)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(OF_JOBS, suppress_health_check=list(HealthCheck))
 @given(jobs_of_one_fault())
 def test_what_one_owner_phase_and_set_of_ranks_holds_is_never_unexplained(faulty: FaultyJob) -> None:
     """The verdict is a rule's wherever one place holds most of what the account would call unexplained."""

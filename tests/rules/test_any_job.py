@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from random_traces import TRACES, joined
+from random_traces import OF_JOBS, TRACES, joined
 from test_catalogue import STALLED, drawn
 from test_straggler import TAKING_TURNS
 from traces import job, ranks
@@ -79,7 +79,7 @@ JOBS = [Facts(given) for given in (drawn(), job(ranks(STALLED)), job("host [a]")
 
 
 @pytest.mark.parametrize("rule", CATALOGUE.values(), ids=list(CATALOGUE))
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_no_rule_fails_whatever_its_thresholds(rule: Rule, data: st.DataObject) -> None:
     chosen = data.draw(set_by_users(rule))
@@ -87,7 +87,7 @@ def test_no_rule_fails_whatever_its_thresholds(rule: Rule, data: st.DataObject) 
         run(chosen, facts)
 
 
-@settings(max_examples=50, deadline=None)
+@OF_JOBS
 @given(st.data(), st.lists(TRACES, min_size=1, max_size=4))
 def test_no_rule_fails_on_any_job_whatever_its_thresholds(data: st.DataObject, traces: list[RankTrace]) -> None:
     found = joined([digest(trace) for trace in traces])
@@ -97,13 +97,13 @@ def test_no_rule_fails_on_any_job_whatever_its_thresholds(data: st.DataObject, t
             run(data.draw(set_by_users(rule)), facts)
 
 
-@settings(max_examples=60, deadline=None)
+@OF_JOBS
 @given(st.lists(TRACES, min_size=1, max_size=4))
 def test_no_rule_fails_on_any_job(traces: list[RankTrace]) -> None:
     examined(traces)
 
 
-@settings(max_examples=60, deadline=None)
+@OF_JOBS
 @given(st.lists(TRACES, min_size=2, max_size=3), st.lists(st.integers(0, MAX_NS), min_size=3, max_size=3))
 def test_no_rule_fails_whatever_the_clocks_say(traces: list[RankTrace], epochs: list[int]) -> None:
     examined(
@@ -114,7 +114,7 @@ def test_no_rule_fails_whatever_the_clocks_say(traces: list[RankTrace], epochs: 
     )
 
 
-@settings(max_examples=60, deadline=None)
+@OF_JOBS
 @given(st.lists(TRACES, min_size=1, max_size=3), st.integers(0, 16))
 def test_no_rule_fails_on_times_as_long_as_they_can_be(traces: list[RankTrace], scale: int) -> None:
     factor = np.int64(MAX_NS // 100 // 10**scale)
