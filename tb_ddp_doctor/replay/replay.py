@@ -41,7 +41,7 @@ from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 _FEWEST_LIKE = 3
 #: Noise makes the median over ranks and steps at most this many times the median step of the median rank: loaders of
 #: healthy jobs differ by a third in single steps.
-_FAR_MORE = 1.25
+FAR_MORE = 1.25
 #: At most this many passes search the lead that hosts both begin and end with.
 _MOST_PASSES = 6
 #: Leads that change by less than this share of a step from pass to pass are steady.
@@ -195,12 +195,12 @@ class Replay:
         """How long each device needs for the work of each step that a change leaves, without idle time, (R, S), ns."""
         return self._cells.sum(self._device(change))
 
-    def typical(self, values: Ints, among: Flags | None = None) -> Ints:
+    def typical(self, values: Ints, among: Flags | None = None, far_more: float = FAR_MORE) -> Ints:
         """The typical value for each rank and step: the lower median of the comparable ones, shape (R, S).
 
         Ranks that are slow in all steps and steps that are slow on all ranks may together be most of the values. If the
-        median step of the median rank has a far lower value (`_FAR_MORE`), that one is typical. If `among`, shape (R,),
-        flags some ranks, the median is taken over these, unless none of them is comparable.
+        median is more than `far_more` times the value of the median step of the median rank, that one is typical. If
+        `among`, shape (R,), flags some ranks, the median is taken over these, unless none of them is comparable.
         """
         if not values.any():
             return np.zeros_like(values)
@@ -209,7 +209,7 @@ class Replay:
         for same in self._comparable:
             cells = same[asked[same]] if asked[same].any() else same
             step, of_cells = cells % values.shape[1], lower_median(flat[cells])
-            if of_cells and most_of_most(of_cells > _FAR_MORE * flat[cells], step):
+            if of_cells and most_of_most(of_cells > far_more * flat[cells], step):
                 typical[same] = lower_median(lower_medians(flat[cells], step))
             else:
                 typical[same] = of_cells

@@ -32,12 +32,14 @@ from tb_ddp_doctor.replay.bindings import Bindings
 from tb_ddp_doctor.replay.cells import lower_median
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.order import CircularWaitError
-from tb_ddp_doctor.replay.replay import Replay
+from tb_ddp_doctor.replay.replay import FAR_MORE, Replay
 from tb_ddp_doctor.replay.schedule import schedule
 from tb_ddp_doctor.trace.model import Ints
 
 #: Results of this many plays are kept: rules, the account and the what-if ask for the same ones.
 _KEPT = 64
+#: As `replay.FAR_MORE`, of all that a rank needs for a step: of 6 % of noise there, less than 4 % are in the median.
+_FAR_MORE_IN_ALL = 1.1
 #: A rank's time is its own fault, not shared, if in a step it is this many times the median rank's. Loaders of healthy
 #: jobs differ by a third in single steps.
 _FAR_MORE_IN_A_STEP = 2
@@ -147,13 +149,20 @@ class WhatIf:
             return self._replay.host_ns(kind)
         return self._budget.of(self._owners[kind]) if kind in self._owners else np.zeros(self.shape, np.int64)
 
-    def typical(self, values: Ints, among: NDArray[np.bool_] | None = None) -> Ints:
-        """The typical value for each rank and step, shape (R, S): the lower median of the comparable ones.
+    def typical(self, values: Ints) -> Ints:
+        """The typical value for each rank and step, shape (R, S): the lower median of the comparable ones."""
+        return self._typical(values, None, FAR_MORE)
+
+    def typical_need(self, need_ns: Ints, among: NDArray[np.bool_] | None = None) -> Ints:
+        """The same of all that ranks need for a step, such as `busy_ns`: noise differs less than in one kind of time.
 
         `among`, flags of shape (R,), limits the ranks that are compared with (see `Replay.typical`).
         """
+        return self._typical(need_ns, among, _FAR_MORE_IN_ALL)
+
+    def _typical(self, values: Ints, among: NDArray[np.bool_] | None, far_more: float) -> Ints:
         if self._replay:
-            return self._replay.typical(values, among)
+            return self._replay.typical(values, among, far_more)
         rows = values if among is None or not among.any() else values[among]
         typical: Ints = np.broadcast_to(lower_median(rows), values.shape)
         return typical

@@ -90,6 +90,28 @@ def test_evidence_is_the_slow_ranks_step_and_the_wait_that_it_caused() -> None:
     assert all(lies_in_its_step(window, ONE_OF_FOUR) for window in (own, caused))
 
 
+def test_one_of_three_ranks_is_named_beside_a_slow_first_step() -> None:
+    """Its own 3 cells and the other 2 of the first step, 90 ms longer on all ranks, are most of the 9."""
+
+    def step(more: int) -> str:
+        first = "." * more
+        usual = f"""
+            rank# step |1
+                  host [fwd][bwd]
+                  gpu  [fwd....{first}][bwd...........]
+                  nccl {" " * more}                       [ar........]
+        """
+        slow = f"""
+            rank# step |1
+                  host [fwd][bwd]
+                  gpu  [fwd........{first}][bwd...........]
+                  nccl {" " * more}                           [ar....]
+        """
+        return ranks(usual, usual, slow, steps=1)
+
+    assert finding("straggler", in_row(step(90), step(0), step(0))).ranks == (2,)
+
+
 def test_ranks_that_are_alike_are_clear() -> None:
     assert ended(ranks(HEALTHY, HEALTHY, HEALTHY, HEALTHY)).status == "clear"
 

@@ -98,11 +98,11 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
     among = _fast_minority(whatif, limit)
     if among is None:
         of_step = median_rank(own)
-        excess = own - np.maximum(whatif.typical(own), whatif.typical_of_step(own))
-        step_excess = np.minimum(of_step - median_rank(whatif.typical(own)), of_step)
+        excess = own - np.maximum(whatif.typical_need(own), whatif.typical_of_step(own))
+        step_excess = np.minimum(of_step - median_rank(whatif.typical_need(own)), of_step)
         step_excess = np.maximum(step_excess, whatif.excess_over_length_ns())
     else:
-        excess, step_excess = own - whatif.typical(own, among), np.zeros(own.shape[1], np.int64)
+        excess, step_excess = own - whatif.typical_need(own, among), np.zeros(own.shape[1], np.int64)
     slow = excess > limit
     mean = excess.mean(axis=1)
     often = slow.mean(axis=1) >= min_steps
@@ -116,7 +116,7 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
         persistent[:] = False
     indices = np.flatnonzero(persistent)
     slowest_first = indices[np.argsort(-mean[indices], kind="stable")]
-    deviations = np.sort(np.abs(own - whatif.typical(own)), axis=None)
+    deviations = np.sort(np.abs(own - whatif.typical_need(own)), axis=None)
     noise = _SD_OF_MEDIAN * float(deviations[(deviations.size - 1) // 2])
     return Slowness(excess, slow, slowest_first, among, step_excess, noise, limit)
 
