@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from traces import MS, job, repeat
 
 from tb_ddp_doctor.job.clock import ClockFit, fit
@@ -70,6 +71,27 @@ def test_offsets_of_nodes_are_recovered() -> None:
     fitted = fit(matched, ("a", "b", "c"))
     assert fitted.offset_ns == pytest.approx([0, 40 * MS, -3 * SECOND], abs=2 * US)
     assert fitted.drift.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("ahead_ns", "found_ns"), [(40 * MS, 40 * MS), (-3 * MS, -3 * MS), (20 * US, 0)])
+def test_nodes_that_only_messages_join_are_put_within_their_bounds(ahead_ns: int, found_ns: int) -> None:
+    """Ranks 1 and 2 send around a ring: their kernels meet others too, wait for up to 3 ms, and end apart."""
+    matched, _ = ended([(0, 0), (0, 0), (ahead_ns, 0), (ahead_ns, 0)], groups=[(0, 1), (2, 3), (1, 2)])
+    random = np.random.default_rng(3)
+    is_message = np.arange(len(matched)) % 3 == 2
+    waits, longer = (random.integers(0, 3 * MS, matched.row.shape) * is_message[:, None] for _ in range(2))
+    # One of the two comes last, and one of the two ends as soon as the message has moved.
+    waits[np.arange(len(matched)), random.integers(1, 3, len(matched))] = 0
+    longer[np.arange(len(matched)), random.integers(1, 3, len(matched))] = 0
+    here = matched.row >= 0
+    matched = replace(
+        matched,
+        arrival_ns=np.where(here, matched.arrival_ns - waits, ABSENT),
+        end_ns=np.where(here, matched.end_ns + longer, ABSENT),
+        together=~is_message,
+    )
+    fitted = fit(matched, ("a", "a", "b", "b"))
+    assert fitted.offset_ns == pytest.approx([0, 0, found_ns, found_ns], abs=100 * US if found_ns else 0)
 
 
 def test_drift_is_recovered_from_a_long_trace() -> None:

@@ -46,9 +46,10 @@ def fit(matched: Matched, nodes: Sequence[str]) -> ClockFit:
     """Fit the clocks of R ranks to the first one's; ranks of one node share a clock.
 
     Ranks that no chain of collectives joins to the first one are fitted to the first of those that they do meet, and
-    stay as they are if they meet none.
+    stay as they are if they meet none. Kernels of messages that meet others than each other (ring attention) do not end
+    together, but none ends before the other one arrives: where nothing else joins ranks, that bounds their clocks.
     """
-    ranks = len(nodes)
+    ranks, bounding = len(nodes), select(matched, np.flatnonzero(~matched.together & (matched.parts == 2)))
     if matched.together.any() and not matched.together.all():
         matched = select(matched, np.flatnonzero(matched.together))
     present = matched.present
@@ -77,10 +78,47 @@ def fit(matched: Matched, nodes: Sequence[str]) -> ClockFit:
     for number in range(circle.max() + 1):
         members = np.flatnonzero(circle == number)
         offset[members], drift[members] = _relative(offset[members], drift[members])
+    if circle.max() > 0 and len(bounding):
+        # Of clocks that drift, the offsets in the middle of the record.
+        offset += _bridges(bounding, offset + drift * np.ptp(ends) / 2, origin, circle)
     offset, drift = _by_node(offset, drift, noise, circle >= 0, nodes)
     corrected = np.where(present, ends - offset - drift * ends, np.nan)
     spread = np.nanmax(corrected, axis=1) - np.nanmin(corrected, axis=1)
     return ClockFit(offset, drift, origin, float(np.median(spread)), float(spread.max()))
+
+
+def _bridges(bounding: Matched, offset: Floats, origin: int, circle: NDArray[np.int64]) -> Floats:
+    """What to add to the offsets of ranks that only messages join to others, shape (R,), ns; 0 for all others.
+
+    Of a message between rank a and rank b, neither side ends before the other one arrives. With t more to subtract from
+    b's clock:
+
+        t >= arrival of b - end of a    and    t <= end of b - arrival of a
+
+    Taken is the middle of the closest bounds of all messages between two circles, if 0 is outside of them: else their
+    clocks may well be one. `offset` are the offsets so far, and ranks of one `circle` have one clock.
+    """
+    present = bounding.present
+    sides = present.argmax(axis=1), present.shape[1] - 1 - present[:, ::-1].argmax(axis=1)
+    row, circle, added = np.arange(len(present)), circle.copy(), np.zeros(len(offset))
+
+    def shown(times_ns: Ints, rank: NDArray[np.int64]) -> Floats:
+        seen: Floats = times_ns[row, rank] - origin - offset[rank] - added[rank]
+        return seen
+
+    for _ in range(int(circle.max())):
+        one, other = (np.where(circle[sides[0]] == 0, first, second) for first, second in (sides, sides[::-1]))
+        across = (circle[one] == 0) & (circle[other] > 0)
+        if not across.any():
+            break
+        met = int(np.bincount(circle[other[across]]).argmax())
+        mine = across & (circle[other] == met)
+        least = float((shown(bounding.arrival_ns, other) - shown(bounding.end_ns, one))[mine].max())
+        most = float((shown(bounding.end_ns, other) - shown(bounding.arrival_ns, one))[mine].min())
+        if not least <= 0 <= most and abs(most - least) < ONE_CLOCK_NS:
+            added[circle == met] = (least + most) / 2
+        circle[circle == met] = 0
+    return added
 
 
 def _relative(offset: Floats, drift: Floats) -> tuple[Floats, Floats]:
