@@ -15,7 +15,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, get_args
@@ -24,6 +25,7 @@ from tb_ddp_doctor.capture.agent import Agent, Captured
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.capture.hang import HangWatch
 from tb_ddp_doctor.capture.nvtx_ranges import NvtxRanges
+from tb_ddp_doctor.capture.samplers import GarbageWatch, Recorded, memory, of_gpu
 from tb_ddp_doctor.capture.scratch import new as new_scratch
 from tb_ddp_doctor.capture.task import Keep
 from tb_ddp_doctor.capture.windows import CaptureSchedule, CaptureWindow
@@ -58,6 +60,7 @@ class Doctor:
         memory: bool = False,
         nvtx: bool = False,
         history: bool = False,
+        record: Sequence[Recorded] = (),
         scratch: str | os.PathLike[str] | None = None,
         poll_s: float = 1.0,
         margin_s: float | None = None,
@@ -77,7 +80,9 @@ class Doctor:
         a model that is watched, forward, backward and modules are NVTX ranges, for recordings of Nsight Systems.
 
         With `history` the time of every step is kept as well, 8 bytes a step and rank, in `history/` in the log
-        directory, for `ddp-doctor history LOGDIR`; with `max_gb`, in up to a tenth of that.
+        directory, for `ddp-doctor history LOGDIR`; with `max_gb`, in up to a tenth of that. `record` says what else it
+        keeps, once a minute: "memory" (of the process, and allocated and reserved on the GPU), "gpu" (clock, power and
+        temperature by NVML or amdsmi), and, whenever it takes a millisecond, "garbage" (Python's collections).
 
         `scratch` is a directory on a local disk (default: the system's for temporary files), where a trace is until
         it is digested. Requests are looked for every `poll_s`; a step is agreed on `margin_s` ahead (default: 3 s on
@@ -101,6 +106,9 @@ class Doctor:
         for name, flag in (("stacks", stacks), ("memory", memory), ("nvtx", nvtx), ("history", history)):
             if not isinstance(flag, bool):
                 raise ValueError(f"{name} is True or False, not {flag!r}.")
+        for recorded in record:
+            if recorded not in get_args(Recorded):
+                raise ValueError(refusal("record", recorded, get_args(Recorded)))
         max_gb = _number("max_gb", max_gb) if max_gb is not None else None
         margin_s = _number("margin_s", margin_s) if margin_s is not None else None
         poll_s, patience_s = _number("poll_s", poll_s, above=True), _number("patience_s", patience_s)
@@ -126,7 +134,8 @@ class Doctor:
         self._ranges = NvtxRanges() if nvtx else None
         if self._ranges is not None:
             self._ranges.watch_optimizers()
-        self._keeps_history = history
+        self._keeps_history, self._recorded = history or bool(record), frozenset(record)
+        self._garbage: GarbageWatch | None = None
         self._history: StepRecorder | None = None
         self._step = -1
         #: How often a step came that is before the last one, as where a training goes on from a checkpoint.
@@ -226,6 +235,8 @@ class Doctor:
         try:
             self._due = _NEVER
             self._hang.close()
+            if self._garbage is not None:
+                self._garbage.stop()
             if self._history is not None:
                 self._history.close()
             if self._ranges is not None:
@@ -294,8 +305,16 @@ class Doctor:
             from tb_ddp_doctor.history.write import StepRecorder
 
             max_bytes = None if max_gb is None else max_gb * 1e8 / max(world_size, 1)
-            self._history = StepRecorder(self._logdir, self._rank, world_size, node, max_bytes=max_bytes)
+            gpu = Gpu.of_this_thread() if "gpu" in self._recorded else None
+            samplers = [memory] if "memory" in self._recorded else []
+            samplers += [partial(of_gpu, gpu)] if gpu else []
+            self._history = StepRecorder(
+                self._logdir, self._rank, world_size, node, max_bytes=max_bytes, samplers=samplers
+            )
             self._history.start()
+            if "garbage" in self._recorded:
+                self._garbage = GarbageWatch(self._history.sample)
+                self._garbage.start()
         atexit.register(self.close)
         agent.start()
         self._hang.start()

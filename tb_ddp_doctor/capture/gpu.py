@@ -52,7 +52,11 @@ class Gpu:
 
     def look(self) -> None:
         """See how it runs now."""
-        self._seen.append(self._driver.look())
+        self._seen.append(self.now())
+
+    def now(self) -> GpuState:
+        """How it runs now. Raises what the driver's library raises."""
+        return self._driver.look()
 
     def state(self) -> GpuState | None:
         """What was seen: the lowest clock, the highest of the rest, all reasons; None if nobody looked."""

@@ -6,6 +6,7 @@
     payload of steps: a column of lengths, µs, uint32 (0: not timed, as while a profiler records); then, where the
             columns say so, one of times until the rank waits for other ranks, µs, uint32 (0: unknown)
     payload of phases: rows of begin, end and name
+    payload of samples: rows of time, quantity (its place in QUANTITIES) and value
 
 All little-endian. A block's steps follow one another in number and in time: the first begins at the block's begin, each
 other one where the one before it ends. A step takes 8 bytes at most. A block that was torn by a crash or damaged costs
@@ -26,7 +27,7 @@ FOLDER = "history"
 SUFFIX = ".steps"
 FILE_MAGIC = b"DDPSTEP1"
 BLOCK_MAGIC = b"DDPb"
-STEPS, PHASES = 0, 1
+STEPS, PHASES, SAMPLES = 0, 1, 2
 #: Bit of a block's columns: the second column is there.
 HAS_BUSY = 1
 #: magic, rank, world size, start of the process (ns since 1970), node.
@@ -41,6 +42,11 @@ FILE_HEAD_BYTES = FILE_HEAD.size + CHECKSUM.size
 BLOCK_HEAD_BYTES = BLOCK_HEAD.size + CHECKSUM.size
 #: A phase: begin and end in ns since 1970, and its name in UTF-8.
 PHASE_ROW = np.dtype([("begin_ns", "<i8"), ("end_ns", "<i8"), ("name", "S32")])
+#: What is recorded on request: bytes, MHz, W, degrees Celsius, and s of one collection of Python's garbage. New ones
+#: come last.
+QUANTITIES = ("allocated memory", "reserved memory", "process memory", "SM clock", "power", "temperature", "garbage")
+#: A sample: when (ns since 1970; the begin of a collection), the place of its quantity, and the value.
+SAMPLE_ROW = np.dtype([("at_ns", "<i8"), ("quantity", "<u2"), ("value", "<f4")])
 #: The longest step that fits into a column, µs: 71 minutes. Longer ones are written as this.
 LONGEST_US = 2**32 - 1
 
@@ -63,12 +69,17 @@ def phases_block(rows: NDArray[Any]) -> bytes:
     return _block(PHASES, 0, len(rows), 0, int(rows["begin_ns"][0]) if len(rows) else 0, rows.tobytes())
 
 
+def samples_block(rows: NDArray[Any]) -> bytes:
+    """A block of samples, at least one row of `SAMPLE_ROW`."""
+    return _block(SAMPLES, 0, len(rows), 0, int(rows["at_ns"][0]), rows.tobytes())
+
+
 def payload_bytes(kind: int, columns: int, rows: int) -> int | None:
     """How long the payload of a block is that says this in its head; None where no block says so."""
     if kind == STEPS and columns in (0, HAS_BUSY):
         return rows * 4 * (2 if columns & HAS_BUSY else 1)
-    if kind == PHASES and columns == 0:
-        return rows * PHASE_ROW.itemsize
+    if kind in (PHASES, SAMPLES) and columns == 0:
+        return rows * (PHASE_ROW if kind == PHASES else SAMPLE_ROW).itemsize
     return None
 
 

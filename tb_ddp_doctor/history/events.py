@@ -16,9 +16,12 @@ from tb_ddp_doctor.history.levels import LEAST_SHARE, LEAST_T, Levels, fitted, l
 from tb_ddp_doctor.history.over_ranks import lower_median
 from tb_ddp_doctor.history.pyramid import Pyramid, compared_bins
 from tb_ddp_doctor.history.rare import LongSteps, of_bins, of_period, period
+from tb_ddp_doctor.history.together import ChangedQuantity, Samples, collected, with_change, with_drift
 
 #: Shifts up and down again of sizes within this share of each other are one event with an end.
 _SAME_SIZE = 0.3
+#: Garbage collection explains long steps if it is in this share of them.
+_LEAST_GARBAGE = 0.6
 
 Kind = Literal["change", "drift", "period", "outliers"]
 Level = Literal["job", "node", "rank"]
@@ -50,12 +53,19 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     cost_s: float
     #: Of the time of all steps.
     cost_share: float
+    #: What was recorded on request and changed with it.
+    together: tuple[ChangedQuantity, ...] = ()
+    #: In which share of the long steps Python collected garbage; None where that was not recorded, or in few of them.
+    garbage_share: float | None = None
 
 
-def events(pyramid: Pyramid, median_us: float, of_column: int = 1) -> tuple[Event, ...]:
-    """All events, most costly first. `median_us` is the job's median column, each of `of_column` steps."""
-    medians, width = compared_bins(pyramid)
-    found = _Events(pyramid, median_us, medians, width, of_column)
+def events(pyramid: Pyramid, median_us: float, of_column: int = 1, samples: Samples | None = None) -> tuple[Event, ...]:
+    """All events, most costly first, with what of the `samples` changed together with them.
+
+    `median_us` is the job's median column, each of `of_column` steps.
+    """
+    found = _Events(pyramid, median_us, of_column, samples or {})
+    medians = found.medians
     if medians.shape[1] and not np.isnan(medians).all():
         found.add_levels()
         found.add_rare()
@@ -65,19 +75,20 @@ def events(pyramid: Pyramid, median_us: float, of_column: int = 1) -> tuple[Even
 class _Events:
     """The events of a job that were found so far."""
 
-    def __init__(self, pyramid: Pyramid, median_us: float, medians: NDArray[Any], width: int, of_column: int) -> None:
+    def __init__(self, pyramid: Pyramid, median_us: float, of_column: int, samples: Samples) -> None:
         self._job = pyramid
         self._count = len(pyramid.steps.length_us)
         self._median_us, self._of_column = median_us, of_column
         #: Of the bins that are compared, shape (R, B), and the steps of a bin.
-        self._medians, self._width = medians, width
+        self.medians, self._width = compared_bins(pyramid)
+        self._samples = samples
         self.events: list[Event] = []
         #: Columns at whose bin the level of any rank changes.
         self._edges: list[int] = []
 
     def add_levels(self) -> None:
         """Changes and drift of the job, then of nodes beside the job, then of ranks beside their node."""
-        job, medians = self._job, self._medians
+        job, medians = self._job, self.medians
         least = LEAST_SHARE * self._median_us
         median = _filled(lower_median(medians))
         everyone = np.arange(len(job.ranks))
@@ -130,7 +141,7 @@ class _Events:
         is_slowest = np.isin(steps.largest_row, rows)
         # Where another rank is the slowest, it hides what these lost. What they gained would have made the step longer
         # where they would have been the slowest without: by their usual busy time, of single steps it is not kept.
-        median_us = of_bins(np.fmax.reduce(self._medians[rows], axis=0), self._width, self._count)
+        median_us = of_bins(np.fmax.reduce(self.medians[rows], axis=0), self._width, self._count)
         own_us = np.where(is_slowest, largest_us, np.where(added_us < 0, median_us, -np.inf)) - added_us
         fixed_us = np.where(is_slowest, np.fmax(others_us, own_us), np.fmax(largest_us, own_us))
         result: NDArray[Any] = np.nan_to_num(largest_us - fixed_us)
@@ -204,7 +215,26 @@ class _Events:
             level = "node"
         first, end = int(columns[0]), int(columns[-1]) + 1
         size = float(np.median(found.excess_us))
-        self._add(kind, level, rows, first, end, size, cost_us=cost, every=every, times=len(columns))
+        garbage = self._garbage_share(found)
+        self._add(kind, level, rows, first, end, size, cost_us=cost, every=every, times=len(columns), garbage=garbage)
+
+    def _garbage_share(self, found: LongSteps) -> float | None:
+        """In which share of these steps Python collected garbage; None where that says nothing."""
+        steps = self._job.steps
+        seen = often = 0
+        in_all, timed = 0, 0
+        for row in np.unique(found.rows).tolist():
+            samples = self._samples.get(int(self._job.ranks[row]))
+            if samples is None or not len(samples):
+                continue
+            is_collected = collected(samples, steps.begins_ns, steps.length_us)
+            of_row = is_collected[found.columns[found.rows == row]]
+            seen, often = seen + len(of_row), often + int(np.count_nonzero(of_row))
+            in_all, timed = in_all + int(np.count_nonzero(is_collected)), timed + len(is_collected)
+        # Where most steps have a collection, it explains none that is long.
+        if not seen or often / seen < max(_LEAST_GARBAGE, 2 * in_all / timed):
+            return None
+        return often / seen
 
     def _excess_of(self, found: LongSteps, columns: NDArray[Any]) -> NDArray[Any]:
         """How much longer these steps of the job are since those of ranks are long, µs."""
@@ -230,11 +260,15 @@ class _Events:
         cost_us: NDArray[Any],
         every: int | None = None,
         times: int | None = None,
+        garbage: float | None = None,
     ) -> None:
         job, length_us = self._job, self._job.steps.length_us
         cost_s = float(cost_us[~np.isnan(length_us)].sum(dtype=np.float64)) / 1e6
         steps_s = float(np.nansum(length_us, dtype=np.float64)) / 1e6
         nodes = {job.nodes[row] for row in rows}
+        begin_s, end_s = self._when(first), self._when(end - 1)
+        samples = {rank: self._samples[rank] for rank in job.ranks[rows].tolist() if rank in self._samples}
+        together = with_drift if kind == "drift" else with_change
         self.events.append(
             Event(
                 kind=kind,
@@ -243,14 +277,16 @@ class _Events:
                 node=nodes.pop() if len(nodes) == 1 and level != "job" else None,
                 first_step=job.first_step + first * self._of_column,
                 last_step=job.first_step + end * self._of_column - 1,
-                begin_s=self._when(first),
-                end_s=self._when(end - 1),
+                begin_s=begin_s,
+                end_s=end_s,
                 added_ms=added_us / self._of_column / 1000,
                 added_share=added_us / self._median_us,
                 every=every and every * self._of_column,
                 times=times,
                 cost_s=cost_s,
                 cost_share=cost_s / steps_s,
+                together=together(samples, begin_s, end_s) if kind in ("drift", "change") else (),
+                garbage_share=garbage,
             )
         )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+from numpy.typing import NDArray
 
 from tb_ddp_doctor.history.grid import Restart
 from tb_ddp_doctor.history.pyramid import Pyramid
@@ -32,6 +35,8 @@ class JobHistory(msgspec.Struct, frozen=True):
     lost_bytes: int
     #: Steps before the first of the pyramid, which are too far from it.
     left_out: int
+    #: Rows of `SAMPLE_ROW` by rank, of up to 33 ranks: what was recorded on request.
+    samples: dict[int, NDArray[Any]] = {}
     #: None where a `Doctor` recorded them.
     logged_by: LoggedBy | None = None
 

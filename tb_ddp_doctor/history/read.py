@@ -20,6 +20,8 @@ from tb_ddp_doctor.history.blocks import (
     FOLDER,
     HAS_BUSY,
     PHASE_ROW,
+    PHASES,
+    SAMPLE_ROW,
     STEPS,
     SUFFIX,
     WHOLE_BLOCK_HEAD,
@@ -87,6 +89,8 @@ class RankHistory(NamedTuple):
     phases: list[MarkedTime]
     #: Bytes that belong to no whole block: torn by a crash, or damaged.
     lost_bytes: int
+    #: Rows of `SAMPLE_ROW`.
+    samples: NDArray[Any] = np.zeros(0, dtype=SAMPLE_ROW)
 
 
 def history_files(logdir: Path) -> list[Path]:
@@ -102,7 +106,7 @@ def read_history(path: Path) -> RankHistory | None:
         if head is None:
             return None
         portion = read_portion(file, FILE_HEAD_BYTES)
-    return RankHistory(path, *head, portion.stretches, portion.phases, portion.lost_bytes)
+    return RankHistory(path, *head, portion.stretches, portion.phases, portion.lost_bytes, portion.samples)
 
 
 class StepTimesHead(NamedTuple):
@@ -125,6 +129,8 @@ class Portion(NamedTuple):
     #: The first of them, and whether its block says when the rank waits; None where there are none.
     later_step: int | None
     later_has_busy: bool
+    #: Rows of `SAMPLE_ROW`.
+    samples: NDArray[Any]
 
 
 def read_head(file: BinaryIO) -> StepTimesHead | None:
@@ -143,6 +149,7 @@ def read_portion(file: BinaryIO, at: int, until: int = _LAST_STEP) -> Portion:
     """All whole blocks from byte `at` on that begin before step `until`, up to the first that begins later."""
     blocks: list[_Block] = []
     phases: list[MarkedTime] = []
+    sampled: list[NDArray[Any]] = [np.zeros(0, dtype=SAMPLE_ROW)]
     lost, believed, piece = 0, 0, _FIRST_PIECE
     #: Where the last block began that has only earlier steps, and what was lost before it.
     earlier_at, lost_before, is_later = at, 0, False
@@ -150,7 +157,7 @@ def read_portion(file: BinaryIO, at: int, until: int = _LAST_STEP) -> Portion:
     data, base, place, is_whole = b"", at, 0, False
     while True:
         count = len(blocks)
-        end, claimed = _read_block(memoryview(data), place, blocks, phases)
+        end, claimed = _read_block(memoryview(data), place, blocks, phases, sampled)
         if claimed > len(data) - place and not is_whole:
             # It goes on in the next piece.
             more = file.read(piece)
@@ -161,26 +168,29 @@ def read_portion(file: BinaryIO, at: int, until: int = _LAST_STEP) -> Portion:
                 break
             # Many heads that claim much without a checksum that fits: nothing more is looked for.
             believed += claimed
-            found = data.find(BLOCK_MAGIC, place + 1) if believed < _MOST_BELIEVED else -1
+            magic_at = data.find(BLOCK_MAGIC, place + 1) if believed < _MOST_BELIEVED else -1
             is_last = is_whole or believed >= _MOST_BELIEVED
-            end = found if found >= 0 else len(data) if is_last else max(len(data) - len(BLOCK_MAGIC), place + 1)
+            end = magic_at if magic_at >= 0 else len(data) if is_last else max(len(data) - len(BLOCK_MAGIC), place + 1)
             lost += end - place
         elif len(blocks) > count:
             is_later = is_later or blocks[-1].first_step + blocks[-1].rows > until
             if blocks[-1].first_step >= until:
                 later = blocks.pop()
-                return Portion(
-                    _stretches(blocks), phases, lost_before, earlier_at, later.first_step, bool(later.has_busy)
-                )
+                samples = np.concatenate(sampled)
+                found = _stretches(blocks)
+                return Portion(found, phases, lost_before, earlier_at, later.first_step, bool(later.has_busy), samples)
             if not is_later:
                 earlier_at, lost_before = base + place, lost
         place = end
+    samples = np.concatenate(sampled)
     if is_later:
-        return Portion(_stretches(blocks), phases, lost_before, earlier_at, until, bool(blocks[-1].has_busy))
-    return Portion(_stretches(blocks), phases, lost, base + place, None, False)
+        return Portion(_stretches(blocks), phases, lost_before, earlier_at, until, bool(blocks[-1].has_busy), samples)
+    return Portion(_stretches(blocks), phases, lost, base + place, None, False, samples)
 
 
-def _read_block(data: memoryview, at: int, blocks: list[_Block], phases: list[MarkedTime]) -> tuple[int | None, int]:
+def _read_block(
+    data: memoryview, at: int, blocks: list[_Block], phases: list[MarkedTime], sampled: list[NDArray[Any]]
+) -> tuple[int | None, int]:
     """Add a block's content; returns where it ends, None where no whole one begins there, and the bytes that it has."""
     begin = at + BLOCK_HEAD_BYTES
     if begin > len(data):
@@ -196,11 +206,15 @@ def _read_block(data: memoryview, at: int, blocks: list[_Block], phases: list[Ma
         return None, BLOCK_HEAD_BYTES + size
     if kind == STEPS and rows and 0 <= first_step < _LAST_STEP and 0 <= begin_ns < _LATEST_NS:
         blocks.append(_Block(first_step, begin_ns, rows, columns & HAS_BUSY, payload))
-    elif kind != STEPS:
+    elif kind == PHASES:
         for row in np.frombuffer(payload, dtype=PHASE_ROW):
             first, last = int(row["begin_ns"]), int(row["end_ns"])
             if 0 <= first <= last < _LATEST_NS:
                 phases.append(MarkedTime(first, last, row["name"].decode("utf-8", "replace")))
+    elif kind != STEPS:
+        table = np.frombuffer(payload, dtype=SAMPLE_ROW)
+        is_time = (table["at_ns"] > 0) & (table["at_ns"] < _LATEST_NS)
+        sampled.append(table[is_time & np.isfinite(table["value"])])
     return begin + size, BLOCK_HEAD_BYTES + size
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.summary import Summary
-from tb_ddp_doctor.wording import capital, decimals, duration, money, percent, ranks
+from tb_ddp_doctor.wording import capital, decimals, duration, money, percent, ranks, size
 
 #: Times of logs that have no clock begin with the job: none trains for three years.
 _WITHOUT_CLOCK_S = 1e8
@@ -31,7 +31,32 @@ def headline(summary: Summary) -> str:
 
 def sentence(event: Event, summary: Summary, price: Price | None) -> str:
     """An event: who, how much, when, and what it costs the whole job."""
-    return f"{what(event, summary)}: {cost(event, summary, price)}."
+    return f"{what(event, summary)}{beside(event)}: {cost(event, summary, price)}."
+
+
+def beside(event: Event) -> str:
+    """What changed with an event, where that was recorded: ", process memory grows with it: 38 MB an hour (rank 3)"."""
+    found = []
+    hours = max((event.end_s - event.begin_s) / 3600, 1e-9)
+    for one in event.together:
+        change, rank = one.after - one.before, ranks([one.rank])
+        if event.kind == "drift":
+            grows, rate = "grows" if change > 0 else "falls", _amount(one.quantity, abs(change) / hours)
+            found.append(f"{one.quantity} {grows} with it: {rate} an hour ({rank})")
+        else:
+            levels = f"{_amount(one.quantity, one.before)} before, {_amount(one.quantity, one.after)} since"
+            found.append(f"{one.quantity} changes with it: {levels} ({rank})")
+    if event.garbage_share is not None:
+        found.append(f"Python collects garbage in {percent(event.garbage_share)} of them")
+    return "".join(f", {each}" for each in found)
+
+
+def _amount(quantity: str, value: float) -> str:
+    """A value of a recorded quantity with its unit."""
+    if quantity.endswith("memory"):
+        return size(value)
+    unit = {"SM clock": "MHz", "power": "W"}.get(quantity, "°C")
+    return f"{value:,.0f} {unit}"
 
 
 def cost(event: Event, summary: Summary, price: Price | None = None) -> str:

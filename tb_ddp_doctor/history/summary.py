@@ -58,7 +58,7 @@ def summarise(job: JobHistory) -> Summary:
             names_ranks=pyramid.is_busy and len(pyramid.ranks) > 1,
             median_step_ms=median_us / of_column / 1000,
             p99_step_ms=float(np.nanpercentile(steps.length_us, 99)) / of_column / 1000,
-            events=events(pyramid, median_us, of_column),
+            events=events(pyramid, median_us, of_column, job.samples),
             account=account(job, whole_s, median_us),
             restarts=len(job.restarts),
             trained_again=sum(restart.trained_again for restart in job.restarts),

@@ -6,17 +6,18 @@ job of days is read once, and only its last steps again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.history.blocks import FILE_HEAD_BYTES
+from tb_ddp_doctor.history.blocks import FILE_HEAD_BYTES, SAMPLE_ROW
 from tb_ddp_doctor.history.grid import StepGrid, place, restarts_of, sampled_rows
 from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.over_ranks import lower_median
@@ -133,7 +134,20 @@ def read_job(
     phases = tuple(sorted(phase for read in first for phase in read.phases))
     lost = sum(part.lost_bytes for part in parts)
     pyramid = joined([part.pyramid for part in parts])
-    return JobHistory(pyramid, phases, restarts, again_s, lost, left_out), problems
+    samples = {}
+    if any(len(read.samples) for read in first):
+        samples = {files[row][0].head.rank: _samples(files[row]) for row in sampled_rows(len(files))}
+    return JobHistory(pyramid, phases, restarts, again_s, lost, left_out, samples), problems
+
+
+def _samples(files: Sequence[StepTimesFile]) -> NDArray[Any]:
+    """What was recorded on request of a rank; of files that are gone nothing."""
+    found = [np.zeros(0, dtype=SAMPLE_ROW)]
+    for source in files:
+        with contextlib.suppress(OSError):
+            read = read_history(source.path)
+            found += [read.samples] if read else []
+    return np.concatenate(found)
 
 
 def _sources(paths: Sequence[Path]) -> tuple[list[StepTimesFile], list[str]]:

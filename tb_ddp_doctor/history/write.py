@@ -8,14 +8,24 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.history.blocks import FOLDER, PHASE_ROW, SUFFIX, file_head, phases_block, steps_block
+from tb_ddp_doctor.history.blocks import (
+    FOLDER,
+    PHASE_ROW,
+    QUANTITIES,
+    SAMPLE_ROW,
+    SUFFIX,
+    file_head,
+    phases_block,
+    samples_block,
+    steps_block,
+)
 
 FLUSH_S = 60.0
 #: Steps and phases that await a disk that does not answer: more push out the oldest.
@@ -28,23 +38,35 @@ _log = logging.getLogger(__name__)
 class StepRecorder:
     """One rank's step times on their way into a file of its own, which a thread appends to.
 
-    `end` is called once a step by the training. What was flushed survives whatever happens to the process; `close`
+    `end` is called once a step by the training. Before each flush `samplers` are called on the thread:
+    they return values of quantities by their names. What was flushed survives whatever happens to the process; `close`
     flushes the rest. A disk that fails is said once, and costs the steps that did not fit.
     """
 
     def __init__(
-        self, logdir: Path, rank: int, world_size: int, node: str, *, max_bytes: float | None, flush_s: float = FLUSH_S
+        self,
+        logdir: Path,
+        rank: int,
+        world_size: int,
+        node: str,
+        *,
+        max_bytes: float | None,
+        flush_s: float = FLUSH_S,
+        samplers: Sequence[Callable[[], Mapping[str, float]]] = (),
     ) -> None:
         self._folder = logdir / FOLDER
         self._who = (rank, world_size, node)
         self._max_bytes = max_bytes
         self._flush_s = flush_s
+        self._samplers = samplers
         self._started_ns = time.time_ns()
         #: Added to the monotonic clock, which no NTP daemon turns back.
         self._to_wall_ns = self._started_ns - time.monotonic_ns()
         #: Number, end and time until waiting of steps: the last two in ns of the monotonic clock, 0 for unknown.
         self._ends: deque[tuple[int, int, int]] = deque(maxlen=_MOST_WAITING)
         self._phases: deque[tuple[int, int, str]] = deque(maxlen=_MOST_WAITING)
+        #: Time on the monotonic clock, ns, name of the quantity, and value.
+        self._samples: deque[tuple[int, str, float]] = deque(maxlen=_MOST_WAITING)
         self._waits_ns = 0
         self._last: tuple[int, int] | None = None
         self._file: BinaryIO | None = None
@@ -75,10 +97,14 @@ class StepRecorder:
         finally:
             self._phases.append((begin, time.monotonic_ns(), name))
 
+    def sample(self, quantity: str, value: float, at_ns: int | None = None) -> None:
+        """Note a value of one of `QUANTITIES`, now or at a time of the monotonic clock."""
+        self._samples.append((time.monotonic_ns() if at_ns is None else at_ns, quantity, value))
+
     def flush(self) -> None:
         """Append what has come since the last flush. Raises OSError."""
         with self._turn:
-            blocks = b"".join([*self._step_blocks(), *self._phase_blocks()])
+            blocks = b"".join([*self._step_blocks(), *self._phase_blocks(), *self._sample_blocks()])
             if not blocks:
                 return
             file = self._file = self._file or self._next_file()
@@ -99,7 +125,15 @@ class StepRecorder:
 
     def _run(self) -> None:
         while not self._closed.wait(self._flush_s):
+            self._look()
             self._try_to_flush()
+
+    def _look(self) -> None:
+        """Sample all that was asked for; what cannot be seen is left out."""
+        for sampler in self._samplers:
+            with contextlib.suppress(Exception):
+                for quantity, value in sampler().items():
+                    self.sample(quantity, value)
 
     def _try_to_flush(self) -> None:
         try:
@@ -154,6 +188,15 @@ class StepRecorder:
             )
             table["name"] = [name.encode("utf-8", "replace")[:32] for _, _, name in rows]
             yield phases_block(table)
+
+    def _sample_blocks(self) -> Iterator[bytes]:
+        rows = [self._samples.popleft() for _ in range(len(self._samples))]
+        if rows:
+            table = np.zeros(len(rows), dtype=SAMPLE_ROW)
+            table["at_ns"] = np.array([at_ns for at_ns, _, _ in rows]) + self._to_wall_ns
+            table["quantity"] = [QUANTITIES.index(name) for _, name, _ in rows]
+            table["value"] = [value for *_, value in rows]
+            yield samples_block(table)
 
     def _next_file(self) -> BinaryIO:
         rank, world_size, node = self._who

@@ -73,7 +73,9 @@ def job_of(points: Sequence[LoggedStep], program: str, path: Path, ranks: int = 
         return None
     left_out = sum(max(first - one.first_step, 0) for start in starts for one in start.stretches)
     logged_by = LoggedBy(program, str(path), every, ranks)
-    return JobHistory(reduced(grid), grid.phases, grid.restarts, grid.trained_again_s, 0, left_out * every, logged_by)
+    return JobHistory(
+        reduced(grid), grid.phases, grid.restarts, grid.trained_again_s, 0, left_out * every, {}, logged_by
+    )
 
 
 def _checked(point: LoggedStep) -> LoggedStep:

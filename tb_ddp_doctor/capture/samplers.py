@@ -1,0 +1,59 @@
+"""What a history records on request beside the time of steps: memory, the GPU's clock, Python's garbage collection.
+
+Memory and the GPU are looked at once a minute on the recorder's thread, and cost the training nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from tb_ddp_doctor.capture.gpu import Gpu
+
+Recorded = Literal["memory", "gpu", "garbage"]
+#: Shorter collections are not noted, ns.
+_LEAST_NS = 1_000_000
+
+
+def memory() -> Mapping[str, float]:
+    """Memory of this process now, and what torch's allocator has of its GPU, bytes."""
+    import psutil
+
+    found = {"process memory": float(psutil.Process().memory_info().rss)}
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        found["allocated memory"] = float(torch.cuda.memory_allocated())
+        found["reserved memory"] = float(torch.cuda.memory_reserved())
+    return found
+
+
+def of_gpu(gpu: Gpu) -> Mapping[str, float]:
+    """How the GPU runs now: MHz, W and degrees Celsius, of what its driver says."""
+    state = gpu.now()
+    values = {"SM clock": state.sm_mhz, "power": state.power_w, "temperature": state.temperature_c}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class GarbageWatch:
+    """Notes when Python collects garbage, and how long that takes: a microsecond a collection."""
+
+    def __init__(self, note: Callable[[str, float, int], None]) -> None:
+        self._note = note
+        self._begin_ns = 0
+
+    def start(self) -> None:
+        gc.callbacks.append(self._collects)
+
+    def stop(self) -> None:
+        if self._collects in gc.callbacks:
+            gc.callbacks.remove(self._collects)
+
+    def _collects(self, phase: str, _: dict[str, Any]) -> None:
+        now_ns = time.monotonic_ns()
+        if phase == "start":
+            self._begin_ns = now_ns
+        elif now_ns - self._begin_ns >= _LEAST_NS:
+            self._note("garbage", (now_ns - self._begin_ns) / 1e9, self._begin_ns)
