@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
-from random_traces import TRACES
+from random_traces import OF_JOBS, TRACES
 from traces import MS, digests, finding, job, ranks, write
 
 from tb_ddp_doctor import engine
@@ -111,6 +111,7 @@ def test_stretches_of_code_are_in_order_and_those_of_the_host_do_not_overlap() -
     ]
 
 
+@OF_JOBS
 @given(TRACES)
 def test_stretches_of_random_code_are_in_order(trace: RankTrace) -> None:
     found = digest(trace)
