@@ -116,14 +116,17 @@ class PipelineBubble(Rule):
         )
 
     def _waits_for_slow_ranks(self, whatif: WhatIf) -> float:
-        """How long stages wait because one takes longer than the median by itself: what the straggler rule is for, ns.
+        """How long stages wait because one takes longer than the median by itself (the straggler rule), or because
+        experts get unequal loads (moe-imbalance), ns.
 
         Without a replay the rule itself says which stage computes longer.
         """
-        if not whatif.plays:
+        if whatif.replay is None:
             return 0.0
         alone = whatif.busy_ns.mean(axis=1)
-        return float(alone.max() - np.median(alone))
+        even = Change(balanced=np.ones(whatif.shape, np.bool_))
+        of_experts = whatif.cost_ns(even) if len(whatif.replay.routing.rank) else 0.0
+        return float(alone.max() - np.median(alone)) + of_experts
 
 
 def _longest(compute: Floats, ranks: Sequence[Ints], kernels: KernelTable, frame: Frame) -> str:
