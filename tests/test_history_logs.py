@@ -284,6 +284,25 @@ def test_any_bytes_are_taken(tmp_path_factory: pytest.TempPathFactory, data: byt
     read_hours(folder)
 
 
+@pytest.mark.parametrize(("named", "is_said"), [([13] * 8 + [2, 3], True), (list(range(10)), False), ([13] * 3, False)])
+def test_the_rank_that_straggler_reports_name_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], named: list[int], is_said: bool
+) -> None:
+    """Of StragglerDetector.report in NVIDIA/Megatron-LM, megatron/core/utils.py and README_STRAGGLER.md."""
+    reports = [
+        f" 0: INFO:megatron.core.utils:[{stamp(START_S)}] | MnRtt/Rnk: 3453.00ms/8 | MxRtt/Rnk: 3798.30ms/{rank} | "
+        "MnPwr/Rnk: 601796W/8 | MxPwr/Rnk: 683801W/18 | MnTmp/Rnk: 52C/0"
+        for rank in named
+    ]
+    log = tmp_path / "train.log"
+    log.write_text("\n".join([lines(megatron), *reports]))
+    assert main(["history", str(log), "--no-cache"]) == 0
+    said = (
+        "Rank 13 is the slowest in 8 of 10 straggler reports, 10 % slower than the fastest." in capsys.readouterr().out
+    )
+    assert said == is_said
+
+
 def test_the_command_reads_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "train.log"
     log.write_text(lines(megatron))

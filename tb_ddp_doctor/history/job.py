@@ -12,6 +12,16 @@ from tb_ddp_doctor.history.pyramid import Pyramid
 from tb_ddp_doctor.history.read import MarkedTime
 
 
+class SlowestRank(msgspec.Struct, frozen=True):
+    """The rank that was the slowest in most reports of Megatron-LM's straggler detector."""
+
+    rank: int
+    #: In how many of how many reports, and by how much of the fastest rank's time it was slower in those (median).
+    reports: int
+    of: int
+    slower_share: float
+
+
 class LoggedBy(msgspec.Struct, frozen=True):
     """The log of another program that step times were taken from."""
 
@@ -21,6 +31,7 @@ class LoggedBy(msgspec.Struct, frozen=True):
     steps_a_line: int
     #: Ranks of the job; 0 where the log does not say.
     ranks: int
+    slowest: SlowestRank | None = None
 
 
 class JobHistory(msgspec.Struct, frozen=True):

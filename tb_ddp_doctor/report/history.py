@@ -15,7 +15,7 @@ from tb_ddp_doctor.history.sentences import Price, headline, sentence
 from tb_ddp_doctor.history.summary import Summary
 from tb_ddp_doctor.report.escape import printable, printable_json_line
 from tb_ddp_doctor.view.history import nearest
-from tb_ddp_doctor.wording import duration, percent
+from tb_ddp_doctor.wording import capital, duration, percent, ranks
 
 #: Events that are shown without --json.
 _SHOWN = 6
@@ -94,7 +94,13 @@ def _whose(summary: Summary) -> str:
 def _source(log: LoggedBy) -> str:
     """Where the step times are from, and what cannot be seen in them."""
     means = f", means of {log.steps_a_line} steps each: shorter events do not show" if log.steps_a_line > 1 else ""
-    return f"Read from {log.path} ({log.program}){means}. Ranks: Doctor(LOGDIR, history=True)."
+    who = " Ranks: Doctor(LOGDIR, history=True)."
+    if log.slowest is not None:
+        who = (
+            f" {capital(ranks([log.slowest.rank]))} is the slowest in {log.slowest.reports:,} of {log.slowest.of:,} "
+            f"straggler reports, {percent(log.slowest.slower_share)} slower than the fastest."
+        )
+    return f"Read from {log.path} ({log.program}){means}.{who}"
 
 
 def _captures(answer: HistoryAnswer, number: int) -> str:

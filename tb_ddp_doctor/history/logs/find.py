@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tb_ddp_doctor.history.job import JobHistory
+from tb_ddp_doctor.history.job import JobHistory, SlowestRank
 from tb_ddp_doctor.history.logs.event_files import MARK, read_event_files
 from tb_ddp_doctor.history.logs.points import LoggedStep, job_of
 from tb_ddp_doctor.history.logs.tables import METRICS, TRAINER_STATE, read_metrics, read_trainer_state
@@ -35,6 +35,7 @@ class _Log(NamedTuple):
     program: str
     points: list[LoggedStep]
     ranks: int
+    slowest: SlowestRank | None = None
 
 
 def read_hours(path: Path, keep: Keep | None = None, since: int | None = None) -> tuple[JobHistory | None, list[str]]:
@@ -54,7 +55,7 @@ def read_hours(path: Path, keep: Keep | None = None, since: int | None = None) -
         f"{log.path} has step times of {log.program} too, in fewer lines: name it to read it." for log in found[1:4]
     ]
     points = [point for point in best.points if since is None or point.step >= since]
-    return job_of(points, best.program, best.path, best.ranks), problems
+    return job_of(points, best.program, best.path, best.ranks, best.slowest), problems
 
 
 def _logs(path: Path) -> tuple[list[_Log], list[str]]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.history.grid import Restart, StepGrid, place, restarts_of
-from tb_ddp_doctor.history.job import JobHistory, LoggedBy
+from tb_ddp_doctor.history.job import JobHistory, LoggedBy, SlowestRank
 from tb_ddp_doctor.history.pyramid import reduced
 from tb_ddp_doctor.history.read import MarkedTime, RankHistory, Stretch
 
@@ -51,7 +51,9 @@ class _Start(NamedTuple):
     between: list[MarkedTime]
 
 
-def job_of(points: Sequence[LoggedStep], program: str, path: Path, ranks: int = 0) -> JobHistory | None:
+def job_of(
+    points: Sequence[LoggedStep], program: str, path: Path, ranks: int = 0, slowest: SlowestRank | None = None
+) -> JobHistory | None:
     """The hours of a job whose lines these are, in the order in which they were written; None where they say no times.
 
     `ranks` is how many the job has, 0 where the log does not say.
@@ -72,7 +74,7 @@ def job_of(points: Sequence[LoggedStep], program: str, path: Path, ranks: int = 
     if grid is None:
         return None
     left_out = sum(max(first - one.first_step, 0) for start in starts for one in start.stretches)
-    logged_by = LoggedBy(program, str(path), every, ranks)
+    logged_by = LoggedBy(program, str(path), every, ranks, slowest)
     return JobHistory(
         reduced(grid), grid.phases, grid.restarts, grid.trained_again_s, 0, left_out * every, {}, logged_by
     )

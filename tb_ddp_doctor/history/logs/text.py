@@ -4,6 +4,10 @@ Megatron-LM, `training_log` (the time in brackets is missing in old versions, th
 
      [2024-03-14 23:07:56] iteration      100/  500000 | ... | elapsed time per iteration (ms): 3453.1 | ...
 
+and by its StragglerDetector (--log-straggler) the times of the fastest and the slowest rank, each with its number:
+
+     INFO:megatron.core.utils:[...] | MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 | MnPwr/Rnk: 601796W/8 | ...
+
 torchtitan, `MetricsProcessor.log`, by its logger (coloured on a terminal); steps take the time between lines:
 
     [rank0]:[titan] 2025-06-01 12:00:00,123 - root - INFO - step: 10  loss:  7.1234  ...  tps: 3,234  ...
@@ -13,11 +17,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
+from tb_ddp_doctor.history.job import SlowestRank
 from tb_ddp_doctor.history.logs.points import LoggedStep
 from tb_ddp_doctor.storage.plain_file import open_plain
 
@@ -30,6 +37,9 @@ _MEGATRON = re.compile(
     rb"(?:\[" + _TIME + rb"\] )?iteration +(\d{1,15})/ *\d+ \|.*?elapsed time per iteration \(ms\): ([0-9.]{1,20})"
 )
 _TITAN = re.compile(_TIME + rb".*? step: +(\d{1,15}) +.*?\btps: *[0-9,]+")
+_STRAGGLER = re.compile(rb"MnRtt/Rnk: ([0-9.]{1,20})ms/\d+ \| MxRtt/Rnk: ([0-9.]{1,20})ms/(\d{1,7})\b")
+#: One rank is the slowest in so many reports at least, in this share of all, and slower than the fastest by this share.
+_LEAST_REPORTS, _LEAST_SHARE, _LEAST_SLOWER = 5, 0.5, 0.02
 #: Megatron's list of arguments, and what it says first.
 _RANKS = re.compile(rb"(?:world_size \.+ |using world size: )(\d{1,7})\b")
 
@@ -41,27 +51,49 @@ class TextLog(NamedTuple):
     points: list[LoggedStep]
     #: 0 where it does not say.
     ranks: int
+    slowest: SlowestRank | None
 
 
 def read_text(path: Path) -> TextLog | None:
     """The step times in a text; None where none of these programs wrote it. Raises OSError."""
     points: list[LoggedStep] = []
+    reports: list[tuple[int, float]] = []
     program, ranks, done = "", 0, 0
     for line in _lines(path):
         done += len(line)
         if b"elapsed time per iteration" in line and (found := _MEGATRON.search(line)):
-            seconds = float(found[3]) / 1000 if found[3].count(b".") < 2 and found[3] != b"." else math.nan
-            program, point = "Megatron-LM", LoggedStep(int(found[2]), _seconds(found[1]), seconds)
+            program, point = "Megatron-LM", LoggedStep(int(found[2]), _seconds(found[1]), _number(found[3]) / 1000)
         elif b"tps:" in line and (found := _TITAN.search(_COLOUR.sub(b"", line))):
             program, point = "torchtitan", LoggedStep(int(found[2]), _seconds(found[1]))
         else:
+            if b"MxRtt/Rnk" in line and (found := _STRAGGLER.search(line)):
+                fastest, slowest = _number(found[1]), _number(found[2])
+                reports += [(int(found[3]), slowest / fastest - 1)] if fastest > 0 and slowest > 0 else []
             if not ranks and b"world" in line and (found := _RANKS.search(line)):
                 ranks = int(found[1])
             if not points and done > _LOOKED_AT:
                 return None
             continue
         points.append(point)
-    return TextLog(program, points, ranks) if points else None
+    return TextLog(program, points, ranks, _slowest(reports)) if points else None
+
+
+def _slowest(reports: list[tuple[int, float]]) -> SlowestRank | None:
+    """The rank that most reports name as the slowest; None where they do not agree. Reports: rank, and by how much."""
+    if not reports:
+        return None
+    rank, count = Counter(rank for rank, _ in reports).most_common(1)[0]
+    slower = median(slower for one, slower in reports if one == rank)
+    if count < max(_LEAST_REPORTS, _LEAST_SHARE * len(reports)) or slower < _LEAST_SLOWER:
+        return None
+    return SlowestRank(rank, count, len(reports), slower)
+
+
+def _number(written: bytes) -> float:
+    try:
+        return float(written)
+    except ValueError:
+        return math.nan
 
 
 def _lines(path: Path) -> Iterator[bytes]:
