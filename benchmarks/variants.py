@@ -134,10 +134,10 @@ def _without_frame(event: Trace) -> Trace | None:
 
 def decoded(path: Path) -> Trace | None:
     """A trace of Kineto's JSON; None for any other file."""
-    data = path.read_bytes()
     try:
+        data = path.read_bytes()
         trace = msgspec.json.decode(gzip.decompress(data) if path.suffix == ".gz" else data)
-    except (msgspec.DecodeError, OSError):
+    except (msgspec.DecodeError, OSError):  # the ranks of a merged file are no paths
         return None
     return trace if isinstance(trace, dict) and isinstance(trace.get("traceEvents"), list) else None
 
