@@ -14,7 +14,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import HostStalls
 from tb_ddp_doctor.facts.modules import ModuleTree
-from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Measurement
+from tb_ddp_doctor.findings import Measurement
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import activity, certainty, layers, limits
@@ -107,7 +107,7 @@ class LoadImbalance(Rule):
         limit = self.once if len(uneven) == 1 else self.min_cost
         if whatif.is_last_look and 2 * cost >= whatif.cost_ns(whatif.faultless):
             # Most of what is left: `unexplained` would be the verdict, and name the same ranks and step.
-            limit = min(limit, MOST_UNEXPLAINED)
+            limit = 0.0
         if cost < limit * frame.step_ns or not len(uneven):
             return Clear(f"Ranks that are slow in some steps cost {wording.ms(cost)} a step.")
         differs = f"Ranks and steps differ by {wording.ms(found.noise_ns)} (one standard deviation) from noise"

@@ -201,6 +201,14 @@ def test_one_slow_step_is_named_where_it_is_most_of_what_nothing_explains() -> N
     assert found.cost_ms == pytest.approx(7 / 3, rel=0.05)
 
 
+def test_one_slow_step_is_named_beside_what_a_rank_is_slower_in_each() -> None:
+    """Nothing explains 7 %: rank 0 has 5 of them in its last step, and rank 2 has 2 in all, too little for a rule."""
+    usual, slower, heavy = Work(backward=170), Work(backward=174), Work(backward=204)
+    text = FaultyJob(((usual, usual, heavy), (usual,) * 3, (slower,) * 3), (4,) * 3).drawing
+    assert outcome(RULE, text).status == "clear"
+    assert engine.examine(job(text)).verdict == RULE
+
+
 ALWAYS = """
     rank# step |1
           host [fwd][bwd][ar][sync....................................................]
