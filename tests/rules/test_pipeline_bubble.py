@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from traces import finding, job, lies_in_its_step, outcome, repeat
@@ -10,6 +13,7 @@ from tb_ddp_doctor.facts.arrivals import arrivals, stages
 from tb_ddp_doctor.facts.pipeline import pipeline
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.mesh.mesh import Mesh, mesh
+from tb_ddp_doctor.rules.pipeline_bubble import PipelineBubble
 
 RULE = "pipeline-bubble"
 #: Two stages and six micro-batches, one forward and one backward pass in turn: a step of seven turns.
@@ -231,3 +235,14 @@ def test_context_parallelism_of_two_beside_stages_is_no_longer_pipeline() -> Non
 def test_a_longer_stage_with_more_kernels_has_more_layers() -> None:
     found = finding(RULE, steps(UNEVEN.replace("[fwd.....][", "[fwd*2..][")))
     assert "it runs 25 % more kernels than the median stage (layers, the embedding or the head)" in found.why
+
+
+@pytest.mark.parametrize(("exchanges", "waits_ns"), [(0, 0.0), (2, 7.0)])
+def test_waits_for_uneven_experts_are_no_part_of_the_bubble(exchanges: int, waits_ns: float) -> None:
+    whatif: Any = SimpleNamespace(
+        replay=SimpleNamespace(routing=SimpleNamespace(rank=np.zeros(exchanges))),
+        busy_ns=np.full((4, 3), 10),
+        shape=(4, 3),
+        cost_ns=lambda change: 7.0 if change.balanced.all() else 0.0,
+    )
+    assert PipelineBubble()._waits_for_slow_ranks(whatif) == waits_ns
