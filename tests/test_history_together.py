@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -14,7 +18,7 @@ from test_history_summary import QUIET, START_NS, drawn
 from whole_history import whole
 
 from tb_ddp_doctor.capture import Doctor
-from tb_ddp_doctor.capture.samplers import GarbageWatch
+from tb_ddp_doctor.capture.samplers import GarbageWatch, device_of_this_thread, memory
 from tb_ddp_doctor.history import blocks
 from tb_ddp_doctor.history.blocks import QUANTITIES, SAMPLE_ROW
 from tb_ddp_doctor.history.read import RankHistory, history_files
@@ -149,6 +153,23 @@ def test_a_doctor_records_what_it_is_asked_for(tmp_path: Path, monkeypatch: pyte
     rows = only(tmp_path).samples
     memory = rows[rows["quantity"] == QUANTITIES.index("process memory")]
     assert memory["value"][0] > 1e6
+
+
+def test_memory_is_of_the_gpu_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current device is a thread's own: on the recorder's it is GPU 0, on every rank."""
+    current = threading.local()
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        current_device=lambda: getattr(current, "device", 0),
+        memory_allocated=lambda device: 100.0 * device,
+        memory_reserved=lambda device: 200.0 * device,
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    current.device = 3
+    with ThreadPoolExecutor(1) as recorder:
+        found = recorder.submit(memory, device_of_this_thread()).result()
+    assert (found["allocated memory"], found["reserved memory"]) == (300, 600)
 
 
 def test_collections_of_a_millisecond_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from tb_ddp_doctor.capture.agent import Agent, Captured
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.capture.hang import HangWatch
 from tb_ddp_doctor.capture.nvtx_ranges import NvtxRanges
-from tb_ddp_doctor.capture.samplers import GarbageWatch, Recorded, memory, of_gpu
+from tb_ddp_doctor.capture.samplers import GarbageWatch, Recorded, device_of_this_thread, memory, of_gpu
 from tb_ddp_doctor.capture.scratch import new as new_scratch
 from tb_ddp_doctor.capture.task import Keep
 from tb_ddp_doctor.capture.windows import CaptureSchedule, CaptureWindow
@@ -306,7 +306,7 @@ class Doctor:
 
             max_bytes = None if max_gb is None else max_gb * 1e8 / max(world_size, 1)
             gpu = Gpu.of_this_thread() if "gpu" in self._recorded else None
-            samplers = [memory] if "memory" in self._recorded else []
+            samplers = [partial(memory, device_of_this_thread())] if "memory" in self._recorded else []
             samplers += [partial(of_gpu, gpu)] if gpu else []
             self._history = StepRecorder(
                 self._logdir, self._rank, world_size, node, max_bytes=max_bytes, samplers=samplers

@@ -18,15 +18,23 @@ Recorded = Literal["memory", "gpu", "garbage"]
 _LEAST_NS = 1_000_000
 
 
-def memory() -> Mapping[str, float]:
-    """Memory of this process now, and what torch's allocator has of its GPU, bytes."""
+def device_of_this_thread() -> int | None:
+    """The GPU that the training's thread uses, as torch counts; None where it uses none. Other threads have another."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    return int(torch.cuda.current_device())
+
+
+def memory(device: int | None) -> Mapping[str, float]:
+    """Memory of this process now, and what torch's allocator has of a GPU, bytes."""
     import psutil
 
     found = {"process memory": float(psutil.Process().memory_info().rss)}
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        found["allocated memory"] = float(torch.cuda.memory_allocated())
-        found["reserved memory"] = float(torch.cuda.memory_reserved())
+    if device is not None:
+        torch = sys.modules["torch"]
+        found["allocated memory"] = float(torch.cuda.memory_allocated(device))
+        found["reserved memory"] = float(torch.cuda.memory_reserved(device))
     return found
 
 
