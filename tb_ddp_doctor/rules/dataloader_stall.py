@@ -15,6 +15,7 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Loaders
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.planning.fact import Plans
+from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import activity, certainty, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
@@ -22,6 +23,10 @@ from tb_ddp_doctor.rules.support.most_ranks import most_ranks
 from tb_ddp_doctor.rules.support.rank_evidence import of_loading
 from tb_ddp_doctor.rules.support.slowness import median_rank, median_rank_index, shared
 from tb_ddp_doctor.trace.model import Ints
+
+#: Where the median rank waits for its batches for less than this share of what loading costs, it waits for other ranks
+#: that do.
+_PART = 0.5
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ class DataloaderStall(Rule):
             # While one waits for its batch, the others wait for it, and their own loading idles no device.
             waits, handed = loaders.loading_ns, False
             median = float(median_rank(waits.mean(axis=1)))
-        elif (handed or median < self.min_share * frame.step_ns) and self._hides(whatif, frame, loaders):
+        elif (handed or median < self._least_wait(whatif, frame, change)) and self._hides(whatif, frame, loaders):
             # Its ranks wait for each other instead: what loading takes the host costs as much.
             waits, handed = loaders.loading_ns, self._are_handed(loaders.loading_ns, loaders)
             median = float(median_rank(waits.mean(axis=1)))
@@ -124,8 +129,9 @@ class DataloaderStall(Rule):
             cause=cause,
             confidence=level,
             title=f"{who} wait for the DataLoader {part.mean(waits[typical], frame.window_ns[typical])} (median rank).",
-            why=f"{kind}: loading takes {wording.ms(loading)} a step, of which {wording.ms(hidden)} are hidden behind "
-            f"{beside}.{of_loading(int(worst[0]), rank_evidence)} {basis}",
+            why=f"{kind}: loading takes {wording.ms(loading)} a step"
+            f"{f', of which {wording.ms(hidden)} are hidden behind {beside}' if hidden else ''}."
+            f"{of_loading(int(worst[0]), rank_evidence)} {basis}",
             fix=_fix(cause, frame.has_device, plans),
             evidence=tuple(
                 places.longest(
@@ -137,6 +143,10 @@ class DataloaderStall(Rule):
                 for rank in worst
             ),
         )
+
+    def _least_wait(self, whatif: WhatIf, frame: Frame, change: Change) -> float:
+        """How long the median rank waits for its own batches where these are what the fix saves, ns a step."""
+        return max(self.min_share * frame.step_ns, _PART * whatif.cost_ns(change))
 
     def _are_handed(self, times_ns: Ints, loaders: Loaders) -> bool:
         """Whether times of shape (R, S) are those of batches that workers have ready."""

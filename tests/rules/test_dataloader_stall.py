@@ -143,6 +143,36 @@ def test_evidence_is_the_wait() -> None:
         assert lies_in_its_step(window, text)
 
 
+def in_turn(rank: int, begin: int) -> str:
+    """Steps of 46 ms from `begin` on. All load for 40 ms; who is first waits in its AllReduce while it loads.
+
+    host  [load......................][fwd]       [load......................][fwd]
+    gpu   ...]                         [fwd][ar........................]       [fwd][ar...
+    """
+    lanes = dict.fromkeys(("step", "host", "gpu", "nccl"), "")
+
+    def draw(lane: str, at: int, text: str) -> None:
+        lanes[lane] = f"{lanes[lane]:<{at}}{text}"
+
+    for step in range(4):
+        at = begin + 46 * step
+        draw("step", at, f"|{step + 1}")
+        draw("host", at, f"[load{'.' * 34}][fwd]")
+        draw("gpu", at + 41, "[fwd.....]")
+        draw("nccl", at + 51, f"[ar{'.' * (30 - begin)}..]")
+    return "\n".join(f"rank{rank} {lane} {drawing}" for lane, drawing in lanes.items())
+
+
+def test_gpus_that_wait_for_other_ranks_loaders_wait_for_the_loader() -> None:
+    """Two of three ranks wait 1 ms for their own batches, and for the third one's, which come 30 ms later."""
+    text = "\n".join((in_turn(0, 0), in_turn(1, 0), in_turn(2, 30)))
+    found = finding(RULE, text)
+    assert found.ranks == (0, 1, 2)
+    assert found.title.startswith("The GPUs wait for the DataLoader 40.0 ms of every ")
+    assert "loading takes 40.0 ms a step. " in found.why
+    assert found.cost_ms > 20
+
+
 def test_loading_that_hides_is_clear() -> None:
     result = outcome(RULE, ranks(HIDDEN, HIDDEN))
     assert result.status == "clear"
