@@ -78,6 +78,7 @@ def test_communication_has_a_point_for_each_collective(get: Get) -> None:
     assert family["mean_transfer_us"] == pytest.approx(9_000, abs=1)
     assert family["nodes"] == ["host0", "host1", "host2"]
     assert (family["peers"], family["slowdown"]) == (0, None)
+    assert (family["possible_bus_rate"], family["possible_by"]) == (None, "")
 
 
 def test_communication_compares_the_nodes(get: Get) -> None:

@@ -15,7 +15,8 @@ from traces import job, ranks
 from tb_ddp_doctor import api, engine
 from tb_ddp_doctor.account import floor
 from tb_ddp_doctor.facts import Facts
-from tb_ddp_doctor.facts.roofline import roofline
+from tb_ddp_doctor.facts.roofline import LinkSpeed, roofline
+from tb_ddp_doctor.facts.traffic import communication
 from tb_ddp_doctor.findings import Account, Diagnosis, FloorKind
 
 DEMO = Path(__file__).parents[1] / "demo_logs"
@@ -174,6 +175,16 @@ def test_links_that_nobody_knows_are_not_judged() -> None:
     assert us(found, "below-link-speed") == 0
     assert any(line.note.startswith("Not judged") for line in found.floor_lines)
     assert sums(found)
+
+
+def test_the_possible_bus_bandwidth_is_that_of_the_table_within_a_node() -> None:
+    text = EXPOSED.replace("[]", "[ar@8]")
+    device = {"name": H100, "computeMajor": 9, "numSms": 132}
+    one = job(ranks(text, text), nodes={0: "node", 1: "node"}, device=device)
+    (traffic, *_) = communication(one)
+    assert LinkSpeed.of(one).bus_rate(traffic) == (450e9, "table")
+    apart = job(ranks(text, text), nodes={0: "node", 1: "other"}, device=device)
+    assert LinkSpeed.of(apart).bus_rate(traffic) is None
 
 
 def test_kernels_that_no_row_of_the_replay_has_are_not_modelled() -> None:

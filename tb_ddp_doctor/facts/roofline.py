@@ -367,23 +367,56 @@ def _sharing(job: Job) -> Iterator[str]:
             )
 
 
+class LinkSpeed(msgspec.Struct, frozen=True, eq=False):
+    """What a job's links can do: as a calibration measured it, else the table's bandwidth between GPUs of a node."""
+
+    measured: Expected | None
+    #: None where the device has no links in the table.
+    table: Roofs | None
+    #: Node of each rank (index) of the job, "" where unknown.
+    nodes: Sequence[str]
+
+    @classmethod
+    def of(cls, job: Job) -> LinkSpeed:
+        """That of a job."""
+        measured = None if job.calibration is None else Expected(job.calibration, job.nodes)
+        return cls(measured, next((each for each in map(_table_roofs, job.digests) if each), None), job.nodes)
+
+    def transfer_ns(self, traffic: Traffic) -> Floats | None:
+        """How long each of these collectives takes at that speed; None where it is not known."""
+        least = self.measured.transfer_ns(traffic) if self.measured else None
+        return self._by_table(traffic) if least is None else least
+
+    def bus_rate(self, traffic: Traffic) -> tuple[float, str] | None:
+        """The busbw that these could have, bytes per second, and "calibration" or "table" for its source."""
+        measured = self.measured.bus_rate(traffic) if self.measured else None
+        if measured is not None:
+            return measured, "calibration"
+        return None if self._by_table(traffic) is None or self.table is None else (self.table.link, "table")
+
+    def _by_table(self, traffic: Traffic) -> Floats | None:
+        places = {self.nodes[rank] for rank in traffic.ranks.tolist()}
+        if self.table is None or not self.table.link or not traffic.has_bytes or len(places) != 1 or "" in places:
+            return None
+        factor = bus_factor(traffic.kind, traffic.size)
+        least: Floats = traffic.bytes.astype(np.float64) * factor / self.table.link * 1e9
+        return least
+
+
 def link_excess(facts: Facts) -> Ints | None:
     """Exposed communication beyond what the links would need, shape (R, S), ns; None where their speed is not known.
 
-    Of each rank and step, its exposed transfer times the share of all its transfer beyond the links' speed: as a
-    calibration measured it, else the table's bandwidth between GPUs of a node, for groups on one node.
+    Of each rank and step, its exposed transfer times the share of all its transfer beyond the links' speed.
     """
     job = facts.job
     traffic = facts.get(matched_traffic)
-    measured, table = facts.get(expected), next((each for each in map(_table_roofs, job.digests) if each), None)
+    speed = LinkSpeed.of(job)
     shape = job.step_index.shape
     moves, excess, known = np.zeros(shape), np.zeros(shape), False
     for one in traffic:
         takes = np.bincount(one.step, one.transfer_ns, one.steps).astype(np.float64)
         moves[one.ranks] += takes
-        least = measured.transfer_ns(one) if measured else None
-        if least is None:
-            least = _by_table(one, job, table)
+        least = speed.transfer_ns(one)
         if least is not None:
             known = True
             needs = np.bincount(one.step, np.minimum(least, one.transfer_ns), one.steps)
@@ -397,12 +430,3 @@ def link_excess(facts: Facts) -> Ints | None:
 
 def _table_roofs(digest: RankDigest) -> Roofs | None:
     return roofs(digest.device, 0) if digest.has_device else None
-
-
-def _by_table(traffic: Traffic, job: Job, table: Roofs | None) -> Floats | None:
-    """How long collectives within a node take at the bandwidth of its links; None where that is not known."""
-    places = {job.nodes[rank] for rank in traffic.ranks.tolist()}
-    if table is None or not table.link or not traffic.has_bytes or len(places) != 1 or "" in places:
-        return None
-    least: Floats = traffic.bytes.astype(np.float64) * bus_factor(traffic.kind, traffic.size) / table.link * 1e9
-    return least

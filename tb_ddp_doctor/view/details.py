@@ -15,7 +15,7 @@ from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.links import SLOW_TIMES, Link, links
-from tb_ddp_doctor.facts.roofline import KernelRoof, roofline
+from tb_ddp_doctor.facts.roofline import KernelRoof, LinkSpeed, roofline
 from tb_ddp_doctor.facts.traffic import Traffic, communication
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.operator_times import operators
@@ -74,12 +74,15 @@ def _communication(result: Result) -> dict[str, Any]:
     job = result.job
     measured = communication(job)
     compared = links(job, measured)
-    link_of = {link.traffic: link for link in compared}
+    link_of, speed = {link.traffic: link for link in compared}, LinkSpeed.of(job)
     most = max(_POINTS // max(len(measured), 1), _LEAST_POINTS)
     steps = max(len(job.steps), 1)
     origin_ns = _origin(job)
     return {
-        "families": [_family(job, traffic, link_of.get(traffic), most, origin_ns) for traffic in measured],
+        "families": [
+            _family(job, traffic, link_of.get(traffic), most, origin_ns) | _possible(speed, traffic)
+            for traffic in measured
+        ],
         "sent": list(_sent(job)),
         "nodes": [
             {
@@ -141,6 +144,12 @@ def _family(job: Job, traffic: Traffic, link: Link | None, most: int, origin_ns:
         "wait_us": _rounded(wait_us[shown]),
         "outlier": outlier[shown].tolist(),
     }
+
+
+def _possible(speed: LinkSpeed, traffic: Traffic) -> dict[str, Any]:
+    """The busbw that a kind and group could have, bytes per second, and who says so."""
+    rate, source = speed.bus_rate(traffic) or (None, "")
+    return {"possible_bus_rate": rate, "possible_by": source}
 
 
 def _outliers(traffic: Traffic) -> Ints:

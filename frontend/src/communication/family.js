@@ -18,6 +18,8 @@ import { count, decimals, ms } from "../format.js";
  * @property {number} far outliers: collectives that take far longer than others of their size
  * @property {number} peers groups like it
  * @property {number | null} slowdown times as long as usual in those; null without peers
+ * @property {number | null} possible_bus_rate busbw that its links could have, bytes per second; null where unknown
+ * @property {"calibration" | "table" | ""} possible_by who says so
  * @property {boolean} is_slow from where the rule slow-link says so
  * @property {number | null} alpha_us
  * @property {number | null} us_per_byte

@@ -40,6 +40,10 @@ export function summary(families, shown) {
     ],
     [{ head: "outliers", title: "calls that take much longer than others of their size" }, ({ far }) => far],
   ];
+  if (families.some(knowsLinks)) {
+    const title = "what the links could do: as a calibration measured it for such groups, or between GPUs of a node by the table of devices";
+    columns.push([{ head: "possible busbw, GB/s", show: plain, title }, ({ possible_bus_rate }) => (possible_bus_rate ? possible_bus_rate / 1e9 : null)]);
+  }
   const { network } = shown.diagnosis;
   if (network?.choices.length) {
     columns.push([{ head: "NCCL chose", title: "algorithm, protocol and channels, by NCCL's log" }, (family) => chosen(network, family)]);
@@ -58,6 +62,18 @@ export function summary(families, shown) {
     columns: columns.map(([column]) => column),
     rows,
   });
+}
+
+/** @param {Family} family */
+const knowsLinks = ({ possible_bus_rate }) => possible_bus_rate !== null;
+
+/**
+ * How to know what the links could do, where nothing says it.
+ * @param {Family[]} families
+ */
+export function unknownLinks(families) {
+  if (families.some(knowsLinks)) return null;
+  return h("p", { class: "note" }, "What these links could do is not known. This measures it, on the same nodes, for the next diagnosis: ", h("code", {}, "torchrun … -m tb_ddp_doctor.check"));
 }
 
 /**

@@ -2,7 +2,7 @@
 
 import { chart } from "../communication/chart.js";
 import { pairsCard } from "../communication/pairs_card.js";
-import { byNode, calls, summary } from "../communication/tables.js";
+import { byNode, calls, summary, unknownLinks } from "../communication/tables.js";
 import { detail } from "../detail.js";
 import { card, h, nearby } from "../dom.js";
 
@@ -35,7 +35,7 @@ function drawn({ families, nodes, sent }, shown) {
   const points = chart(families, shown);
   return [
     points && card("Time by size", ...points),
-    card("By kind and group", summary(families, shown)),
+    card("By kind and group", summary(families, shown), unknownLinks(families)),
     pairs,
     nodes.length ? card("By node", ...byNode(nodes, shown)) : null,
     card("Each collective", shown.place.step ? h("p", { class: "note" }, `Of the selected step ${shown.place.step}.`) : null, nearby(() => [calls(families, shown)], shown.whole || families.length <= MANY)),
