@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from tb_ddp_doctor.history.logs.points import LoggedStep
+from tb_ddp_doctor.known_type import known
 from tb_ddp_doctor.storage.plain_file import open_plain
 
 METRICS, TRAINER_STATE = "metrics.csv", "trainer_state.json"
@@ -50,7 +51,7 @@ def read_metrics(path: Path) -> list[LoggedStep]:
 def read_trainer_state(path: Path) -> list[LoggedStep]:
     """The entries of a log_history that say how long the job had run. Raises OSError."""
     try:
-        state = msgspec.json.decode(_read(path), type=_TrainerState)
+        state = msgspec.json.decode(_read(path), type=known(_TrainerState))
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return []
     found = []
