@@ -17,6 +17,7 @@ import msgspec
 
 from tb_ddp_doctor.history.logs.points import LoggedStep
 from tb_ddp_doctor.storage.plain_file import open_plain
+from tb_ddp_doctor.storage.wire import WireError, WireField, fields
 
 SUFFIX = ".wandb"
 _HEAD = b":W&B\xe1\xbe"
@@ -30,7 +31,6 @@ _LONGEST = 1 << 20
 #: Fields of Record: what was logged; of that: an item; of that: its key (or the parts of one), and its value as a whole
 #: number (zigzag), as a double, and as JSON.
 _HISTORY, _ITEM, _KEY, _NESTED_KEY, _INTEGER, _NUMBER, _JSON = 2, 1, 1, 2, 5, 6, 16
-_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 #: What is not logged as a step ends.
 _NO_STEPS = ("eval", "val", "test", "system", "ddp_doctor", "_")
 
@@ -41,7 +41,7 @@ def read_wandb(path: Path) -> list[LoggedStep]:
     for record in _records(path):
         try:
             values = dict(_values(record))
-        except (ValueError, IndexError, struct.error):
+        except WireError:
             continue
         step, at_s = values.get("_step", math.nan), values.get("_timestamp", math.nan)
         if math.isfinite(step) and any(not name.lower().startswith(_NO_STEPS) for name in values):
@@ -74,58 +74,21 @@ def _records(path: Path) -> Iterator[bytes]:
 
 def _values(record: bytes) -> Iterator[tuple[str, float]]:
     """Names and numbers that were logged at once; NaN for what is no number."""
-    for number, logged in _fields(record):
-        if number != _HISTORY or not isinstance(logged, bytes):
-            continue
-        for item_number, item in _fields(logged):
-            if item_number != _ITEM or not isinstance(item, bytes):
-                continue
-            of_item = dict(_fields(item))
+    for logged in fields(record):
+        for item in fields(logged.data) if logged.number == _HISTORY else ():
+            of_item = {field.number: field for field in fields(item.data)} if item.number == _ITEM else {}
             key = of_item.get(_KEY) or of_item.get(_NESTED_KEY)
-            if isinstance(key, bytes):
-                yield key.decode("utf-8", "replace"), _number(of_item)
+            if key is not None:
+                yield key.data.decode("utf-8", "replace"), _number(of_item)
 
 
-def _number(item: dict[int, int | bytes]) -> float:
+def _number(item: dict[int, WireField]) -> float:
     written, double, integer = item.get(_JSON), item.get(_NUMBER), item.get(_INTEGER)
-    if isinstance(written, bytes):
+    if written is not None:
         try:
-            return msgspec.json.decode(written, type=float)
+            return msgspec.json.decode(written.data, type=float)
         except (msgspec.MsgspecError, UnicodeError):
             return math.nan
-    if isinstance(double, bytes) and len(double) == struct.calcsize("<d"):
-        return float(struct.unpack("<d", double)[0])
-    return float(integer >> 1 ^ -(integer & 1)) if isinstance(integer, int) else math.nan
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protobuf message: their numbers and values. Raises ValueError and IndexError."""
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        kind = tag & 7
-        if kind == _VARINT:
-            value, at = _varint(data, at)
-            yield tag >> 3, value
-            continue
-        if kind == _BYTES:
-            length, at = _varint(data, at)
-        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
-            length = 8 if kind == _EIGHT_BYTES else 4
-        else:
-            raise ValueError(f"there is no kind of field {kind}")
-        if at + length > len(data):
-            raise ValueError("a field is cut off")
-        yield tag >> 3, data[at : at + length]
-        at += length
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 70:
-        byte = data[at]
-        value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return value, at
-    raise ValueError("a number has no end")
+    if double is not None:
+        return float(struct.unpack("<d", struct.pack("<Q", double.value))[0])
+    return float(integer.value >> 1 ^ -(integer.value & 1)) if integer is not None else math.nan

@@ -13,9 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from tb_ddp_doctor.trace.args import value
-from tb_ddp_doctor.trace.model import Ints
-from tb_ddp_doctor.trace.pftrace.wire import (
+from tb_ddp_doctor.storage.wire import (
     BYTES,
     EIGHT_BYTES,
     FOUR_BYTES,
@@ -26,6 +24,8 @@ from tb_ddp_doctor.trace.pftrace.wire import (
     message,
     number_at,
 )
+from tb_ddp_doctor.trace.args import value
+from tb_ddp_doctor.trace.model import Ints
 
 #: Fields of a Trace, and of a TracePacket.
 _PACKET = 1

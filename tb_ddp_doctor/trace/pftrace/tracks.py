@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tb_ddp_doctor.trace.pftrace.wire import BYTES, message
+from tb_ddp_doctor.storage.wire import BYTES, message
 
 #: Fields of a TrackDescriptor, and of the descriptors of processes and threads in it.
 _UUID, _NAME, _PROCESS, _THREAD, _PARENT, _STATIC_NAME = 1, 2, 3, 4, 5, 10
