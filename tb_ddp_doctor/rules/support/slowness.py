@@ -95,7 +95,7 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
     """
     own = whatif.busy_ns
     limit = _limit(frame, min_excess)
-    among = _fast_minority(whatif, limit)
+    among = _fast_minority(whatif, frame, limit)
     if among is None:
         of_step = median_rank(own)
         excess = own - np.maximum(whatif.typical_need(own), whatif.typical_of_step(own))
@@ -139,14 +139,14 @@ def is_noise(mean_ns: Floats, error_ns: Floats | float, step_ns: float) -> NDArr
 
 def shared(whatif: WhatIf, frame: Frame, kind: CpuTime) -> Change:
     """What all ranks share of the host's time of one kind: where most are slow, as much as the others have."""
-    return whatif.shared(kind, _fast_minority(whatif, _limit(frame, _LEAST_EXCESS)))
+    return whatif.shared(kind, _fast_minority(whatif, frame, _limit(frame, _LEAST_EXCESS)))
 
 
 def _limit(frame: Frame, min_excess: float) -> float:
     return max(min_excess * frame.step_ns, 2 * frame.residual_ns)
 
 
-def _fast_minority(whatif: WhatIf, limit: float) -> NDArray[np.bool_] | None:
+def _fast_minority(whatif: WhatIf, frame: Frame, limit: float) -> NDArray[np.bool_] | None:
     """The ranks, shape (R,), that need far less than most others although their devices have as much to do; None for
     none.
     """
@@ -157,7 +157,22 @@ def _fast_minority(whatif: WhatIf, limit: float) -> NDArray[np.bool_] | None:
         return None
     chosen = np.zeros(len(mean), np.bool_)
     chosen[order[: int(gaps.argmax()) + 1]] = True
-    return chosen if 2 * chosen.sum() < len(mean) and whatif.have_as_much_work(chosen) else None
+    is_minority = 2 * chosen.sum() < len(mean) and not _is_noise_between(whatif.busy_ns, chosen, frame)
+    return chosen if is_minority and whatif.have_as_much_work(chosen) else None
+
+
+def _is_noise_between(busy_ns: Ints, chosen: NDArray[np.bool_], frame: Frame) -> bool:
+    """Whether the chosen ranks may need less than the others, given shape (R, S), only by noise of a few steps."""
+    ranks, steps = busy_ns.shape
+    if steps < 2:
+        return False
+    less_ns = busy_ns[~chosen].mean() - busy_ns[chosen].mean()
+    # What all ranks have in common in a step is no noise.
+    apart = busy_ns - np.median(busy_ns, axis=0)
+    variance = float(apart.var(axis=1, ddof=1).mean())
+    fast = int(chosen.sum())
+    error = np.sqrt(variance / steps * (1 / fast + 1 / (ranks - fast)))
+    return bool(is_noise(less_ns, error, frame.step_ns))
 
 
 def within(phase: Phase) -> str:
