@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 from tab import SCREENSHOTS, violations_of_axe
+from test_history_logs import EVERY, LINES, lines, megatron, old_megatron
 from test_history_summary import drawn, written
 from test_memory_contents import TRAINS, USUAL
 from traces import ranks, write
@@ -172,3 +173,65 @@ def test_dragging_over_the_picture_chooses_a_range(page: Page, logdir: Path, tmp
     page.get_by_role("button", name="Zoom in").click()
     page.mouse.move(box["x"] + 120, box["y"] + 60)
     expect(page.locator(".readout")).to_contain_text("steps 1,")
+
+
+def traced(folder: Path) -> Path:
+    write(folder, ranks(TRAINS + USUAL, steps=2))
+    return folder
+
+
+def test_the_view_reads_a_log_where_no_doctor_recorded(tmp_path: Path) -> None:
+    traced(tmp_path / "job" / "profile")
+    (tmp_path / "job" / "train.log").write_text("using world size: 64\n" + lines(megatron))
+    (result,) = results(tmp_path)
+    told = history(result)
+    assert told["source"] == (
+        f"Read from {tmp_path / 'job' / 'train.log'} (Megatron-LM), means of 10 steps each: shorter events do not show."
+        " Ranks: Doctor(LOGDIR, history=True)."
+    )
+    assert (told["ranks"], told["nodes"], told["steps"], told["heat"]) == (64, 0, LINES * EVERY, None)
+    (event,) = told["events"]
+    assert event["what"].startswith("All ranks are 2") and event["first_step"] == pytest.approx(2000, abs=100)
+    # A column of the picture is as many steps, and as long, as the command says.
+    count = len(told["edges_s"]) - 1
+    assert told["bin_steps"] * count == pytest.approx(LINES * EVERY, rel=0.05)
+    assert told["step_ms"]["median"][1] == pytest.approx(2000, rel=0.03)
+    assert told["step_ms"]["median"][-1] == pytest.approx(2200, rel=0.03)
+    assert sum(told["lost_s"].get("rare steps", [])) < 10
+
+
+def test_the_log_is_the_nearest_one_and_no_other_jobs(tmp_path: Path) -> None:
+    own, other = traced(tmp_path / "a" / "profile"), traced(tmp_path / "b" / "profile")
+    (other.parent / "train.log").write_text(lines(megatron))
+    (own.parent / "notes.txt").write_text("nothing of steps")
+    (first, second) = results(tmp_path)
+    assert history(first) == {"folder": None, "problems": []}
+    assert history(second)["folder"] == str(other.parent)
+    (tmp_path / "train.log").write_text(lines(megatron))
+    assert history(first)["folder"] == str(tmp_path)
+    (own / "train.log").write_text(lines(megatron))
+    assert history(first)["folder"] == str(own)
+
+
+def test_beside_a_log_directory_only_its_neighbours_are_read(tmp_path: Path) -> None:
+    own = traced(tmp_path / "traces")
+    below = tmp_path / "anything"
+    below.mkdir()
+    (below / "train.log").write_text(lines(megatron))
+    (result,) = results(own)
+    assert history(result)["folder"] is None
+    (tmp_path / "train.log").write_text(lines(megatron))
+    assert history(result)["folder"] == str(tmp_path)
+
+
+def test_an_answer_is_made_again_when_the_log_grows(tmp_path: Path) -> None:
+    own = traced(tmp_path / "job")
+    log = own / "train.log"
+    log.write_text(lines(old_megatron))
+    (result,) = results(own)
+    cache = Cache(tmp_path / "cache")
+    before = msgspec.json.decode(kept_history(result, cache))
+    with log.open("a") as file:
+        file.write(lines(old_megatron))
+    after = msgspec.json.decode(kept_history(result, cache))
+    assert "trained again" not in before["time_s"] and after["time_s"]["trained again"] > 0

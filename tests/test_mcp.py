@@ -18,6 +18,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from test_history_logs import lines, megatron
 from test_history_summary import QUIET, drawn, written
 from traces import ranks, write
 
@@ -183,6 +184,18 @@ def test_since_when_is_the_job_slower_and_by_how_much(on_call: Toolbox) -> None:
     assert (event["ranks"], event["level"]) == ("3", "rank")
     assert event["first_step"] == pytest.approx(2000, abs=20)
     assert event["added_ms"] == pytest.approx(160, rel=0.03)
+    assert found["source"] == ""
+
+
+def test_the_log_of_another_program_is_read_but_none_outside_of_the_log_directories(tmp_path: Path) -> None:
+    served, outside = tmp_path / "served", tmp_path / "secret.log"
+    served.mkdir()
+    outside.write_text(lines(megatron))
+    (served / "train.log").symlink_to(outside)
+    assert "There are no step times" in asked(toolbox(served), "history")["error"]
+    (served / "train.out").write_text(lines(megatron))
+    found = asked(toolbox(served), "history")
+    assert "train.out (Megatron-LM)" in found["source"] and found["rows"][0]["level"] == "job"
 
 
 # ------------------------------------------------------------------------------------------------------------ answers

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { clockTicks } from "../src/history/clock.js";
+import { clockTicks, instant } from "../src/history/clock.js";
 import { accountOf, binAt, binOf, sharesOf, slowestRows } from "../src/history/model.js";
 
 /** Four bins of ten steps, 100 s each, after which a restart took 50 s. */
@@ -31,4 +31,9 @@ test("midnights and the first named time have the date", () => {
   const texts = clockTicks({ from: midnight - 7 * 3600, to: midnight + 13 * 3600 }, 400).map(({ text }) => text);
   assert.deepEqual(texts, ["09-21 18:00", "09-22", "06:00", "12:00"]);
   assert.equal(clockTicks({ from: midnight + 3600, to: midnight + 3660 }, 600)[1].text, "01:00:10");
+});
+
+test("times of a log without a clock are since the job's begin", () => {
+  assert.equal(instant(5400), "1.5\u00a0h after the start");
+  assert.deepEqual(clockTicks({ from: 0, to: 6 * 3600 }, 400).map(({ text }) => text), ["0\u00a0h", "2\u00a0h", "4\u00a0h", "6\u00a0h"]);
 });

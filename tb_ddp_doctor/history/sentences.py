@@ -6,6 +6,7 @@ import time
 from typing import NamedTuple
 
 from tb_ddp_doctor.history.events import Event
+from tb_ddp_doctor.history.job import LoggedBy
 from tb_ddp_doctor.history.summary import Summary
 from tb_ddp_doctor.wording import capital, decimals, duration, money, percent, ranks, size
 
@@ -93,6 +94,18 @@ def what(event: Event, summary: Summary) -> str:
     if event.kind == "period":
         return f"{who} {has} a long step every {event.every:,} steps, by {added}, {event.times:,} such steps in all"
     return f"{who} {has} {event.times:,} long steps, by {added}, {when}"
+
+
+def read_from(log: LoggedBy) -> str:
+    """Where the step times are from, and what cannot be seen in them."""
+    means = f", means of {log.steps_a_line} steps each: shorter events do not show" if log.steps_a_line > 1 else ""
+    who = " Ranks: Doctor(LOGDIR, history=True)."
+    if log.slowest is not None:
+        who = (
+            f" {capital(ranks([log.slowest.rank]))} is the slowest in {log.slowest.reports:,} of {log.slowest.of:,} "
+            f"straggler reports, {percent(log.slowest.slower_share)} slower than the fastest."
+        )
+    return f"Read from {log.path} ({log.program}){means}.{who}"
 
 
 def _clock(seconds: float) -> str:

@@ -284,7 +284,8 @@ class JobHours(PageOfRows, frozen=True, kw_only=True):
     """The hours of a job: what changed, when and on which rank."""
 
     directory: Data
-    ranks: Annotated[int, _number("ranks", "ranks with step times")]
+    source: Annotated[Data, msgspec.Meta(description="the log that they are from; empty where a Doctor recorded them")]
+    ranks: Annotated[int, _number("ranks", "ranks with step times; 0 where a log does not say")]
     nodes: Annotated[int, _number("nodes", "hosts of these ranks")]
     steps: Annotated[int, _number("steps", "steps with a time")]
     first_step: Annotated[int, _STEP_NUMBER]

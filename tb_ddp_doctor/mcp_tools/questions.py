@@ -111,7 +111,10 @@ class OfHistory(ToolArguments, frozen=True, kw_only=True):
     """About the hours of a job."""
 
     directory: Annotated[
-        str, msgspec.Meta(description="a log directory that a job gave its Doctor, relative to the served one")
+        str,
+        msgspec.Meta(
+            description="a job's log directory, with a Doctor's step times or a log, relative to the served one"
+        ),
     ] = ""
     since: Annotated[int | None, msgspec.Meta(description="steps from this one on")] = None
     offset: Offset = 0

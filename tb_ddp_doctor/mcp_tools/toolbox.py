@@ -16,9 +16,9 @@ from tb_ddp_doctor import api, engine, step_parts
 from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.findings import OWNERS, Evidence, Finding
-from tb_ddp_doctor.history.read import history_files
+from tb_ddp_doctor.history.logs.find import read_hours
+from tb_ddp_doctor.history.sentences import read_from
 from tb_ddp_doctor.history.summary import summarise
-from tb_ddp_doctor.history.windows import read_job
 from tb_ddp_doctor.mcp_tools import answers, questions
 from tb_ddp_doctor.mcp_tools.paging import page
 from tb_ddp_doctor.mcp_tools.runs import RunsOfRoots
@@ -243,8 +243,7 @@ class Toolbox:
     def history(self, asked: questions.OfHistory) -> answers.JobHours:
         """Say what changed in the hours of a job, when and on which rank, from the time of every step."""
         folder = self._runs.roots.folder(asked.directory)
-        files = [path for path in history_files(folder) if self._runs.roots.contains(path)]
-        job, _ = read_job(files, self._runs.cache, asked.since)
+        job, _ = read_hours(folder, self._runs.cache, asked.since, self._runs.roots.contains)
         if job is None:
             raise ValueError("There are no step times: Doctor(LOGDIR, history=True) records them.")
         summary = summarise(job)
@@ -270,6 +269,7 @@ class Toolbox:
         made = partial(
             answers.JobHours,
             directory=name(str(folder)),
+            source=data(read_from(job.logged_by)) if job.logged_by else "",
             goodput=summary.account.goodput,
             time_s={name(part): value for part, value in list(summary.account.time_s.items())[:_MOST_LINES]},
             **shared,

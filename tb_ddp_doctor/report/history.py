@@ -10,12 +10,11 @@ import msgspec
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.history.events import Event
-from tb_ddp_doctor.history.job import LoggedBy
-from tb_ddp_doctor.history.sentences import Price, headline, sentence
+from tb_ddp_doctor.history.sentences import Price, headline, read_from, sentence
 from tb_ddp_doctor.history.summary import Summary
 from tb_ddp_doctor.report.escape import printable, printable_json_line
 from tb_ddp_doctor.view.history import nearest
-from tb_ddp_doctor.wording import capital, duration, percent, ranks
+from tb_ddp_doctor.wording import duration, percent
 
 #: Events that are shown without --json.
 _SHOWN = 6
@@ -77,7 +76,7 @@ def history_lines(answer: HistoryAnswer, price: Price | None) -> list[str]:
     if summary.restarts:
         lines.append(f"Restarts: {summary.restarts}, steps trained again: {summary.trained_again:,}.")
     if summary.logged_by is not None:
-        lines.append(_source(summary.logged_by))
+        lines.append(read_from(summary.logged_by))
     elif not summary.names_ranks and summary.ranks > 1:
         lines.append("No rank can be named: doctor.watch(model) or doctor.waits() records when each waits for others.")
     if summary.lost_bytes or summary.left_out:
@@ -89,18 +88,6 @@ def _whose(summary: Summary) -> str:
     """The ranks of the job, and the nodes, as far as they are known."""
     on = f" on {summary.nodes} node{'s' if summary.nodes != 1 else ''}" if summary.nodes else ""
     return f" of {summary.ranks} ranks{on}" if summary.ranks else ""
-
-
-def _source(log: LoggedBy) -> str:
-    """Where the step times are from, and what cannot be seen in them."""
-    means = f", means of {log.steps_a_line} steps each: shorter events do not show" if log.steps_a_line > 1 else ""
-    who = " Ranks: Doctor(LOGDIR, history=True)."
-    if log.slowest is not None:
-        who = (
-            f" {capital(ranks([log.slowest.rank]))} is the slowest in {log.slowest.reports:,} of {log.slowest.of:,} "
-            f"straggler reports, {percent(log.slowest.slower_share)} slower than the fastest."
-        )
-    return f"Read from {log.path} ({log.program}){means}.{who}"
 
 
 def _captures(answer: HistoryAnswer, number: int) -> str:

@@ -1,7 +1,4 @@
-"""The view Hours: a job's hours in up to 512 bins of steps, its events, and its captures.
-
-The history lies in the log directory that the job gave its Doctor: the run's own folder, or one above it.
-"""
+"""The view Hours: a job's hours in up to 512 bins of steps, its events, and its captures."""
 
 from __future__ import annotations
 
@@ -19,19 +16,16 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.discover.names import CAPTURE_FOLDER
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.history.account import lost_us
-from tb_ddp_doctor.history.blocks import FOLDER, SUFFIX
 from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.pyramid import compared_bins
-from tb_ddp_doctor.history.read import history_files
-from tb_ddp_doctor.history.sentences import Price, cost, headline, what
+from tb_ddp_doctor.history.sentences import Price, cost, headline, read_from, what
 from tb_ddp_doctor.history.summary import Summary, summarise
-from tb_ddp_doctor.history.windows import Keep, read_job
+from tb_ddp_doctor.history.windows import Keep
 from tb_ddp_doctor.slices.words import label
 from tb_ddp_doctor.storage.paths import identity
+from tb_ddp_doctor.view.step_times import own_folder, places, read_step_times, root_of
 
-#: A run's folder is at most this far below the log directory of its job: start_2/step_8000.
-_FARTHEST = 3
 #: Rows of the heat map: of more ranks, a row is the slowest of as many successive ones.
 _MOST_ROWS = 512
 #: Events and ranks of an event that are sent.
@@ -74,29 +68,19 @@ def nearest(event: Event, captures: Mapping[int, Path]) -> tuple[Path | None, Pa
     return captures.get(before), captures.get(after)
 
 
-def logdir_of(result: Result) -> Path | None:
-    """The log directory with the step times of the job that a run is a capture of; None where there is none."""
-    paths = [path for path in result.files if isinstance(path, Path)]
-    if not paths:
-        return None
-    for folder in [paths[0].parent, *paths[0].parent.parents][: _FARTHEST + 1]:
-        if next((folder / FOLDER).glob(f"*{SUFFIX}"), None) is not None:
-            return folder
-    return None
-
-
 def kept_history(result: Result, keep: KeepAnswers) -> bytes:
     """`history` as JSON, made once for a state of the job's files."""
-    logdir = logdir_of(result)
-    if logdir is None:
+    found = places(result)
+    if not found:
         return msgspec.json.encode(history(result))
     price = _price(result)
     key = hashlib.sha256(f"{result.diagnosis.name}\0{result.files[0]}\0{price}\0".encode(errors="surrogateescape"))
-    for capture in captures_of(logdir):
-        key.update(f"{capture}\0".encode(errors="surrogateescape"))
-    for path in history_files(logdir):
-        with contextlib.suppress(OSError):
-            key.update(f"{identity(path)}\0".encode(errors="surrogateescape"))
+    for place in found:
+        for capture in captures_of(place.folder):
+            key.update(f"{capture}\0".encode(errors="surrogateescape"))
+        for path in place.all_files():
+            with contextlib.suppress(OSError):
+                key.update(f"{identity(path)}\0".encode(errors="surrogateescape"))
     answer = keep.answer(key.hexdigest())
     if answer is None:
         answer = msgspec.json.encode(history(result, keep))
@@ -106,16 +90,17 @@ def kept_history(result: Result, keep: KeepAnswers) -> bytes:
 
 def history(result: Result, keep: Keep | None = None) -> dict[str, Any]:
     """The numbers of the view; `folder` is None where the job kept no step times."""
-    logdir = logdir_of(result)
-    job, problems = read_job(history_files(logdir), keep) if logdir else (None, [])
-    if logdir is None or job is None:
+    found, problems = read_step_times(places(result), keep)
+    if found is None:
         return {"folder": None, "problems": [label(problem) for problem in problems]}
+    job = found.job
     summary = summarise(job)
-    captures = captures_of(logdir)
-    run_of = _Runs(result, logdir)
+    captures = captures_of(found.folder)
+    run_of = _Runs(result, found.folder)
     by_step = {capture.step: capture.path for capture in captures}
     return {
-        "folder": label(str(logdir)),
+        "folder": label(str(found.folder)),
+        "source": label(read_from(job.logged_by)) if job.logged_by else "",
         "problems": [label(problem) for problem in problems],
         "headline": label(headline(summary)),
         "ranks": summary.ranks,
@@ -145,13 +130,10 @@ class _Runs:
     """What runs are called in the tab, by their folders."""
 
     def __init__(self, result: Result, logdir: Path) -> None:
-        own = next(path.parent for path in result.files if isinstance(path, Path))
-        name = result.diagnosis.name
+        own = own_folder(result)
         self._here = own
-        self._name = name
-        #: The tab's log directory, where the run's name is its path below it.
-        depth = len(Path(name).parts)
-        self._root = own.parents[depth - 1] if own.parts[-depth:] == Path(name).parts else logdir
+        self._name = result.diagnosis.name
+        self._root = (own and root_of(result, own)) or logdir
 
     def __call__(self, folder: Path | None) -> str | None:
         if folder is None:
@@ -194,7 +176,7 @@ def _event(
 
 def _bins(job: JobHistory, summary: Summary) -> dict[str, Any]:
     """By bin of steps: when it begins, the job's step (minimum, median, p99, maximum), and the time lost by kind."""
-    steps = job.pyramid.steps
+    steps, of_column = job.pyramid.steps, job.steps_a_column
     _, width = compared_bins(job.pyramid)
     count = len(steps.length_us) // width
     first = np.arange(count) * width
@@ -207,7 +189,7 @@ def _bins(job: JobHistory, summary: Summary) -> dict[str, Any]:
     edges_s = np.concatenate((begins_s, [summary.end_s]))
     lost = {
         name: np.add.reduceat(us.astype(np.float64), first) / 1e6 if count else np.zeros(0)
-        for name, us in lost_us(job, summary.median_step_ms * 1000).items()
+        for name, us in lost_us(job, summary.median_step_ms * of_column * 1000).items()
     }
     between = [(phase.name, phase.begin_ns, phase.end_ns) for phase in job.phases]
     between += [("restarts", restart.end_ns, restart.begin_ns) for restart in job.restarts]
@@ -215,11 +197,11 @@ def _bins(job: JobHistory, summary: Summary) -> dict[str, Any]:
         overlap = np.minimum(edges_s[1:], end_ns / 1e9) - np.maximum(edges_s[:-1], begin_ns / 1e9)
         lost[name] = lost.get(name, np.zeros(count)) + np.maximum(overlap, 0)
     return {
-        "bin_steps": width,
+        "bin_steps": width * of_column,
         "first_step": job.pyramid.first_step,
         "edges_s": np.round(edges_s, 3).tolist(),
         "step_ms": {
-            name: _ms(ordered[each, at])
+            name: _ms(ordered[each, at] / of_column)
             for name, at in (
                 ("low", np.zeros(count, dtype=np.int64)),
                 ("median", (known - 1) // 2),
@@ -274,7 +256,7 @@ def _begins(job: JobHistory) -> NDArray[Any]:
 
 def _when(job: JobHistory, step: int) -> float | None:
     """When a step began, s since 1970; None of one outside of the history."""
-    at = step - job.pyramid.first_step
+    at = (step - job.pyramid.first_step) // job.steps_a_column
     return round(float(_begins(job)[at]) / 1e9, 3) if 0 <= at < len(job.pyramid.steps.begins_ns) else None
 
 

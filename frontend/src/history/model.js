@@ -32,9 +32,10 @@
 /**
  * @typedef {object} Hours
  * @property {string} folder
+ * @property {string} source the log that they are from, as a sentence; "" where a Doctor recorded them
  * @property {string[]} problems
  * @property {string} headline
- * @property {number} ranks
+ * @property {number} ranks 0 where a log does not say
  * @property {number} nodes
  * @property {number} steps
  * @property {boolean} names_ranks

@@ -6,10 +6,10 @@
 import { paint, picture } from "../canvas.js";
 import { NAMES, nameRows } from "../chart/marks.js";
 import { h } from "../dom.js";
-import { clockTime, ms, percent } from "../format.js";
+import { ms, percent } from "../format.js";
 import { pixels, rgb } from "../heat.js";
 import { ticks, within, zoomed } from "../timeline/scale.js";
-import { clockTicks } from "./clock.js";
+import { clockTicks, instant } from "./clock.js";
 import { binAt } from "./model.js";
 
 /** @typedef {import("./model.js").Hours} Hours */
@@ -61,7 +61,7 @@ export function hoursPicture({ hours, rows, range, chosen, choose, toggle }) {
   const bottom = heat ? top.heat + pitch * rowCount : top.marks + MARKS;
   const hint = "Point at the picture, or use the arrow keys, for exact values; drag to choose a range; the wheel zooms.";
   const readout = h("p", { class: "readout", "aria-live": "polite" }, hint);
-  const canvas = picture("hours", `Hours of ${hours.ranks} ranks: lost time, step time${heat ? ", busy time by rank" : ""}`, draw);
+  const canvas = picture("hours", `Hours of ${hours.ranks ? `${hours.ranks} ranks` : "a job"}: lost time, step time${heat ? ", busy time by rank" : ""}`, draw);
   canvas.style.height = `${bottom + AXIS}px`;
   canvas.tabIndex = 0;
   const colours = coloursOf(hours);
@@ -359,7 +359,7 @@ export function darkest(rows) {
 function said({ edges_s, first_step, bin_steps, step_ms, lost_s, heat }, rows, bin, row) {
   const from = first_step + bin * bin_steps;
   const median = step_ms.median[bin];
-  const parts = [`${clockTime(edges_s[bin])}, steps ${from.toLocaleString("en")} to ${(from + bin_steps - 1).toLocaleString("en")}`];
+  const parts = [`${instant(edges_s[bin])}, steps ${from.toLocaleString("en")} to ${(from + bin_steps - 1).toLocaleString("en")}`];
   parts.push(median === null ? "not timed" : `median ${ms(median)}, p99 ${ms(Number(step_ms.p99[bin]))}, maximum ${ms(Number(step_ms.high[bin]))}`);
   const long = Math.max(edges_s[bin + 1] - edges_s[bin], 1e-9);
   for (const [name, seconds] of Object.entries(lost_s)) if (seconds[bin] / long >= 0.001) parts.push(`${name} ${percent(seconds[bin] / long)}`);

@@ -4,7 +4,8 @@ import { linkTo } from "../address.js";
 import { fetchRuns } from "../api.js";
 import { detail } from "../detail.js";
 import { card, copyable, folded, h } from "../dom.js";
-import { clockTime, count, decimals, ms, percent } from "../format.js";
+import { count, decimals, ms, percent } from "../format.js";
+import { instant } from "../history/clock.js";
 import { accountOf, binOf, sharesOf, slowestRows } from "../history/model.js";
 import { coloursOf, darkest, hoursPicture } from "../history/picture.js";
 import { numbers } from "../table.js";
@@ -36,7 +37,7 @@ export const history = {
 function absent(problems) {
   return card(
     "Hours of the job",
-    h("p", { class: "note" }, "No step times lie beside this capture. A Doctor records the time of every step, also between captures, with:"),
+    h("p", { class: "note" }, "No step times lie beside this capture, and no log that has them. A Doctor records the time of every step, also between captures, with:"),
     copyable("doctor = Doctor(LOGDIR, every=1000, history=True)"),
     problems.map((problem) => h("p", { class: "note" }, problem)),
   );
@@ -117,7 +118,7 @@ function drawn(hours, shown) {
       { class: "hours-parts" },
       card(
         hours.headline,
-        h("p", { class: "note" }, `${hours.steps.toLocaleString("en")} steps of ${count(hours.ranks, "rank")} on ${count(hours.nodes, "node")}, ${clockTime(hours.edges_s[0])} to ${clockTime(hours.edges_s[hours.edges_s.length - 1])}; ${ms(hours.median_step_ms)} a step (p99 ${ms(hours.p99_step_ms)}). A column of the picture is ${count(hours.bin_steps, "step")}.`),
+        h("p", { class: "note" }, `${hours.steps.toLocaleString("en")} steps${whose(hours)}, ${instant(hours.edges_s[0])} to ${instant(hours.edges_s[hours.edges_s.length - 1])}; ${ms(hours.median_step_ms)} a step (p99 ${ms(hours.p99_step_ms)}). A column of the picture is ${count(hours.bin_steps, "step")}.`),
         h(
           "div",
           { class: "controls" },
@@ -129,7 +130,8 @@ function drawn(hours, shown) {
         picture.frame,
         picture.readout,
         account,
-        !hours.names_ranks && hours.ranks > 1 && h("p", { class: "note" }, "No rank can be named: doctor.watch(model) records how long each is busy."),
+        hours.source && h("p", { class: "note" }, hours.source),
+        !hours.source && !hours.names_ranks && hours.ranks > 1 && h("p", { class: "note" }, "No rank can be named: doctor.watch(model) records how long each is busy."),
         hours.problems.map((problem) => h("p", { class: "note" }, problem)),
         folded("The same numbers as a table", () => numbers({ title: "hours" }, tableOf(hours))),
       ),
@@ -137,6 +139,9 @@ function drawn(hours, shown) {
     ),
   ];
 }
+
+/** The ranks of the job, and its nodes, as far as they are known. @param {Hours} hours */
+const whose = ({ ranks, nodes }) => `${ranks ? ` of ${count(ranks, "rank")}` : ""}${nodes ? ` on ${count(nodes, "node")}` : ""}`;
 
 /** @param {Hours} hours */
 function figures({ goodput, slowdown, slowest_workers: slowest }) {
@@ -200,7 +205,7 @@ function captureList(hours, chosen, toggle) {
             {},
             h("input", { type: "checkbox", checked: chosen.includes(step), disabled: run === null, change: () => toggle(step) }),
             `step ${step.toLocaleString("en")}`,
-            at_s !== null && h("small", {}, clockTime(at_s)),
+            at_s !== null && h("small", {}, instant(at_s)),
           ),
         ),
       ),
@@ -233,7 +238,7 @@ function explained(hours, rows, range, zoom, clear) {
     ? slowestRows(rows, bins, ROWS, LEAST).map(([row, share]) => `${name(hours.heat, row)} ${percent(share)} above the median rank`)
     : [];
   return [
-    h("b", {}, range ? `Steps ${stepOf(hours, bins.from).toLocaleString("en")} to ${last.toLocaleString("en")}, ${clockTime(hours.edges_s[bins.from])} to ${clockTime(hours.edges_s[bins.to])}` : "All steps"),
+    h("b", {}, range ? `Steps ${stepOf(hours, bins.from).toLocaleString("en")} to ${last.toLocaleString("en")}, ${instant(hours.edges_s[bins.from])} to ${instant(hours.edges_s[bins.to])}` : "All steps"),
     h("p", {}, `${duration(whole)}: ${told.join(", ")}.`),
     slow.length ? h("p", {}, `On average ${slow.join(", ")}.`) : "",
     range ? h("p", { class: "controls" }, h("button", { type: "button", click: zoom }, "Zoom in"), h("button", { type: "button", click: clear }, "Clear")) : "",
@@ -270,7 +275,7 @@ function tableOf({ edges_s, first_step, bin_steps, step_ms, lost_s }) {
     heads: ["from step", "at", "minimum, ms", "median, ms", "p99, ms", "maximum, ms", ...kinds.map(([kind]) => `${kind}, s`)],
     rows: edges_s.slice(0, -1).map((at, bin) => [
       `step ${first_step + bin * bin_steps}`,
-      clockTime(at),
+      instant(at),
       ...[step_ms.low, step_ms.median, step_ms.p99, step_ms.high].map((values) => values[bin]),
       ...kinds.map(([, seconds]) => seconds[bin]),
     ]),

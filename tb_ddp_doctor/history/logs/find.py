@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,15 +39,22 @@ class _Log(NamedTuple):
     slowest: SlowestRank | None = None
 
 
-def read_hours(path: Path, keep: Keep | None = None, since: int | None = None) -> tuple[JobHistory | None, list[str]]:
+def read_hours(
+    path: Path, keep: Keep | None = None, since: int | None = None, may_read: Callable[[Path], bool] = lambda _: True
+) -> tuple[JobHistory | None, list[str]]:
     """The hours of a job in its log directory, or in one log, from step `since` on, and a sentence for each problem.
 
-    None where no step is there. Raises CrashError.
+    Files that `may_read` refuses are passed over. None where no step is there. Raises CrashError.
     """
-    files = history_files(path) if path.is_dir() else []
+    files = [file for file in history_files(path) if may_read(file)] if path.is_dir() else []
     if files:
         return read_job(files, keep, since)
-    found, problems = _logs(path)
+    return read_logs([group for group in log_files(path) if all(may_read(file) for file in group)], since)
+
+
+def read_logs(groups: Sequence[Sequence[Path]], since: int | None = None) -> tuple[JobHistory | None, list[str]]:
+    """The hours of a job in the log of these that has most lines, and a sentence for each problem; see `log_files`."""
+    found, problems = _logs(groups)
     if not found:
         return None, problems
     found.sort(key=lambda log: -len(log.points))
@@ -58,10 +66,18 @@ def read_hours(path: Path, keep: Keep | None = None, since: int | None = None) -
     return job_of(points, best.program, best.path, best.ranks, best.slowest), problems
 
 
-def _logs(path: Path) -> tuple[list[_Log], list[str]]:
+def log_files(path: Path, *, directly: bool = False, leave_out: Collection[Path] = ()) -> list[list[Path]]:
+    """Files that may be logs by their names, in a folder and below it, or `directly` in it alone; up to 64.
+
+    Event files of one folder are together. Folders to `leave_out` are not looked into.
+    """
+    return list(islice(_candidates(path, 0 if directly else _DEEPEST, leave_out), _MOST_LOGS))
+
+
+def _logs(groups: Sequence[Sequence[Path]]) -> tuple[list[_Log], list[str]]:
     """The logs with step times, and a sentence for each that cannot be read."""
     found, problems = [], []
-    for files in list(_candidates(path))[:_MOST_LOGS]:
+    for files in groups:
         try:
             log = _read(files)
         except OSError as error:
@@ -72,7 +88,7 @@ def _logs(path: Path) -> tuple[list[_Log], list[str]]:
     return found, problems
 
 
-def _read(files: list[Path]) -> _Log | None:
+def _read(files: Sequence[Path]) -> _Log | None:
     first = files[0]
     if MARK in first.name:
         return _Log(first.parent if len(files) > 1 else first, "TensorBoard", read_event_files(files), 0)
@@ -83,8 +99,7 @@ def _read(files: list[Path]) -> _Log | None:
     return text and _Log(first, *text)
 
 
-def _candidates(path: Path) -> Iterator[list[Path]]:
-    """Files that may be logs by their names; event files of one folder together."""
+def _candidates(path: Path, deepest: int, leave_out: Collection[Path]) -> Iterator[list[Path]]:
     if not path.is_dir():
         yield [path]
         return
@@ -92,9 +107,9 @@ def _candidates(path: Path) -> Iterator[list[Path]]:
     for folder, folders, files in os.walk(path):
         names += len(files) + len(folders)
         below = Path(folder)
-        if names > _MOST_NAMES or len(below.relative_to(path).parts) >= _DEEPEST:
+        if names > _MOST_NAMES or len(below.relative_to(path).parts) >= deepest:
             folders.clear()
-        folders.sort()
+        folders[:] = sorted(name for name in folders if below / name not in leave_out)
         events = sorted(below / name for name in files if MARK in name)
         if events:
             yield events
