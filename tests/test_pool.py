@@ -205,6 +205,17 @@ def test_a_large_file_may_take_as_much_for_each_of_its_ranks() -> None:
     assert shared_cpu_s(400 << 20, 400 << 20, 8) > 8 * 100
 
 
+@pytest.mark.parametrize(("said", "factor"), [("0.5", 0.5), ("4", 4), ("", 1), ("long", 1), ("0", 1), ("nan", 1)])
+def test_patience_is_the_users(monkeypatch: pytest.MonkeyPatch, said: str, factor: float) -> None:
+    monkeypatch.delenv("DDP_DOCTOR_PATIENCE", raising=False)
+    usual, parts = limits_for(400 << 20, 400 << 20), shared_cpu_s(400 << 20, 400 << 20, 8)
+    monkeypatch.setenv("DDP_DOCTOR_PATIENCE", said)
+    limits = limits_for(400 << 20, 400 << 20)
+    assert (limits.seconds, limits.cpu_s) == (usual.seconds * factor, usual.cpu_s * factor)
+    assert shared_cpu_s(400 << 20, 400 << 20, 8) == parts * factor
+    assert (limits.bytes, limits.answer_bytes) == (usual.bytes, usual.answer_bytes)
+
+
 def test_what_a_small_file_may_take() -> None:
     """As the docs say: half a gigabyte with the process itself, and half a minute."""
     limits = limits_for(2 << 20, 16 * (2 << 20))

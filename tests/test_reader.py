@@ -871,6 +871,13 @@ def test_a_file_that_stalls_at_once_is_no_trace(tmp_path: Path, monkeypatch: pyt
         read(tmp_path / "rank0.pt.trace.json")
 
 
+def test_patience_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDP_DOCTOR_PATIENCE", "0.01")
+    monkeypatch.setattr(stream, "_opened", lambda _: threading.Event().wait(60))
+    with pytest.raises(TraceError, match=r"it did not answer within 0\.1 s\.$"):
+        read(tmp_path / "rank0.pt.trace.json")
+
+
 def test_a_file_that_does_not_open_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_limit, "PATIENCE_S", IMPATIENT_S)
     monkeypatch.setattr(stream, "_opened", lambda _: threading.Event().wait(60))

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tb_ddp_doctor.storage.patience import patience
+
 MAGIC = b"SQLite format 3\0"
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -48,7 +50,7 @@ _READABLE = {
     "sqlite_schema",
 }
 _FUNCTIONS = {"max", "substr", "coalesce"}
-#: CPU time that a file may take in all, s, and bytes for each s more.
+#: CPU time that a file may take in all, s, and bytes for each s more; by `patience()` longer.
 _SURE_S = 5.0
 _BYTES_PER_S = 4_000_000
 #: Instructions of SQLite's machine between two looks at the clock: a tenth of a millisecond.
@@ -189,7 +191,7 @@ def _limit(connection: sqlite3.Connection, size: int) -> None:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
         connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, _MOST_COLUMNS)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-    until = time.process_time() + _SURE_S + size / _BYTES_PER_S
+    until = time.process_time() + patience() * (_SURE_S + size / _BYTES_PER_S)
     connection.set_progress_handler(lambda: time.process_time() > until, _BETWEEN_LOOKS)
 
 

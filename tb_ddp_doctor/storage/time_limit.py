@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from tb_ddp_doctor.storage import transient
 from tb_ddp_doctor.storage.paths import FilePath
+from tb_ddp_doctor.storage.patience import patience
 
 #: A busy network file system takes seconds at worst.
 PATIENCE_S = 10.0
@@ -28,9 +29,12 @@ _waiting: dict[str, threading.Thread] = {}
 def within(seconds: float, function: Callable[[], T], path: object = "") -> T:
     """What the function gives. Raises TimeoutError if it takes longer; it then goes on, in a thread that nobody awaits.
 
+    The time is multiplied by `patience()`.
+
     A thread that waits for the kernel cannot be stopped, and must not keep the program from ending. While one waits for
     a `path`, no other one is started that would: each search of a directory would cost a thread.
     """
+    seconds *= patience()
     key = str(path)
     before = _waiting.get(key)
     if before is not None:

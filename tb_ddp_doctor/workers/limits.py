@@ -1,7 +1,7 @@
 """What a process may take to read a file of a size, and how it is held to it: time, CPU time and memory.
 
 The kernel counts both: a limit holds in C code too, and whatever a file does to a parser. Where the system has no such
-limits (Windows, macOS' memory), the deadline alone holds.
+limits (Windows, macOS' memory), the deadline alone holds. Times are multiplied by `patience()`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+
+from tb_ddp_doctor.storage.patience import patience
 
 if sys.platform != "win32":
     import resource
@@ -52,8 +54,8 @@ def limits_for(size: int, unpacked: int) -> Limits:
     is_small = size <= _SMALL_BYTES
     outside, unpacked = (0, 0) if is_small else (size, unpacked)
     return Limits(
-        _SURE_S + outside / _BYTES_PER_S,
-        _SURE_CPU_S + unpacked / _BYTES_PER_CPU_S,
+        patience() * (_SURE_S + outside / _BYTES_PER_S),
+        patience() * (_SURE_CPU_S + unpacked / _BYTES_PER_CPU_S),
         _SURE_BYTES + _BYTES_PER_BYTE * unpacked,
         _SURE_ANSWER_BYTES + unpacked,
     )
@@ -65,7 +67,7 @@ def shared_cpu_s(size: int, unpacked: int, parts: int) -> float:
     The parts of a small file may take as much as a file of one part. Of a large file each process that reads parts of
     it reads all of it, and there may be a process for each part.
     """
-    return _SURE_CPU_S + (0.0 if size <= _SMALL_BYTES else parts * unpacked / _BYTES_PER_CPU_S)
+    return patience() * (_SURE_CPU_S + (0.0 if size <= _SMALL_BYTES else parts * unpacked / _BYTES_PER_CPU_S))
 
 
 def limit(limits: Limits) -> None:
