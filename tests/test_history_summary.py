@@ -19,8 +19,9 @@ from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.levels import levels
 from tb_ddp_doctor.history.rare import of_period, period
 from tb_ddp_doctor.history.read import MarkedTime, RankHistory, Stretch, history_files, read_history
+from tb_ddp_doctor.history.sentences import trend
 from tb_ddp_doctor.history.summary import Summary, summarise
-from tb_ddp_doctor.report.escape import printable_json_line
+from tb_ddp_doctor.report.escape import markdown, printable_json_line
 
 START_NS = 1_790_000_000 * 10**9
 #: Steps that a letter of a drawing stands for, busy time and the rest of a step, µs.
@@ -210,6 +211,39 @@ def test_the_command_says_it_in_ten_lines(slowed: Path, capsys: pytest.CaptureFi
     hours, paid = map(float, re.search(r"([\d.]+) GPU-hours, ([\d.]+) EUR", lines[2]).groups())
     assert paid == pytest.approx(2 * hours, abs=0.1)
     assert any(line.startswith("Time: training ") and "stragglers " in line for line in lines)
+
+
+def test_markdown_has_each_event_with_cost_and_captures(slowed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", str(slowed), "--markdown", "--gpu-hour", "2", "--currency", "EUR"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"## ddp-doctor history: {markdown(str(slowed))}\n\n**Rank 3 is ")
+    (row,) = [line for line in text.splitlines() if line.startswith("| 1 |")]
+    assert row.count(" | ") == 3 and " EUR |" in row
+    assert row.endswith(markdown(f"{slowed}/step_1900 / {slowed}/step_2100") + " |")
+    assert "\n- Time: training " in text
+
+
+def test_goodput_of_each_eighth_adds_up_and_falls_where_a_rank_slows_down() -> None:
+    found = summary(drawn(QUIET + "b ....................####################"))
+    assert len(found.goodput_trend) == 8
+    assert float(np.mean(found.goodput_trend)) == pytest.approx(found.account.goodput, abs=1e-6)
+    # 0.8 of 1 s is busy time: 20 % more of it is a step of 1.16 s.
+    assert found.goodput_trend[0] == pytest.approx(0.99, abs=0.01)
+    assert found.goodput_trend[-1] == pytest.approx(0.99 / 1.16, abs=0.01)
+    assert re.fullmatch(r"9\d % in the first eighth of the time, 8\d % in the last", trend(found))
+    assert trend(summary(drawn(QUIET))) == ""
+
+
+def test_goodput_is_nothing_while_a_job_stands_still() -> None:
+    files = drawn("a ....................")
+    (stretch,) = files[0].stretches
+    standing_s = int(stretch.steps_us.sum(dtype=np.int64)) / 1e6
+    later = stretch._replace(first_step=2000, begin_ns=stretch.begin_ns + int(3 * standing_s * 1e9))
+    files.append(files[0]._replace(started_ns=later.begin_ns, stretches=[later]))
+    found = summary(files)
+    assert found.goodput_trend[:2] == pytest.approx((1, 1), abs=0.02)
+    assert found.goodput_trend[3:5] == pytest.approx((0, 0), abs=0.01)
+    assert ", 0 % in the worst, " in trend(found)
 
 
 def test_the_price_of_the_settings_counts_where_none_is_given(

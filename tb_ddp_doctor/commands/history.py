@@ -20,7 +20,14 @@ from tb_ddp_doctor.discover.runs import DiscoverError, only_run
 from tb_ddp_doctor.history.logs.find import read_hours
 from tb_ddp_doctor.history.sentences import Price
 from tb_ddp_doctor.history.summary import Summary, summarise
-from tb_ddp_doctor.report.history import HistoryAnswer, Nearest, history_lines, openmetrics, webhook_line
+from tb_ddp_doctor.report.history import (
+    HistoryAnswer,
+    Nearest,
+    history_lines,
+    history_markdown,
+    openmetrics,
+    webhook_line,
+)
 from tb_ddp_doctor.view.history import captures_of
 from tb_ddp_doctor.workers.pool import CrashError
 
@@ -53,6 +60,9 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     answer = HistoryAnswer(logdir=str(logdir), summary=summary, nearest_captures=near, compared=compared)
     if options.json:
         print_json(answer)
+    elif options.markdown:
+        text = history_markdown(answer, _price(options, logdir, errors))
+        sys.stdout.buffer.write(text.encode("utf-8", errors="replace"))
     elif options.webhook:
         sys.stdout.buffer.write(webhook_line(answer))
     elif options.openmetrics:

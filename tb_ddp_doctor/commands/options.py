@@ -254,6 +254,9 @@ def parser() -> argparse.ArgumentParser:
     shape = history.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
     shape.add_argument(
+        "--markdown", action="store_true", help="print Markdown, for a report or a chat, on standard output"
+    )
+    shape.add_argument(
         "--webhook", action="store_true", help="print one line of JSON for a chat or a pager: text, and all events"
     )
     shape.add_argument("--openmetrics", action="store_true", help="print OpenMetrics text, for Prometheus")

@@ -17,6 +17,8 @@ from tb_ddp_doctor.history.rare import of_bins
 _SLOWEST = 0.03
 #: A step is rare if it is longer than those around it by this much of the median step.
 _RARE = 0.5
+#: Parts of the job's time whose goodput is said.
+_PARTS = 8
 
 
 class JobTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +50,25 @@ def account(job: JobHistory, whole_s: float, median_us: float) -> JobTime:
         slowdown=slowdown,
         slowest_workers=slowest,
     )
+
+
+def goodput_trend(job: JobHistory, median_us: float, begin_ns: int, end_ns: int) -> tuple[float, ...]:
+    """The goodput of each eighth of the job's time, from `begin_ns` to `end_ns`; () of a job without a time.
+
+    A step that lies in two eighths counts in both for its share.
+    """
+    length_us = np.nan_to_num(job.pyramid.steps.length_us).astype(np.float64)
+    trained_us = length_us - sum(lost_us(job, median_us).values())
+    known = np.flatnonzero((job.pyramid.steps.begins_ns > 0) & (length_us > 0))
+    if not len(known) or end_ns <= begin_ns:
+        return ()
+    begins_us = (job.pyramid.steps.begins_ns[known] - begin_ns) / 1000
+    # begin, end, begin, end ...: between a step's end and the next one's begin nothing is trained.
+    at_us = np.maximum.accumulate(np.stack([begins_us, begins_us + length_us[known]], axis=1).ravel())
+    done_us = np.concatenate(([0.0], np.repeat(np.cumsum(trained_us[known]), 2)))[:-1]
+    edges_us = np.linspace(0, (end_ns - begin_ns) / 1000, _PARTS + 1)
+    shares = np.diff(np.interp(edges_us, at_us, done_us)) / np.diff(edges_us)
+    return tuple(np.clip(shares, 0, 1).tolist())
 
 
 def lost_us(job: JobHistory, median_us: float) -> dict[str, NDArray[Any]]:

@@ -12,6 +12,8 @@ from tb_ddp_doctor.wording import capital, decimals, duration, money, percent, r
 
 #: Times of logs that have no clock begin with the job: none trains for three years.
 _WITHOUT_CLOCK_S = 1e8
+#: Goodput that varies by less between eighths of the job stayed.
+_LEAST_TREND = 0.02
 
 
 class Price(NamedTuple):
@@ -28,6 +30,16 @@ def headline(summary: Summary) -> str:
         return f"Steady: no change, period or drift. Goodput {percent(summary.account.goodput)}."
     share = percent(costly[0].cost_share)
     return f"{what(costly[0], summary)}: {share} of the job. Goodput {percent(summary.account.goodput)}."
+
+
+def trend(summary: Summary) -> str:
+    """How goodput went from the first to the last eighth of the job, "" where it stayed."""
+    shares = summary.goodput_trend
+    if not shares or max(shares) - min(shares) < _LEAST_TREND:
+        return ""
+    first, last = f"{percent(shares[0])} in the first eighth of the time", f"{percent(shares[-1])} in the last"
+    is_inside = min(shares[0], shares[-1]) - min(shares) >= _LEAST_TREND
+    return f"{first}{f', {percent(min(shares))} in the worst' if is_inside else ''}, {last}"
 
 
 def sentence(event: Event, summary: Summary, price: Price | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.history.account import JobTime, account
+from tb_ddp_doctor.history.account import JobTime, account, goodput_trend
 from tb_ddp_doctor.history.events import Event, events
 from tb_ddp_doctor.history.job import JobHistory, LoggedBy
 
@@ -28,6 +28,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     #: Most costly first.
     events: tuple[Event, ...]
     account: JobTime
+    #: The goodput of each eighth of the job's time.
+    goodput_trend: tuple[float, ...] = ()
     restarts: int
     trained_again: int
     #: Bytes of files that could not be read, and steps before the first that did not fit into memory.
@@ -60,6 +62,7 @@ def summarise(job: JobHistory) -> Summary:
             p99_step_ms=float(np.nanpercentile(steps.length_us, 99)) / of_column / 1000,
             events=events(pyramid, median_us, of_column, job.samples),
             account=account(job, whole_s, median_us),
+            goodput_trend=goodput_trend(job, median_us, begin_ns, end_ns),
             restarts=len(job.restarts),
             trained_again=sum(restart.trained_again for restart in job.restarts),
             lost_bytes=job.lost_bytes,

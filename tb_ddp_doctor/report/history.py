@@ -1,23 +1,34 @@
-"""A job's hours as text: ten lines for a terminal, one line of JSON for a webhook, OpenMetrics for Prometheus."""
+"""A job's hours as text: ten lines for a terminal, Markdown, one line of JSON for a webhook, OpenMetrics."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.history.events import Event
-from tb_ddp_doctor.history.sentences import Price, headline, read_from, sentence
+from tb_ddp_doctor.history.sentences import (
+    Price,
+    beside,
+    cost,
+    headline,
+    read_from,
+    sentence,
+    trend,
+    what,
+)
 from tb_ddp_doctor.history.summary import Summary
-from tb_ddp_doctor.report.escape import printable, printable_json_line
+from tb_ddp_doctor.report.escape import markdown, printable, printable_json_line
 from tb_ddp_doctor.view.history import nearest
 from tb_ddp_doctor.wording import duration, percent
 
 #: Events that are shown without --json.
 _SHOWN = 6
+#: Events in Markdown.
+_LISTED = 30
 
 
 class Nearest(msgspec.Struct, frozen=True):
@@ -46,42 +57,80 @@ class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 def history_lines(answer: HistoryAnswer, price: Price | None) -> list[str]:
     """The job's hours in some ten lines, without colours."""
-    summary, account = answer.summary, answer.summary.account
-    lines = [
-        f"{summary.steps:,} steps ({summary.first_step:,} to {summary.last_step:,}){_whose(summary)}, "
-        f"{_hours(summary.end_s - summary.begin_s)}, "
-        f"{duration(summary.median_step_ms)} a step (p99 {duration(summary.p99_step_ms)})",
-        headline(summary),
-    ]
+    summary = answer.summary
+    lines = [facts(summary), headline(summary)]
     lines += [
         f"{number + 1:2}  {sentence(event, summary, price)}{_captures(answer, number)}"
         for number, event in enumerate(summary.events[:_SHOWN])
     ]
     if len(summary.events) > _SHOWN:
         lines.append(f"    {len(summary.events) - _SHOWN} more: --json has all.")
+    return [printable(line) for line in (*lines, *notes(summary))]
+
+
+def history_markdown(answer: HistoryAnswer, price: Price | None) -> str:
+    """The job's hours as Markdown: the headline, a table of events, and the time by what it went to."""
+    summary = answer.summary
+    pieces = [
+        f"## ddp-doctor history: {markdown(answer.logdir)}",
+        f"**{markdown(headline(summary))}**",
+        markdown(f"{facts(summary)}."),
+    ]
+    if summary.events:
+        rows = [
+            (
+                str(number + 1),
+                f"{what(event, summary)}{beside(event)}",
+                cost(event, summary, price),
+                _near(answer, number),
+            )
+            for number, event in enumerate(summary.events[:_LISTED])
+        ]
+        heads = ("", "What changed", "Costs", "Captures")
+        table = [heads, ("--:", "---", "---", "---"), *(tuple(map(markdown, row)) for row in rows)]
+        pieces.append("\n".join(f"| {' | '.join(row)} |" for row in table))
+    if len(summary.events) > _LISTED:
+        pieces.append(f"{len(summary.events) - _LISTED} more: --json has all.")
+    pieces.append("\n".join(f"- {markdown(note)}" for note in notes(summary)))
+    return "\n\n".join(pieces) + "\n"
+
+
+def facts(summary: Summary) -> str:
+    """How many steps of which job these are, and how long they take."""
+    return (
+        f"{summary.steps:,} steps ({summary.first_step:,} to {summary.last_step:,}){_whose(summary)}, "
+        f"{_hours(summary.end_s - summary.begin_s)}, "
+        f"{duration(summary.median_step_ms)} a step (p99 {duration(summary.p99_step_ms)})"
+    )
+
+
+def notes(summary: Summary) -> Iterator[str]:
+    """Sentences on the whole job: where its time went, its slowdown, its restarts, and what was not read."""
+    account = summary.account
     if account.time_s:
         whole = max(summary.end_s - summary.begin_s, sum(account.time_s.values()))
         parts = [
             f"{name} {percent(value / whole)}" for name, value in account.time_s.items() if value / whole >= 0.0005
         ]
-        lines.append(f"Time: {', '.join(parts)}.")
+        yield f"Time: {', '.join(parts)}."
+    if went := trend(summary):
+        yield f"Goodput: {went}."
     if account.slowdown is not None:
         of_slowest = ""
         if account.slowest_workers is not None:
             of_slowest = f"; {percent(account.slowest_workers)} of what it lost is due to its slowest 3 % of ranks"
-        lines.append(
+        yield (
             f"Slowdown: the job took {wording.decimals(account.slowdown, 3)} times as long as with every rank and step "
             f"at the median{of_slowest}."
         )
     if summary.restarts:
-        lines.append(f"Restarts: {summary.restarts}, steps trained again: {summary.trained_again:,}.")
+        yield f"Restarts: {summary.restarts}, steps trained again: {summary.trained_again:,}."
     if summary.logged_by is not None:
-        lines.append(read_from(summary.logged_by))
+        yield read_from(summary.logged_by)
     elif not summary.names_ranks and summary.ranks > 1:
-        lines.append("No rank can be named: doctor.watch(model) or doctor.waits() records when each waits for others.")
+        yield "No rank can be named: doctor.watch(model) or doctor.waits() records when each waits for others."
     if summary.lost_bytes or summary.left_out:
-        lines.append(f"Not read: {summary.lost_bytes:,} damaged bytes, {summary.left_out:,} earlier steps.")
-    return [printable(line) for line in lines]
+        yield f"Not read: {summary.lost_bytes:,} damaged bytes, {summary.left_out:,} earlier steps."
 
 
 def _whose(summary: Summary) -> str:
@@ -98,6 +147,14 @@ def _captures(answer: HistoryAnswer, number: int) -> str:
     if answer.summary.events[number].kind != "change" or near.before is None or near.after is None:
         return ""
     return f" Compare: ddp-doctor compare {shlex.quote(near.before)} {shlex.quote(near.after)}"
+
+
+def _near(answer: HistoryAnswer, number: int) -> str:
+    """What the captures around an event differ in, or which they are; "" where there are none."""
+    near = answer.nearest_captures[number]
+    if number in answer.compared:
+        return answer.compared[number]
+    return " / ".join(path for path in (near.before, near.after) if path)
 
 
 def webhook_line(answer: HistoryAnswer) -> bytes:

@@ -19,7 +19,7 @@ from tb_ddp_doctor.history.account import lost_us
 from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.pyramid import compared_bins
-from tb_ddp_doctor.history.sentences import Price, cost, headline, read_from, what
+from tb_ddp_doctor.history.sentences import Price, cost, headline, read_from, trend, what
 from tb_ddp_doctor.history.summary import Summary, summarise
 from tb_ddp_doctor.history.windows import Keep
 from tb_ddp_doctor.slices.words import label
@@ -110,6 +110,7 @@ def history(result: Result, keep: Keep | None = None) -> dict[str, Any]:
         "median_step_ms": summary.median_step_ms,
         "p99_step_ms": summary.p99_step_ms,
         "goodput": summary.account.goodput,
+        "goodput_trend": trend(summary),
         "slowdown": summary.account.slowdown,
         "slowest_workers": summary.account.slowest_workers,
         "time_s": {label(name): round(seconds, 3) for name, seconds in summary.account.time_s.items()},

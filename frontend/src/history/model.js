@@ -42,6 +42,7 @@
  * @property {number} median_step_ms
  * @property {number} p99_step_ms
  * @property {number} goodput
+ * @property {string} goodput_trend how it went from the first to the last eighth; "" where it stayed
  * @property {number | null} slowdown
  * @property {number | null} slowest_workers
  * @property {Record<string, number>} time_s

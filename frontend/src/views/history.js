@@ -144,8 +144,8 @@ function drawn(hours, shown) {
 const whose = ({ ranks, nodes }) => `${ranks ? ` of ${count(ranks, "rank")}` : ""}${nodes ? ` on ${count(nodes, "node")}` : ""}`;
 
 /** @param {Hours} hours */
-function figures({ goodput, slowdown, slowest_workers: slowest }) {
-  const facts = /** @type {[string, string, string][]} */ ([["Goodput", percent(goodput), "of its time trained"]]);
+function figures({ goodput, goodput_trend: trend, slowdown, slowest_workers: slowest }) {
+  const facts = /** @type {[string, string, string][]} */ ([["Goodput", percent(goodput), trend ? `of its time trained: ${trend}` : "of its time trained"]]);
   if (slowdown !== null) facts.push(["S", `${decimals(slowdown, 3)}×`, "slowdown by stragglers"]);
   if (slowest !== null) facts.push(["M_W", percent(slowest), "of it by the slowest 3 % of ranks"]);
   return h("dl", { class: "hours-figures" }, facts.map(([name, value, why]) => h("div", { class: "card" }, h("dt", {}, name), h("dd", {}, h("b", {}, value), h("small", {}, why)))));
