@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 from msgspec.structs import replace
@@ -31,6 +31,9 @@ from tb_ddp_doctor.capture.windows import MOST_STEPS, CaptureSchedule, CaptureWi
 from tb_ddp_doctor.evidence.model import GpuState, Loading, RankEvidence
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.version import PACKAGE
+
+if TYPE_CHECKING:
+    from tb_ddp_doctor.capture.changes import ChangeWatch
 
 #: Another rank answers a request that rank 0 leaves unanswered for so long, s.
 _TAKEOVER_S = 30.0
@@ -106,6 +109,9 @@ class Agent(msgspec.Struct, eq=False):
     switch_off: Callable[[str], None]
     #: Told each verdict that a child of this rank makes.
     on_verdict: Callable[[CaptureVerdict], object] | None = None
+    #: How many captures a day changes in the step times may ask for.
+    on_change: int = 0
+    _changes: ChangeWatch | None = None
     _finished: deque[Captured] = msgspec.field(default_factory=deque)
     _children: list[tuple[subprocess.Popen[bytes], tuple[Captured, ...]]] = msgspec.field(default_factory=list)
     _woken: threading.Event = msgspec.field(default_factory=threading.Event)
@@ -154,6 +160,9 @@ class Agent(msgspec.Struct, eq=False):
         # Not before: the thread ends when there are no children.
         self._ended = True
         self._woken.set()
+        with self._turn:
+            if self._changes is not None:
+                self._changes.close()
         if self.rank == 0:
             with contextlib.suppress(OSError):
                 for joined in self._joined.values():
@@ -188,6 +197,9 @@ class Agent(msgspec.Struct, eq=False):
                         self._start_child(1)
                 if not self._ended:
                     self._look_for_requests(mailbox, margin, pace)
+                with self._turn:
+                    if self._changes is not None and not self._ended:
+                        self._changes.look(mailbox)
             except OSError as error:
                 # A directory that does not answer now may do so later.
                 self._say_once(f"{self.logdir} cannot be used ({error.strerror or error}); it is tried again.")
@@ -204,6 +216,11 @@ class Agent(msgspec.Struct, eq=False):
             self._alive = scratch.use(self.scratch)
         mailbox = Mailbox(self.logdir)
         mailbox.open()
+        if self.on_change and self.rank == 0:
+            from tb_ddp_doctor.capture.changes import ChangeWatch
+
+            kept = self.scratch / "changes"
+            self._changes = ChangeWatch(self.logdir, kept, self.on_change, _child_environment())
         with self._turn:
             joined = self._join(0)
         if self.rank == 0 and joined.number > 1:

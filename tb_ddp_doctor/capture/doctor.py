@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from tb_ddp_doctor.history.write import StepRecorder
 
 _NEVER = sys.maxsize
+#: What `on_change=True` may ask for.
+_CAPTURES_A_DAY = 4
 _log = logging.getLogger(__name__)
 
 
@@ -60,6 +62,7 @@ class Doctor:
         memory: bool = False,
         nvtx: bool = False,
         history: bool = False,
+        on_change: bool | int = False,
         record: Sequence[Recorded] = (),
         scratch: str | os.PathLike[str] | None = None,
         poll_s: float = 1.0,
@@ -82,7 +85,9 @@ class Doctor:
         With `history` the time of every step is kept as well, 8 bytes a step and rank, in `history/` in the log
         directory, for `ddp-doctor history LOGDIR`; with `max_gb`, in up to a tenth of that. `record` says what else it
         keeps, once a minute: "memory" (of the process, and allocated and reserved on the GPU), "gpu" (clock, power and
-        temperature by NVML or amdsmi), and, whenever it takes a millisecond, "garbage" (Python's collections).
+        temperature by NVML or amdsmi), and, whenever it takes a millisecond, "garbage" (Python's collections). With
+        `on_change` rank 0 looks at the history of all ranks every five minutes, and asks for a capture when a rank, a
+        node or all ranks became slower by 2 % of a step: four times a day at most, or as often as this number says.
 
         `scratch` is a directory on a local disk (default: the system's for temporary files), where a trace is until
         it is digested. Requests are looked for every `poll_s`; a step is agreed on `margin_s` ahead (default: 3 s on
@@ -106,6 +111,9 @@ class Doctor:
         for name, flag in (("stacks", stacks), ("memory", memory), ("nvtx", nvtx), ("history", history)):
             if not isinstance(flag, bool):
                 raise ValueError(f"{name} is True or False, not {flag!r}.")
+        if isinstance(on_change, bool):
+            on_change = _CAPTURES_A_DAY if on_change else 0
+        self._on_change = max(_whole("on_change", on_change), 0)
         for recorded in record:
             if recorded not in get_args(Recorded):
                 raise ValueError(refusal("record", recorded, get_args(Recorded)))
@@ -134,7 +142,7 @@ class Doctor:
         self._ranges = NvtxRanges() if nvtx else None
         if self._ranges is not None:
             self._ranges.watch_optimizers()
-        self._keeps_history, self._recorded = history or bool(record), frozenset(record)
+        self._keeps_history, self._recorded = bool(history or record or on_change), frozenset(record)
         self._garbage: GarbageWatch | None = None
         self._history: StepRecorder | None = None
         self._step = -1
@@ -299,6 +307,7 @@ class Doctor:
             withdraw=self._withdraw,
             switch_off=self._switch_off,
             on_verdict=self._on_verdict,
+            on_change=self._on_change,
         )
         self._who = {"rank": self._rank, "world_size": world_size, "node": node}
         if self._keeps_history:

@@ -87,6 +87,11 @@ class Mailbox:
         write_json(self._requests / name, request)
         return name
 
+    def asked_for(self, by: str, since_s: float) -> int:
+        """How many of the newest requests somebody of this name has made since then. Raises OSError."""
+        names = [name for name in _newest(_names(self._requests)) if _time_ns(name) >= since_s * 1e9]
+        return sum(request.by == by for request in map(self._request, names) if request is not None)
+
     def unanswered(self) -> dict[str, Request]:
         """The newest requests without a plan, in the order in which they were made. Raises OSError."""
         requests, plans = self._looked_at(self._requests), self._looked_at(self._plans)
