@@ -1,6 +1,7 @@
 """Whether one thing has one number: in the JSON, the terminal, Markdown, what-if and comparisons of a run.
 
     python benchmarks/ledger.py FOLDER...
+    python benchmarks/ledger.py --simulated 100 [--seed 1] [--first 0] SHARED
 
 Each run below each FOLDER is diagnosed, and has to hold:
 
@@ -12,6 +13,9 @@ Each run below each FOLDER is diagnosed, and has to hold:
 5. With all findings of the verdict fixed, what-if leaves the step without their costs.
 6. The step and the cost of each finding are spelled in the terminal and in Markdown as the JSON's numbers are rounded.
 7. Compared with another run, a rule's findings cost what they cost alone.
+8. Where evidence is said to be of an idle GPU, the GPU runs nothing there.
+
+With --simulated the runs are that many jobs of simulated.py with faults of all kinds, drawn and deleted one by one.
 
 Prints what each run breaks; exits with 1 if one breaks any. What the tab shows in several places is compared by
 tests/test_tab_numbers.py.
@@ -22,24 +26,33 @@ from __future__ import annotations
 import argparse
 import io
 import re
+import shutil
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parent))
 from consistency import results
+from simulated import Player, numbered
 
 from tb_ddp_doctor import engine, wording
 from tb_ddp_doctor.comparison import build
-from tb_ddp_doctor.findings import Diagnosis, Severity
+from tb_ddp_doctor.findings import OWNERS, Diagnosis, Severity
 from tb_ddp_doctor.report import markdown, shown, terminal
+from tb_ddp_doctor.slices import lanes
+from tb_ddp_doctor.step_parts import IDLE
 
 #: Means of ns that are summed in another order differ by less, ms.
 _SAME_MS = 1e-3
 #: What is rounded to 0.1 ms is off by half of that.
 _SHOWN_MS = 0.05
+#: Owners of time in which the GPU runs something, as indices; and the share of "idle" evidence that may be theirs.
+_BUSY = [OWNERS.index(name) for name in OWNERS if name not in IDLE]
+MOST_BUSY = 0.01
 _OF_EVERY = re.compile(r"of every ([\d.]+ (?:ms|s|µs))")
 
 
@@ -48,6 +61,7 @@ def contradictions(result: engine.Result) -> Iterator[str]:
     yield from contradictions_of(result.diagnosis)
     yield from _what_if(result)
     yield from _spelled(result)
+    yield from _idle(result)
 
 
 def contradictions_of(diagnosis: Diagnosis) -> Iterator[str]:
@@ -122,6 +136,23 @@ def _spelled(result: engine.Result) -> Iterator[str]:
                 yield f"{place} does not say {name} as {wording.duration(value)}."
 
 
+def _idle(result: engine.Result) -> Iterator[str]:
+    job, diagnosis = result.job, result.diagnosis
+    for finding in (*diagnosis.findings, *diagnosis.opportunities):
+        for seen in finding.evidence:
+            if not seen.what.startswith("GPU idle"):
+                continue
+            index = job.ranks.tolist().index(seen.rank)
+            owner, start, end = lanes.pieces(job, index, job.step_index[index])
+            runs = np.minimum(end, seen.end_ns) - np.maximum(start, seen.start_ns)
+            busy_ns = int(runs[(runs > 0) & np.isin(owner, _BUSY)].sum())
+            if busy_ns > MOST_BUSY * (seen.end_ns - seen.start_ns):
+                yield (
+                    f"{finding.id}: {seen.what!r} of rank {seen.rank}, step {seen.step}, where its GPU is busy for "
+                    f"{wording.ms(busy_ns)} of {wording.ms(seen.end_ns - seen.start_ns)}."
+                )
+
+
 def compared_costs(before: engine.Result, after: engine.Result) -> Iterator[str]:
     """What a comparison says of findings, where it is not what the two diagnoses say."""
     for change in build.compare(before, after).findings:
@@ -131,14 +162,31 @@ def compared_costs(before: engine.Result, after: engine.Result) -> Iterator[str]
                 yield f"{change.rule} costs {cost} ms in {result.diagnosis.name}, and {value} ms in the comparison."
 
 
+def simulated_results(shared: Path, seed: int, jobs: Iterable[int]) -> Iterator[engine.Result]:
+    """Diagnoses of simulated.py's jobs with these numbers."""
+    with tempfile.TemporaryDirectory() as folder:
+        player = Player(shared, Path(folder))
+        for number in jobs:
+            rng, kind, name = numbered(seed, number)
+            player.write(player.draw(kind, rng), name)
+            run = Path(folder) / name
+            yield from results([run])
+            shutil.rmtree(run)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what each run breaks, and how many break nothing; returns 1 if one breaks any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
-    folders = parser.parse_args(arguments).folders
+    parser.add_argument("--simulated", type=int, metavar="JOBS", help="of random jobs; FOLDER has tools/simulate.py")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="number of the first job")
+    options = parser.parse_args(arguments)
+    jobs = range(options.first, options.first + (options.simulated or 0))
+    made = simulated_results(options.folders[0], options.seed, jobs) if jobs else results(options.folders)
     runs = good = 0
     last: engine.Result | None = None
-    for result in results(folders):
+    for result in made:
         said = [*contradictions(result), *(compared_costs(last, result) if last else ())]
         last = result
         runs += 1

@@ -708,6 +708,12 @@ def bars(rows: Sequence[Row]) -> Iterator[tuple[str, str, str, bool]]:
     yield of("noise: no false finding above info", [not row.false(row.seen.loud) for row in noisy], 1)
 
 
+def numbered(seed: int, number: int) -> tuple[random.Random, str, str]:
+    """What draws a job, its kind and its name."""
+    rng = random.Random(f"{seed}:{number}")
+    return rng, rng.choices(list(KINDS), list(KINDS.values()))[0], f"{seed}-{number}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; returns 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -727,11 +733,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     twins: dict[str, Seen] = {}
     try:
         for number in range(options.first, options.first + options.jobs):
-            rng = random.Random(f"{options.seed}:{number}")
-            kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
+            rng, kind, name = numbered(options.seed, number)
             if options.only not in (None, kind):
                 continue
-            name = f"{options.seed}-{number}"
             written = folder / f"{name}.json"
             known = read(written) if written.exists() else player.write(player.draw(kind, rng), name)
             if known.twin not in twins:

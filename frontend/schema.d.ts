@@ -985,6 +985,8 @@ export interface Setting {
   device: "cpu" | "cuda" | "rocm";
   /** Whether the doctor's own `Doctor` captured it; else a profiler that the training script sets up did. */
   has_doctor: boolean;
+  /** The log directory of that `Doctor`; "" without one. */
+  logdir: string;
   /** What recorded it: torch.profiler, in a `Doctor` or not, or Nsight Systems. */
   recorder: "nsys" | "profiler";
 }

@@ -730,6 +730,8 @@ class Setting(msgspec.Struct, frozen=True):
     device: Literal["cuda", "rocm", "cpu"] = "cuda"
     #: Whether the doctor's own `Doctor` captured it; else a profiler that the training script sets up did.
     has_doctor: bool = False
+    #: The log directory of that `Doctor`; "" without one.
+    logdir: str = ""
     #: What recorded it: torch.profiler, in a `Doctor` or not, or Nsight Systems.
     recorder: Literal["profiler", "nsys"] = "profiler"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from tb_ddp_doctor.findings import Setting
 
 #: What records a job with Nsight Systems and makes of it what is read here; goes before the options of one recording.
@@ -10,16 +12,23 @@ NSYS_OUTPUT = "-o /logs/job/node_%h torchrun ... train.py"
 NSYS_EXPORT = "nsys export --type sqlite --include-json true /logs/job/node_<host>.nsys-rep"
 
 
-def command(*, steps: int | None = None, stacks: bool = False, memory: bool = False) -> str:
-    """What asks a job that has a `Doctor` for a capture of all ranks."""
-    options = f"{f' --steps {steps}' if steps else ''}{' --stacks' * stacks}{' --memory' * memory}"
-    return f"ddp-doctor capture LOGDIR{options}"
+def command(
+    setting: Setting, *, ranks: str = "", steps: int | None = None, stacks: bool = False, memory: bool = False
+) -> str:
+    """What asks a job that has a `Doctor` for a capture: of all ranks, or of those in `ranks`."""
+    options = f"{f' --ranks {ranks}' if ranks else ''}{f' --steps {steps}' if steps else ''}"
+    return f"ddp-doctor capture {_logdir(setting)}{options}{' --stacks' * stacks}{' --memory' * memory}"
+
+
+def _logdir(setting: Setting) -> str:
+    """The `Doctor`'s log directory as a shell takes it; a word for it where it is unknown or no shell should see it."""
+    return shlex.quote(setting.logdir) if setting.logdir.isprintable() and setting.logdir else "LOGDIR"
 
 
 def with_stacks(setting: Setting, *, shapes: bool = False) -> str:
     """A few steps with Python stacks, which slow the host down and make files several times as large."""
     if setting.has_doctor:
-        return command(steps=3, stacks=True)
+        return command(setting, steps=3, stacks=True)
     if setting.recorder == "nsys":
         return (
             f"{NSYS} --python-sampling=true {NSYS_OUTPUT}\n"
@@ -33,7 +42,7 @@ def with_stacks(setting: Setting, *, shapes: bool = False) -> str:
 def stacks_in_words(setting: Setting) -> str:
     """How a recording gets what names the user's own code; the end of "capture ..."."""
     if setting.has_doctor:
-        return "with ddp-doctor capture LOGDIR --stacks"
+        return f"with {command(setting, stacks=True)}"
     if setting.recorder == "nsys":
         return "with NVTX ranges around the parts of the training loop, which evidence then names"
     return "with profile(..., with_stack=True)"
@@ -76,14 +85,14 @@ def no_replay(setting: Setting) -> str:
 def to_measure_memory(setting: Setting) -> str:
     """What to do to have the allocator's events; the end of a sentence."""
     if setting.has_doctor:
-        return f"{command(memory=True)} measures them"
+        return f"{command(setting, memory=True)} measures them"
     return "trace some steps with torch.profiler.profile(profile_memory=True) to measure them"
 
 
 def no_memory(setting: Setting) -> str:
     """Sentences for jobs without the allocator's events."""
     if setting.has_doctor:
-        how = f"capture with {command(memory=True)}"
+        how = f"capture with {command(setting, memory=True)}"
     elif setting.recorder == "nsys":
         how = "Nsight Systems does not record them. Trace some steps with torch.profiler.profile(profile_memory=True)"
     else:

@@ -50,7 +50,8 @@ def test_the_longest_piece_of_an_owner_is_found(places: Places, start: int) -> N
 
 
 def test_without_a_piece_of_the_owner_it_is_the_whole_step(places: Places) -> None:
-    assert places.longest(0, 0, RankOwner.SYNC, "") == places.window(0, 0, "")
+    whole = places.window(0, 0, "The whole step: it has no stretch of sync on this rank.")
+    assert places.longest(0, 0, RankOwner.SYNC, "GPU idle while the CPU syncs.") == whole
 
 
 @pytest.mark.parametrize(

@@ -57,3 +57,15 @@ def test_two_numbers_for_one_thing_are_said() -> None:
     assert "in the account" in said and "The headline says" in said and "a step of 9.0 ms is said" in said
     said = " ".join(contradictions_of(replace(right, step_ms=right.step_ms + 1)))
     assert "The budgets of ranks" in said and "The headline's step" in said
+
+
+def test_evidence_of_an_idle_gpu_that_is_busy_is_said() -> None:
+    result = diagnosed(next(run for run in DEMO if run.name == "straggler_cpu"))
+    first = result.diagnosis.findings[0]
+    seen = first.evidence[0]
+    longer = replace(
+        seen, what="GPU idle, CPU outside any op.", end_ns=seen.end_ns + (seen.end_ns - seen.start_ns) // 10
+    )
+    findings = (replace(first, evidence=(longer,)), *result.diagnosis.findings[1:])
+    said = list(contradictions(replace(result, diagnosis=replace(result.diagnosis, findings=findings))))
+    assert len(said) == 1 and "where its GPU is busy" in said[0], said

@@ -5,6 +5,7 @@ import { follow, hashOf, here, write } from "./address.js";
 import { fetchRun, fetchRuns } from "./api.js";
 import { calibrationOf } from "./calibration.js";
 import { h } from "./dom.js";
+import { folderOf } from "./findings/advice.js";
 import { worstRun } from "./model.js";
 import { onReload } from "./reload.js";
 import { runList } from "./runs/list.js";
@@ -144,7 +145,7 @@ export function start(root) {
       const top = main.scrollTop;
       if (shown !== JSON.stringify(entry)) return; // another run was opened meanwhile
       if (answer.state === "ready") {
-        report = ofDumps(answer) ? stuckReport(answer.diagnosis, select) : ofMemory(answer) ? memoryReport(answer.diagnosis) : shell({ ...answer, live: entry.arriving > 0 }, went);
+        report = ofDumps(answer) ? stuckReport(answer.diagnosis, select) : ofMemory(answer) ? memoryReport(answer.diagnosis) : shell({ ...answer, live: entry.arriving > 0, logdir: folderOf(listing?.logdir ?? "") }, went);
         main.replaceChildren(...dumpsBeside(entry), report.element, ...calibrationOf(entry.name));
         report.show(place);
         // The same run, read again since there is more of it: who reads it stays where they are.

@@ -26,7 +26,7 @@ const KEYS = [
 ];
 
 /**
- * @param {Report & {live?: boolean}} report
+ * @param {Report & {live?: boolean, logdir?: string}} report
  * @param {(place: Place, how: {step: boolean}) => void} went called when something in here leads to another place
  */
 export function shell(report, went) {

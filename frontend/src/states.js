@@ -1,6 +1,7 @@
 // What the page says while there is no diagnosis to show: searching, reading, nothing found, failed.
 
 import { copyable, h } from "./dom.js";
+import { folderOf, quoted } from "./findings/advice.js";
 
 /** @typedef {import("./model.js").RunEntry} RunEntry */
 
@@ -79,8 +80,7 @@ export const gone = (run, others) => failed(`There is no run ${run} here.`, `It 
 
 /** @param {string} logdir */
 export function empty(logdir) {
-  // Under --logdir_spec there are several directories; the example then leaves the name open.
-  const folder = logdir && !logdir.includes(",") ? logdir.replace(/\/$/, "") : "LOGDIR";
+  const folder = folderOf(logdir) || "LOGDIR";
   return h(
     "div",
     { class: "state" },
@@ -133,12 +133,6 @@ nsys export --type sqlite --include-json true ${quoted(folder)}/node_*.nsys-rep
 `,
   ],
 ];
-
-/**
- * A path as a shell takes it.
- * @param {string} path
- */
-const quoted = (path) => (/^[\w./%-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\\''")}'`);
 
 /** @param {string} folder */
 const example = (folder) => `from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler

@@ -23,6 +23,7 @@ import { verdict } from "./views/verdict.js";
  * @property {import("./model.js").Diagnosis} diagnosis
  * @property {import("./model.js").Views | null} views
  * @property {boolean} [live] whether files of the run are still being written
+ * @property {string} [logdir] the directory that TensorBoard shows; "" where there are several, or none in a report
  * @property {boolean} [whole] whether all findings are open, as on paper
  * @property {import("./address.js").Place} place
  * @property {(changes: import("./address.js").Place) => void} keep notes in the address what this view now shows

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { advised, needsProcess } from "../src/findings/advice.js";
+import { advised, filled, folderOf, needsProcess } from "../src/findings/advice.js";
 
 const FIX = {
   first: "Move it out of the training loop.",
@@ -18,4 +18,11 @@ test("commands for a process show while it runs, and not after", () => {
   assert.deepEqual(advised(FIX, false), ["Move it out of the training loop.", ""]);
   assert.deepEqual(advised(WORKERS, false), ["Use more workers.", "DataLoader(num_workers=4)"]);
   assert.equal(needsProcess("nvidia-smi -q -d PERFORMANCE"), false);
+});
+
+test("the log directory stands in commands as a shell takes it", () => {
+  assert.equal(filled("ddp-doctor capture LOGDIR --steps 3", "/runs/job"), "ddp-doctor capture /runs/job --steps 3");
+  assert.equal(filled("ddp-doctor capture LOGDIR", "/it's $1"), "ddp-doctor capture '/it'\\''s $1'");
+  assert.equal(filled("ddp-doctor capture LOGDIR", folderOf("a:/one,b:/two")), "ddp-doctor capture LOGDIR");
+  assert.deepEqual([folderOf("/runs/"), folderOf("/")], ["/runs", "/"]);
 });

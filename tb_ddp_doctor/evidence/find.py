@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from tb_ddp_doctor.discover.names import CAPTURE_FOLDER, START_FOLDER
 from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, CaptureRecord, RankEvidence, SeenGpu, SeenStack
 from tb_ddp_doctor.evidence.texts import TEXTS
 from tb_ddp_doctor.known_type import known
@@ -64,7 +65,18 @@ def _records(folders: Iterable[Path], ranks: AbstractSet[int]) -> Iterator[tuple
             except REFUSALS:
                 continue
             if record.rank == number:
-                yield number, msgspec.structs.replace(record.evidence, is_capture=True)
+                yield number, msgspec.structs.replace(record.evidence, logdir=_logdir_of(folder))
+
+
+def _logdir_of(folder: Path) -> str:
+    """The directory that a `Doctor` was given, of the folder that one of its captures lies in: `LOGDIR/step_N`, or
+    `LOGDIR/start_2/step_N` of the job's second start. A folder that was renamed stands for itself.
+    """
+    logdir = Path(os.path.abspath(folder))
+    for folders in (CAPTURE_FOLDER, START_FOLDER):
+        if folders.fullmatch(logdir.name):
+            logdir = logdir.parent
+    return str(logdir)
 
 
 def _recorded(folder: Path) -> AbstractSet[int]:

@@ -62,8 +62,8 @@ class RankEvidence(msgspec.Struct, frozen=True):
     #: Where its main thread was when somebody looked, as py_spy has it, and in which file that is; "" for nowhere.
     stack: str = ""
     stack_source: str = ""
-    #: Whether the doctor's own `Doctor` captured it.
-    is_capture: bool = False
+    #: The log directory of the doctor's own `Doctor` that captured it; "" if none did.
+    logdir: str = ""
     #: How long its threads together were ready to run without a core, ms a step; None where nobody counted.
     core_wait_ms: float | None = None
     #: How long its threads together ran, ms a step; None where nobody counted.

@@ -13,6 +13,7 @@ from tb_ddp_doctor.digest.model import CodeOf, RankOwner
 from tb_ddp_doctor.facts import Facts, fact
 from tb_ddp_doctor.findings import Evidence, Source
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.step_parts import IDLE, OWNERS
 from tb_ddp_doctor.trace import names
 
 #: Which code an owner's time is of; the host's where nothing stands here.
@@ -34,7 +35,8 @@ class Places(msgspec.Struct, frozen=True, eq=False):
     def longest(
         self, rank: int, step: int, owner: RankOwner, what: str, apart_from: Sequence[tuple[int, int]] = ()
     ) -> Evidence:
-        """The longest piece of an owner in one step of one rank (indices), else that step's whole window.
+        """The longest piece of an owner in one step of one rank (indices), else that step's whole window, which is not
+        said to be idle.
 
         Pieces that overlap a span (start, end) in `apart_from` are passed over, if there are others.
         """
@@ -45,7 +47,9 @@ class Places(msgspec.Struct, frozen=True, eq=False):
         apart = Intervals.union(spans[:, 0], spans[:, 1]).measure(pieces.start_ns[rows], pieces.end_ns[rows]) == 0
         rows = rows[apart] if apart.any() else rows
         if not len(rows):
-            return self.window(rank, step, what)
+            name = owner.name.lower()
+            none = f"The whole step: it has no stretch of {OWNERS[name].title} on this rank."
+            return self.window(rank, step, none if name in IDLE else what)
         row = rows[(pieces.end_ns[rows] - pieces.start_ns[rows]).argmax()]
         return self._evidence(rank, step, int(pieces.start_ns[row]), int(pieces.end_ns[row]), owner, what)
 

@@ -15,11 +15,13 @@ _OF_CPUS = ("gloo", "mpi", "ucc")
 def setting(job: Job) -> Setting:
     """What a job is, by its traces and by what lies beside them."""
     hosts = set(job.nodes)
+    logdir = next((known.logdir for known in job.rank_evidence.values() if known.logdir), "")
     return Setting(
         hosts=0 if "" in hosts and len(job.nodes) > 1 else len(hosts),
         backend=_backend({digest.header.backend.lower() for digest in job.digests}, has_device=job.has_device),
         device="cpu" if not job.has_device else "rocm" if names.is_amd(job.device) else "cuda",
-        has_doctor=any(known.is_capture for known in job.rank_evidence.values()),
+        has_doctor=bool(logdir),
+        logdir=logdir,
         recorder="nsys" if all(digest.header.recorder == "nsys" for digest in job.digests) else "profiler",
     )
 

@@ -99,9 +99,8 @@ def _level(finding: Finding) -> str:
 
 def _row(finding: Finding, diagnosis: Diagnosis, what: str) -> str:
     share = wording.percent(finding.cost_ms / diagnosis.step_ms if diagnosis.step_ms else 0.0)
-    cost = (
-        f"{wording.decimals(finding.cost_ms, 1):>7} ms  {share:>6}" if finding.cost_ms >= 0.05 else f"{'no cost':<18}"
-    )
+    cost = wording.duration(finding.cost_ms)
+    cost = f"{'no cost':<18}" if cost == wording.duration(0.0) else f"{cost:>10}  {share:>6}"
     on = (
         f"all {len(finding.ranks)} ranks"
         if 1 < len(finding.ranks) == len(diagnosis.ranks)

@@ -196,7 +196,7 @@ def cost(finding: Finding, step_ms: float) -> str:
 
     "" for what costs nothing.
     """
-    if max(finding.cost_ms, finding.alone_ms) < 0.05:
+    if wording.duration(max(finding.cost_ms, finding.alone_ms)) == wording.duration(0.0):
         return ""
     shares = abs(finding.alone_ms - finding.cost_ms) > 0.1
     share = wording.percent(finding.cost_ms / step_ms if step_ms else 0.0)

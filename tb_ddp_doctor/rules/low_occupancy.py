@@ -78,13 +78,14 @@ class LowOccupancy(Rule):
         named = wording.listing(
             [f"{kernel_names.short(kind.name)} ({wording.percent(kind.occupancy)})" for kind in most]
         )
+        of_rank = f" on rank {frame.ranks[rank]}" if len(frame.ranks) > 1 else ""
         return Fault(
             change=Change(),
             ranks=frame.rank_numbers(np.arange(len(frame.ranks))),
             steps=frame.all_steps,
             cause=None,
             confidence="medium",
-            title=f"Kernels with low occupancy take {taken}.",
+            title=f"Kernels with low occupancy take {taken}{of_rank}.",
             why=f"{len(low)} kernels have an occupancy below {wording.percent(self.max_occupancy)} by Kineto's "
             "estimate; "
             f"the longest are {named}.",

@@ -94,14 +94,14 @@ def _who(frame: Frame) -> str:
 
 
 def _fix(setting: Setting) -> str:
-    return _OF_DOCTOR if setting.has_doctor else _OF_NSYS if setting.recorder == "nsys" else _FIX
+    if setting.has_doctor:
+        return f"{_OF_DOCTOR}\n\n{record_again.command(setting)}"
+    return _OF_NSYS if setting.recorder == "nsys" else _FIX
 
 
 _OF_DOCTOR = """\
 Look at the ranks that are missing here: capture all of them, into one log directory, and look for what their Doctors \
-logged.
-
-ddp-doctor capture LOGDIR"""
+logged."""
 _OF_NSYS = f"""\
 Look at the ranks that are missing here: copy the exports of all nodes into this directory, or record every node.
 

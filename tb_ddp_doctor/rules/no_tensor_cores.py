@@ -75,15 +75,14 @@ class NoTensorCores(Rule):
         by_kind = self._saved(gemms, 1.0)
         change, saved = _change(by_kind, gemms, calls), sum(by_kind.values(), np.zeros(slow_ns.shape, np.int64))
         cost = whatif.cost_ns(change)
-        most_slowed = int(slow_ns.mean(axis=1).argmax())
-        slowed = part.mean(slow_ns[most_slowed], frame.window_ns[most_slowed])
+        slowest = most_affected(slow_ns)
+        slowed = part.mean(slow_ns[slowest], frame.window_ns[slowest])
         if cost < self.min_cost * frame.step_ns:
             return Clear(
                 f"GEMMs without tensor cores take {wording.ms(slowed.ns)} a step; tensor cores would save nothing."
             )
         at_half, at_most = (_change(self._saved(gemms, share), gemms, calls) for share in (0.5, self.speedup_most))
         is_float32 = gemms.work.float32_ns.sum() >= gemms.work.misaligned_ns.sum()
-        affected = most_affected(saved)
         seen = int((whatif.at_slowest(saved) > self.min_cost * frame.step_ns).sum())
         level, basis = certainty.confidence(frame, cost, seen)
         count = float(whatif.at_slowest(gemms.work.float32_products + gemms.work.misaligned_products).mean())
@@ -91,13 +90,15 @@ class NoTensorCores(Rule):
             [f"{kernel_names.short(name)}{f' (of {inputs})' if inputs else ''}" for name, inputs in gemms.slowest]
         )
         what = "in float32, without tensor cores" if is_float32 else "in half precision, with misaligned dimensions"
+        affected = most_affected(saved)
+        on = f" on {wording.ranks(frame.rank_numbers(slowest))}" if len(slowest) < len(frame.ranks) else ""
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
             cause="float32" if is_float32 else "misaligned",
             confidence=level,
-            title=f"GEMMs take {slowed} {what}.",
+            title=f"GEMMs take {slowed}{on} {what}.",
             why=f"{wording.decimals(count, 0)} of these a step; the longest are {most}. At half "
             f"the assumed speed-up the fix would save {wording.ms(whatif.cost_ns(at_half))}. {basis}",
             fix=_fix(gemms, is_float32=is_float32),

@@ -79,13 +79,13 @@ class ProfilerOverhead(Rule):
 
 
 def _fix(setting: Setting) -> str:
-    return _OF_DOCTOR if setting.has_doctor else _OF_NSYS if setting.recorder == "nsys" else _FIX
+    if setting.has_doctor:
+        return f"{_OF_DOCTOR}\n\n{record_again.command(setting, steps=3)}"
+    return _OF_NSYS if setting.recorder == "nsys" else _FIX
 
 
 _OF_DOCTOR = """\
-Measure some steps without a capture and compare. A capture without stacks and memory records least.
-
-ddp-doctor capture LOGDIR --steps 3"""
+Measure some steps without a capture and compare. A capture without stacks and memory records least."""
 #: What stalls the CPU, as a clause begins.
 _STALLS = {
     "full_buffers": "the profiler's buffers stall",

@@ -9,6 +9,7 @@ from typing import ClassVar
 from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.facts.frame import Frame, Quality
 from tb_ddp_doctor.facts.unrecognised import MOST_UNMATCHED
+from tb_ddp_doctor.findings import Setting
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
@@ -136,7 +137,7 @@ def _fix(lacks: Sequence[str], frame: Frame) -> str:
 
 def _capture(lacks: frozenset[str], frame: Frame) -> str:
     if frame.setting.has_doctor:
-        return _capture_again(lacks)
+        return _capture_again(lacks, frame.setting)
     if frame.setting.recorder == "nsys":
         return _record_with_nsys(lacks, frame)
     loop = ("for batch in loader:", "train(batch)") if frame.trains else ("for batch in batches:", "model(batch)")
@@ -174,12 +175,12 @@ def _capture(lacks: frozenset[str], frame: Frame) -> str:
     return "\n".join(line for wants, line in wanted if wants)
 
 
-def _capture_again(lacks: frozenset[str]) -> str:
+def _capture_again(lacks: frozenset[str], setting: Setting) -> str:
     """The same for a job that has a `Doctor`."""
     wanted = [
         (bool(lacks & {"missing_ranks", "no_matches", "unmatched"}), "# all ranks, with one log directory for all"),
         ("damaged_files" in lacks, "# let the job train on until the verdict is there"),
-        (True, record_again.command(steps=5 if lacks & {"no_steps", "few_steps"} else None)),
+        (True, record_again.command(setting, steps=5 if lacks & {"no_steps", "few_steps"} else None)),
     ]
     return "\n".join(line for wants, line in wanted if wants)
 

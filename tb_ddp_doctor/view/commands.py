@@ -97,26 +97,30 @@ class RecordingToMake(msgspec.Struct, frozen=True):
 
 def recording(job: Job, finding: Finding) -> RecordingToMake | None:
     """How to capture what the traces lack for a finding; None where another recording would tell no more."""
-    if setting(job).recorder == "nsys":
+    its = setting(job)
+    if its.recorder == "nsys":
         return _of_nsys(job, finding)
     lacks: list[str] = []
-    options = ""
-    if finding.rule in _OF_CODE and stacks.lacking(job):
+    needs_stacks = finding.rule in _OF_CODE and stacks.lacking(job)
+    needs_memory = finding.rule in _OF_MEMORY and not any(len(digest.memory.time_ns) for digest in job.digests)
+    if needs_stacks:
         lacks.append("Python stacks, which name file and line")
-        options += " --stacks"
-    if finding.rule in _OF_MEMORY and not any(len(digest.memory.time_ns) for digest in job.digests):
+    if needs_memory:
         lacks.append("the allocator's events")
-        options += " --memory"
     seldom = _is_seldom(job, finding)
     if seldom:
         lacks.append(_more_steps(job, finding))
     if not lacks:
         return None
-    ranks = _recorded(job, finding)
-    options = f" --steps {_MORE_STEPS if seldom else _FEW_STEPS}{options}"
     return RecordingToMake(
         f"The traces lack {' and '.join(lacks)}.",
-        f"ddp-doctor capture LOGDIR{f' --ranks {ranks}' if ranks else ''}{options}",
+        record_again.command(
+            its,
+            ranks=_recorded(job, finding),
+            steps=_MORE_STEPS if seldom else _FEW_STEPS,
+            stacks=needs_stacks,
+            memory=needs_memory,
+        ),
     )
 
 

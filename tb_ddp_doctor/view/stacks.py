@@ -48,7 +48,7 @@ def advice(job: Job) -> str:
         return ""
     its = setting(job)
     if its.has_doctor:
-        return f"{SENTENCE}. Capture some steps with them:\n\n{record_again.command(steps=3, stacks=True)}"
+        return f"{SENTENCE}. Capture some steps with them:\n\n{record_again.command(its, steps=3, stacks=True)}"
     if its.recorder == "nsys":
         return f"{SENTENCE}. Name parts of the training loop by NVTX ranges, which evidence then shows:\n\n{_RANGES}"
     activities = "[ProfilerActivity.CPU, ProfilerActivity.CUDA]" if job.has_device else "[ProfilerActivity.CPU]"

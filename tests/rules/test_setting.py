@@ -51,7 +51,7 @@ def one_host(of: Job) -> Job:
 
 
 def with_doctor(of: Job) -> Job:
-    return replace(of, rank_evidence={rank: RankEvidence(is_capture=True) for rank in of.ranks.tolist()})
+    return replace(of, rank_evidence={rank: RankEvidence(logdir="/runs/my job") for rank in of.ranks.tolist()})
 
 
 def with_nsys(of: Job) -> Job:
@@ -181,7 +181,7 @@ OF_RECORDERS = [
 def test_a_job_with_a_doctor_is_captured_by_it(rule: str, of: Job) -> None:
     assert any(word in found(rule, of).fix for word in SCRIPTS)
     fix = found(rule, with_doctor(of)).fix
-    assert "ddp-doctor capture LOGDIR" in fix
+    assert "ddp-doctor capture '/runs/my job'" in fix
     assert not [word for word in SCRIPTS if word in fix], fix
 
 
@@ -234,4 +234,5 @@ def test_records_beside_the_traces_tell_that_a_doctor_captured_them(tmp_path: Pa
         rank=0, world_size=2, node="n", pid=1, step=1, steps=3, captured_ns=0, files={}, evidence=RankEvidence()
     )
     (folder / "rank0.capture").write_bytes(msgspec.json.encode(record))
-    assert diagnose(only_run(str(tmp_path))).diagnosis.setting.has_doctor
+    known = diagnose(only_run(str(tmp_path))).diagnosis.setting
+    assert known.has_doctor and known.logdir == str(tmp_path)

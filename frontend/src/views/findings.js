@@ -3,7 +3,7 @@
 
 import { fetchRule } from "../api.js";
 import { card, copyable, copying, folded, h, prose, table } from "../dom.js";
-import { advised } from "../findings/advice.js";
+import { advised, filled } from "../findings/advice.js";
 import { codeOf, editorChoice } from "../findings/code.js";
 import { noteEditor, noteTags } from "../findings/note.js";
 import { where } from "../findings/where.js";
@@ -203,7 +203,7 @@ function body(finding, shown) {
       : null,
     windows,
     finding.evidence.some(({ source }) => source) ? folded("Editor of file:line", () => editorChoice(draw)) : null,
-    again(finding, diagnosis),
+    again(finding, shown),
     otherTools(shown, finding),
     h(
       "ul",
@@ -226,20 +226,21 @@ const limits = ({ thresholds }) => thresholds.map(({ name, value, unit, reason }
 /**
  * What to record once more, where that tells more of it.
  * @param {Finding} finding
- * @param {import("../model.js").Diagnosis} diagnosis
+ * @param {Shown} shown
  */
-function again({ record }, { setting }) {
+function again({ record }, { diagnosis: { setting }, logdir = "" }) {
   if (!record) return null;
+  const doctors = setting.logdir || logdir;
   const how =
     setting.recorder === "nsys"
       ? [" Nsight Systems records it so:"]
-      : [" While the job trains with ", h("code", {}, "tb_ddp_doctor.capture.Doctor(LOGDIR)"), ", this captures it:"];
+      : [" While the job trains with ", h("code", {}, `tb_ddp_doctor.capture.Doctor(${doctors ? JSON.stringify(doctors) : "LOGDIR"})`), ", this captures it:"];
   return h(
     "div",
     { class: "again" },
     h("h3", {}, "Record again"),
     h("p", {}, record.why, how),
-    copyable(record.command),
+    copyable(filled(record.command, logdir)),
   );
 }
 

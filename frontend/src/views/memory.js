@@ -4,6 +4,7 @@
 import { picture } from "../canvas.js";
 import { detail } from "../detail.js";
 import { card, copyable, folded, h } from "../dom.js";
+import { filled } from "../findings/advice.js";
 import { count, ms } from "../format.js";
 import { colourOf, contents, size, snapshots } from "../memory/contents.js";
 import { byRank } from "../memory/ranks.js";
@@ -71,7 +72,7 @@ function absent(setting) {
   return card(
     "Memory over time",
     h("p", { class: "note" }, `Not checked: ${lacked(setting)}. ${setting.recorder === "nsys" ? "Trace some steps with:" : "Record with:"}`),
-    copyable(setting.has_doctor ? "ddp-doctor capture LOGDIR --memory" : "torch.profiler.profile(\n    ...,\n    profile_memory=True,\n)"),
+    copyable(setting.has_doctor ? filled("ddp-doctor capture LOGDIR --memory", setting.logdir) : "torch.profiler.profile(\n    ...,\n    profile_memory=True,\n)"),
   );
 }
 
