@@ -1,11 +1,12 @@
 """How well the summary of step times finds what simulated days have: 16 ranks on 4 nodes, steps of 4 s.
 
     python benchmarks/history.py [SEEDS] [--first SEED] [--misses]
-    python benchmarks/history.py --large RANKS STEPS FOLDER
+    python benchmarks/history.py --large RANKS STEPS FOLDER [--times N]
 
 An event is found if its kind, its rank or node, its time within 1 % of the day and its cost within 10 % are right. The
 true cost is that of the same day, with the same noise, without the event. --large writes files of many ranks into a
-folder, once, and says what it takes to summarise them.
+folder, once, and says what it takes to summarise them, and with --times, what it takes to open and summarise the kept
+pyramids of N times as many steps: STEPS is a multiple of 64 then.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from whole_history import whole
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.history import blocks
 from tb_ddp_doctor.history.events import Event
+from tb_ddp_doctor.history.job import JobHistory
+from tb_ddp_doctor.history.pyramid import joined
 from tb_ddp_doctor.history.read import RankHistory, Stretch, history_files
 from tb_ddp_doctor.history.summary import summarise
-from tb_ddp_doctor.history.windows import read_job
+from tb_ddp_doctor.history.windows import WindowPart, read_job
 
 RANKS, RANKS_A_NODE, STEPS = 16, 4, 21_600
 START_NS = 1_790_000_000 * 10**9
@@ -205,6 +208,42 @@ def large(ranks: int, steps: int, folder: Path) -> None:
         print(f"{_cpu_s() - cpu:.1f} s of CPU, peak {peak:.2f} GB; {found}", flush=True)
 
 
+class _Parts:
+    """The kept parts of a job, in order."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self.found: list[WindowPart] = []
+
+    def part(self, key: str) -> WindowPart | None:
+        part = self._cache.part(key)
+        self.found += [part] if part else []
+        return part
+
+    def keep_part(self, part: WindowPart, key: str) -> None:
+        self._cache.keep_part(part, key)
+
+
+def many_steps(folder: Path, times: int) -> None:
+    """Keep the pyramid of a job of `large` so many times, as one of a longer job; print what it takes to open that."""
+    cache = Cache(folder / "cache")
+    parts = _Parts(cache)
+    read_job(history_files(folder), parts)
+    keys = [f"{turn} {number}" for turn in range(times) for number in range(len(parts.found))]
+    for key in keys:
+        cache.keep_part(parts.found[int(key.split()[1])], key)
+    parts.found.clear()
+    began, cpu = time.perf_counter(), _cpu_s()
+    kept = [part for key in keys if (part := cache.part(key))]
+    assert len(kept) == len(keys)
+    pyramid = joined([part.pyramid for part in kept])
+    read = time.perf_counter()
+    summarise(JobHistory(pyramid, (), (), 0.0, 0, 0))
+    ended, peak = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"{len(pyramid.steps.length_us):,} steps: opened in {read - began:.1f} s, summarised in", end=" ")
+    print(f"{ended - read:.1f} s, {_cpu_s() - cpu:.1f} s of CPU, peak {peak:.2f} GB")
+
+
 def _cpu_s() -> float:
     """CPU time of this process and of those that it started, s."""
     times = os.times()
@@ -217,9 +256,11 @@ def main() -> None:
     arguments.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed")
     arguments.add_argument("--misses", action="store_true", help="print what was said instead")
     arguments.add_argument("--large", nargs=3, metavar=("RANKS", "STEPS", "FOLDER"), help="time and memory of many")
+    arguments.add_argument("--times", type=int, metavar="N", help="with --large: so many times as many steps, kept")
     options = arguments.parse_args()
     if options.large:
-        large(int(options.large[0]), int(options.large[1]), Path(options.large[2]))
+        ranks, steps, folder = int(options.large[0]), int(options.large[1]), Path(options.large[2])
+        many_steps(folder, options.times) if options.times else large(ranks, steps, folder)
         return
     for name in DAYS:
         began = time.perf_counter()

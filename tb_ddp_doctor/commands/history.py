@@ -17,9 +17,12 @@ from tb_ddp_doctor.comparison import of_ranks
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.config.read import read_config
 from tb_ddp_doctor.discover.runs import DiscoverError, only_run
+from tb_ddp_doctor.history.collectives import collective_hours
+from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.logs.find import read_hours
+from tb_ddp_doctor.history.logs.inspector import read_inspector
 from tb_ddp_doctor.history.sentences import Price
-from tb_ddp_doctor.history.summary import Summary, summarise
+from tb_ddp_doctor.history.summary import summarise
 from tb_ddp_doctor.report.history import (
     HistoryAnswer,
     Nearest,
@@ -49,15 +52,22 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     cache.trim()
     for problem in problems:
         complain(errors, problem)
-    if job is None:
+    lines = read_inspector(logdir) if logdir.is_dir() else None
+    if job is None and lines is None:
         since = "" if options.since is None else f" from step {options.since} on"
         complain(errors, f"{logdir} has no step times{since}: Doctor(LOGDIR, history=True) records them.")
         return 2
-    summary = summarise(job)
+    summary = summarise(job) if job else None
+    events = summary.events if summary else ()
     captures = {capture.step: capture.path for capture in captures_of(logdir)} if logdir.is_dir() else {}
-    near = tuple(Nearest.of(event, captures) for event in summary.events)
-    compared = _compared(summary, near, cache, errors) if options.compare else {}
-    answer = HistoryAnswer(logdir=str(logdir), summary=summary, nearest_captures=near, compared=compared)
+    near = tuple(Nearest.of(event, captures) for event in events)
+    answer = HistoryAnswer(
+        logdir=str(logdir),
+        summary=summary,
+        nearest_captures=near,
+        collectives=collective_hours(lines) if lines else None,
+        compared=_compared(events, near, cache, errors) if options.compare else {},
+    )
     if options.json:
         print_json(answer)
     elif options.markdown:
@@ -70,7 +80,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     else:
         sys.stdout.write("\n".join([*history_lines(answer, _price(options, logdir, errors)), ""]))
     limit = options.fail_on
-    return int(limit is not None and any(event.cost_share * 100 >= limit for event in summary.events))
+    return int(limit is not None and any(event.cost_share * 100 >= limit for event in events))
 
 
 def _price(options: argparse.Namespace, logdir: Path, errors: Console) -> Price | None:
@@ -82,10 +92,10 @@ def _price(options: argparse.Namespace, logdir: Path, errors: Console) -> Price 
     return None if gpu_hour is None else Price(gpu_hour, options.currency or config.currency)
 
 
-def _compared(summary: Summary, near: Sequence[Nearest], cache: Cache, errors: Console) -> dict[int, str]:
+def _compared(events: Sequence[Event], near: Sequence[Nearest], cache: Cache, errors: Console) -> dict[int, str]:
     """What the captures on either side of the costliest changes differ in, by the number of the event."""
     found: dict[int, str] = {}
-    for number, (event, captures) in enumerate(zip(summary.events, near, strict=True)):
+    for number, (event, captures) in enumerate(zip(events, near, strict=True)):
         if event.kind != "change" or captures.before is None or captures.after is None or len(found) == _COMPARED:
             continue
         try:

@@ -249,7 +249,7 @@ def parser() -> argparse.ArgumentParser:
     history.add_argument(
         "logdir",
         help="the log directory that the job gave its Doctor(history=True); or a log of Megatron-LM, torchtitan, "
-        "TensorBoard, W&B, Lightning or Hugging Face, or a folder with those",
+        "TensorBoard, W&B, Lightning or Hugging Face, or a folder with those, or with the files of NCCL's Inspector",
     )
     shape = history.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.choices import refusal
+from tb_ddp_doctor.history.collectives import CollectiveHours
 from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.summary import Summary
 
@@ -22,6 +23,8 @@ class Hours(msgspec.Struct, frozen=True):
 
     summary: Summary
     job: JobHistory
+    #: What the Inspector of NCCL or RCCL wrote there; None where it wrote nothing.
+    collectives: CollectiveHours | None = None
 
     def to_pandas(self, table: Table = "events") -> pd.DataFrame:
         """A row for each event, each step, or each bin of steps with a column for each rank; times in ms.

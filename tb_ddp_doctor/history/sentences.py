@@ -91,11 +91,11 @@ def what(event: Event, summary: Summary) -> str:
     who = capital(who or ranks(event.ranks))
     plural = is_all or (event.level != "node" and len(event.ranks) > 1)
     added = f"{duration(abs(event.added_ms))} ({percent(abs(event.added_share))} of a step)"
-    when = f"since step {event.first_step:,} ({_clock(event.begin_s)})"
+    when = f"since step {event.first_step:,} ({clock(event.begin_s)})"
     if event.kind == "change":
         is_or_are, slower = "are" if plural else "is", "slower" if event.added_ms > 0 else "faster"
         has_end = (
-            f" until step {event.last_step:,} ({_clock(event.end_s)})" if event.last_step < summary.last_step else ""
+            f" until step {event.last_step:,} ({clock(event.end_s)})" if event.last_step < summary.last_step else ""
         )
         return f"{who} {is_or_are} {added} {slower} {when}{has_end}"
     if event.kind == "drift":
@@ -120,7 +120,7 @@ def read_from(log: LoggedBy) -> str:
     return f"Read from {log.path} ({log.program}){means}.{who}"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """When that was; of logs without a clock, how long after the job began."""
     if seconds < _WITHOUT_CLOCK_S:
         return f"{decimals(seconds / 3600, 1)} h after the start"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from tb_ddp_doctor import wording
+from tb_ddp_doctor.history.collective_sentences import sentences
+from tb_ddp_doctor.history.collectives import CollectiveHours
 from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.sentences import (
     Price,
@@ -30,6 +33,9 @@ _SHOWN = 6
 #: Events in Markdown.
 _LISTED = 30
 
+#: Name, what it is, and values by labels.
+_Gauge: TypeAlias = tuple[str, str, list[tuple[str, float]]]
+
 
 class Nearest(msgspec.Struct, frozen=True):
     """The folders of the captures on either side of an event; None where there is none."""
@@ -48,51 +54,66 @@ class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     schema_version: int = 1
     logdir: str
-    summary: Summary
+    #: None where there are no step times.
+    summary: Summary | None
     #: Of each event, in the same order.
     nearest_captures: tuple[Nearest, ...]
+    #: What the Inspector of NCCL or RCCL wrote; None where it wrote nothing.
+    collectives: CollectiveHours | None = None
     #: With --compare: what the captures around an event differ in, by the event's number from 0 on.
     compared: dict[int, str] = {}
 
 
 def history_lines(answer: HistoryAnswer, price: Price | None) -> list[str]:
     """The job's hours in some ten lines, without colours."""
+    return list(map(printable, (*_of_steps(answer, price), *_of_collectives(answer))))
+
+
+def _of_steps(answer: HistoryAnswer, price: Price | None) -> Iterator[str]:
     summary = answer.summary
-    lines = [facts(summary), headline(summary)]
-    lines += [
-        f"{number + 1:2}  {sentence(event, summary, price)}{_captures(answer, number)}"
-        for number, event in enumerate(summary.events[:_SHOWN])
-    ]
+    if summary is None:
+        return
+    yield facts(summary)
+    yield headline(summary)
+    for number, event in enumerate(summary.events[:_SHOWN]):
+        yield f"{number + 1:2}  {sentence(event, summary, price)}{_captures(answer, number)}"
     if len(summary.events) > _SHOWN:
-        lines.append(f"    {len(summary.events) - _SHOWN} more: --json has all.")
-    return [printable(line) for line in (*lines, *notes(summary))]
+        yield f"    {len(summary.events) - _SHOWN} more: --json has all."
+    yield from notes(summary)
+
+
+def _of_collectives(answer: HistoryAnswer) -> Iterator[str]:
+    if answer.collectives is not None:
+        yield from sentences(answer.collectives)
 
 
 def history_markdown(answer: HistoryAnswer, price: Price | None) -> str:
     """The job's hours as Markdown: the headline, a table of events, and the time by what it went to."""
+    pieces = [f"## ddp-doctor history: {markdown(answer.logdir)}"]
     summary = answer.summary
-    pieces = [
-        f"## ddp-doctor history: {markdown(answer.logdir)}",
-        f"**{markdown(headline(summary))}**",
-        markdown(f"{facts(summary)}."),
-    ]
-    if summary.events:
-        rows = [
-            (
-                str(number + 1),
-                f"{what(event, summary)}{beside(event)}",
-                cost(event, summary, price),
-                _near(answer, number),
-            )
-            for number, event in enumerate(summary.events[:_LISTED])
-        ]
-        heads = ("", "What changed", "Costs", "Captures")
-        table = [heads, ("--:", "---", "---", "---"), *(tuple(map(markdown, row)) for row in rows)]
-        pieces.append("\n".join(f"| {' | '.join(row)} |" for row in table))
-    if len(summary.events) > _LISTED:
-        pieces.append(f"{len(summary.events) - _LISTED} more: --json has all.")
-    pieces.append("\n".join(f"- {markdown(note)}" for note in notes(summary)))
+    if summary is not None:
+        pieces += [f"**{markdown(headline(summary))}**", markdown(f"{facts(summary)}.")]
+        if summary.events:
+            pieces.append(_event_table(answer, summary, price))
+        if len(summary.events) > _LISTED:
+            pieces.append(f"{len(summary.events) - _LISTED} more: --json has all.")
+        pieces.append(_items(notes(summary)))
+    pieces += filter(None, [_items(_of_collectives(answer))])
     return "\n\n".join(pieces) + "\n"
+
+
+def _event_table(answer: HistoryAnswer, summary: Summary, price: Price | None) -> str:
+    rows = [
+        (str(number + 1), f"{what(event, summary)}{beside(event)}", cost(event, summary, price), _near(answer, number))
+        for number, event in enumerate(summary.events[:_LISTED])
+    ]
+    heads = ("", "What changed", "Costs", "Captures")
+    table = [heads, ("--:", "---", "---", "---"), *(tuple(map(markdown, row)) for row in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in table)
+
+
+def _items(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {markdown(line)}" for line in lines)
 
 
 def facts(summary: Summary) -> str:
@@ -144,7 +165,12 @@ def _captures(answer: HistoryAnswer, number: int) -> str:
     near = answer.nearest_captures[number]
     if number in answer.compared:
         return f" Captures: {answer.compared[number]}."
-    if answer.summary.events[number].kind != "change" or near.before is None or near.after is None:
+    if (
+        answer.summary is None
+        or answer.summary.events[number].kind != "change"
+        or near.before is None
+        or near.after is None
+    ):
         return ""
     return f" Compare: ddp-doctor compare {shlex.quote(near.before)} {shlex.quote(near.after)}"
 
@@ -159,41 +185,45 @@ def _near(answer: HistoryAnswer, number: int) -> str:
 
 def webhook_line(answer: HistoryAnswer) -> bytes:
     """One line of JSON that chats and pagers take: `text`, and each event."""
-    text = f"{answer.logdir}: {headline(answer.summary)}"
-    return printable_json_line({"text": printable(text), "events": answer.summary.events})
+    said = headline(answer.summary) if answer.summary else " ".join(_of_collectives(answer))
+    events = answer.summary.events if answer.summary else ()
+    return printable_json_line({"text": printable(f"{answer.logdir}: {said}"), "events": events})
 
 
 def openmetrics(answer: HistoryAnswer) -> str:
-    """OpenMetrics text: the step, time by what it went to, goodput, and the cost of events by kind and level."""
-    summary = answer.summary
-    gauges: list[tuple[str, str, list[tuple[str, float]]]] = [
-        ("step_seconds", "Median length of a step.", [("", summary.median_step_ms / 1000)]),
-        ("goodput_ratio", "Share of the job's time that trained steps that count.", [("", summary.account.goodput)]),
-        ("restarts", "How often the job ended and went on.", [("", float(summary.restarts))]),
-        (
-            "time_seconds",
-            "Time by what it went to.",
-            [(_label("kind", k), v) for k, v in summary.account.time_s.items()],
-        ),
-    ]
-    if summary.account.slowdown is not None:
-        gauges.append(
-            (
-                "slowdown_ratio",
-                "Time of all steps over that with every rank and step at the median.",
-                [("", summary.account.slowdown)],
-            )
-        )
-    costs: dict[str, float] = {}
-    for event in summary.events:
-        key = f"{_label('kind', event.kind)},{_label('level', event.level)}"
-        costs[key] = costs.get(key, 0.0) + event.cost_s
-    gauges.append(("event_cost_seconds", "What the job is longer by for events.", list(costs.items())))
+    """OpenMetrics text: the step, time by what it went to, goodput, the cost of events, bandwidth of collectives."""
+    gauges = [*(_gauges(answer.summary) if answer.summary else ()), *_bandwidth(answer.collectives)]
     lines = []
     for name, help_, values in gauges:
         lines += [f"# TYPE ddp_doctor_{name} gauge", f"# HELP ddp_doctor_{name} {help_}"]
         lines += [f"ddp_doctor_{name}{'{' + labels + '}' if labels else ''} {value:.6g}" for labels, value in values]
     return "\n".join([*lines, "# EOF", ""])
+
+
+def _gauges(summary: Summary) -> Iterator[_Gauge]:
+    yield "step_seconds", "Median length of a step.", [("", summary.median_step_ms / 1000)]
+    yield "goodput_ratio", "Share of the job's time that trained steps that count.", [("", summary.account.goodput)]
+    yield "restarts", "How often the job ended and went on.", [("", float(summary.restarts))]
+    times = [(_label("kind", kind), value) for kind, value in summary.account.time_s.items()]
+    yield "time_seconds", "Time by what it went to.", times
+    if summary.account.slowdown is not None:
+        help_ = "Time of all steps over that with every rank and step at the median."
+        yield "slowdown_ratio", help_, [("", summary.account.slowdown)]
+    costs: dict[str, float] = {}
+    for event in summary.events:
+        key = f"{_label('kind', event.kind)},{_label('level', event.level)}"
+        costs[key] = costs.get(key, 0.0) + event.cost_s
+    yield "event_cost_seconds", "What the job is longer by for events.", list(costs.items())
+
+
+def _bandwidth(collectives: CollectiveHours | None) -> Iterator[_Gauge]:
+    if collectives is not None:
+        values = []
+        for one in collectives.kinds:
+            named = {"collective": one.collective, "bytes": one.size, "ranks": one.ranks, "nodes": one.nodes}
+            labels = ",".join(_label(name, str(value)) for name, value in named.items())
+            values.append((labels, one.busbw_gbs * 1e9))
+        yield "busbw_bytes_per_second", "Bus bandwidth of the median call, without waiting.", values
 
 
 def _hours(seconds: float) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tb_ddp_doctor.history.job import JobHistory, SlowestRank
+from tb_ddp_doctor.history.logs import inspector
 from tb_ddp_doctor.history.logs.event_files import MARK, read_event_files
 from tb_ddp_doctor.history.logs.points import LoggedStep, job_of
 from tb_ddp_doctor.history.logs.tables import METRICS, TRAINER_STATE, read_metrics, read_trainer_state
@@ -114,5 +115,5 @@ def _candidates(path: Path, deepest: int, leave_out: Collection[Path]) -> Iterat
         if events:
             yield events
         for name in sorted(files):
-            if name.endswith(_NAMES):
+            if name.endswith(_NAMES) and not inspector.NAME.fullmatch(name):
                 yield [below / name]

@@ -1,0 +1,52 @@
+"""What hours of collectives say, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tb_ddp_doctor.history.collectives import BandwidthChange, CollectiveCalls, CollectiveHours, LateRank
+from tb_ddp_doctor.history.sentences import clock
+from tb_ddp_doctor.wording import decimals, duration, listing, percent, size
+
+#: Kinds, changes and late ranks that are said.
+_KINDS, _CHANGES, _LATE = 3, 3, 3
+
+
+def sentences(found: CollectiveHours) -> Iterator[str]:
+    """Bandwidth of the kinds that take most, its changes, and the ranks that arrive last."""
+    kinds = "; ".join(map(_kind, found.kinds[:_KINDS]))
+    groups = f"{found.groups:,} group{'s' if found.groups != 1 else ''}"
+    yield f"Collectives, by the Inspector: {found.calls:,} calls in {groups}. {kinds}."
+    yield from map(_change, found.changes[:_CHANGES])
+    yield from map(_late, found.late_ranks[:_LATE])
+    if found.lost_lines:
+        yield f"Not read: {found.lost_lines:,} lines of the Inspector's."
+
+
+def _kind(one: CollectiveCalls) -> str:
+    on = f" on {one.nodes} nodes" if one.nodes > 1 else ""
+    low = f"1 in 20 below {_rate(one.low_gbs)}"
+    return f"{one.collective} of {size(one.size)} in {one.ranks} ranks{on}: {_rate(one.busbw_gbs)} busbw ({low})"
+
+
+def _change(one: BandwidthChange) -> str:
+    change, direction = 1 - one.after_gbs / one.before_gbs, "lower" if one.after_gbs < one.before_gbs else "higher"
+    named = [host for host in one.hosts if host]
+    where = f" ({listing(named)})" if named else ""
+    cost = f", {duration(one.cost_s * 1000)} in all" if one.cost_s > 0 else ""
+    return (
+        f"{one.collective} of {size(one.size)} in {one.ranks} ranks{where}: busbw {percent(abs(change))} {direction} "
+        f"since {clock(one.at_s)}, {_rate(one.before_gbs)} before, {_rate(one.after_gbs)} since{cost}."
+    )
+
+
+def _late(one: LateRank) -> str:
+    host = f" on {one.host}" if one.host else ""
+    return (
+        f"Rank {one.rank} of a group of {one.ranks}{host} arrives last in {percent(one.late_share)} of "
+        f"{one.compared:,} collectives; the first then waits {duration(one.wait_ms)}."
+    )
+
+
+def _rate(gbs: float) -> str:
+    return f"{decimals(gbs, 1)} GB/s"
