@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from job_shapes import drawn, staged
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from traces import BEGINS_EARLY, BEGINS_LATE, MS, digests, in_row, ranks, read
@@ -254,6 +255,19 @@ def test_a_step_after_one_without_kernels_begins_nobody_knows_when() -> None:
     assert job.ranks.tolist() == [0, 1, 2]
     assert not {3, 4} & set(job.steps.tolist()) and {1, 6, 7, 8} <= set(job.steps.tolist())
     assert "have no kernel" in said_of(job, 2)
+
+
+def test_kernels_of_collectives_under_other_names_do_not_count_as_compute() -> None:
+    """Of a pipeline, where stages call other collectives, so that none is missing beside other ranks."""
+
+    def renamed(trace: RankTrace) -> RankTrace:
+        name = trace.events.name.copy()
+        name[on_device(trace) & called(trace, "nccl")] = len(trace.strings)
+        return replace(trace, strings=(*trace.strings, "other"), events=replace(trace.events, name=name))
+
+    job = joined(drawn(staged, has_straggler=True), renamed, 2)
+    assert job.ranks.tolist() == [0, 1, 3]
+    assert "45 of 45 launches of communication have no communication kernel" in said_of(job, 2)
 
 
 def test_where_no_rank_is_whole_the_job_is_what_is_there() -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from traces import MS, ranks, read
 
 from tb_ddp_doctor.digest.build import digest
-from tb_ddp_doctor.digest.launches import DeviceRows
+from tb_ddp_doctor.digest.launches import DeviceRows, is_on_device
 from tb_ddp_doctor.digest.set_back import one_side
 from tb_ddp_doctor.engine import examine
 from tb_ddp_doctor.job.build import build
@@ -78,6 +78,14 @@ def test_one_call_whose_time_is_damaged_sets_no_clock(by_ms: int) -> None:
     start[call] += by_ms * MS
     damaged = replace(trace, events=replace(trace.events, start_ns=start))
     assert kept(damaged) is damaged
+
+
+def test_calls_that_are_all_early_beside_their_device_set_no_clock() -> None:
+    trace = drawn()
+    set_back = clock_set(trace, 3.1, -60 * MS)
+    start = np.where(is_on_device(trace.events), trace.events.start_ns, set_back.events.start_ns)
+    early = replace(trace, events=replace(trace.events, start_ns=start))
+    assert kept(early) is early and kept(set_back) is not set_back
 
 
 def test_numbers_of_calls_that_begin_anew_set_no_clock() -> None:

@@ -23,19 +23,23 @@ def lost_kernels(
 ) -> LostKernels:
     """Of the steps with these numbers and host windows. `odd` says which events of the trace are out of order.
 
-    What is launched inside `record_param_comms` is communication. Launches of CUDA graphs are not counted, nor those
-    that a graph captures.
+    What is launched inside `record_param_comms` is communication: where none of its kernels has the name of such a one,
+    the launches count as lost. Launches of CUDA graphs are not counted, nor those that a graph captures.
     """
     correlation = host.trace.events.correlation
     calls = np.flatnonzero(host.is_runtime & host.named(names.launches_kernel))
     calls = calls[(correlation[host.row[calls]] >= 0) & ~captured(host).covers(host.start_ns[calls])]
     start = host.start_ns[calls]
     step = np.where(start < host_end_ns[-1], step_of(start, host_start_ns), -1)
-    communicates = host.around(calls, enqueues(host)) >= 0
-    lost = np.ones(len(calls), np.bool_)
+    around = host.around(calls, enqueues(host))
+    communicates = around >= 0
+    lost, met = np.ones(len(calls), np.bool_), np.zeros(len(host), np.bool_)
     if len(device):
-        wanted, there = correlation[host.row[calls]], np.sort(correlation[device.row], kind="stable")
-        lost = there[np.minimum(searchsorted(there, wanted), len(there) - 1)] != wanted
+        wanted, order = correlation[host.row[calls]], np.argsort(correlation[device.row], kind="stable")
+        there = correlation[device.row[order]]
+        place = np.minimum(searchsorted(there, wanted), len(there) - 1)
+        lost = there[place] != wanted
+        met[around[communicates & ~lost & device.communicates[order[place]]]] = True
     size = len(number)
     known = number != NO_STEP
     return LostKernels(
@@ -43,7 +47,7 @@ def lost_kernels(
         launches=count(step, np.ones(len(calls), np.bool_), size)[known],
         lost=count(step, lost, size)[known],
         communications=count(step, communicates, size)[known],
-        lost_communications=count(step, communicates & lost, size)[known],
+        lost_communications=count(step, communicates & ~met[around], size)[known],
         unlaunched=_unlaunched(device, host_start_ns, host_end_ns)[known],
         calls=_calls(host, host_start_ns, host_end_ns)[known],
         out_of_order=by_step(device.launch_ns[odd[device.row]], host_start_ns, host_end_ns)[known],

@@ -13,6 +13,9 @@ and rise before and after that, the clock was set. Numbers also tell on which si
 events are. Other events have no numbers. Where both sides have recorded the same time, such an event is on the side
 that has more calls within it, or without calls on that of the event before it in the file, on its thread.
 
+A device that starts its work later after a launch from then on, by as much, shows that the clock was not set: only the
+host's times are wrong.
+
 The side with more calls is kept. By how much the clock was set is known only roughly, since nobody knows how long
 nothing ran at that instant, so the two sides cannot be joined.
 """
@@ -101,7 +104,7 @@ def one_side(trace: RankTrace, rows: DeviceRows) -> RankTrace:
     Of steps, only whole ones stay. `rows` are the trace's device events.
     """
     set_back = _SetBack.of(trace.events)
-    if set_back is None:
+    if set_back is None or _is_of_host_alone(trace.events, rows.row, set_back):
         return trace
     later = len(set_back.after.calls) >= len(set_back.before.calls)
     kept, other = (set_back.after, set_back.before) if later else (set_back.before, set_back.after)
@@ -138,6 +141,22 @@ def one_side(trace: RankTrace, rows: DeviceRows) -> RankTrace:
         memory=MemoryEvents(*(getattr(trace.memory, name)[sure[0]] for name in MemoryEvents.__struct_fields__)),
         frames=Frames(*(getattr(trace.frames, name)[sure[1]] for name in Frames.__struct_fields__)),
     )
+
+
+def _is_of_host_alone(events: Events, rows: Ints, set_back: _SetBack) -> bool:
+    """Whether device events (rows) go on as before while their launches fall: then no clock was set, since both have
+    the same one. All work then starts later after its launch than most did before.
+    """
+    calls = np.concatenate((set_back.before.calls, set_back.after.calls))
+    calls = calls[np.argsort(events.correlation[calls], kind="stable")]
+    number = events.correlation[rows]
+    launch = calls[np.minimum(np.searchsorted(events.correlation[calls], number), len(calls) - 1)]
+    waits = events.start_ns[rows] - events.start_ns[launch]
+    before, after = (
+        waits[(events.correlation[launch] == number) & side]
+        for side in (number < set_back.number, number >= set_back.number)
+    )
+    return bool(len(before) and len(after) and after.min() - np.median(before) > set_back.by_ns / 2)
 
 
 def _fall(start_ns: Ints, least_ns: int = _SET_NS) -> int:

@@ -8,10 +8,11 @@ import numpy as np
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts import Facts, fact, unrecognised
+from tb_ddp_doctor.facts.transfers import exposed_alone, met_nobody
 from tb_ddp_doctor.findings import Setting
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.lost_calls import lost_calls_ns
-from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.mesh.mesh import Mesh, mesh
 from tb_ddp_doctor.storage.constant import joined
@@ -48,6 +49,9 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     missing_ranks: int
     #: The share of calls of collectives that found no match on another rank: their waits count as transfer.
     unmatched_share: float
+    #: How much of what each rank's transfers take longer than the median rank's may be wait, shape (R, S), ns: they are
+    #: calls that no other rank with a trace takes part in.
+    unknown_wait_ns: Ints
     #: How long other ranks are in collectives that each rank's record lacks, mean over steps, shape (R,), ns.
     lost_calls_ns: np.ndarray[tuple[int], np.dtype[np.float64]]
     #: Whether there is a training loop, as far as the traces show; and what the job does, as the value of a
@@ -115,6 +119,7 @@ def frame(facts: Facts) -> Frame:
         setting=setting(job),
         missing_ranks=len(job.missing_ranks),
         unmatched_share=unrecognised.unmatched_share(job),
+        unknown_wait_ns=_unknown_wait_ns(job),
         lost_calls_ns=lost_calls_ns(job),
         trains=job_kind.trains(job),
         program=job_kind.program(job).value,
@@ -123,6 +128,14 @@ def frame(facts: Facts) -> Frame:
         mesh=mesh(job),
         is_sampled=any(digest.contents.calls_left_out > 0 for digest in job.digests),
     )
+
+
+def _unknown_wait_ns(job: Job) -> Ints:
+    alone = job.measure(exposed_alone(job, met_nobody(job)))
+    transfer = job.budget.of("transfer")
+    typical = np.sort(transfer, axis=0)[(len(transfer) - 1) // 2]
+    unknown: Ints = np.minimum(alone, np.maximum(transfer - typical, 0))
+    return unknown
 
 
 @fact

@@ -73,6 +73,12 @@ def mostly_untraced(job: Job) -> NDArray[np.bool_]:
     return untraced
 
 
+def met_nobody(job: Job) -> NDArray[np.bool_]:
+    """Which of the job's calls no other rank with a trace takes part in, shape (N,)."""
+    alone: NDArray[np.bool_] = (job.parts == 1) & (job.calls.column("group_size") != 1)
+    return alone
+
+
 def moving(job: Job) -> tuple[Ints, Ints]:
     """When each of the job's calls moves data, from when all its ranks have arrived to its end, on the job's axis."""
     calls = job.calls

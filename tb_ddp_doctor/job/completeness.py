@@ -272,8 +272,8 @@ def _lost_kernels(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks that launched kernels of which the trace has no event."""
     damaged = {}
     for launched, lost, what in (
-        ("launches", "lost", "kernel launches"),
-        ("communications", "lost_communications", "launches of communication"),
+        ("launches", "lost", "kernel launches have no kernel"),
+        ("communications", "lost_communications", "launches of communication have no communication kernel"),
     ):
         tables = {rank: digest.lost_kernels for rank, digest in digests.items()}
         counts = {rank: (getattr(table, launched), getattr(table, lost)) for rank, table in tables.items()}
@@ -284,7 +284,7 @@ def _lost_kernels(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         for rank, (calls, missing) in counts.items():
             lossy = missing > (median + MOST_LOST) * calls
             if rank not in damaged and lossy.any():
-                reason = f"{int(missing[lossy].sum()):,} of {int(calls[lossy].sum()):,} {what} have no kernel"
+                reason = f"{int(missing[lossy].sum()):,} of {int(calls[lossy].sum()):,} {what}"
                 damaged[rank] = _and_after(digests[rank], lossy, reason)
     return damaged
 

@@ -6,13 +6,16 @@ import re
 from typing import Any
 
 import pytest
+from job_shapes import RANKS, SLOW_RANK, drawn, staged
 from test_slow_link import drawn as linked
-from traces import MS, check, finding, findings, in_row, job, lies_in_its_step, outcome, ranks
+from traces import MS, check, digests, finding, findings, in_row, job, lies_in_its_step, outcome, ranks
 
 from tb_ddp_doctor.calibration.model import Calibration, Measure, Outlier
+from tb_ddp_doctor.engine import examine
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.findings import Finding, RuleOutcome, Severity
+from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import configured, run
@@ -425,6 +428,19 @@ def test_ranks_behind_a_slow_link_are_slow_links_and_no_stragglers() -> None:
 def test_of_two_ranks_the_slower_is_the_straggler() -> None:
     result = found(ranks(HEALTHY, SLOW_DEVICE))
     assert (result.ranks, result.cause) == ((1,), "slow_device")
+
+
+def test_waiting_for_a_rank_without_a_trace_makes_no_straggler() -> None:
+    """Rank 2 receives from rank 0: without the trace of that one, nobody knows how long it waits for it."""
+
+    def accused(missing: int, *, has_straggler: bool) -> list[tuple[int, ...]]:
+        each = digests(drawn(staged, has_straggler=has_straggler))
+        del each[missing]
+        diagnosis = examine(build("drawn", each, {rank: f"host{rank}" for rank in each}, RANKS))
+        return [finding.ranks for finding in diagnosis.findings if finding.rule == "straggler"]
+
+    assert not accused(0, has_straggler=False)
+    assert accused(3, has_straggler=True) == [(SLOW_RANK,)]
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,8 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
         step_excess = np.maximum(step_excess, whatif.excess_over_length_ns())
     else:
         excess, step_excess = own - whatif.typical_need(own, among), np.zeros(own.shape[1], np.int64)
+    # Without the other rank's trace, waiting for it looks like a longer transfer.
+    excess = np.minimum(excess, np.maximum(excess - frame.unknown_wait_ns, 0))
     slow = excess > limit
     mean = excess.mean(axis=1)
     often = slow.mean(axis=1) >= min_steps
