@@ -24,15 +24,6 @@ LARGER = {
     "digest/build.py _digest_host",
     "digest/memory.py memory",
     "engine.py diagnose",
-    "rules/communication_bound.py check",
-    "rules/dataloader_stall.py check",
-    "rules/host_stall.py check",
-    "rules/launch_bound.py check",
-    "rules/load_imbalance.py check",
-    "rules/pageable_memcpy.py check",
-    "rules/sharding_wait.py check",
-    "rules/slow_step.py check",
-    "rules/straggler.py check",
 }
 #: Modules of `facts`.
 MOST_FACTS = 24

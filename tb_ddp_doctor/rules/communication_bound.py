@@ -25,6 +25,7 @@ from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, layers, limits, part, tuner
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
+from tb_ddp_doctor.trace.model import Ints
 
 #: What costs the time where ranks have no usable trace: a wait that is as long in each call looks like transfer.
 _OR_WAIT = "Exposed communication, or straggler wait for ranks without a usable trace,"
@@ -82,42 +83,38 @@ class CommunicationBound(Rule):
         places: Places,
         plans: Plans,
     ) -> Result:
-        slow_links = [link for link in links if link.is_slow(self.slow_link, self.slow_steps)]
-        slowed = excess_ns(slow_links, *whatif.shape)
-        others = whatif.at_slowest(repeats.exposed_ns + transfers.messages_exposed_ns + slowed)
-        exposed = np.maximum(whatif.at_slowest(budget.of("transfer")) - others, 0)
-        untraced = np.minimum(whatif.at_slowest(transfers.untraced_exposed_ns), exposed)
-        if float(np.median(untraced)) >= self.min_exposed * frame.step_ns:
+        slowed = excess_ns([link for link in links if link.is_slow(self.slow_link, self.slow_steps)], *whatif.shape)
+        exposed, needed = _at_slowest(whatif, budget, transfers, repeats.exposed_ns + slowed)
+        least = self.min_exposed * frame.step_ns
+        if float(np.median(np.minimum(whatif.at_slowest(transfers.untraced_exposed_ns), exposed))) >= least:
             return NotApplicable(
                 "Most ranks of the groups that communicate have no trace: when their last rank arrives is not known."
             )
-        steps = whatif.at_slowest(frame.window_ns)
-        needed = np.maximum(whatif.at_slowest(transfers.total_ns) - others, 0)
-        # One slow collective in some steps is no fault of all of them: the median step is judged.
+        # One slow collective in some steps is no fault of all of them: the median step is judged, by what overlap
+        # would leave of it.
         total, median = float(np.median(needed)), float(np.median(exposed))
         compute = float(np.median(whatif.at_slowest(budget.of("compute"))))
-        overlap_would_hide = max(self.achievable * min(total, compute) - (total - median), 0.0)
-        if median - overlap_would_hide < self.min_exposed * frame.step_ns:
+        share = part.median(exposed, whatif.at_slowest(frame.window_ns))
+        if median - max(self.achievable * min(total, compute) - (total - median), 0.0) < least:
             return Clear(
                 f"{wording.ms(median)} of {wording.ms(total)} of communication are exposed in the median step "
-                f"({wording.percent(part.median(exposed, steps).share)} of it)."
+                f"({wording.percent(share.share)} of it)."
             )
-        saving = np.minimum(self.bytes_saved * needed, exposed).astype(np.int64)
-        change = Change(transfer_ns=np.broadcast_to(saving, whatif.shape))
-        cost = whatif.cost_ns(change)
-        seen = int((exposed > self.min_exposed * frame.step_ns).sum())
-        level, basis = certainty.confidence(frame, cost, seen, of_transfer=True)
-        size = f" for {wording.size(transfers.allreduce_bytes)} of gradients" if transfers.allreduce_bytes else ""
+        fewer_bytes = np.minimum(self.bytes_saved * needed, exposed).astype(np.int64)
+        change = Change(transfer_ns=np.broadcast_to(fewer_bytes, whatif.shape))
+        level, basis = certainty.confidence(
+            frame, whatif.cost_ns(change), int((exposed > least).sum()), of_transfer=True
+        )
         return Fault(
             change=change,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"Communication takes longer than compute can hide: {part.median(exposed, steps)} "
+            title=f"Communication takes longer than compute can hide: {share} "
             "is exposed communication on the slowest rank.",
-            why=f"Communication takes {wording.ms(total)} a step{size}, compute {wording.ms(compute)}. "
-            f"{_link(communication, expected)}{self._prospects(communication, total, compute)}"
+            why=f"Communication takes {wording.ms(total)} a step{_for(transfers.allreduce_bytes)}, compute "
+            f"{wording.ms(compute)}. {_link(communication, expected)}{self._prospects(communication, total, compute)}"
             f"{wording.network(network)}"
             f"{tuner.choice(network, communication[0]) if communication else ''}{_in_modules(modules)}{basis}",
             fix=_fix(transfers, frame.setting, network, plans),
@@ -135,6 +132,21 @@ class CommunicationBound(Rule):
             times = total_ns / (self.achievable * compute_ns)
             said += f"To hide it, compute would have to take {wording.decimals(times, 1)} times as long. "
         return said
+
+
+def _at_slowest(whatif: WhatIf, budget: Budget, transfers: Transfers, others_ns: Ints) -> tuple[Ints, Ints]:
+    """What communication takes of each step on its slowest rank: exposed, and in all; ns, shape (S,) each.
+
+    Without point-to-point transfers, and without `others_ns`, shape (R, S), which is other findings'.
+    """
+    others = whatif.at_slowest(others_ns + transfers.messages_exposed_ns)
+    exposed = np.maximum(whatif.at_slowest(budget.of("transfer")) - others, 0)
+    return exposed, np.maximum(whatif.at_slowest(transfers.total_ns) - others, 0)
+
+
+def _for(gradients: float) -> str:
+    """How many bytes of gradients communication is for; "" where that is not known."""
+    return f" for {wording.size(gradients)} of gradients" if gradients else ""
 
 
 def _in_modules(modules: ModuleTree | None) -> str:

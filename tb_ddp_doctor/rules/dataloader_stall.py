@@ -88,61 +88,57 @@ class DataloaderStall(Rule):
         places: Places,
         plans: Plans,
     ) -> Result:
-        waits = budget.of("input")
-        median = float(median_rank(waits.mean(axis=1)))
-        loading = float(loaders.loading_ns.mean())
+        least = self.min_share * frame.step_ns
         most = most_ranks(whatif, frame, CpuTime.INPUT)
         change = most.change if most else shared(whatif, frame, CpuTime.INPUT)
-        handed = self._are_handed(waits, loaders)
-        if most:
-            # While one waits for its batch, the others wait for it, and their own loading idles no device.
-            waits, handed = loaders.loading_ns, False
-            median = float(median_rank(waits.mean(axis=1)))
-        elif (handed or median < self._least_wait(whatif, frame, change)) and self._hides(whatif, frame, loaders):
-            # Its ranks wait for each other instead: what loading takes the host costs as much.
-            waits, handed = loaders.loading_ns, self._are_handed(loaders.loading_ns, loaders)
-            median = float(median_rank(waits.mean(axis=1)))
-        if median < self.min_share * frame.step_ns:
-            if float(waits.mean(axis=1).max()) >= self.min_share * frame.step_ns:
+        waits, handed = self._waits(budget.of("input"), bool(most), change, whatif, frame, loaders)
+        mean = waits.mean(axis=1)
+        median, loading = float(median_rank(mean)), float(loaders.loading_ns.mean())
+        if median < least:
+            if float(mean.max()) >= least:
                 return Clear(
                     f"Only some ranks wait for their loader; the median rank waits {wording.ms(median)} a step."
                 )
             return Clear(f"Loading takes {wording.ms(loading)} a step and is hidden behind GPU work.")
         if handed:
             return Clear(f"No step waits for its batch: handing over batches takes {wording.ms(median)} a step.")
-        cost = whatif.cost_ns(change)
-        seen = int((median_rank(waits) > self.min_share * frame.step_ns).sum())
-        level, basis = certainty.confidence(frame, cost, seen)
-        waiting = waits.mean(axis=1) >= self.min_share * frame.step_ns
-        affected = np.flatnonzero(most.ranks if most else waiting)
-        hidden = max(loading - float(waits.mean()), 0.0)
-        who, beside = ("The GPUs", "GPU work") if frame.has_device else ("The ranks", "other work")
-        if most:
-            who = wording.capital(wording.ranks(frame.rank_numbers(affected)))
+        seen = int((median_rank(waits) > least).sum())
+        level, basis = certainty.confidence(frame, whatif.cost_ns(change), seen)
+        affected = np.flatnonzero(most.ranks if most else mean >= least)
         cause, kind = self._cause(loaders, affected)
         typical = median_rank_index(waits)
-        worst = affected[np.argsort(-waits[affected].mean(axis=1), kind="stable")][:3]
+        worst = affected[np.argsort(-mean[affected], kind="stable")][:3].tolist()
+        idle = activity.idle(frame, "is in the DataLoader's __next__")
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"{who} wait for the DataLoader {part.mean(waits[typical], frame.window_ns[typical])} (median rank).",
-            why=f"{kind}: loading takes {wording.ms(loading)} a step"
-            f"{f', of which {wording.ms(hidden)} are hidden behind {beside}' if hidden else ''}."
-            f"{of_loading(int(worst[0]), rank_evidence)} {basis}",
+            title=f"{_who(frame, affected if most else None)} wait for the DataLoader "
+            f"{part.mean(waits[typical], frame.window_ns[typical])} (median rank).",
+            why=f"{kind}: loading takes {wording.ms(loading)} a step{_hidden(frame, loading - float(waits.mean()))}."
+            f"{of_loading(worst[0], rank_evidence)} {basis}",
             fix=_fix(cause, frame.has_device, plans),
-            evidence=tuple(
-                places.longest(
-                    int(rank),
-                    int(waits[rank].argmax()),
-                    RankOwner.INPUT,
-                    activity.idle(frame, "is in the DataLoader's __next__"),
-                )
-                for rank in worst
-            ),
+            evidence=tuple(places.longest(rank, int(waits[rank].argmax()), RankOwner.INPUT, idle) for rank in worst),
         )
+
+    def _waits(
+        self, waits_ns: Ints, on_most: bool, change: Change, whatif: WhatIf, frame: Frame, loaders: Loaders
+    ) -> tuple[Ints, bool]:
+        """How long each rank waits for its batches in each step, (R, S), and whether workers had these ready.
+
+        `waits_ns` is how long devices idle for it. What loading takes counts in its place where most ranks wait, or
+        wait for each other: while one waits for its batch, the other ranks wait for it, and their own loading idles
+        no device.
+        """
+        if on_most:
+            return loaders.loading_ns, False
+        handed = self._are_handed(waits_ns, loaders)
+        is_little = float(median_rank(waits_ns.mean(axis=1))) < self._least_wait(whatif, frame, change)
+        if (handed or is_little) and self._hides(whatif, frame, loaders):
+            return loaders.loading_ns, self._are_handed(loaders.loading_ns, loaders)
+        return waits_ns, handed
 
     def _least_wait(self, whatif: WhatIf, frame: Frame, change: Change) -> float:
         """How long the median rank waits for its own batches where these are what the fix saves, ns a step."""
@@ -187,6 +183,19 @@ class DataloaderStall(Rule):
 
 #: Late batches that are this many times as far apart as median come unevenly.
 _UNEVEN = 2
+
+
+def _who(frame: Frame, ranks: Ints | None) -> str:
+    """What waits: these ranks (indices), or all."""
+    if ranks is not None:
+        return wording.capital(wording.ranks(frame.rank_numbers(ranks)))
+    return "The GPUs" if frame.has_device else "The ranks"
+
+
+def _hidden(frame: Frame, hidden_ns: float) -> str:
+    """How much of loading costs nothing; "" for none."""
+    beside = "GPU work" if frame.has_device else "other work"
+    return f", of which {wording.ms(hidden_ns)} are hidden behind {beside}" if hidden_ns > 0 else ""
 
 
 def _verb(late: Ints) -> str:

@@ -66,60 +66,40 @@ class HostStall(Rule):
     ) -> Result:
         if frame.is_sampled:
             return NotApplicable("The traces are sampled: a stretch without events need not be a stall.")
+        least = self.min_share * frame.step_ns
         # What one rank stalls longer than the median rank is a straggler's.
-        spent = whatif.host_ns(CpuTime.STALL)
         change = shared(whatif, frame, CpuTime.STALL)
         cost = whatif.cost_ns(change)
-        stalled = stalls.long_ns
-        median_stall = float(median_rank(stalled.mean(axis=1)))
         # The ranks stall in turn, so that each GPU waits in a collective while another rank's CPU stalls.
-        waits = whatif.plays and median_stall < max(self.min_share * frame.step_ns, _PART * cost)
-        if waits:
-            stalled = spent
+        waits = whatif.plays and float(median_rank(stalls.long_ns.mean(axis=1))) < max(least, _PART * cost)
+        stalled = whatif.host_ns(CpuTime.STALL) if waits else stalls.long_ns
         mean = stalled.mean(axis=1)
         median = float(median_rank(mean))
-        if min(median, cost) < self.min_share * frame.step_ns:
+        if min(median, cost) < least:
             return Clear(
                 f"The median rank's CPU is outside any op {wording.ms(median)} a step"
                 f"{', with the GPU idle' if frame.has_device else ''}."
             )
-        affected = np.flatnonzero(mean >= self.min_share * frame.step_ns)
-        typical = median_rank(stalled)
-        seen = np.flatnonzero(typical > self.min_share * frame.step_ns)
+        affected = np.flatnonzero(mean >= least)
+        seen = np.flatnonzero(median_rank(stalled) > least)
         rare = 0 < 2 * len(seen) <= len(frame.steps)
         level, basis = certainty.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
         known = activity.most(stalls.doing(affected.tolist()), self.min_known * median)
-        phase = phase_of_most(stalls.phase_ns[affected].mean(axis=(0, 1)), phases)
-        where = "" if phase is None else f"Most of it is {within(phase)}. "
-        where += followed(stalls.launched_after(affected.tolist()))
         often = f"{wording.period(seen.tolist()).lstrip()} ".lstrip() if rare else ""
-        worst = affected[np.argsort(-mean[affected], kind="stable")][:3]
-        looked = of_stack(worst.tolist(), rank_evidence)
+        worst = affected[np.argsort(-mean[affected], kind="stable")][:3].tolist()
+        idle = "GPU idle, CPU outside any op." if frame.has_device and not waits else "CPU outside any op."
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
             steps=tuple(int(step) for step in frame.steps[seen]) if rare else frame.all_steps,
             cause=known.kind.value if known else None,
             confidence="low" if rare and len(seen) == 1 else level,
-            title=_title(
-                frame,
-                waits,
-                _part(stalled, frame, cost if waits else 0.0),
-                float(typical[seen].mean()) if rare else 0.0,
-                seen,
-            ),
-            why=f"The CPU is outside any op there{_activity(known)}.{looked} {where}{often}{basis}",
+            title=_title(frame, waits, stalled, cost, seen if rare else None),
+            why=f"The CPU is outside any op there{_activity(known)}.{of_stack(worst, rank_evidence)} "
+            f"{_place(stalls, phases, affected)}{often}{basis}",
             subject=known.subject if known else "",
             fix=known.fix if known and known.cause else f"{_FIX}{record_again.with_stacks(frame.setting)}",
-            evidence=tuple(
-                places.longest(
-                    int(rank),
-                    int(stalled[rank].argmax()),
-                    RankOwner.HOST,
-                    "GPU idle, CPU outside any op." if frame.has_device and not waits else "CPU outside any op.",
-                )
-                for rank in worst
-            ),
+            evidence=tuple(places.longest(rank, int(stalled[rank].argmax()), RankOwner.HOST, idle) for rank in worst),
         )
 
 
@@ -131,21 +111,28 @@ def _part(stalled: Ints, frame: Frame, cost_ns: float) -> part.PartOfStep:
     return max(typical, in_turn, key=lambda each: each.ns)
 
 
-def _title(frame: Frame, waits: bool, stall: part.PartOfStep, each_ns: float, seen: Ints) -> str:
-    """`waits` if GPUs wait for other ranks meanwhile; `each_ns` if rare: how long in the steps `seen` (indices)."""
+def _title(frame: Frame, waits: bool, stalled: Ints, cost_ns: float, rare: Ints | None) -> str:
+    """`waits` if GPUs wait for other ranks meanwhile; `rare` are the steps (indices) that alone have stalls."""
     if waits:
         what, why = "The CPU is outside any op", "GPUs idle, or wait for the CPUs of other ranks"
     elif frame.has_device:
         what, why = "GPU and CPU both idle", "the CPU is outside any op"
     else:
         what, why = "The ranks compute nothing for", "the CPU is outside any op"
-    if each_ns:
-        named = wording.steps([int(step) for step in frame.steps[seen]])
-        return (
-            f"{what} {wording.ms(each_ns)} in {named} ({wording.steps_seen(len(seen), len(frame.steps))}), on "
-            "all ranks."
-        )
-    return f"{what} {stall}: {why}."
+    if rare is None:
+        return f"{what} {_part(stalled, frame, cost_ns if waits else 0.0)}: {why}."
+    each = wording.ms(float(median_rank(stalled)[rare].mean()))
+    named = wording.steps([int(step) for step in frame.steps[rare]])
+    return f"{what} {each} in {named} ({wording.steps_seen(len(rare), len(frame.steps))}), on all ranks."
+
+
+def _place(stalls: HostStalls, phases: Phases, affected: Ints) -> str:
+    """The phase that most of the stalls of these ranks are in, and what is launched after them: a sentence each, and a
+    space; "" where that is not known.
+    """
+    phase = phase_of_most(stalls.phase_ns[affected].mean(axis=(0, 1)), phases)
+    most = "" if phase is None else f"Most of it is {within(phase)}. "
+    return f"{most}{followed(stalls.launched_after(affected.tolist()))}"
 
 
 def _activity(known: activity.Known | None) -> str:

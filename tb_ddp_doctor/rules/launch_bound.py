@@ -14,10 +14,12 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import LateLaunches, StallsInOps
 from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.findings import Severity
+from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, layers, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import shared
+from tb_ddp_doctor.trace.model import Ints
 
 
 @dataclass(frozen=True)
@@ -68,25 +70,15 @@ class LaunchBound(Rule):
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Without launch overhead the untraced step would be {wording.ms(cost)} shorter.")
         idle = late_launches.of(LaunchDelay.LAUNCHES) + late_launches.of(LaunchDelay.RECORDING)
+        least = self.min_cost * frame.step_ns
         worst = whatif.at_slowest(idle)
-        shows = worst > self.min_cost * frame.step_ns
-        affected = np.union1d(whatif.slowest[shows], np.flatnonzero(idle.mean(axis=1) >= self.min_cost * frame.step_ns))
+        affected = np.union1d(whatif.slowest[worst > least], np.flatnonzero(idle.mean(axis=1) >= least))
         if not len(affected) and whatif.fixes_something:
-            # Other faults keep the GPUs waiting while the CPUs launch: what launching costs once they are fixed is idle
-            # time of the played job, where the CPU takes longer to launch than the GPU to run.
-            gains = whatif.gains_alone_ns(change)
-            worst = gains.max(axis=0)
-            shows = worst > self.min_cost * frame.step_ns
-            is_slower = whatif.host_ns(CpuTime.WORK).mean(axis=1) > whatif.device_ns.mean(axis=1)
-            # Or, when no rule finds more, where that is most of what is left.
-            is_most = whatif.is_last_look and 2 * cost >= whatif.cost_ns(whatif.faultless)
-            affected = np.flatnonzero((is_slower | is_most) & (gains.mean(axis=1) >= self.min_cost * frame.step_ns))
+            worst, affected = _once_others_are_fixed(whatif, change, cost, least)
         if not len(affected):
             return Clear("No GPU is idle because of launch overhead.")
-        level, basis = certainty.confidence(frame, cost, int(shows.sum()), affected.tolist(), on_host=True)
-        kernels = max(float(whatif.at_slowest(computed.kernels).mean()), 1.0)
-        mean_ns = float(whatif.at_slowest(computed.kernel_ns).mean()) / kernels
-        issue_ns = float(worst.mean()) / kernels + mean_ns
+        seen = int((worst > least).sum())
+        level, basis = certainty.confidence(frame, cost, seen, affected.tolist(), on_host=True)
         # What recording takes is an estimate, which may err by half: what is left beside it may be recording too.
         mostly_traced = float(frame.recording_ns[affected].max()) > cost
         step = int(worst.argmax())
@@ -98,8 +90,7 @@ class LaunchBound(Rule):
             cause=None,
             confidence=level,
             title="The GPU idles, launch-bound: launching a kernel takes the CPU longer than the GPU runs it.",
-            why=f"{wording.decimals(kernels, 0)} kernels a step take {wording.decimals(mean_ns / 1e3, 0)} µs each on "
-            f"average, and one comes every {wording.decimals(issue_ns / 1e3, 0)} µs. {_in_modules(modules)}{basis}"
+            why=f"{_pace(whatif, computed, worst)}{_in_modules(modules)}{basis}"
             + (" Without the profiler it may be far less: time untraced steps first." if mostly_traced else ""),
             at_most=Severity.MAJOR if mostly_traced else Severity.CRITICAL,
             fix=_FIXES.get(frame.program, _FIX),
@@ -113,6 +104,30 @@ class LaunchBound(Rule):
                 ),
             ),
         )
+
+
+def _once_others_are_fixed(whatif: WhatIf, change: Change, cost_ns: float, least_ns: float) -> tuple[Ints, Ints]:
+    """What launching costs in each step once the faults found so far are fixed, and the ranks (indices) it slows.
+
+    Until then other faults keep the GPUs waiting while the CPUs launch: it is idle time of the played job, on ranks
+    whose CPU takes longer to launch than the GPU to run; or, when no rule finds more, on all where it is most of what
+    is left.
+    """
+    gains = whatif.gains_alone_ns(change)
+    is_slower = whatif.host_ns(CpuTime.WORK).mean(axis=1) > whatif.device_ns.mean(axis=1)
+    is_most = whatif.is_last_look and 2 * cost_ns >= whatif.cost_ns(whatif.faultless)
+    return gains.max(axis=0), np.flatnonzero((is_slower | is_most) & (gains.mean(axis=1) >= least_ns))
+
+
+def _pace(whatif: WhatIf, computed: KernelWork, idle_ns: Ints) -> str:
+    """How often the slowest rank's kernels come and how long they run, and a space; `idle_ns` of each step."""
+    kernels = max(float(whatif.at_slowest(computed.kernels).mean()), 1.0)
+    mean_ns = float(whatif.at_slowest(computed.kernel_ns).mean()) / kernels
+    apart_ns = float(idle_ns.mean()) / kernels + mean_ns
+    return (
+        f"{wording.decimals(kernels, 0)} kernels a step take {wording.decimals(mean_ns / 1e3, 0)} µs each on average, "
+        f"and one comes every {wording.decimals(apart_ns / 1e3, 0)} µs. "
+    )
 
 
 def _in_modules(modules: ModuleTree | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -21,13 +22,14 @@ from tb_ddp_doctor.rules.support import activity, certainty, layers, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.batches import UnevenBatches, uneven_batches
 from tb_ddp_doctor.rules.support.slowness import (
+    Slowness,
     behind,
     longest_wait,
     median_rank,
     phase_of_most,
     slowness,
 )
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Floats, Ints
 from tb_ddp_doctor.trace.names import Phase
 
 
@@ -95,112 +97,171 @@ class LoadImbalance(Rule):
         if len(frame.steps) < 2:
             return NotApplicable("One step cannot show whether the slow rank changes from step to step.")
         found = slowness(whatif, frame, self.straggler_excess, self.straggler_steps)
-        excess = np.where(found.now_and_then, found.excess_ns, 0)
-        # A step is uneven if its slowest rank is slow by so much that it would matter in every step.
-        lost = excess.max(axis=0)
-        uneven = np.flatnonzero(lost > self.min_cost * frame.step_ns)
-        slowest = excess.argmax(axis=0)
-        movers = np.unique(slowest[uneven])
-        chosen = found.now_and_then & (excess > self.min_cost * frame.step_ns / 2)
-        change = whatif.at_the_median(chosen)
+        uneven = _UnevenSteps.of(found, self.min_cost * frame.step_ns)
+        change = whatif.at_the_median(uneven.excess_ns > self.min_cost * frame.step_ns / 2)
         cost = whatif.cost_ns(change)
-        limit = self.once if len(uneven) == 1 else self.min_cost
-        if whatif.is_last_look and 2 * cost >= whatif.cost_ns(whatif.faultless):
-            # Most of what is left: `unexplained` would be the verdict, and name the same ranks and step.
-            limit = 0.0
-        if cost < limit * frame.step_ns or not len(uneven):
+        if not len(uneven) or cost < self._least_cost(uneven, cost, whatif) * frame.step_ns:
             return Clear(f"Ranks that are slow in some steps cost {wording.ms(cost)} a step.")
         differs = f"Ranks and steps differ by {wording.ms(found.noise_ns)} (one standard deviation) from noise"
-        is_noise = float(lost[uneven].mean()) < _BEYOND_NOISE * found.noise_ns
+        is_noise = float(uneven.lost_ns.mean()) < _BEYOND_NOISE * found.noise_ns
         if is_noise and cost < self.min_noise * frame.step_ns:
             return Clear(f"Ranks that are slow in some steps cost {wording.ms(cost)} a step. {differs}: this is noise.")
-        more = (phases.busy_ns[slowest[uneven], uneven] - np.median(phases.busy_ns[:, uneven], axis=0)).mean(axis=0)
-        where = behind("The slowest", more, phases)
-        if len(movers) == 1 and modules:
-            where += layers.behind(modules, int(movers[0]), np.delete(np.arange(len(frame.ranks)), movers), lost.mean())
-        sizes = uneven_batches(slowest[uneven], uneven, lost[uneven], batches, whatif, budget.of("compute"))
-        where += str(sizes or "")
-        known = _known_stalls(movers, np.where(chosen, excess, 0), stalls)
+        more = uneven.more_ns(phases)
+        sizes = uneven_batches(uneven.slowest, uneven.steps, uneven.lost_ns, batches, whatif, budget.of("compute"))
+        known = _known_stalls(uneven, self.min_cost * frame.step_ns / 2, stalls)
         doing = f" The CPUs of these ranks spend {known.said}, mean over all steps." if known else ""
         level, basis = certainty.confidence(frame, cost, len(uneven))
         if is_noise:
             level, basis = "low", f"{basis} {differs}: it may be noise."
-        turns = ", ".join(
-            f"step {frame.steps[step]}: rank {frame.ranks[slowest[step]]}, by {wording.ms(float(lost[step]))}"
-            for step in uneven[:4]
-        )
         return Fault(
             change=change,
-            ranks=frame.rank_numbers(movers),
-            steps=tuple(int(step) for step in frame.steps[uneven]),
-            cause=(known and known.cause)
-            or ("moving" if len(movers) > 1 else "recurring" if len(uneven) > 1 else "once"),
+            ranks=frame.rank_numbers(uneven.movers),
+            steps=tuple(int(step) for step in frame.steps[uneven.steps]),
+            cause=(known and known.cause) or uneven.kind,
             subject=known.subject if known else "",
             confidence=level if len(uneven) > 1 else "low",
-            title=_title(movers, uneven, frame, _wait_for(movers, frame.steps[uneven], lost[uneven], arrivals)),
-            why=f"Slower than the median rank in {turns}{' and so on' if len(uneven) > 4 else ''}.{where}{doing} "
-            f"{_occurrence(lost[uneven], uneven)}{basis}",
-            fix=known.fix if known else _fix(movers, phase_of_most(more, phases), sizes, frame),
+            title=_title(uneven, frame, arrivals),
+            why=f"Slower than the median rank in {_turns(uneven, frame)}.{behind('The slowest', more, phases)}"
+            f"{_modules_behind(uneven, modules)}{sizes or ''}{doing} {_occurrence(uneven)}{basis}",
+            fix=known.fix if known else _fix(uneven, phase_of_most(more, phases), sizes, frame),
             evidence=(
-                *(
-                    places.window(int(slowest[step]), int(step), "The slowest rank of this step.")
-                    for step in uneven[:4]
-                ),
-                *longest_wait(movers, frame, arrivals, places),
+                *(places.window(rank, step, "The slowest rank of this step.") for rank, step, _ in uneven.first),
+                *longest_wait(uneven.movers, frame, arrivals, places),
             ),
             measurements=tuple(
                 Measurement(
                     "above the median rank",
-                    float(lost[step]) / 1e6,
+                    lost_ns / 1e6,
                     "ms",
-                    frame.rank_numbers(slowest[[step]]),
+                    frame.rank_numbers(np.array([rank])),
                     (int(frame.steps[step]),),
                 )
-                for step in uneven
+                for rank, step, lost_ns in uneven.each
             ),
         )
 
+    def _least_cost(self, uneven: _UnevenSteps, cost_ns: float, whatif: WhatIf) -> float:
+        """From which cost on it is a finding, as a share of the step."""
+        if whatif.is_last_look and 2 * cost_ns >= whatif.cost_ns(whatif.faultless):
+            # Most of what is left: `unexplained` would be the verdict, and name the same ranks and step.
+            return 0.0
+        return self.once if len(uneven) == 1 else self.min_cost
 
+
+class _UnevenSteps(msgspec.Struct, frozen=True, eq=False):
+    """The steps whose slowest rank is slow by so much that it would matter in every step; shape (U,) of U steps."""
+
+    #: By how much each rank that is not always slow needs more than the median rank where it is slow, shape (R, S), ns;
+    #: 0 elsewhere.
+    excess_ns: Ints
+    #: Indices of the steps.
+    steps: Ints
+
+    @classmethod
+    def of(cls, found: Slowness, least_ns: float) -> _UnevenSteps:
+        """Those in which a rank needs at least so much more."""
+        excess = np.where(found.now_and_then, found.excess_ns, 0)
+        return cls(excess, np.flatnonzero(excess.max(axis=0) > least_ns))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def slowest(self) -> Ints:
+        """The slowest rank (index) of each step."""
+        slowest: Ints = self.excess_ns[:, self.steps].argmax(axis=0)
+        return slowest
+
+    @property
+    def lost_ns(self) -> Ints:
+        """By how much that is slower than the median rank."""
+        lost: Ints = self.excess_ns[:, self.steps].max(axis=0)
+        return lost
+
+    @property
+    def movers(self) -> Ints:
+        """The ranks (indices) that are the slowest of some of the steps."""
+        return np.unique(self.slowest)
+
+    @property
+    def each(self) -> list[tuple[int, int, float]]:
+        """Slowest rank (index), step (index) and what it loses, ns, of each."""
+        return list(zip(self.slowest.tolist(), self.steps.tolist(), map(float, self.lost_ns), strict=True))
+
+    @property
+    def first(self) -> list[tuple[int, int, float]]:
+        """The same of those that are shown."""
+        return self.each[:_SHOWN]
+
+    @property
+    def kind(self) -> str:
+        """Whether the slow rank changes; else whether it is slow again."""
+        return "moving" if len(self.movers) > 1 else "recurring" if len(self) > 1 else "once"
+
+    def more_ns(self, phases: Phases) -> Floats:
+        """How much longer the slowest ranks work in each phase than the median rank, mean, ns."""
+        theirs, typical = phases.busy_ns[self.slowest, self.steps], np.median(phases.busy_ns[:, self.steps], axis=0)
+        more: Floats = (theirs - typical).mean(axis=0)
+        return more
+
+
+#: Steps that are shown.
+_SHOWN = 4
 #: So many standard deviations from the others a rank's step is no noise: of noise, 1 in 100 means is further out.
 _BEYOND_NOISE = 4
 
 
-def _known_stalls(movers: Ints, excess_ns: Ints, stalls: HostStalls) -> activity.Known | None:
-    """What these ranks (indices) do on their CPUs where they are slow, if that is most of it.
+def _known_stalls(uneven: _UnevenSteps, least_ns: float, stalls: HostStalls) -> activity.Known | None:
+    """What the slow ranks do on their CPUs where they need at least so much more, if that is most of it.
 
-    `excess_ns` is by how much they are slower than the median rank there, shape (R, S), 0 elsewhere. None where stacks
-    and annotations do not tell.
+    None where stacks and annotations do not tell.
     """
-    extra = np.where(excess_ns > 0, stalls.long_ns - median_rank(stalls.long_ns), 0)[movers].mean()
-    slower, stalled = excess_ns[movers].mean(), stalls.long_ns[movers].mean()
+    movers, excess = uneven.movers, np.where(uneven.excess_ns > least_ns, uneven.excess_ns, 0)
+    extra = np.where(excess > 0, stalls.long_ns - median_rank(stalls.long_ns), 0)[movers].mean()
+    slower, stalled = excess[movers].mean(), stalls.long_ns[movers].mean()
     return activity.most(stalls.doing(movers.tolist()), float(stalled) / 2) if 2 * extra >= slower else None
 
 
-def _turns(movers: Ints, uneven: Ints) -> str:
-    return "moving" if len(movers) > 1 else "recurring" if len(uneven) > 1 else "once"
+def _modules_behind(uneven: _UnevenSteps, modules: ModuleTree | None) -> str:
+    """The modules that make one rank slow, a sentence after a space; "" for several ranks."""
+    movers, (ranks, _) = uneven.movers, uneven.excess_ns.shape
+    if len(movers) > 1 or not modules:
+        return ""
+    others = np.delete(np.arange(ranks), movers)
+    return layers.behind(modules, int(movers[0]), others, float(uneven.excess_ns.max(axis=0).mean()))
 
 
-def _wait_for(movers: Ints, steps: Ints, lost_ns: Ints, arrivals: Arrivals) -> bool:
-    """Whether other ranks wait for these (indices) most of what these steps lose, in collectives they arrive at last.
+def _turns(uneven: _UnevenSteps, frame: Frame) -> str:
+    """Which rank is slow in which step: "step 3: rank 1, by 4.1 ms, step 5: rank 2, by 3.9 ms"."""
+    shown = ", ".join(
+        f"step {frame.steps[step]}: rank {frame.ranks[rank]}, by {wording.ms(lost_ns)}"
+        for rank, step, lost_ns in uneven.first
+    )
+    return f"{shown}{' and so on' if len(uneven) > _SHOWN else ''}"
+
+
+def _others_wait(uneven: _UnevenSteps, frame: Frame, arrivals: Arrivals) -> bool:
+    """Whether other ranks wait for these most of what these steps lose, in collectives they arrive at last.
 
     In steps where a slower rank or something else comes last, they are slow and nobody waits for them yet.
     """
-    theirs = np.isin(arrivals.last, movers) & np.isin(arrivals.step, steps)
-    return 2 * int(arrivals.longest_wait_ns[theirs].sum()) >= int(lost_ns.sum())
+    theirs = np.isin(arrivals.last, uneven.movers) & np.isin(arrivals.step, frame.steps[uneven.steps])
+    return 2 * int(arrivals.longest_wait_ns[theirs].sum()) >= int(uneven.lost_ns.sum())
 
 
-def _title(movers: Ints, uneven: Ints, frame: Frame, others_wait: bool) -> str:
-    if len(movers) > 1:
-        return f"A different rank is slow from step to step: {wording.ranks(frame.rank_numbers(movers))} in turn."
+def _title(uneven: _UnevenSteps, frame: Frame, arrivals: Arrivals) -> str:
+    if uneven.kind == "moving":
+        ranks = wording.ranks(frame.rank_numbers(uneven.movers))
+        return f"A different rank is slow from step to step: {ranks} in turn."
     seen = wording.steps_seen(len(uneven), len(frame.steps))
-    waiting = ", and the other ranks wait for it" if others_wait else ""
-    return f"Rank {frame.ranks[movers[0]]} is slow in {seen}{waiting}."
+    waiting = ", and the other ranks wait for it" if _others_wait(uneven, frame, arrivals) else ""
+    return f"Rank {frame.ranks[uneven.movers[0]]} is slow in {seen}{waiting}."
 
 
-def _occurrence(lost_ns: Ints, uneven: Ints) -> str:
+def _occurrence(uneven: _UnevenSteps) -> str:
     """How much each occurrence costs, how often it comes if the record shows it; a sentence and a space."""
-    each = f"Each time it takes {wording.ms(float(lost_ns.mean()))}"
-    apart = np.diff(uneven)
+    each = f"Each time it takes {wording.ms(float(uneven.lost_ns.mean()))}"
+    apart = np.diff(uneven.steps)
     if len(apart) > 1 and len(set(apart.tolist())) == 1 and apart[0] > 1:
         return f"{each}, every {apart[0]} steps. "
     if len(uneven) == 1:
@@ -208,12 +269,12 @@ def _occurrence(lost_ns: Ints, uneven: Ints) -> str:
     return f"{each}. "
 
 
-def _fix(movers: Ints, phase: Phase | None, sizes: UnevenBatches | None, frame: Frame) -> str:
+def _fix(uneven: _UnevenSteps, phase: Phase | None, sizes: UnevenBatches | None, frame: Frame) -> str:
     if sizes:
         return _FIX_OF_BATCHES
     if phase is Phase.LOADING:
         return _FIX_OF_LOADING
-    return _FIX if len(movers) > 1 else _FIX_OF_ONE.format(rank=frame.ranks[movers[0]])
+    return _FIX if uneven.kind == "moving" else _FIX_OF_ONE.format(rank=frame.ranks[uneven.movers[0]])
 
 
 _FIX_OF_ONE = """\

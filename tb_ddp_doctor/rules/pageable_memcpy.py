@@ -57,53 +57,39 @@ class PageableMemcpy(Rule):
             return NotApplicable("The traces have copies, but not the kind of memory that they use (ROCm's do not).")
         if number == 0:
             return Clear("No copy between host and GPU uses pageable memory.")
-        bytes_ns = self._pinned_ns(copies)
-        saved = np.maximum(copies.pageable_exposed_ns - bytes_ns, 0)
+        saved = np.maximum(copies.pageable_exposed_ns - self._pinned_ns(copies), 0)
         change = whatif.without(CpuTime.COPY) | Change(device_ns=saved)
         cost = whatif.cost_ns(change)
-        size = float(copies.pageable_bytes.mean())
+        size = wording.size(float(copies.pageable_bytes.mean()))
         if cost < self.min_cost * frame.step_ns:
             return Clear(
-                f"{wording.decimals(number, 0)} pageable copies of {wording.size(size)} in total a step cost almost "
-                "nothing."
+                f"{wording.decimals(number, 0)} pageable copies of {size} in total a step cost almost nothing."
             )
-        exposed, blocked = copies.pageable_exposed_ns, copies.pageable_blocked_ns
-        seen = int((whatif.at_slowest(saved) > 0).sum())
-        level, basis = certainty.confidence(frame, cost, seen)
-        what = f"{blocking_calls.count(number)} cop{'y' if number == 1 else 'ies'} a step"
-        calls = [
-            call for call in late_launches.calls(LaunchDelay.COPY) if call.blocked_ns > _MENTIONED * blocked.mean()
-        ]
+        level, basis = certainty.confidence(frame, cost, int((whatif.at_slowest(saved) > 0).sum()))
+        blocked = float(copies.pageable_blocked_ns.mean())
+        calls = [call for call in late_launches.calls(LaunchDelay.COPY) if call.blocked_ns > _MENTIONED * blocked]
         # Of small copies only the wait for what was launched before takes time, and that is the CPU's.
-        blocks_cpu = bool(calls) and 2 * float(exposed.mean()) < min(cost, float(blocked.mean()))
-        lost = blocked if blocks_cpu else exposed
-        taken, blocked_time = part.mean(lost, frame.window_ns), wording.ms(float(blocked.mean()))
+        blocks_cpu = bool(calls) and 2 * float(copies.pageable_exposed_ns.mean()) < min(cost, blocked)
+        lost = copies.pageable_blocked_ns if blocks_cpu else copies.pageable_exposed_ns
         affected = np.flatnonzero(lost.mean(axis=1) > 0.5 * lost.mean())
+        what = f"{blocking_calls.count(number)} cop{'y' if number == 1 else 'ies'} a step"
         if blocks_cpu:
-            title = f"Copies from pageable memory make the CPU wait for the GPU for {taken}."
+            does = "make the CPU wait for the GPU for"
             waits = "waits" if number == 1 else "wait"
-            why = (
-                f"{what}, {wording.size(size)}, {waits} for all that was launched before: "
-                f"{blocking_calls.named(calls)}."
-            )
-            evidence = blocking_calls.evidence(
-                calls, places, "The CPU waits in {call} in {op} until the GPU has done all that was launched before."
-            )
+            why = f"{what}, {size}, {waits} for all that was launched before: {blocking_calls.named(calls)}."
         else:
-            title = f"Copies from pageable memory delay the GPU by {taken}."
-            rate = wording.gigabytes_per_second(size / max(float(exposed.mean()), 1.0) * 1e9)
-            why = f"{what}: {wording.size(size)} at {rate}, which block the CPU for {blocked_time}."
-            evidence = _exposed(exposed, affected, places)
+            does = "delay the GPU by"
+            why = f"{what}: {size} at {_rate(copies)}, which block the CPU for {wording.ms(blocked)}."
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
             cause="pageable_memory",
             confidence=level,
-            title=title,
+            title=f"Copies from pageable memory {does} {part.mean(lost, frame.window_ns)}.",
             why=f"{why} {basis}",
             fix=_FIX,
-            evidence=evidence,
+            evidence=blocking_calls.evidence(calls, places, _WAITS) if blocks_cpu else _exposed(lost, affected, places),
         )
 
     def _pinned_ns(self, copies: CopyWork) -> Ints:
@@ -113,6 +99,17 @@ class PageableMemcpy(Rule):
         if large.any():
             bytes_per_ns = float(copies.pinned_bytes[large].sum() / max(int(copies.pinned_ns[large].sum()), 1))
         return (copies.pageable_bytes / max(bytes_per_ns, 1e-9)).astype(np.int64)
+
+
+#: What a copy's call does, where it is the CPU that loses time.
+_WAITS = "The CPU waits in {call} in {op} until the GPU has done all that was launched before."
+
+
+def _rate(copies: CopyWork) -> str:
+    """How fast the copies from pageable memory are while nothing runs beside them."""
+    return wording.gigabytes_per_second(
+        float(copies.pageable_bytes.mean()) / max(float(copies.pageable_exposed_ns.mean()), 1.0) * 1e9
+    )
 
 
 def _exposed(exposed_ns: Ints, affected: Ints, places: Places) -> tuple[Evidence, ...]:

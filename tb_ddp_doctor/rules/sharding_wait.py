@@ -66,41 +66,20 @@ class ShardingWait(Rule):
     ) -> Result:
         if sharding is None:
             return Clear("No group gathers parameters and scatters gradients: nothing is sharded.")
-        backward_compute = whatif.at_slowest(computed.backward_compute_ns)
-        forward_compute = whatif.at_slowest(computed.kernel_ns) - backward_compute
-        forward = self._saving(
-            whatif, sharding.forward_ns, sharding.forward_exposed_ns, sharding.first_ns, forward_compute
-        )
-        backward = self._saving(
-            whatif, sharding.backward_ns, sharding.backward_exposed_ns, sharding.last_ns, backward_compute
-        )
-        if whatif.replay is not None:
-            schedule = whatif.replay.schedule
-            forward, backward = (
-                np.maximum(saving, whatif.at_slowest(sharding.calls.late_ns(schedule, forward=is_forward)))
-                for saving, is_forward in ((forward, True), (backward, False))
-            )
-        total, exposed = (
-            sharding.forward_ns + sharding.backward_ns,
-            sharding.forward_exposed_ns + sharding.backward_exposed_ns,
-        )
-        moved, alone = float(whatif.at_slowest(total).mean()), whatif.at_slowest(exposed)
+        forward, backward = self._savings(whatif, sharding, computed)
+        moved = float(whatif.at_slowest(sharding.forward_ns + sharding.backward_ns).mean())
+        alone = whatif.at_slowest(sharding.forward_exposed_ns + sharding.backward_exposed_ns)
         change = Change(transfer_ns=np.broadcast_to((forward + backward).astype(np.int64), whatif.shape))
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
-                f"{wording.ms(float(alone.mean()))} of {wording.ms(moved)} of all-gathers and reduce-scatters a "
-                "step are "
-                f"exposed, and overlap would hide {wording.ms(cost)} of it."
+                f"{wording.ms(float(alone.mean()))} of {wording.ms(moved)} of all-gathers and reduce-scatters a step "
+                f"are exposed, and overlap would hide {wording.ms(cost)} of it."
             )
         seen = int((forward + backward > 0.5 * self.min_cost * frame.step_ns).sum())
         level, basis = certainty.confidence(frame, cost, seen, on_host=True, of_transfer=True)
         cause = "forward" if forward.mean() >= backward.mean() else "backward"
-        of_cause = float(
-            whatif.at_slowest(
-                sharding.forward_exposed_ns if cause == "forward" else sharding.backward_exposed_ns
-            ).mean()
-        )
+        of_cause = sharding.forward_exposed_ns if cause == "forward" else sharding.backward_exposed_ns
         size = f" of {wording.size(sharding.bytes)}" if sharding.bytes else ""
         return Fault(
             change=change,
@@ -111,11 +90,30 @@ class ShardingWait(Rule):
             title=f"Compute waits for sharded tensors: {part.mean(alone, whatif.at_slowest(frame.window_ns))} "
             f"on the slowest rank are exposed all-gathers and reduce-scatters, most of it in the {cause} pass.",
             why=f"{wording.decimals(sharding.gathers, 0)} all-gathers{size} a step, and the reduce-scatters, take "
-            f"{wording.ms(moved)}; in the {cause} pass {wording.ms(of_cause)} are exposed. Overlap would hide "
-            f"{wording.ms(float(forward.mean()))} more in the forward and {wording.ms(float(backward.mean()))} more in "
-            f"the backward pass. {basis}",
+            f"{wording.ms(moved)}; in the {cause} pass {wording.ms(float(whatif.at_slowest(of_cause).mean()))} are "
+            f"exposed. Overlap would hide {wording.ms(float(forward.mean()))} more in the forward and "
+            f"{wording.ms(float(backward.mean()))} more in the backward pass. {basis}",
             fix=_fix(cause, sharding, plans, len(set(frame.nodes)) > 1),
             evidence=most_exposed(alone, whatif, places),
+        )
+
+    def _savings(self, whatif: WhatIf, sharding: Sharding, computed: KernelWork) -> tuple[Floats, Floats]:
+        """What more overlap would hide in forward and in backward, shape (S,) each, ns.
+
+        Where steps can be replayed, at least what collectives begin late because the host launches them late.
+        """
+        in_backward = whatif.at_slowest(computed.backward_compute_ns)
+        in_forward = whatif.at_slowest(computed.kernel_ns) - in_backward
+        forward = self._saving(whatif, sharding.forward_ns, sharding.forward_exposed_ns, sharding.first_ns, in_forward)
+        backward = self._saving(
+            whatif, sharding.backward_ns, sharding.backward_exposed_ns, sharding.last_ns, in_backward
+        )
+        if whatif.replay is None:
+            return forward, backward
+        calls, schedule = sharding.calls, whatif.replay.schedule
+        return (
+            np.maximum(forward, whatif.at_slowest(calls.late_ns(schedule, forward=True))),
+            np.maximum(backward, whatif.at_slowest(calls.late_ns(schedule, forward=False))),
         )
 
     def _saving(self, whatif: WhatIf, total_ns: Ints, exposed_ns: Ints, bare_ns: Ints, compute_ns: Ints) -> Floats:

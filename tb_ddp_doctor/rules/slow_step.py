@@ -85,11 +85,8 @@ class SlowStep(Rule):
             return Clear(f"Steps that are slow on all ranks cost {wording.ms(cost)} a step.")
         cause = max(parts, key=lambda part: whatif.cost_ns(parts[part]))
         numbers = tuple(int(step) for step in frame.steps[odd])
-        normal = np.setdiff1d(np.arange(len(frame.steps)), odd)
-        more = (phases.busy_ns[:, odd].mean(axis=(0, 1)) - phases.busy_ns[:, normal].mean(axis=(0, 1))).astype(float)
-        phase = phase_of_most(more, phases)
-        where = f" Most of it is {within(phase)}." if phase is not None else ""
         known = activity.most(stalls.doing(range(whatif.shape[0])), cost / 2) if cause == "host" else None
+        where = _phase(odd, phases)
         if cause == "host":
             spent = f" Mean over all steps, the CPU spends {known.said}." if known else ""
             where += spent or _in_ops(odd, cost, whatif, op_stalls)
@@ -97,7 +94,6 @@ class SlowStep(Rule):
         seen = wording.steps_seen(len(odd), len(frame.steps))
         named = wording.capital(wording.steps(numbers))
         everywhere = " on all ranks" if len(frame.ranks) > 1 else ""
-        cannot_tell = cause == "communication" and len(frame.ranks) == 1
         return Fault(
             change=change,
             ranks=frame.all_ranks,
@@ -108,7 +104,7 @@ class SlowStep(Rule):
             title=f"{named} {'is' if len(odd) == 1 else 'are'} slow{everywhere} ({seen}): {_WHAT[cause]}.",
             why=f"The median rank needs {wording.ms(float(excess[odd].mean()))} more than in comparable steps.{where}"
             f"{wording.period(odd.tolist())} {basis}",
-            fix=known.fix if known else _fix("one_rank" if cannot_tell else cause, frame.setting),
+            fix=known.fix if known else _fix(cause, frame.setting, len(frame.ranks)),
             evidence=tuple(
                 places.window(int(whatif.busy_ns[:, step].argmax()), int(step), f"A step that is slow{everywhere}.")
                 for step in odd[:4].tolist()
@@ -129,6 +125,14 @@ _WHAT = {
 }
 
 
+def _phase(odd: Ints, phases: Phases) -> str:
+    """The phase that most of those steps' (indices) additional time is in, a sentence after a space; "" for none."""
+    normal = np.setdiff1d(np.arange(phases.busy_ns.shape[1]), odd)
+    more = (phases.busy_ns[:, odd].mean(axis=(0, 1)) - phases.busy_ns[:, normal].mean(axis=(0, 1))).astype(float)
+    phase = phase_of_most(more, phases)
+    return f" Most of it is {within(phase)}." if phase is not None else ""
+
+
 def _in_ops(odd: Ints, cost_ns: float, whatif: WhatIf, op_stalls: StallsInOps) -> str:
     """The ops that stall the hosts in those steps (indices), a sentence after a space; "" if they are little of it."""
     inside = [one for one in op_stalls.every if one.step in odd]
@@ -138,7 +142,9 @@ def _in_ops(odd: Ints, cost_ns: float, whatif: WhatIf, op_stalls: StallsInOps) -
     return f" The CPU is stalled in {op_stall.named(inside)}: {op_stall.MEANING[cause]}."
 
 
-def _fix(cause: str, setting: Setting) -> str:
+def _fix(cause: str, setting: Setting, ranks: int) -> str:
+    if cause == "communication" and ranks == 1:
+        return _FIXES["one_rank"]
     if cause == "communication" and not (setting.uses_nccl and setting.may_use_network):
         return _COMMUNICATION_OF_ONE_HOST if not setting.may_use_network else _COMMUNICATION_OF_CPUS
     if cause == "device" and setting.device == "rocm":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
@@ -31,7 +31,7 @@ from tb_ddp_doctor.rules.support import rank_evidence as beside
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.causal_split import CAUSAL_SPLIT
 from tb_ddp_doctor.rules.support.lateness import Lateness
-from tb_ddp_doctor.rules.support.most_ranks import most_ranks
+from tb_ddp_doctor.rules.support.most_ranks import Most, most_ranks
 from tb_ddp_doctor.rules.support.slow_groups import SlowGroup, slow_groups
 from tb_ddp_doctor.rules.support.slow_ranks import HOST_OWNERS, Peers, WorkThresholds
 from tb_ddp_doctor.rules.support.slowness import Slowness, longest_wait, slowness
@@ -115,51 +115,88 @@ class Straggler(Rule):
     ) -> Result:
         found = slowness(whatif, frame, self.min_excess, self.min_steps)
         if not len(found.persistent):
-            worst = float(found.excess_ns.mean(axis=1).max())
             return Clear(
-                f"No rank alone needs more than {wording.ms(max(worst, 0))} longer than the median rank, on average."
+                f"No rank alone needs more than {wording.ms(max(float(found.excess_ns.mean(axis=1).max()), 0))} longer "
+                "than the median rank, on average."
             )
         slow_links = [link for link in links if link.is_slow(self.slow_link, self.min_steps)]
-        peers = Peers.of(found, frame, budget, whatif, kernels, phases)
-        of_work = WorkThresholds(self.same_work, self.larger_share)
-        causes = {rank: peers.cause(rank, of_work, slow_links) for rank in found.persistent.tolist()}
-        if most := most_ranks(whatif, frame, CpuTime.INPUT):
-            causes = {rank: seen for rank, seen in causes.items() if seen[0] != "input" or not most.ranks[rank]}
+        causes = self._causes(
+            Peers.of(found, frame, budget, whatif, kernels, phases),
+            found,
+            most_ranks(whatif, frame, CpuTime.INPUT),
+            slow_links,
+        )
         if not causes:
             return Clear("Most ranks wait for their DataLoader: dataloader-stall reports that.")
-        known = {
-            rank: doing
-            for rank, (cause, _) in causes.items()
-            if cause == "host" and (doing := _known_stalls(rank, found, stalls)) is not None
-        }
+        known = _known_stalls(causes, found, stalls)
         causes |= {
             rank: (doing.cause or "host", f"{causes[rank][1]} It spends {doing.said}.") for rank, doing in known.items()
         }
-        work_ns = whatif.device_ns if whatif.plays else budget.of("compute")
-        above_ns = causal_split.above_mean_ns(frame, work_ns)
-        if above_ns is not None:
-            said = causal_split.described(frame.mesh, work_ns)
-            causes |= {
-                rank: (CAUSAL_SPLIT, f"{seen}{said}") for rank, (cause, seen) in causes.items() if cause == "more_work"
-            }
-        excess_ns = found.excess_ns.mean(axis=1)
+        causes, above_ns = _with_split(causes, frame, whatif.device_ns if whatif.plays else budget.of("compute"))
         lateness = Lateness.of(found, budget, waits)
-        groups = _groups({rank: cause for rank, (cause, _) in causes.items()}, excess_ns, lateness, frame)
+        groups = _groups(causes, found, lateness, frame)
         changes = [_change(group, found, whatif, slow_links, above_ns) for group in groups]
-        job = _Job(frame, budget, arrivals, places, found, lateness, whatif.fixes_something)
-        faults = []
-        for group, change, cost_ns in zip(groups, changes, whatif.costs_ns(changes), strict=True):
-            rank = group.ranks[0]
-            seen = causes[rank][1]
-            if group.cause == "host":
-                seen += _op_stalls(rank, found.others, whatif, op_stalls) + _update(rank, found, whatif)
-            seen += _beside_traces(group.cause, rank, rank_evidence)
-            if group.cause in _OF_COMPUTE and modules:
-                seen += layers.behind(modules, rank, found.others, float(excess_ns[rank]))
-            if group.cause in _OF_HARDWARE:
-                seen += beside.of_check(int(frame.ranks[rank]), expected, len(frame.ranks) + frame.missing_ranks)
-            faults.append(job.fault(group, seen, change, cost_ns, known.get(rank)))
-        return tuple(faults)
+        more = _More(frame, found, whatif, op_stalls, rank_evidence, expected, modules)
+        job = _Job(frame, budget, arrivals, places, found, lateness, more, whatif.fixes_something)
+        return tuple(
+            job.fault(group, causes[group.ranks[0]][1], change, cost_ns, known.get(group.ranks[0]))
+            for group, change, cost_ns in zip(groups, changes, whatif.costs_ns(changes), strict=True)
+        )
+
+    def _causes(
+        self, peers: Peers, found: Slowness, loading: Most | None, slow_links: Sequence[Link]
+    ) -> dict[int, tuple[str, str]]:
+        """Why each persistently slow rank (index) is slow, and what was seen there, but for ranks that wait for their
+        DataLoader as most ranks do: `loading` are these.
+        """
+        of_work = WorkThresholds(self.same_work, self.larger_share)
+        causes = {rank: peers.cause(rank, of_work, slow_links) for rank in found.persistent.tolist()}
+        if loading is None:
+            return causes
+        return {rank: seen for rank, seen in causes.items() if seen[0] != "input" or not loading.ranks[rank]}
+
+
+#: The cause of each slow rank (index), and what was seen there.
+_Causes: TypeAlias = Mapping[int, tuple[str, str]]
+
+
+def _with_split(causes: _Causes, frame: Frame, work_ns: Ints) -> tuple[dict[int, tuple[str, str]], Floats | None]:
+    """The causes, where ranks with more work (`work_ns`, shape (R, S)) have it by how a causal sequence was split; and
+    what each rank has above the mean then, shape (R, S), else None.
+    """
+    above_ns = causal_split.above_mean_ns(frame, work_ns)
+    if above_ns is None:
+        return dict(causes), None
+    said = causal_split.described(frame.mesh, work_ns)
+    split = {rank: (CAUSAL_SPLIT, f"{seen}{said}") for rank, (cause, seen) in causes.items() if cause == "more_work"}
+    return {**causes, **split}, above_ns
+
+
+class _More(msgspec.Struct, frozen=True, eq=False):
+    """What else the traces, and the files beside them, say of slow ranks."""
+
+    frame: Frame
+    found: Slowness
+    whatif: WhatIf
+    op_stalls: StallsInOps
+    rank_evidence: tuple[RankEvidence, ...]
+    expected: Expected | None
+    modules: ModuleTree | None
+
+    def seen(self, group: SlowGroup) -> str:
+        """What is seen on the first rank of a group beside its cause; each sentence after a space."""
+        rank, cause, frame = group.ranks[0], group.cause, self.frame
+        said = ""
+        if cause == "host":
+            said += _op_stalls(rank, self.found.others, self.whatif, self.op_stalls)
+            said += _update(rank, self.found, self.whatif)
+        said += _beside_traces(cause, rank, self.rank_evidence)
+        if cause in _OF_COMPUTE and self.modules:
+            excess_ns = float(self.found.excess_ns[rank].mean())
+            said += layers.behind(self.modules, rank, self.found.others, excess_ns)
+        if cause in _OF_HARDWARE:
+            said += beside.of_check(int(frame.ranks[rank]), self.expected, len(frame.ranks) + frame.missing_ranks)
+        return said
 
 
 def _beside_traces(cause: str, rank: int, known: Sequence[RankEvidence]) -> str:
@@ -191,34 +228,40 @@ def _change(
     return Change(transfer_ns=np.maximum(np.where(chosen, found.excess_ns - charged, 0), 0))
 
 
-def _groups(causes: Mapping[int, str], excess_ns: Floats, lateness: Lateness, frame: Frame) -> list[SlowGroup]:
+def _groups(causes: _Causes, found: Slowness, lateness: Lateness, frame: Frame) -> list[SlowGroup]:
     """The findings on slow ranks (indices, with their causes): those that others wait for, then those that are hidden.
 
     A hidden rank of a node all of whose ranks are slow for one cause is one finding with them.
     """
+    cause_of = {rank: cause for rank, (cause, _) in causes.items()}
     nodes = {
         (cause, node)
-        for cause in set(causes.values())
-        for node in naming.whole_nodes([rank for rank, its in causes.items() if its == cause], frame)
+        for cause in set(cause_of.values())
+        for node in naming.whole_nodes([rank for rank, its in cause_of.items() if its == cause], frame)
     }
     alone = {
         rank: cause
-        for rank, cause in causes.items()
+        for rank, cause in cause_of.items()
         if lateness.hidden[rank] and (cause, frame.nodes[rank]) not in nodes and cause != CAUSAL_SPLIT
     }
-    others = {rank: cause for rank, cause in causes.items() if rank not in alone}
+    others = {rank: cause for rank, cause in cause_of.items() if rank not in alone}
+    excess_ns = found.excess_ns.mean(axis=1)
     return [group for some in (others, alone) for group in slow_groups(some, excess_ns, frame)]
 
 
-def _known_stalls(rank: int, found: Slowness, stalls: HostStalls) -> activity.Known | None:
-    """What a rank (index) does on its CPU while the median rank computes, if that is most of what it is slower by.
-
-    None where stacks and annotations do not tell.
+def _known_stalls(causes: _Causes, found: Slowness, stalls: HostStalls) -> dict[int, activity.Known]:
+    """What the ranks (indices) whose CPUs are slow do there while the median rank computes, if that is most of what
+    they are slower by; without those of which stacks and annotations do not tell it.
     """
-    mean = stalls.long_ns.mean(axis=1)
-    extra = float(mean[rank] - np.median(mean[found.others])) if len(found.others) else 0.0
-    least = max(extra, float(found.excess_ns[rank].mean())) / 2
-    return activity.most(stalls.doing([rank]), least, stalls.doing(found.others.tolist())) if extra > 0 else None
+    mean, known = stalls.long_ns.mean(axis=1), {}
+    for rank, (cause, _) in causes.items():
+        extra = float(mean[rank] - np.median(mean[found.others])) if len(found.others) else 0.0
+        if cause != "host" or extra <= 0:
+            continue
+        least = max(extra, float(found.excess_ns[rank].mean())) / 2
+        if doing := activity.most(stalls.doing([rank]), least, stalls.doing(found.others.tolist())):
+            known[rank] = doing
+    return known
 
 
 def _op_stalls(rank: int, others: Ints, whatif: WhatIf, stalls: StallsInOps) -> str:
@@ -258,12 +301,14 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
     places: Places
     found: Slowness
     lateness: Lateness
+    more: _More
     #: Whether other faults are fixed in the job that is looked at, so that another rank may be slower still.
     is_played: bool
 
     def fault(self, group: SlowGroup, seen: str, change: Change, cost_ns: float, known: activity.Known | None) -> Fault:
-        """The finding on one group, given what was seen of its first rank: "it ...", and what its CPU does."""
+        """The finding on a group, given what the cause of its first rank rests on ("it ...") and what its CPU does."""
         frame, slow = self.frame, self.found.slow[group.rows]
+        seen += self.more.seen(group)
         on_host = known is not None or group.cause in ("host", "input")
         level, basis = certainty.confidence(
             frame,
