@@ -246,6 +246,44 @@ def test_goodput_is_nothing_while_a_job_stands_still() -> None:
     assert ", 0 % in the worst, " in trend(found)
 
 
+def test_a_step_of_many_steps_length_is_a_pause_that_nobody_marked() -> None:
+    files = drawn("a ....................\n" * 2)
+    for file in files:
+        (stretch,) = file.stretches
+        steps_us = stretch.steps_us.copy()
+        steps_us[[500, 1500]] += 60_000_000
+        steps_us[1000] += 2_000_000
+        file.stretches[:] = [stretch._replace(steps_us=steps_us)]
+    time_s = summary(files).account.time_s
+    assert time_s["unmarked pauses"] == pytest.approx(120, abs=0.2)
+    assert time_s["rare steps"] == pytest.approx(2, abs=0.1)
+
+
+def test_the_long_steps_of_a_node_are_named_and_those_of_many_are_the_jobs() -> None:
+    long = np.sort(np.random.default_rng(1).choice(np.arange(100, 3900), 24, replace=False))
+
+    def found(ranks_of: list[list[int]]) -> list[Event]:
+        files = drawn(
+            "a ........................................\n" * 4 + "b ........................................\n" * 4
+        )
+        for step, ranks in zip(long.tolist(), ranks_of * len(long), strict=False):
+            for file in files:
+                (stretch,) = file.stretches
+                added = np.arange(len(stretch.steps_us)) == step
+                busy_us = stretch.busy_us + (700_000 * added if file.rank in ranks else 0)
+                steps_us = (stretch.steps_us + 700_000 * added).astype(np.uint32)
+                file.stretches[:] = [stretch._replace(steps_us=steps_us, busy_us=busy_us.astype(np.uint32))]
+        return [event for event in summary(files).events if event.kind == "outliers"]
+
+    (of_rank,) = found([[5]])
+    assert (of_rank.level, of_rank.ranks, of_rank.times) == ("rank", (5,), 24)
+    (of_node,) = found([[4], [5], [6], [7]])
+    assert (of_node.level, of_node.node, of_node.times) == ("node", "b", 24)
+    (of_all,) = found([[rank] for rank in range(8)])
+    assert (of_all.ranks, of_all.times) == (tuple(range(8)), 24)
+    assert of_all.cost_s == pytest.approx(24 * 0.7, rel=0.05)
+
+
 def test_the_price_of_the_settings_counts_where_none_is_given(
     slowed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +21,7 @@ from test_history_summary import QUIET, START_NS, drawn
 from whole_history import whole
 
 from tb_ddp_doctor.capture import Doctor
-from tb_ddp_doctor.capture.samplers import GarbageWatch, device_of_this_thread, memory
+from tb_ddp_doctor.capture.samplers import GarbageWatch, LoadingWatch, device_of_this_thread, memory
 from tb_ddp_doctor.history import blocks
 from tb_ddp_doctor.history.blocks import QUANTITIES, SAMPLE_ROW
 from tb_ddp_doctor.history.read import RankHistory, history_files
@@ -84,6 +87,36 @@ def test_a_clock_that_falls_with_a_rank_is_said() -> None:
     (event,) = found.events
     assert "SM clock changes with it: 1,980 MHz before, 1,410 MHz since (rank 3): " in sentence(event, found, None)
     assert [one.quantity for one in event.together] == ["SM clock"]
+
+
+def test_loading_that_takes_longer_with_a_rank_is_said() -> None:
+    noise = np.random.default_rng(0).normal(1, 0.01, MINUTES)
+    slower = samples("loading time", np.where(np.arange(MINUTES) < 34, 0.012, 0.172) * noise)
+    job = drawn(QUIET + "b ....................####################")
+    found = summary(job, {3: slower})
+    (event,) = found.events
+    said = sentence(event, found, None)
+    assert re.search(r", loading time changes with it: 1\d\.\d ms before, 17\d\.\d ms since \(rank 3\): ", said)
+    # A tenth of a millisecond explains nothing.
+    assert summary(job, {3: samples("loading time", np.repeat([1e-5, 1e-4], 33))}).events[0].together == ()
+
+
+def test_batches_are_timed_while_they_are_awaited(tmp_path: Path) -> None:
+    def loader() -> Iterator[int]:
+        for number in range(3):
+            time.sleep(0.01)
+            yield number
+
+    watch = LoadingWatch()
+    assert watch.sample() == {}
+    for _ in watch.timed(loader()):
+        time.sleep(0.02)
+    assert 0.01 <= watch.sample()["loading time"] < 0.02
+    assert watch.sample() == {}
+    assert list(Doctor(tmp_path, scratch=tmp_path).batches([1, 2])) == [1, 2]
+    doctor = Doctor(tmp_path, history=True, scratch=tmp_path)
+    assert list(doctor.batches([1, 2])) == [1, 2]
+    assert doctor._loading is not None and doctor._loading._taken[0] == 2
 
 
 def with_long_steps(collected: list[int]) -> tuple[list[RankHistory], dict[int, NDArray[np.void]]]:

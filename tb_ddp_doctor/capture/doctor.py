@@ -15,17 +15,17 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, get_args
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, TypeVar, get_args
 
 from tb_ddp_doctor.capture.agent import Agent, Captured
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.capture.hang import HangWatch
 from tb_ddp_doctor.capture.nvtx_ranges import NvtxRanges
-from tb_ddp_doctor.capture.samplers import GarbageWatch, Recorded, device_of_this_thread, memory, of_gpu
+from tb_ddp_doctor.capture.samplers import GarbageWatch, LoadingWatch, Recorded, device_of_this_thread, memory, of_gpu
 from tb_ddp_doctor.capture.scratch import new as new_scratch
 from tb_ddp_doctor.capture.task import Keep
 from tb_ddp_doctor.capture.windows import CaptureSchedule, CaptureWindow
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tb_ddp_doctor.capture.watch import Watched
     from tb_ddp_doctor.history.write import StepRecorder
 
+T = TypeVar("T")
 _NEVER = sys.maxsize
 #: What `on_change=True` may ask for.
 _CAPTURES_A_DAY = 4
@@ -144,6 +145,7 @@ class Doctor:
             self._ranges.watch_optimizers()
         self._keeps_history, self._recorded = bool(history or record or on_change), frozenset(record)
         self._garbage: GarbageWatch | None = None
+        self._loading = LoadingWatch() if self._keeps_history else None
         self._history: StepRecorder | None = None
         self._step = -1
         #: How often a step came that is before the last one, as where a training goes on from a checkpoint.
@@ -202,6 +204,10 @@ class Doctor:
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Mark what runs within as no part of a step, such as a checkpoint: `with doctor.phase("checkpoint"):`."""
         return contextlib.nullcontext() if self._history is None else self._history.phase(str(name))
+
+    def batches(self, loader: Iterable[T]) -> Iterator[T]:
+        """The batches of a loader, `for batch in doctor.batches(loader):`, whose waiting times the history keeps."""
+        return iter(loader) if self._loading is None else self._loading.timed(loader)
 
     def waits(self) -> None:
         """Say that this step waits for other ranks from here on: before its first collective.
@@ -315,7 +321,8 @@ class Doctor:
 
             max_bytes = None if max_gb is None else max_gb * 1e8 / max(world_size, 1)
             gpu = Gpu.of_this_thread() if "gpu" in self._recorded else None
-            samplers = [partial(memory, device_of_this_thread())] if "memory" in self._recorded else []
+            samplers: list[Callable[[], Mapping[str, float]]] = [self._loading.sample] if self._loading else []
+            samplers += [partial(memory, device_of_this_thread())] if "memory" in self._recorded else []
             samplers += [partial(of_gpu, gpu)] if gpu else []
             self._history = StepRecorder(
                 self._logdir, self._rank, world_size, node, max_bytes=max_bytes, samplers=samplers

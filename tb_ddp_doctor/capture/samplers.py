@@ -1,4 +1,4 @@
-"""What a history records on request beside the time of steps: memory, the GPU's clock, Python's garbage collection.
+"""What a history records on request beside the time of steps: memory, the GPU's clock, Python's garbage, loading.
 
 Memory and the GPU are looked at once a minute on the recorder's thread, and cost the training nothing.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeVar
 
 from tb_ddp_doctor.capture.gpu import Gpu
 
+T = TypeVar("T")
 Recorded = Literal["memory", "gpu", "garbage"]
 #: Shorter collections are not noted, ns.
 _LEAST_NS = 1_000_000
@@ -43,6 +44,35 @@ def of_gpu(gpu: Gpu) -> Mapping[str, float]:
     state = gpu.now()
     values = {"SM clock": state.sm_mhz, "power": state.power_w, "temperature": state.temperature_c}
     return {name: value for name, value in values.items() if value is not None}
+
+
+class LoadingWatch:
+    """Times how long the training waits for each batch: half a microsecond a batch."""
+
+    def __init__(self) -> None:
+        #: Written by the training alone; the recorder's thread reads what was added since it last looked.
+        self._taken = (0, 0)
+        self._looked_at = (0, 0)
+
+    def timed(self, batches: Iterable[T]) -> Iterator[T]:
+        """The batches, each of them timed while it is awaited."""
+        iterator = iter(batches)
+        while True:
+            begin_ns = time.monotonic_ns()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            count, taken_ns = self._taken
+            self._taken = (count + 1, taken_ns + time.monotonic_ns() - begin_ns)
+            yield batch
+
+    def sample(self) -> Mapping[str, float]:
+        """The mean time of the batches since the last look, s; nothing where there were none."""
+        now, before = self._taken, self._looked_at
+        self._looked_at = now
+        count = now[0] - before[0]
+        return {"loading time": (now[1] - before[1]) / count / 1e9} if count else {}
 
 
 class GarbageWatch:

@@ -17,6 +17,8 @@ from tb_ddp_doctor.history.rare import of_bins
 _SLOWEST = 0.03
 #: A step is rare if it is longer than those around it by this much of the median step.
 _RARE = 0.5
+#: A step that is longer by so many median steps has a pause in it that the job did not mark, such as a checkpoint.
+_PAUSE = 10
 #: Parts of the job's time whose goodput is said.
 _PARTS = 8
 
@@ -24,8 +26,8 @@ _PARTS = 8
 class JobTime(msgspec.Struct, frozen=True, kw_only=True):
     """The time of a whole job."""
 
-    #: In s, by what it went to: training, stragglers, rare steps, restarts, trained again, and each phase that the job
-    #: marked.
+    #: In s, by what it went to: training, stragglers, rare steps, unmarked pauses, restarts, trained again, and each
+    #: phase that the job marked.
     time_s: dict[str, float]
     #: Share of the job's time that trained a step that counts, as long as the job's median rank takes for it.
     goodput: float
@@ -72,7 +74,7 @@ def goodput_trend(job: JobHistory, median_us: float, begin_ns: int, end_ns: int)
 
 
 def lost_us(job: JobHistory, median_us: float) -> dict[str, NDArray[Any]]:
-    """What each step of a job lost to stragglers, or for being rare, µs, shape (N,)."""
+    """What each step of a job lost to stragglers, for being rare, or to a pause in it, µs, shape (N,)."""
     steps = job.pyramid.steps
     all_us = np.nan_to_num(steps.length_us).astype(np.float64)
     rare_us = _rare(job.pyramid, all_us, median_us)
@@ -80,7 +82,8 @@ def lost_us(job: JobHistory, median_us: float) -> dict[str, NDArray[Any]]:
     if job.pyramid.is_busy:
         straggling_us = np.minimum(np.nan_to_num(steps.largest_us - steps.median_us).astype(np.float64), all_us)
         straggling_us[rare_us > 0] = 0
-    return {"stragglers": straggling_us, "rare steps": rare_us}
+    pause_us = np.where(rare_us >= _PAUSE * median_us, rare_us, 0)
+    return {"stragglers": straggling_us, "rare steps": rare_us - pause_us, "unmarked pauses": pause_us}
 
 
 def _rare(pyramid: Pyramid, all_us: NDArray[Any], median_us: float) -> NDArray[Any]:

@@ -188,13 +188,18 @@ class _Events:
         columns = len(np.unique(found.columns))
         rows, counts = np.unique(found.rows, return_counts=True)
         shared = len(found.rows) > 2 * columns or not self._job.is_busy
-        common = [] if shared else [found.rows == row for row in rows[counts >= max(0.5 * columns, 5)]]
+
+        def fewest(share: float) -> float:
+            """Long steps that this share of the ranks has in common: of two nodes each has half of any."""
+            return max(max(0.5, min(1.5 * share, 1.0)) * columns, 5)
+
+        common = [] if shared else [found.rows == row for row in rows[counts >= fewest(1 / len(nodes))]]
         if not shared and not common:
             common = [
                 mask
                 for node in np.unique(nodes)
                 if len(np.unique(nodes)) > 1
-                and np.count_nonzero(mask := nodes[found.rows] == node) >= max(0.5 * columns, 5)
+                and np.count_nonzero(mask := nodes[found.rows] == node) >= fewest(np.mean(nodes == node))
             ]
         left = np.ones(len(found.rows), dtype=bool)
         for mask in common:

@@ -19,6 +19,8 @@ _NEAREST = 30
 #: A level has changed by so many of its standard deviations (by the median absolute deviation).
 _LEAST_SIGMA = 4.0
 _GARBAGE = QUANTITIES.index("garbage")
+#: Smaller changes of a quantity explain no event: s.
+_LEAST_OF = {"loading time": 1e-3}
 
 _Levels = Callable[[NDArray[Any], NDArray[Any]], tuple[float, float] | None]
 #: Rows of `SAMPLE_ROW` by rank.
@@ -30,7 +32,7 @@ class ChangedQuantity(msgspec.Struct, frozen=True):
 
     quantity: str
     rank: int
-    #: Its level before and after, or at both ends of a drift: bytes, MHz, W or degrees Celsius.
+    #: Its level before and after, or at both ends of a drift: bytes, MHz, W, degrees Celsius or s.
     before: float
     after: float
 
@@ -68,7 +70,7 @@ def _most(samples: Samples, levels: _Levels) -> tuple[ChangedQuantity, ...]:
         for rank, rows in samples.items():
             rows = rows[rows["quantity"] == number]
             both = levels(rows["at_ns"] / 1e9, rows["value"].astype(np.float64))
-            if both is not None:
+            if both is not None and abs(both[1] - both[0]) >= _LEAST_OF.get(name, 0.0):
                 of_ranks.append(ChangedQuantity(name, rank, *both))
         if of_ranks:
             found.append(max(of_ranks, key=lambda one: abs(one.after - one.before)))

@@ -31,8 +31,8 @@ const REACH = 8;
 const STILL = 4;
 
 /** Colours of kinds of lost time, by the names of owners; marked phases take the others in turn. */
-const COLOURS = { stragglers: "wait", "rare steps": "host", restarts: "sync" };
-const OTHERS = ["input", "transfer", "alloc", "dispatch", "copy"];
+const COLOURS = { stragglers: "wait", "rare steps": "host", "unmarked pauses": "input", restarts: "sync" };
+const OTHERS = ["transfer", "alloc", "dispatch", "copy"];
 
 /** @param {Hours} hours @returns {Map<string, string>} */
 export function coloursOf({ lost_s }) {
