@@ -10,6 +10,7 @@ import numpy as np
 from tb_ddp_doctor import kernel_names
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import CodeOf, RankOwner
+from tb_ddp_doctor.digest.spending import step_owner
 from tb_ddp_doctor.facts import Facts, fact
 from tb_ddp_doctor.findings import Evidence, Source
 from tb_ddp_doctor.job.model import Job
@@ -47,7 +48,7 @@ class Places(msgspec.Struct, frozen=True, eq=False):
         apart = Intervals.union(spans[:, 0], spans[:, 1]).measure(pieces.start_ns[rows], pieces.end_ns[rows]) == 0
         rows = rows[apart] if apart.any() else rows
         if not len(rows):
-            name = owner.name.lower()
+            name = step_owner(owner)
             none = f"The whole step: it has no stretch of {OWNERS[name].title} on this rank."
             return self.window(rank, step, none if name in IDLE else what)
         row = rows[(pieces.end_ns[rows] - pieces.start_ns[rows]).argmax()]
