@@ -10,7 +10,8 @@ files whole; what is damaged, and by how much, is drawn from the seed. Variant N
                         nothing new stands above info, and no rank is newly named as slow
     wrong with a word   anything else, but a warning names the file
     wrong in silence    anything else
-    healthy over fault  the whole job has a fault that costs a tenth of the step, and this one is called healthy
+    healthy over fault  the whole job has a fault that costs a tenth of the step, and this one is called healthy; where
+                        none was injected, "healthy" is the truth, whatever the whole job's traces show
 
 Where the damaged rank is itself the straggler, it may be missed as a rank without a trace (missing-straggler). A
 damaged file costs itself and no more, so what is right for the job without that file is right too, unless that calls
@@ -491,7 +492,7 @@ def grade(
     entry: dict[str, Any],
 ) -> tuple[str, list[str]]:
     """The grade of an answer, and what is wrong with it."""
-    fault = cost(whole, {finding.rule for finding in loud(whole)})
+    fault = cost(whole, {finding.rule for finding in loud(whole)}) if entry["truth"].get("rule") else 0.0
     if fault >= TOLERANCE * whole.step_ms and found.verdict == "healthy":
         return HEALTHY, ["healthy"]
     bad = wrong(whole, found, rank, entry)

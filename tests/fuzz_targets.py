@@ -1,4 +1,6 @@
-"""What `fuzzing` runs: digests, Flight Recorder dumps, snapshots of memory, exports of Nsight Systems, and texts."""
+"""What `fuzzing` runs: digests, Flight Recorder dumps, snapshots of memory, exports of Nsight Systems, texts, traces of
+both formats, and files of step times and logs.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import pickle
 import random
 import shutil
 import sqlite3
+import struct
 import zlib
 from contextlib import closing, suppress
 from functools import cached_property
@@ -19,10 +22,12 @@ import fuzz_mutations as mutations
 import msgspec
 import nsys_files
 import numpy as np
+import pftrace_files
 import traces
 from fuzzing import Target
 from msgspec.structs import replace
 from rich.console import Console
+from test_history_logs import START_S, megatron, records, scalars, titan, wandb_file
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.account import memory_text
@@ -38,6 +43,9 @@ from tb_ddp_doctor.findings import Diagnosis, MemorySnapshot
 from tb_ddp_doctor.flight import load as flight
 from tb_ddp_doctor.flight import ras, stacks
 from tb_ddp_doctor.flight.model import Dump as RankDump
+from tb_ddp_doctor.history import blocks, sentences
+from tb_ddp_doctor.history.logs.find import read_hours
+from tb_ddp_doctor.history.summary import summarise
 from tb_ddp_doctor.memory_snapshot.read import read_one
 from tb_ddp_doctor.memory_snapshot.summary import SnapshotError
 from tb_ddp_doctor.nccl_logs.read import read_logs
@@ -529,7 +537,10 @@ class Trace(Target):
         return mutations.bytes_changed(case, draw)
 
     def run(self, case: bytes) -> str:
-        path = self.folder / "rank0.pt.trace.json"
+        return self.diagnosed(self.folder / "rank0.pt.trace.json", case)
+
+    def diagnosed(self, path: Path, case: bytes) -> str:
+        """What is said of a trace in this file."""
         path.write_bytes(case)
         peek(path)
         try:
@@ -550,4 +561,94 @@ class Trace(Target):
         )
 
 
-TARGETS = (Digest, Dump, Snapshot, Sqlite, Text, Trace)
+class Pftrace(Trace):
+    """The same in Perfetto's packets: of changed events, or changed bytes of good packets."""
+
+    def seeds(self) -> list[bytes]:
+        written = [pftrace_files.of_json(data, interned=True) for data in traces.draw(SMALL, device_gb=8).values()]
+        return [*super().seeds(), *written]
+
+    def changed(self, case: bytes, draw: random.Random) -> bytes:
+        return super().changed(case, draw) if case[:1] == b"{" else mutations.bytes_changed(case, draw)
+
+    def run(self, case: bytes) -> str:
+        if case[:1] == b"{":
+            try:
+                case = pftrace_files.of_json(case, interned=len(case) % 2 == 0)
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+                return f"no packets: {type(error).__name__}"
+        return self.diagnosed(self.folder / "rank0.pftrace", case)
+
+
+class History(Target):
+    """Files of step times, as JSON of their blocks, whose checksums are right; and logs of other programs: the first
+    line of such a case is the file's name.
+    """
+
+    def seeds(self) -> list[bytes]:
+        steps = np.array([1_000_000] * 20 + [900_000] * 20, "<u4").tobytes()
+        times = [
+            [blocks.STEPS, blocks.HAS_BUSY, 20, 20 * i, int(START_S * 1e9) + 20 * i, steps.hex()] for i in range(9)
+        ]
+        phase = np.array([(int(START_S * 1e9), int(START_S * 1e9) + 5, b"evaluation")], blocks.PHASE_ROW)
+        times.append([blocks.PHASES, 0, 1, 0, 0, phase.tobytes().hex()])
+        sample = np.array([(int(START_S * 1e9), 2, 3e9)] * 3, blocks.SAMPLE_ROW)
+        times.append([blocks.SAMPLES, 0, 3, 0, 0, sample.tobytes().hex()])
+        logged = {
+            "train.log": "\n".join(
+                write(10 * i, START_S + 20 * i, 2.0) for write in (megatron, titan) for i in range(30)
+            ),
+            "metrics.csv": "step,train/time\n" + "\n".join(f"{10 * i},{20 * i}" for i in range(30)),
+            "trainer_state.json": json.dumps(
+                {"logging_steps": 10, "log_history": [{"step": 10 * i, "train_runtime": 20 * i} for i in range(30)]}
+            ),
+        }
+        rows = [{"loss": 1.0, "_step": step, "_timestamp": START_S + step} for step in range(30)]
+        data = {"events.out.tfevents.1": records(*[*scalars("loss")][:30]), "run.wandb": wandb_file(*rows)}
+        data |= {name: text.encode() for name, text in logged.items()}
+        rank = json.dumps({"head": [0, 2, int(START_S * 1e9), "node0"], "blocks": times}).encode()
+        return [rank, *(name.encode() + b"\n" + content for name, content in data.items())]
+
+    def changed(self, case: bytes, draw: random.Random) -> bytes:
+        if case[:1] == b"{":
+            with suppress(ValueError, RecursionError, TypeError):
+                value = mutations.changed(json.loads(case), draw)
+                if mutations.written_out(value) < _MOST_WRITTEN:
+                    return json.dumps(value).encode()
+        name, _, content = case.partition(b"\n")
+        change = mutations.lines_changed if draw.random() < 0.6 else mutations.bytes_changed
+        return name + b"\n" + change(content, draw)
+
+    def run(self, case: bytes) -> str:
+        shutil.rmtree(self.folder)
+        self.folder.mkdir()
+        if case[:1] == b"{":
+            (self.folder / f"rank0{blocks.SUFFIX}").write_bytes(self._step_times(case))
+        else:
+            name, _, content = case.partition(b"\n")
+            (self.folder / Path(name.decode("utf-8", "replace")[:40].replace("\0", "") or "a.log").name).write_bytes(
+                content
+            )
+        job, said = read_hours(self.folder)
+        if job is None:
+            return " ".join(said)
+        found = summarise(job)
+        printable_json(found)
+        lines = [sentences.headline(found), sentences.trend(found)]
+        lines += [sentences.sentence(event, found, None) for event in found.events]
+        return " ".join((*said, *lines))
+
+    def _step_times(self, case: bytes) -> bytes:
+        """The file that a case describes, as far as it can be packed."""
+        data = b""
+        with suppress(ValueError, TypeError, KeyError, IndexError, AttributeError, struct.error, OverflowError):
+            value = json.loads(case)
+            data += blocks.file_head(*value["head"])
+            for kind, columns, rows, first, begin, payload in value["blocks"]:
+                content = bytes.fromhex(payload)
+                head = blocks.BLOCK_HEAD.pack(blocks.BLOCK_MAGIC, kind, columns, rows, first, begin)
+                data += head + blocks.CHECKSUM.pack(zlib.crc32(content, zlib.crc32(head))) + content
+        return data
+
+
+TARGETS = (Digest, Dump, History, Pftrace, Snapshot, Sqlite, Text, Trace)

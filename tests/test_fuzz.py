@@ -6,7 +6,7 @@ import pytest
 from fuzzing import CORPUS, finds, targets
 
 #: Cases of each target beside the kept ones: a reader takes some milliseconds, a whole diagnosis a tenth of a second.
-CASES = {"digest": 12, "trace": 25, "sqlite": 25}
+CASES = {"digest": 12, "trace": 25, "pftrace": 25, "sqlite": 25, "history": 60}
 MORE = 150
 
 
