@@ -221,6 +221,7 @@ class _Parts:
         return part
 
     def keep_part(self, part: WindowPart, key: str) -> None:
+        self.found.append(part)
         self._cache.keep_part(part, key)
 
 

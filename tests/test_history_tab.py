@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 from tab import SCREENSHOTS, violations_of_axe
+from test_history_inspector import written as with_inspector
 from test_history_logs import EVERY, LINES, lines, megatron, old_megatron
 from test_history_summary import drawn, written
 from test_memory_contents import TRAINS, USUAL
@@ -198,6 +199,9 @@ def test_the_view_reads_a_log_where_no_doctor_recorded(tmp_path: Path) -> None:
     assert told["step_ms"]["median"][1] == pytest.approx(2000, rel=0.03)
     assert told["step_ms"]["median"][-1] == pytest.approx(2200, rel=0.03)
     assert sum(told["lost_s"].get("rare steps", [])) < 10
+    assert told["collectives"] == []
+    with_inspector(tmp_path / "job" / "nccl", late=2)
+    assert history(result)["collectives"][1].startswith("Rank 2 of a group of 4 on node1 arrives last in 100 %")
 
 
 def test_the_log_is_the_nearest_one_and_no_other_jobs(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@
  * @property {string} folder
  * @property {string} source the log that they are from, as a sentence; "" where a Doctor recorded them
  * @property {string[]} problems
+ * @property {string[]} collectives what the Inspector of NCCL or RCCL wrote, as sentences
  * @property {string} headline
  * @property {number} ranks 0 where a log does not say
  * @property {number} nodes

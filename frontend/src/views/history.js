@@ -135,7 +135,7 @@ function drawn(hours, shown) {
         hours.problems.map((problem) => h("p", { class: "note" }, problem)),
         folded("The same numbers as a table", () => numbers({ title: "hours" }, tableOf(hours))),
       ),
-      h("div", {}, figures(hours), card("Events", events), hours.captures.length > 0 && card("Captures", captures)),
+      h("div", {}, figures(hours), card("Events", events), hours.captures.length > 0 && card("Captures", captures), hours.collectives.length > 0 && card("Collectives", hours.collectives.map((line) => h("p", {}, line)))),
     ),
   ];
 }

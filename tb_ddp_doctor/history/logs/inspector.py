@@ -87,7 +87,7 @@ class InspectorCalls(msgspec.Struct, frozen=True):
 def read_inspector(folder: Path) -> InspectorCalls | None:
     """The calls in the Inspector's files in a folder and below it; None where there are none."""
     found = _Columns()
-    for path in _files(folder):
+    for path in inspector_files(folder):
         for line in _lines(path):
             found.add(line)
         if len(found.busbw) >= _MOST_LINES:
@@ -134,7 +134,8 @@ class _Columns:
         return InspectorCalls(*table, tuple(self._shapes), tuple(self._kinds), self._hosts, self._lost)
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def inspector_files(folder: Path) -> Iterator[Path]:
+    """The Inspector's files in a folder and below it, by their names."""
     names = files = 0
     for place, folders, found in os.walk(folder):
         names += len(found) + len(folders)
