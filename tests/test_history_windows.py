@@ -17,6 +17,7 @@ from tb_ddp_doctor.history import blocks, windows
 from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.pyramid import Pyramid, joined, reduced
 from tb_ddp_doctor.history.read import history_files, read_history
+from tb_ddp_doctor.history.summary import summarise
 from tb_ddp_doctor.history.windows import read_job
 
 START_NS = 1_790_000_000 * 10**9
@@ -132,7 +133,7 @@ def test_a_hole_of_step_numbers_takes_no_memory(tmp_path: Path) -> None:
         written(tmp_path, rank, 2**40, np.full(100, 700_000.0), begin_ns=START_NS + 400 * 10**9)
     found = read(tmp_path)
     assert (found.pyramid.first_step, len(found.pyramid.steps.length_us)) == (2**40, 100)
-    assert found.left_out == 300
+    assert found.left_out == 300 and msgspec.json.encode(summarise(found))
 
 
 def test_a_file_whose_step_numbers_jump_all_over_is_read_in_part(tmp_path: Path) -> None:

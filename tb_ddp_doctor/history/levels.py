@@ -41,7 +41,9 @@ class Levels(NamedTuple):
 
 
 def noise(series: NDArray[Any]) -> NDArray[Any]:
-    """Standard deviation of each series' noise, shape (...), of series of shape (..., B)."""
+    """Standard deviation of each series' noise, shape (...), of series of shape (..., B); 0 of one bin."""
+    if series.shape[-1] < 2:
+        return np.zeros(series.shape[:-1])
     estimates = [
         1.4826 / math.sqrt(2) * np.median(np.abs(series[..., lag:] - series[..., :-lag]), axis=-1)
         for lag in (1, min(8, max(series.shape[-1] // 4, 1)))

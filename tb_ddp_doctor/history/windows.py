@@ -194,7 +194,7 @@ def _parts(
             if holes > _MOST_HOLES:
                 break
             # A hole takes no memory: what is before it is left out.
-            left_out += sum(np.count_nonzero(part.pyramid.steps.begins_ns) for part in parts)
+            left_out += sum(int(np.count_nonzero(part.pyramid.steps.begins_ns)) for part in parts)
             parts, first = [], following
         until = first + window
         taken = (later_steps >= 0) & (later_steps < until)
