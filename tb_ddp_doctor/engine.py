@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -161,48 +162,63 @@ def diagnose(
     world_size = _world_size(run, digests)
     by_rank, clashes = _by_rank(digests, world_size)
     arriving = [FileWarning(path, _ARRIVING, "arriving") for path in (*changing, *unfinished)]
-    warnings = (*run.warnings, *failed, *clashes, *arriving)
     if reading.joining:
         reading.joining()
     try:
-        job = build(
-            run.name,
-            {rank: digest for rank, (_, digest) in by_rank.items()},
-            {rank: wording.encodable(_node(file, digest, rank)) for rank, (file, digest) in by_rank.items()},
-            world_size,
-            warnings,
-        )
+        job = _joined(run, by_rank, world_size, (*run.warnings, *failed, *clashes, *arriving))
     except JobError as error:
         raise RunError(_ALL_ARRIVING if arriving and not digests else str(error), unfinished) from None
-    except MemoryError:
+    there, unlisted = _files_beside(run, reading)
+    job = _with_beside(run, replace(job, warnings=(*job.warnings, *unlisted)), reading, config, there)
+    lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}
+    with _no_traceback(run, "Examining it"):
+        diagnosis, savings = _examine(job, rules, lacking)
+    diagnosis = _with_config(_with_snapshots(diagnosis, there.get(MemorySnapshots, ())), config, reading.currency)
+    paths = tuple(_shown(by_rank[rank][0].path) for rank in job.ranks.tolist())
+    from_digests = all(path.suffix == DIGEST_SUFFIX for path in paths)
+    return Result(diagnosis, savings, job, paths, from_digests, unfinished)
+
+
+@contextmanager
+def _no_traceback(run: Run, what: str) -> Iterator[None]:
+    """Raises RunError, as a sentence for users, for what goes wrong within: `what` failed."""
+    try:
+        yield
+    except (MemoryError, JobError):
         raise
     except Exception as error:
-        _log.debug("joining the ranks of %s failed", run.name, exc_info=True)
-        raise RunError(f"Joining its ranks failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
-    there, unlisted = _files_beside(run, reading)
+        _log.debug("%s failed for %s", what, run.name, exc_info=True)
+        raise RunError(f"{what} failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
+
+
+def _joined(
+    run: Run,
+    by_rank: Mapping[int, tuple[RankFile, RankDigest]],
+    world_size: int | None,
+    warnings: tuple[FileWarning, ...],
+) -> Job:
+    """The job of a run's ranks. Raises JobError where no rank can be used."""
+    digests = {rank: digest for rank, (_, digest) in by_rank.items()}
+    nodes = {rank: wording.encodable(_node(file, digest, rank)) for rank, (file, digest) in by_rank.items()}
+    with _no_traceback(run, "Joining its ranks"):
+        return build(run.name, digests, nodes, world_size, warnings)
+
+
+def _with_beside(
+    run: Run, job: Job, reading: Reading, config: Config, there: Mapping[type[Beside], Sequence[Path]]
+) -> Job:
+    """The job with what lies beside its traces, and a warning for each file there that cannot be read."""
     calibration, unusable = _calibration(reading, config, there.get(Calibrations, ()))
     (network, rank_evidence), unread = _beside(run, job, there.get(NcclLogs, ()))
-    job = replace(
+    return replace(
         job,
         network=network,
         rank_evidence=rank_evidence,
         calibration=calibration,
         workload=_workload((reading.workload, config.workload), job),
         peaks=reading.peaks,
-        warnings=(*job.warnings, *unlisted, *unusable, *unread, *config.warnings),
+        warnings=(*job.warnings, *unusable, *unread, *config.warnings),
     )
-    lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}
-    try:
-        diagnosis, savings = _examine(job, rules, lacking)
-    except MemoryError:
-        raise
-    except Exception as error:
-        _log.debug("examining %s failed", run.name, exc_info=True)
-        raise RunError(f"Examining it failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
-    diagnosis = _with_config(_with_snapshots(diagnosis, there.get(MemorySnapshots, ())), config, reading.currency)
-    paths = tuple(_shown(by_rank[rank][0].path) for rank in job.ranks.tolist())
-    from_digests = all(path.suffix == DIGEST_SUFFIX for path in paths)
-    return Result(diagnosis, savings, job, paths, from_digests, unfinished)
 
 
 def _shown(path: FilePath) -> FilePath:

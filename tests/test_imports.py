@@ -23,7 +23,6 @@ LARGER = {
     "digest/build.py _digest_device",
     "digest/build.py _digest_host",
     "digest/memory.py memory",
-    "engine.py diagnose",
 }
 #: Modules of `facts`.
 MOST_FACTS = 24
