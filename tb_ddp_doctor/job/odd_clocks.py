@@ -38,6 +38,7 @@ MOST_APART = 0.1
 #: Where no two ranks end a collective further apart than this, ns, no clock is odd: how late a rank ends changes by no
 #: more than twice that.
 LEAST_ODD_NS = min(JUMP_NS, PACE_NS) / 2
+_JUMPS = "its clock jumps relative to those of other ranks"
 
 
 class EndsApart(msgspec.Struct, frozen=True, eq=False):
@@ -141,34 +142,52 @@ def clock_jumps(
     far = np.flatnonzero(np.nanmax(np.abs(apart), axis=0, initial=0) > limit)
     if not len(far):
         return jumps
-    numbers = np.unique(step)
-    latest = np.stack([np.nanmax(apart[step == number], axis=0, initial=-np.inf) for number in numbers])
-    earliest = np.stack([np.nanmin(apart[step == number], axis=0, initial=np.inf) for number in numbers])
-    known = np.isfinite(latest)
-    differs = latest - earliest >= limit / 2
-    # Calls of different groups that are taken for one, for want of their names, differ on several ranks.
-    within = differs & (differs.sum(axis=1, keepdims=True) == 1)
-    reason = "its clock jumps relative to those of other ranks"
+    by_step = _StepShifts.of(apart, step, limit)
     all_ranks, all_ends = every()
     for index in far.tolist():
-        rank, number = ranks[index], digests[index].steps.number
+        rank, steps = ranks[index], digests[index].steps
         clock = ClockSet.of(all_ends, all_ranks.index(rank), limit) if rank in all_ranks else None
         if clock:
-            whole = np.isin(number, list(whole_steps(digests[index], damaged.get(rank, ()))))
-            kept = max(clock.sides(digests[index].steps), key=lambda side: int((side & whole).sum()))
+            whole = np.isin(steps.number, list(whole_steps(digests[index], damaged.get(rank, ()))))
+            kept = max(clock.sides(steps), key=lambda side: int((side & whole).sum()))
             if not kept.all():
-                jumps[rank] = [Damage(frozenset(number[~kept].tolist()), reason, is_other_side=True)]
+                jumps[rank] = [Damage(frozenset(steps.number[~kept].tolist()), _JUMPS, is_other_side=True)]
             continue
-        clean = known[:, index] & ~differs[:, index]
-        shift = (latest[clean, index] + earliest[clean, index]) / 2
-        odd = within[:, index] & bool(len(shift))
-        odd[clean] |= _shifted(shift, limit)
-        steps = np.isin(number, numbers[odd])
-        if steps.any():
+        odd = np.isin(steps.number, by_step.odd(index, limit))
+        if odd.any():
             # It may jump after the last collective of the step before, or go on behind the first of the next.
-            steps |= _before(steps) | after(steps)
-            jumps[rank] = [Damage(frozenset(number[steps].tolist()), reason)]
+            odd |= _before(odd) | after(odd)
+            jumps[rank] = [Damage(frozenset(steps.number[odd].tolist()), _JUMPS)]
     return jumps
+
+
+class _StepShifts(msgspec.Struct, frozen=True, eq=False):
+    """How far the ends of each rank's collectives lie from where those of other ranks do, by step; shape (S, R), ns."""
+
+    #: Numbers of the steps, shape (S,).
+    number: Ints
+    earliest_ns: Floats
+    latest_ns: Floats
+    #: Whether the clock jumps within the step, which then has no shift of its own.
+    differs: Mask
+
+    @classmethod
+    def of(cls, apart_ns: Floats, step: Ints, limit_ns: float) -> _StepShifts:
+        """Those of collectives (rows of `apart_ns`, by rank) of these steps; nan where a rank has no part."""
+        numbers = np.unique(step)
+        earliest = np.stack([np.nanmin(apart_ns[step == one], axis=0, initial=np.inf) for one in numbers])
+        latest = np.stack([np.nanmax(apart_ns[step == one], axis=0, initial=-np.inf) for one in numbers])
+        return cls(numbers, earliest, latest, latest - earliest >= limit_ns / 2)
+
+    def odd(self, rank: int, limit_ns: float) -> Ints:
+        """Numbers of the steps in which the clock of a rank (index) is not where it is in its other steps."""
+        clean = np.isfinite(self.latest_ns[:, rank]) & ~self.differs[:, rank]
+        shift = (self.latest_ns[clean, rank] + self.earliest_ns[clean, rank]) / 2
+        # Calls of different groups that are taken for one, for want of their names, differ on several ranks.
+        odd = self.differs[:, rank] & (self.differs.sum(axis=1) == 1) & bool(len(shift))
+        odd[clean] |= _shifted(shift, limit_ns)
+        numbers: Ints = self.number[odd]
+        return numbers
 
 
 def other_paces(ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsApart) -> Damages:
