@@ -16,7 +16,6 @@ PACKAGE = Path(__file__).parents[1] / "tb_ddp_doctor"
 MOST_LINES, MOST_LOCALS = 60, 25
 #: Functions that are larger still: none is to come in, and each that is taken apart goes from here.
 LARGER = {
-    "account/assemble.py assemble",
     "capture/doctor.py __init__",
     "commands/options.py parser",
     "digest/build.py _digest_device",

@@ -102,13 +102,7 @@ def assemble(
         budget_ms=_by_rank_and_name(job, job.budget.owner_ns, OWNERS),
         phases_ms=_by_rank_and_name(job, phases.device_ns, PHASES) if job.has_phases else {},
         host_phases_ms=_by_rank_and_name(job, phases.host_ns, PHASES) if job.has_phases else {},
-        clock=Clock(
-            residual_us=None if job.clock.residual_ns is None else job.clock.residual_ns / 1e3,
-            offset_us={
-                str(rank): offset / 1e3
-                for rank, offset in zip(job.ranks.tolist(), job.clock.offset_ns.tolist(), strict=True)
-            },
-        ),
+        clock=_clock(job),
         communication=_communication(facts),
         mesh=_mesh_table(facts, savings.mesh),
         kind=job_kind.kind(job),
@@ -116,10 +110,7 @@ def assemble(
         network=job.network,
         findings=tuple(doubted(finding, disagreeing) for finding in savings.findings),
         outcomes=tuple(every),
-        warnings=tuple(
-            FileWarning(wording.encodable(warning.file), wording.encodable(warning.message), warning.kind)
-            for warning in (*job.warnings, *_unseen(job), *(FileWarning(job.name, one) for one in sentences))
-        ),
+        warnings=_warnings(job, sentences),
         critical_path=path,
         memory=_memory(facts),
         setting=setting(job),
@@ -130,6 +121,21 @@ def assemble(
         layers=layer_table(facts),
         rates=rates(job, (*savings.findings, *savings.opportunities), _utilization(facts)),
     )
+
+
+def _clock(job: Job) -> Clock:
+    """How the ranks' clocks were aligned, as users get it."""
+    residual_ns, offsets_ns = job.clock.residual_ns, job.clock.offset_ns.tolist()
+    return Clock(
+        residual_us=None if residual_ns is None else residual_ns / 1e3,
+        offset_us={str(rank): offset / 1e3 for rank, offset in zip(job.ranks.tolist(), offsets_ns, strict=True)},
+    )
+
+
+def _warnings(job: Job, contradictions: Sequence[str]) -> tuple[FileWarning, ...]:
+    """What was left out or cannot be seen, and where witnesses disagree, in text that can be encoded."""
+    said = (*job.warnings, *_unseen(job), *(FileWarning(job.name, one) for one in contradictions))
+    return tuple(FileWarning(wording.encodable(one.file), wording.encodable(one.message), one.kind) for one in said)
 
 
 def _floor_lines(facts: Facts, savings: Savings) -> tuple[FloorLine, ...]:
