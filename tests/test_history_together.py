@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,7 +22,7 @@ from test_history_summary import QUIET, START_NS, drawn
 from whole_history import whole
 
 from tb_ddp_doctor.capture import Doctor
-from tb_ddp_doctor.capture.samplers import GarbageWatch, LoadingWatch, device_of_this_thread, memory
+from tb_ddp_doctor.capture.samplers import GarbageWatch, GpuStepWatch, LoadingWatch, device_of_this_thread, memory
 from tb_ddp_doctor.history import blocks
 from tb_ddp_doctor.history.blocks import QUANTITIES, SAMPLE_ROW
 from tb_ddp_doctor.history.read import RankHistory, history_files
@@ -117,6 +118,40 @@ def test_batches_are_timed_while_they_are_awaited(tmp_path: Path) -> None:
     doctor = Doctor(tmp_path, history=True, scratch=tmp_path)
     assert list(doctor.batches([1, 2])) == [1, 2]
     assert doctor._loading is not None and doctor._loading._taken[0] == 2
+
+
+def test_steps_are_timed_on_the_gpu_by_events_that_nobody_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Steps of 20 ms, of which the GPU has always two to go."""
+    recorded: list[Any] = []
+
+    class FakeEvent:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.number = len(recorded)
+            recorded.append(self)
+
+        def query(self) -> bool:
+            return self.number < len(recorded) - 2
+
+        def elapsed_time(self, later: FakeEvent) -> float:
+            assert later.query()
+            return 20.0 * (later.number - self.number)
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(Event=FakeEvent)))
+    watch = GpuStepWatch()
+    for _ in range(10):
+        watch.end()
+    assert watch._taken == (7, 140.0)
+    assert watch.sample() == {"GPU time of a step": pytest.approx(0.02)}
+    assert watch.sample() == {}
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    doctor = Doctor(tmp_path, scratch=tmp_path)
+    doctor._mark_gpu_step(watch)
+    assert doctor._gpu_steps is None and "steps are not timed on the GPU" in caplog.text
 
 
 def with_long_steps(collected: list[int]) -> tuple[list[RankHistory], dict[int, NDArray[np.void]]]:

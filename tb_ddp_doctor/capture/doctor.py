@@ -25,7 +25,15 @@ from tb_ddp_doctor.capture.agent import Agent, Captured
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.capture.hang import HangWatch
 from tb_ddp_doctor.capture.nvtx_ranges import NvtxRanges
-from tb_ddp_doctor.capture.samplers import GarbageWatch, LoadingWatch, Recorded, device_of_this_thread, memory, of_gpu
+from tb_ddp_doctor.capture.samplers import (
+    GarbageWatch,
+    GpuStepWatch,
+    LoadingWatch,
+    Recorded,
+    device_of_this_thread,
+    memory,
+    of_gpu,
+)
 from tb_ddp_doctor.capture.scratch import new as new_scratch
 from tb_ddp_doctor.capture.task import Keep
 from tb_ddp_doctor.capture.windows import CaptureSchedule, CaptureWindow
@@ -86,7 +94,8 @@ class Doctor:
         With `history` the time of every step is kept as well, 8 bytes a step and rank, in `history/` in the log
         directory, for `ddp-doctor history LOGDIR`; with `max_gb`, in up to a tenth of that. `record` says what else it
         keeps, once a minute: "memory" (of the process, and allocated and reserved on the GPU), "gpu" (clock, power and
-        temperature by NVML or amdsmi), and, whenever it takes a millisecond, "garbage" (Python's collections). With
+        temperature by NVML or amdsmi), "gpu_time" (of a step, by events that nobody waits for), and, whenever it takes
+        a millisecond, "garbage" (Python's collections). With
         `on_change` rank 0 looks at the history of all ranks every five minutes, and asks for a capture when a rank, a
         node or all ranks became slower by 2 % of a step: four times a day at most, or as often as this number says.
 
@@ -145,6 +154,7 @@ class Doctor:
             self._ranges.watch_optimizers()
         self._keeps_history, self._recorded = bool(history or record or on_change), frozenset(record)
         self._garbage: GarbageWatch | None = None
+        self._gpu_steps: GpuStepWatch | None = None
         self._loading = LoadingWatch() if self._keeps_history else None
         self._history: StepRecorder | None = None
         self._step = -1
@@ -186,6 +196,8 @@ class Doctor:
             n = self._step + 1
         if self._ranges is not None:
             self._ranges.begin(n + 1)
+        if self._gpu_steps is not None:
+            self._mark_gpu_step(self._gpu_steps)
         if self._step < n < self._due:
             self._step = n
             if self._history is not None:
@@ -264,6 +276,13 @@ class Doctor:
         except Exception as error:
             self._fail(error)
 
+    def _mark_gpu_step(self, steps: GpuStepWatch) -> None:
+        try:
+            steps.end()
+        except Exception as error:
+            self._gpu_steps = None
+            _log.warning("ddp-doctor: steps are not timed on the GPU (%s: %s).", type(error).__name__, error)
+
     # ------------------------------------------------------------------------------- what follows is rarely called
 
     def _act(self, n: int) -> None:
@@ -324,6 +343,9 @@ class Doctor:
             samplers: list[Callable[[], Mapping[str, float]]] = [self._loading.sample] if self._loading else []
             samplers += [partial(memory, device_of_this_thread())] if "memory" in self._recorded else []
             samplers += [partial(of_gpu, gpu)] if gpu else []
+            if "gpu_time" in self._recorded and device_of_this_thread() is not None:
+                self._gpu_steps = GpuStepWatch()
+                samplers.append(self._gpu_steps.sample)
             self._history = StepRecorder(
                 self._logdir, self._rank, world_size, node, max_bytes=max_bytes, samplers=samplers
             )

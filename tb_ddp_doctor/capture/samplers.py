@@ -8,13 +8,16 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from tb_ddp_doctor.capture.gpu import Gpu
 
 T = TypeVar("T")
-Recorded = Literal["memory", "gpu", "garbage"]
+Recorded = Literal["memory", "gpu", "garbage", "gpu_time"]
+#: Steps that the GPU may be behind: of more the oldest are not timed.
+_MOST_EVENTS = 256
 #: Shorter collections are not noted, ns.
 _LEAST_NS = 1_000_000
 
@@ -73,6 +76,33 @@ class LoadingWatch:
         self._looked_at = now
         count = now[0] - before[0]
         return {"loading time": (now[1] - before[1]) / count / 1e9} if count else {}
+
+
+class GpuStepWatch:
+    """Times steps on the GPU by an event at the end of each; nobody waits for one."""
+
+    def __init__(self) -> None:
+        self._events: deque[Any] = deque(maxlen=_MOST_EVENTS)
+        #: Steps and their time, ms; as `LoadingWatch` has them.
+        self._taken = (0, 0.0)
+        self._looked_at = (0, 0.0)
+
+    def end(self) -> None:
+        """A step has been launched; called by the training. Raises whatever torch raises."""
+        event = sys.modules["torch"].cuda.Event(enable_timing=True)
+        event.record()
+        self._events.append(event)
+        while len(self._events) > 1 and self._events[1].query():
+            first = self._events.popleft()
+            steps, taken_ms = self._taken
+            self._taken = (steps + 1, taken_ms + first.elapsed_time(self._events[0]))
+
+    def sample(self) -> Mapping[str, float]:
+        """The mean time of the steps since the last look, s; nothing where there were none."""
+        now, before = self._taken, self._looked_at
+        self._looked_at = now
+        steps = now[0] - before[0]
+        return {"GPU time of a step": (now[1] - before[1]) / steps / 1000} if steps else {}
 
 
 class GarbageWatch:

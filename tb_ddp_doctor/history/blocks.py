@@ -43,10 +43,10 @@ BLOCK_HEAD_BYTES = BLOCK_HEAD.size + CHECKSUM.size
 #: A phase: begin and end in ns since 1970, and its name in UTF-8.
 PHASE_ROW = np.dtype([("begin_ns", "<i8"), ("end_ns", "<i8"), ("name", "S32")])
 #: What is recorded on request: bytes, MHz, W, degrees Celsius, s of one collection of Python's garbage, s until a batch
-#: is there. New ones come last.
+#: is there, s of a step on the GPU. New ones come last.
 QUANTITIES = (
     "allocated memory", "reserved memory", "process memory", "SM clock", "power", "temperature", "garbage",
-    "loading time",
+    "loading time", "GPU time of a step",
 )  # fmt: skip
 #: A sample: when (ns since 1970; the begin of a collection), the place of its quantity, and the value.
 SAMPLE_ROW = np.dtype([("at_ns", "<i8"), ("quantity", "<u2"), ("value", "<f4")])

@@ -68,7 +68,7 @@ def _amount(quantity: str, value: float) -> str:
     """A value of a recorded quantity with its unit."""
     if quantity.endswith("memory"):
         return size(value)
-    if quantity == "loading time":
+    if quantity in ("loading time", "GPU time of a step"):
         return duration(value * 1000)
     unit = {"SM clock": "MHz", "power": "W"}.get(quantity, "°C")
     return f"{value:,.0f} {unit}"
