@@ -15,6 +15,7 @@ import msgspec
 from tb_ddp_doctor import findings, wording
 from tb_ddp_doctor.comparison import model as comparison
 from tb_ddp_doctor.planning import model as plans
+from tb_ddp_doctor.quantities import QUANTITIES
 from tb_ddp_doctor.step_parts import IDLE, MEMORY, OWNERS, PHASES
 from tb_ddp_doctor.view import answer, commands, gaps, views
 
@@ -59,6 +60,50 @@ def glossary() -> str:
         "/** What a term means, or its formula. @type {Map<string, string>} */\n"
         f"export const GLOSSARY = new Map([\n{entries}]);\n"
     )
+
+
+def quantities() -> str:
+    """`quantities.js`: what figures are, of which ranks and steps, and where their cells are."""
+    keys = ("meaning", "over", "view", "field")
+    entries = "".join(
+        f"  {json.dumps([name, {key: getattr(one, key) for key in keys}], ensure_ascii=False)},\n"
+        for name, one in QUANTITIES.items()
+    )
+    heads = "".join(
+        f"  {json.dumps([head, name], ensure_ascii=False)},\n"
+        for name, one in QUANTITIES.items()
+        for head in (name, *one.heads)
+    )
+    return (
+        f"{_MADE.format(source='tb_ddp_doctor/quantities.py')}\n\n"
+        "/** @typedef {{meaning: string, over: string, view: string, field: string}} Quantity */\n\n"
+        "/** What a figure is, by name; without a meaning a term of the glossary. @type {Map<string, Quantity>} */\n"
+        f"export const QUANTITIES = new Map([\n{entries}]);\n\n"
+        "/** The quantity that a heading of a table names. @type {Map<string, string>} */\n"
+        f"export const HEADS = new Map([\n{heads}]);\n"
+    )
+
+
+def quantities_page() -> str:
+    """docs/quantities.md: the same as a page."""
+    meanings = dict(_terms())
+    rows = "".join(
+        f"| {name} | {one.meaning or meanings[name]} | {one.over} | {one.view} | {one.field and f'`{one.field}`'} |\n"
+        for name, one in QUANTITIES.items()
+    )
+    return f"{_QUANTITIES_PAGE}{rows}"
+
+
+_QUANTITIES_PAGE = """\
+# Quantities
+
+Every figure of the tab is one of these: its definition or formula, of which ranks and steps it is, the view that has
+its cell, and the field of the [JSON](json.md). The "?" beside a figure or a heading shows the same, and a click on it
+leads to the cell; `ddp-doctor explain NAME` prints it. Terms are in the [glossary](glossary.md).
+
+| quantity | definition or formula | of | view | JSON |
+|---|---|---|---|---|
+"""
 
 
 def glossary_of_commands() -> str:

@@ -49,12 +49,14 @@ def made() -> dict[Path, Callable[[], str]]:
         frontend_sources.FRONTEND / "step_parts.js": frontend_sources.step_parts,
         frontend_sources.FRONTEND / "rounding.js": frontend_sources.rounding,
         frontend_sources.FRONTEND / "glossary.js": frontend_sources.glossary,
+        frontend_sources.FRONTEND / "quantities.js": frontend_sources.quantities,
         frontend_sources.FRONTEND.parents[1]
         / "tb_ddp_doctor"
         / "report"
         / "glossary.py": frontend_sources.glossary_of_commands,
         frontend_sources.FRONTEND.parent / "schema.d.ts": frontend_sources.schema,
     }
+    pages[DOCS / "quantities.md"] = frontend_sources.quantities_page
     return {**pages, **rules, **schemas, **frontend}
 
 

@@ -19,6 +19,7 @@ from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.view.details import DETAILS
 
 COLLECT = Path(__file__).with_name("tab_numbers.js").read_text()
+UNNAMED = Path(__file__).with_name("tab_quantities.js").read_text()
 JOBS = 4
 #: Recorded ones beside the drawn ones: with opportunities, and with two costs in the verdict's account.
 DEMO = ("healthy", "zero_workers")
@@ -102,6 +103,10 @@ def test_what_stands_in_two_places_is_one_number(page: Page, logdir: Path, tmp_p
         assert disagreements(numbers) == [], name
         twice = [key for key, places in numbers.items() if len({place for place, _ in places}) > 1]
         assert len(twice) > 30, "numbers are read from their places"
+        if name in DEMO:
+            assert page.evaluate(UNNAMED) == [], (
+                "each figure has a quantity, or a row, column or sentence that names it"
+            )
 
 
 def test_the_overlap_of_ranks_is_that_of_the_command(logdir: Path) -> None:
@@ -111,3 +116,14 @@ def test_the_overlap_of_ranks_is_that_of_the_command(logdir: Path) -> None:
         (traffic,) = result.diagnosis.communication
         told = DETAILS["ranks"](result)
         assert sum(told["hidden_ms"]) / sum(told["moving_ms"]) == pytest.approx(traffic.hidden_share, abs=0.005)
+
+
+def test_a_question_mark_defines_a_figure_and_leads_to_its_cell(page: Page, logdir: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    assert cli.main(["diagnose", str(logdir / "zero_workers"), "--no-cache", "--html", str(report)]) == 0
+    page.goto(report.as_uri())
+    help_ = page.locator(".tiles .tip").first
+    help_.hover()
+    expect(page.locator(".tip-text")).to_contain_text("Its cell: Ranks & steps, Ranks; in the JSON step_ms.")
+    help_.click()
+    expect(page.locator(".view.ranks")).to_be_visible()

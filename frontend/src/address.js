@@ -82,3 +82,11 @@ export function follow(changed) {
     if (place && Object.keys(place).length) changed(place);
   });
 }
+
+/**
+ * Go to another place, as a link to it does.
+ * @param {Place} changes of the place that shows
+ */
+export const go = (changes) => {
+  host().location.hash = hashOf({ ...here(), ...changes });
+};

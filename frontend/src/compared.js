@@ -1,12 +1,13 @@
 // Two runs side by side: the step time and whether it is significant, then owner by owner, finding by finding, kernel by kernel
 // and operator by operator. The earlier run is drawn as an outline, the later one filled.
 
-import { card, folded, h, prose, table } from "./dom.js";
+import { card, folded, h, prose } from "./dom.js";
 import { count, ms, percent, signed } from "./format.js";
 import { grid, plain } from "./grid.js";
 import { ownerName, whenOf } from "./model.js";
 import { OWNERS } from "./step_parts.js";
 import { plainName } from "./timeline/rows.js";
+import { table } from "./table.js";
 
 /** @typedef {import("./views.js").Shown} Shown */
 /** @typedef {import("../schema.js").Comparison} Comparison */
@@ -66,7 +67,7 @@ function stepTime({ runs, step }) {
       h("b", {}, ms(value)),
     );
   });
-  return h("div", { class: "step-time" }, rows, step.interval && interval(step.change, step.interval, step.tells));
+  return h("div", { class: "step-time", "data-quantity": "before, after, change" }, rows, step.interval && interval(step.change, step.interval, step.tells));
 }
 
 /**
@@ -111,7 +112,7 @@ function paired({ owners, step, runs }) {
   const [first, ...heads] = ["ms per step", "before", "after", "change"].map((head) => h("span", { role: "columnheader" }, head));
   return h(
     "div",
-    { class: "paired", role: "table", "aria-label": "Where the step goes" },
+    { class: "paired", "data-quantity": "before, after, change", role: "table", "aria-label": "Where the step goes" },
     h("div", { class: "pair head", role: "row" }, first, key, heads),
     shown.map(({ name, before_ms, after_ms }) => {
       const bar = (/** @type {number} */ value, /** @type {string} */ kind) =>
@@ -155,7 +156,7 @@ function fates({ findings, before, after, step }) {
         h("span", { class: "title" }, prose(title), h("small", {}, rule)),
         h(
           "span",
-          { class: "cost" },
+          { class: "cost", "data-quantity": "cost" },
           `${ms(before_ms)} → ${ms(after_ms)}`,
           h("small", {}, `${percent(before_ms / step.before_ms)} → ${percent(after_ms / step.after_ms)} of the step`),
         ),

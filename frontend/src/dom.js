@@ -92,39 +92,6 @@ export function nearby(build, atOnce) {
 const NEAR = "400px";
 
 /**
- * A table of numbers with a heading row and a heading column.
- * @param {string[]} heads
- * @param {(string | Node)[][]} rows the first cell of each names the row
- * @param {string} label what it is a table of
- */
-export function table(heads, rows, label) {
-  const cells = (/** @type {(string | Node)[]} */ row) =>
-    row.map((cell, i) => h(i ? "td" : "th", { scope: i ? null : "row" }, cell));
-  return h(
-    "div",
-    { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table: ${label}` },
-    h(
-      "table",
-      {},
-      h(
-        "thead",
-        {},
-        h(
-          "tr",
-          {},
-          heads.map((head) => h("th", { scope: "col" }, head)),
-        ),
-      ),
-      h(
-        "tbody",
-        {},
-        rows.map((row) => h("tr", {}, cells(row))),
-      ),
-    ),
-  );
-}
-
-/**
  * Code with a button that copies it.
  * @param {string} code
  */

@@ -3,6 +3,7 @@
 import { decimals } from "./format.js";
 import { h } from "./dom.js";
 import { csv, download } from "./table.js";
+import { quantityOf, tip } from "./tips.js";
 
 /** @typedef {string | number | null} Value */
 /**
@@ -12,6 +13,7 @@ import { csv, download } from "./table.js";
  * @property {(value: any, most: number) => string} [show] as text, given the largest number of the column; what sorts
  *   and what is saved is the value itself
  * @property {string} [title] what it means
+ * @property {string} [quantity] the quantity that its figures are, where the head names another one; "" for none
  * @property {(value: any) => Value} [by] what sorts in its stead
  * @property {(value: any, text: string) => Node | null} [link] what leads on from a cell, with its text; null where nothing does
  * @property {boolean} [bar] whether a bar shows its share of the largest
@@ -107,9 +109,9 @@ export function grid({ title, shown, columns, rows, sort, descending = true, mar
   let timer = 0;
   /** @type {Value[][]} rows that match, in order */
   let found = [];
-  const heads = columns.map(({ head, title: meaning }, i) => {
+  const heads = columns.map(({ head, unit, title: meaning, quantity = quantityOf(head, unit) }, i) => {
     const button = h("button", { type: "button", class: "sort", title: meaning, click: () => by(i) }, head);
-    return h("th", { scope: "col", class: isText[i] ? "text" : null }, button);
+    return h("th", { scope: "col", class: isText[i] ? "text" : null, "data-quantity": quantity || null }, button, quantity ? tip(quantity, head) : null);
   });
 
   /** @param {number} column */

@@ -1,10 +1,11 @@
 // A job of which there are snapshots of memory and no traces: what held memory, what a failed request lacked, and how the
 // ranks differ. The page of such a run, as shell.js is of one of traces.
 
-import { card, copyable, h, prose, table } from "./dom.js";
+import { card, copyable, h, prose } from "./dom.js";
 import { count } from "./format.js";
 import { nameOf, size, snapshot } from "./memory/contents.js";
 import { MEMORY } from "./step_parts.js";
+import { table } from "./table.js";
 
 /** @typedef {import("../schema.js").MemoryRun} MemoryRun */
 

@@ -3,9 +3,10 @@
 
 import { linkTo } from "./address.js";
 import { isReport } from "./api.js";
-import { card, copyable, copying, folded, h, prose, table } from "./dom.js";
+import { card, copyable, copying, folded, h, prose } from "./dom.js";
 import { count, decimals, ranges } from "./format.js";
 import { waitingGraph } from "./stuck_graph.js";
+import { table } from "./table.js";
 
 /** @typedef {import("./stuck_model.js").StuckRun} StuckRun */
 /** @typedef {import("./stuck_model.js").StuckFinding} StuckFinding */

@@ -1,7 +1,8 @@
 // The numbers behind a picture: a table to read, and all of it as CSV.
 
 import { decimals } from "./format.js";
-import { h, table } from "./dom.js";
+import { h } from "./dom.js";
+import { quantityOf, tip } from "./tips.js";
 
 /** @typedef {import("./views.js").Table} Table */
 
@@ -57,4 +58,40 @@ export function download(name, text) {
   const url = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
   h("a", { href: url, download: name }).click();
   URL.revokeObjectURL(url);
+}
+
+/**
+ * A table of numbers with a heading row and a heading column.
+ * @param {string[]} heads
+ * @param {(string | Node)[][]} rows the first cell of each names the row
+ * @param {string} label what it is a table of
+ */
+export function table(heads, rows, label) {
+  const cells = (/** @type {(string | Node)[]} */ row) =>
+    row.map((cell, i) => (i ? h("td", {}, cell) : h("th", { scope: "row", "data-quantity": (typeof cell === "string" && quantityOf(cell)) || null }, cell)));
+  return h(
+    "div",
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table: ${label}` },
+    h(
+      "table",
+      {},
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          heads.map((head) => {
+            const quantity = quantityOf(head);
+            return h("th", { scope: "col", "data-quantity": quantity || null }, head, quantity ? tip(quantity, head) : null);
+          }),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map((row) => h("tr", {}, cells(row))),
+      ),
+    ),
+  );
 }

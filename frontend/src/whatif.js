@@ -17,8 +17,8 @@ import { interval, ms, percent } from "./format.js";
 export function prediction({ diagnosis, place, keep }) {
   const fixable = [...diagnosis.findings, ...diagnosis.opportunities].filter(({ cost_ms, alone_ms }) => cost_ms > 0 || alone_ms > 0);
   if (!fixable.length || !(diagnosis.step_ms > 0)) return null;
-  const bar = h("div", { class: "kept" }, h("span", {}));
-  const rest = h("div", { class: "saved" }, h("span", {}));
+  const bar = h("div", { class: "kept", "data-quantity": "step with the fixes" }, h("span", {}));
+  const rest = h("div", { class: "saved", "data-quantity": "cost" }, h("span", {}));
   const said = h("p", { class: "prospect", role: "status" }, "Predicting…");
   const kept = place.fixed?.split(",");
   const isChosen = (/** @type {Finding} */ { id, rule, severity }) =>

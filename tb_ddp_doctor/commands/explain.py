@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from tb_ddp_doctor.quantities import QUANTITIES
 from tb_ddp_doctor.report.escape import printable_lines
 from tb_ddp_doctor.report.glossary import GLOSSARY
 from tb_ddp_doctor.report.wrapping import wrapped
@@ -20,13 +21,13 @@ _WIDTH = 100
 def run(options: argparse.Namespace, _errors: Console) -> int:
     """Print it. Raises ValueError for a word that is none, with those that are like it."""
     if options.term is None:
-        sys.stdout.write(f"Rules: {', '.join(CATALOGUE)}.\n\nTerms: {', '.join(GLOSSARY)}.\n")
+        sys.stdout.write(f"Rules: {', '.join(CATALOGUE)}.\n\nTerms: {', '.join(_meanings())}.\n")
         return 0
     wanted = options.term.casefold().strip()
     rule = CATALOGUE.get(wanted)
-    terms = {name: meaning for name, meaning in GLOSSARY.items() if wanted in _names(name)}
+    terms = {name: meaning for name, meaning in _meanings().items() if wanted in _names(name)}
     if rule is None and not terms:
-        known = [*CATALOGUE, *(name for term in GLOSSARY for name in _names(term))]
+        known = [*CATALOGUE, *(name for term in _meanings() for name in _names(term))]
         close = difflib.get_close_matches(wanted, known, n=3)
         meant = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise ValueError(
@@ -36,6 +37,16 @@ def run(options: argparse.Namespace, _errors: Console) -> int:
     said += list(_of_rule(rule)) if rule else []
     sys.stdout.write(printable_lines("\n".join(said)) + "\n")
     return 0
+
+
+def _meanings() -> dict[str, str]:
+    """What terms and figures mean, by name; of a figure also of which ranks and steps it is, and where it stands."""
+    figures = {
+        name: f"{one.meaning or GLOSSARY[name]}. Of: {one.over}. In the tab: {one.view}"
+        f"{f'; in the JSON: {one.field}' if one.field else ''}"
+        for name, one in QUANTITIES.items()
+    }
+    return GLOSSARY | figures
 
 
 def _names(term: str) -> set[str]:

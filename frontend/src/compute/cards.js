@@ -57,7 +57,7 @@ function table({ kernels }, shown) {
         },
       },
       { head: "inputs" },
-      { head: "time", unit: "ms", show: plain },
+      { head: "time", quantity: "time of a kernel", unit: "ms", show: plain },
       { head: "above", unit: "ms", show: plain, bar: true, title: "ms a step above attainable" },
       { head: "reached", show: percent, title: "share of the attainable speed: attainable time over time" },
       { head: "rate", title: "what it reaches of what limits it" },

@@ -1,9 +1,10 @@
 // What allocated memory is made of at its peak, by category, phase, op and rank.
 
-import { card, folded, h, prose, table } from "../dom.js";
+import { card, folded, h, prose } from "../dom.js";
 import { decimals, percent } from "../format.js";
 import { grid } from "../grid.js";
 import { MEMORY } from "../step_parts.js";
+import { table } from "../table.js";
 
 /** @typedef {import("../../schema.js").Memory} Memory */
 /** @typedef {import("../views.js").Shown} Shown */
@@ -111,7 +112,7 @@ function byCategory(memory, shown) {
     columns: [
       { head: "category" },
       { head: "allocated", show: size, bar: true },
-      { head: "share", show: percent, title: "of what is allocated at the peak" },
+      { head: "share", quantity: "share of allocated", show: percent, title: "of what is allocated at the peak" },
       { head: "meaning" },
     ],
     rows: parts(memory.peak).map(({ name, bytes, when }) => [name, bytes, bytes / memory.peak.allocated, when]),
@@ -128,7 +129,7 @@ function byPhase(memory, shown) {
     title: "memory-phases",
     shown,
     sort: 2,
-    columns: [{ head: "phase" }, { head: "change", show: signed }, { head: "peak", show: size, bar: true }],
+    columns: [{ head: "phase" }, { head: "change", quantity: "change in a phase", show: signed }, { head: "peak", show: size, bar: true }],
     rows: memory.phases.filter(({ peak }) => peak !== null).map(({ phase, change, peak }) => [phase, change, peak]),
   });
 }
@@ -144,7 +145,7 @@ function largest(memory, shown) {
     sort: 1,
     columns: [
       { head: "op" },
-      { head: "size", show: size, bar: true },
+      { head: "size", quantity: "size of a block", show: size, bar: true },
       { head: "category" },
       { head: "allocated in", title: "module and function with Python stacks (with_stack=True), else the phase" },
     ],

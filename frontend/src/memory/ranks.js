@@ -34,7 +34,7 @@ export function byRank(memory, curves, shown) {
       { head: "max reserved", show: size, bar: true },
       { head: "reserved, share of GPU", show: percent },
       { head: "reserved but unallocated", show: size, title: "at the peak of allocated" },
-      ...seen.map(([, { name }]) => ({ head: name, show: size })),
+      ...seen.map(([, { name }]) => ({ head: name, quantity: `${name} (memory)`, show: size })),
       ...(more.size ? [{ head: "more than the median", show: size, title: "only where it is 5 % more or above" }] : []),
     ],
     rows: ranks.map((rank) => {

@@ -50,6 +50,6 @@ function row(kind, name, step, owners, longest, change = "") {
         h("span", { class: `part owner-${id}`, style: `flex: ${value} 1 0`, title: `${owner} ${ms(value)}` }, value > LABELLED * longest && h("span", {}, decimals(value, 1))),
       ),
     ),
-    h("span", { class: "total" }, ms(step), change && h("small", {}, change)),
+    h("span", { class: "total", "data-quantity": "step time" }, ms(step), change && h("small", {}, change)),
   );
 }

@@ -1,8 +1,9 @@
 // What a plan says in words: the prediction, what scales and breaks, what it rests on, what is refused, what to write.
 
-import { folded, h, table } from "../dom.js";
+import { folded, h } from "../dom.js";
 import { decimals, ms, percent, range, signed } from "../format.js";
 import { NAMES } from "./controls.js";
+import { table } from "../table.js";
 
 /** @typedef {import("../../schema.js").Prediction} Prediction */
 /** @typedef {import("../../schema.js").Refusal} Refusal */

@@ -32,7 +32,7 @@ export function account(shown) {
   const lines = inOrder(diagnosis);
   return h(
     "section",
-    { class: "card account-card textured" },
+    { class: "card account-card textured", "data-quantity": "account" },
     h("div", { class: "head" }, h("h2", {}, "Account of the step ", tip("account")), h("p", { class: "sum" }, sum(lines, diagnosis.step_ms))),
     bar(shown, lines),
     h("ul", { class: "account" }, lines.map((one) => item(shown, one))),

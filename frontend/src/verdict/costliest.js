@@ -26,7 +26,7 @@ export function costliest(shown) {
   more.textContent = diagnosis.findings.length === 1 ? "Show the finding" : `All ${diagnosis.findings.length} findings`;
   return h(
     "section",
-    { class: "card" },
+    { class: "card", "data-quantity": "cost" },
     h(
       "div",
       { class: "head" },

@@ -18,7 +18,7 @@ export function opportunities(shown) {
   const longest = Math.max(...all.map(({ range_ms: [, most] }) => most));
   return h(
     "section",
-    { class: "card opportunities" },
+    { class: "card opportunities", "data-quantity": "opportunity" },
     h(
       "div",
       { class: "head" },

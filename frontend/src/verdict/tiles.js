@@ -83,7 +83,7 @@ const drawn = (some) =>
   h(
     "dl",
     { class: "tiles" },
-    some.map(({ name, term, value, basis }) => h("div", {}, h("dt", {}, `${name} `, tip(term)), h("dd", {}, h("b", { class: value === "unknown" ? "unknown" : null }, value), h("small", {}, basis)))),
+    some.map(({ name, term, value, basis }) => h("div", { "data-quantity": term }, h("dt", {}, `${name} `, tip(term, name)), h("dd", {}, h("b", { class: value === "unknown" ? "unknown" : null }, value), h("small", {}, basis)))),
   );
 
 /**

@@ -207,7 +207,7 @@ function bar(row, kind, longest, affected, first, owner) {
         ),
       ),
     ),
-    h("span", { class: "total" }, ms(total)),
+    h("span", { class: "total", "data-quantity": "step time" }, ms(total)),
   );
 }
 

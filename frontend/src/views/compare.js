@@ -136,7 +136,7 @@ function candidates(others, pick, { diagnosis }) {
         "li",
         {},
         h("button", { type: "button", class: "pick", click: () => pick(name) }, name),
-        h("span", {}, step_ms === null ? "not read yet" : ms(step_ms), ranks !== null && h("small", {}, count(ranks, "rank")), modified_s ? h("small", {}, clockTime(modified_s)) : null),
+        h("span", { "data-quantity": "step time" }, step_ms === null ? "not read yet" : ms(step_ms), ranks !== null && h("small", {}, count(ranks, "rank")), modified_s ? h("small", {}, clockTime(modified_s)) : null),
       ),
     );
   return card(

@@ -2,7 +2,7 @@
 // fixed in the bar above.
 
 import { fetchRule } from "../api.js";
-import { card, copyable, copying, folded, h, prose, table } from "../dom.js";
+import { card, copyable, copying, folded, h, prose } from "../dom.js";
 import { advised, filled } from "../findings/advice.js";
 import { codeOf, editorChoice } from "../findings/code.js";
 import { noteEditor, noteTags } from "../findings/note.js";
@@ -15,6 +15,7 @@ import { tip } from "../tips.js";
 import { mark } from "../verdict/badge.js";
 import { arithmetic } from "../verdict/costliest.js";
 import { prediction } from "../whatif.js";
+import { table } from "../table.js";
 
 /** @typedef {import("../views.js").View} View */
 /** @typedef {import("../views.js").Shown} Shown */
@@ -137,7 +138,7 @@ function item(finding, shown, predicted) {
         ),
         h(
           "span",
-          { class: "cost" },
+          { class: "cost", "data-quantity": "cost" },
           finding.cost_ms > 0
             ? [ms(finding.cost_ms), h("small", { title: interval(...finding.range_ms) }, `${percent(finding.cost_ms / diagnosis.step_ms)} of the step`)]
             : h("span", { title: "Its fix would not shorten the step." }, "–"),
@@ -278,7 +279,7 @@ function measurements({ id, measurements: all }, { diagnosis }) {
     some(ranks, diagnosis.ranks),
     some(steps, diagnosis.steps),
   ]);
-  return table(["measured", "value", "count", "ranks", "steps"], rows, `how ${id} was computed`);
+  return table(["measured", "measured value", "count", "ranks", "steps"], rows, `how ${id} was computed`);
 }
 
 /**

@@ -78,6 +78,7 @@ function picture(modules) {
       {
         type: "button",
         class: "module",
+        "data-quantity": "time of a module",
         title: said(row, modules),
         "aria-label": text,
         style: `left: ${100 * left}%; width: ${100 * share}%; top: ${depth * 30}px`,
@@ -159,9 +160,9 @@ function table(modules, shown) {
     sort: 1,
     columns: [
       { head: "module" },
-      { head: "step", unit: "ms", show: plain, bar: true, title: "with all modules within it, the median over ranks" },
-      { head: "share", show: percent, title: "of the step" },
-      ...used.map(({ name }) => ({ head: name === "outside forward and backward" ? "other" : name, unit: "ms", show: plain, title: name })),
+      { head: "step", quantity: "time of a module", unit: "ms", show: plain, bar: true, title: "with all modules within it, the median over ranks" },
+      { head: "share", quantity: "share of a module", show: percent, title: "of the step" },
+      ...used.map(({ name }) => ({ head: name === "outside forward and backward" ? "other" : name, quantity: "part of a module's time", unit: "ms", show: plain, title: name })),
       { head: "longest", unit: "ms", show: plain, title: "the largest of all ranks" },
       { head: "(rank)", title: "the rank with the longest" },
     ],

@@ -86,7 +86,7 @@ function kernels(told, rows, shown) {
     columns: [
       { head: "kernel", show: plainName, link: instances(shown) },
       { head: "GPU time", unit: "ms", show: plain, bar: true },
-      { head: "share", show: percent, title: "of the GPU time of all rows" },
+      { head: "share", quantity: "share of GPU time", show: percent, title: "of the GPU time of all rows" },
       { head: "calls", show: perStep, title: "per step and rank" },
       { head: "mean, µs", show: plain },
       { head: "occupancy", show: percent, title: "estimated achieved occupancy from the profiler, weighted by time" },

@@ -11,6 +11,7 @@ import { present as valuesOf, shading } from "../heat.js";
 import { affectedRanks, hasGpu, lacksViews, whenOf } from "../model.js";
 import { OWNERS } from "../step_parts.js";
 import { ofStep } from "../timeline/place.js";
+import { quantityOf, tip } from "../tips.js";
 
 /** @typedef {import("../views.js").View} View */
 /** @typedef {import("../views.js").Shown} Shown */
@@ -72,7 +73,9 @@ function render(element, shown) {
   const note = h("p", { class: "note" });
   const choose = (/** @type {typeof KINDS[0]} */ kind, kept = false) => {
     buttons.forEach((button, j) => button.setAttribute("aria-pressed", String(kind === kinds[j])));
-    note.textContent = kind.says;
+    const quantity = quantityOf(kind.button.toLowerCase()) || quantityOf(kind.button);
+    note.replaceChildren(kind.says, ...(quantity ? [" ", tip(quantity)] : []));
+    body.dataset.quantity = quantity;
     body.replaceChildren(...present(heat(shown, views, kind.of(views), affected, kind.id === "busy")));
     if (kept) keep({ of: kind.id });
   };

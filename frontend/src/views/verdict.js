@@ -88,7 +88,7 @@ function where(shown) {
             h("span", { class: `part owner-${colour}${place.owner && place.owner !== id ? " faded" : ""}`, style: `flex: ${row.values[i]} 1 0` }, row.values[i] > longest / 20 && h("span", {}, decimals(row.values[i], 1))),
           ),
         ),
-        h("span", { class: "total" }, ms(row.total)),
+        h("span", { class: "total", "data-quantity": "step time" }, ms(row.total)),
       ),
     ),
     h("ul", { class: "legend textured" }, parts.map(({ name, when, colour }) => h("li", { title: when }, h("i", { class: `owner-${colour}` }), name))),
