@@ -286,7 +286,7 @@ def _memory_quantities() -> Iterator[tuple[str, Quantity]]:
     yield (
         "more than the median",
         Quantity(
-            meaning="allocated bytes above the median rank's, where that is 5 % or more",
+            meaning="allocated bytes above the median rank's",
             over="of one rank, at its peak",
             view="memory",
         ),

@@ -79,7 +79,7 @@ export const QUANTITIES = new Map([
   ["share of allocated", {"meaning": "bytes / allocated bytes", "over": "of one rank, at its peak of allocated bytes", "view": "memory", "field": ""}],
   ["change in a phase", {"meaning": "allocated bytes at its end minus those at its beginning", "over": "of one rank, at its peak of allocated bytes", "view": "memory", "field": ""}],
   ["size of a block", {"meaning": "bytes of one tensor or buffer", "over": "of one rank, at its peak of allocated bytes", "view": "memory", "field": ""}],
-  ["more than the median", {"meaning": "allocated bytes above the median rank's, where that is 5 % or more", "over": "of one rank, at its peak", "view": "memory", "field": ""}],
+  ["more than the median", {"meaning": "allocated bytes above the median rank's", "over": "of one rank, at its peak", "view": "memory", "field": ""}],
   ["parameters (memory)", {"meaning": "as many bytes as the gradients, allocated before the steps", "over": "of one rank, at its peak of allocated bytes", "view": "memory", "field": ""}],
   ["gradients (memory)", {"meaning": "allocated in backward, and not released in it", "over": "of one rank, at its peak of allocated bytes", "view": "memory", "field": ""}],
   ["optimizer states (memory)", {"meaning": "what the optimizer keeps for each parameter (Adam: two tensors)", "over": "of one rank, at its peak of allocated bytes", "view": "memory", "field": ""}],
