@@ -510,24 +510,31 @@ def test_a_minority_with_smaller_kernels_has_less_to_do() -> None:
     assert not isinstance(result, Finding)
 
 
+def _own(*cells: int) -> str:
+    """A step in which each rank computes for so many cells, and waits for the slowest one in an AllReduce."""
+    drawn = (
+        f"""
+        rank# step |1
+              host [fwd][ar]
+              gpu  [fwd{"." * (own - 5)}]
+              nccl {" " * own}[ar{"." * (40 - own)}]
+        """
+        for own in cells
+    )
+    return ranks(*drawn, steps=1)
+
+
 def test_one_fast_step_of_one_rank_makes_no_stragglers_of_most_others() -> None:
     """Two steps in which all ranks differ by as much as that one does; its kernels are the others'."""
-
-    def step(*cells: int) -> str:
-        drawn = (
-            f"""
-            rank# step |1
-                  host [fwd][ar]
-                  gpu  [fwd{"." * (own - 5)}]
-                  nccl {" " * own}[ar{"." * (40 - own)}]
-            """
-            for own in cells
-        )
-        return ranks(*drawn, steps=1)
-
-    assert ended(in_row(step(30, 31, 32, 33), step(33, 23, 31, 30))).status == "clear"
-    steady = found(in_row(step(30, 24, 30, 31), step(30, 24, 31, 30)))
+    assert ended(in_row(_own(30, 31, 32, 33), _own(33, 23, 31, 30))).status == "clear"
+    steady = found(in_row(_own(30, 24, 30, 31), _own(30, 24, 31, 30)))
     assert steady.ranks == (0, 2, 3)
+
+
+def test_steps_in_which_most_ranks_are_slow_together_are_no_noise() -> None:
+    """Two of three ranks compute for longer in two of three steps, by the same; the third one does not vary."""
+    together = found(in_row(_own(32, 32, 24), _own(32, 32, 24), _own(24, 24, 24)))
+    assert together.ranks == (0, 1)
 
 
 def test_a_rank_that_is_slow_in_half_of_the_steps_is_no_straggler() -> None:

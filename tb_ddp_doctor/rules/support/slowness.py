@@ -169,10 +169,12 @@ def _is_noise_between(busy_ns: Ints, chosen: NDArray[np.bool_], frame: Frame) ->
     if steps < 2:
         return False
     less_ns = busy_ns[~chosen].mean() - busy_ns[chosen].mean()
-    # What all ranks have in common in a step is no noise.
-    apart = busy_ns - np.median(busy_ns, axis=0)
-    variance = float(apart.var(axis=1, ddof=1).mean())
+    # What ranks have in common in a step is no noise: the few and the many each on their own, since a step in which
+    # the many alone are slow would count as one in which the few are fast.
+    apart = np.concatenate([busy_ns[some] - np.median(busy_ns[some], axis=0) for some in (chosen, ~chosen)])
+    # A rank that is alone is its own median.
     fast = int(chosen.sum())
+    variance = float(apart.var(axis=1, ddof=1).sum()) / (ranks - (fast == 1))
     error = np.sqrt(variance / steps * (1 / fast + 1 / (ranks - fast)))
     return bool(is_noise(less_ns, error, frame.step_ns))
 
