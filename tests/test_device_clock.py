@@ -82,6 +82,16 @@ def test_a_synchronisation_of_one_stream_says_nothing_of_others() -> None:
     assert set_right(trace) is trace
 
 
+def test_memory_that_is_given_back_awaits_the_device() -> None:
+    trace = drawn(call="cudaFree")
+    found = set_right(off(trace, 20 * MS))
+    assert np.abs(found.events.start_ns - trace.events.start_ns).max() <= MS
+    # A call that does not block may have had nothing to wait for.
+    quick = replace(trace.events, duration_ns=np.minimum(trace.events.duration_ns, 100_000))
+    fast = off(replace(trace, events=quick), 20 * MS)
+    assert set_right(fast) is fast
+
+
 @pytest.mark.parametrize("by_ns", [300 * MS, -300 * MS])
 def test_one_event_that_is_off_is_no_clock(by_ns: int) -> None:
     trace = drawn()

@@ -5,7 +5,8 @@ device is charged to what the host does at another time. Two things cannot be, a
 
 - early: work that starts before its launch. A synchronisation of the device that blocked ends when the work does, so
   the time from the work's end to the synchronisation's tells more exactly how early it is;
-- late: work that ends after a synchronisation of the device that began behind its launch.
+- late: work that ends after a synchronisation of the device that began behind its launch. Memory that is given back
+  synchronises too, if that call blocks.
 
 Host and device agree to microseconds where they agree.
 """
@@ -89,7 +90,9 @@ def _after_synchronisation(trace: RankTrace, launched_ns: Ints, end_ns: Ints) ->
     events = trace.events
     calls = np.flatnonzero(one_of(events.category, (Category.RUNTIME,)))
     called = events.name[calls]
-    calls = calls[Names(trace.strings, called).among(called, names.awaits_device)]
+    of = Names(trace.strings, called)
+    frees = of.among(called, names.frees_memory) & (events.duration_ns[calls] >= _BLOCKS_NS)
+    calls = calls[of.among(called, names.awaits_device) | frees]
     calls = calls[np.argsort(events.start_ns[calls], kind="stable")]
     begin, length = events.start_ns[calls], events.duration_ns[calls]
     following = searchsorted(begin, launched_ns)

@@ -454,6 +454,11 @@ def awaits_device(name: str) -> bool:
     return bool(_SYNC_OF_ALL.search(name))
 
 
+def frees_memory(name: str) -> bool:
+    """Whether a runtime call gives device memory back to the driver, for which it waits until nothing runs."""
+    return name in ("cudaFree", "hipFree")
+
+
 def is_sync(name: str) -> bool:
     """Whether a runtime call blocks the host until the device has caught up."""
     return bool(_SYNC.search(name))
