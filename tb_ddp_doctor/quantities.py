@@ -151,7 +151,9 @@ def _group_quantities() -> Iterator[tuple[str, Quantity]]:
     )
     yield (
         "outliers",
-        Quantity(meaning="calls that take much longer than others of their size", over="a number of calls", view=view),
+        Quantity(
+            meaning="calls that take much longer than other calls of their size", over="a number of calls", view=view
+        ),
     )
     yield (
         "vs comparable groups",

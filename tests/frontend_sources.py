@@ -86,14 +86,14 @@ def quantities() -> str:
 
 def quantities_page() -> str:
     """docs/quantities.md: the same as a page."""
-    meanings = dict(_terms())
     rows = "".join(
-        f"| {name} | {one.meaning or meanings[name]} | {one.over} | {one.view} | {one.field and f'`{one.field}`'} |\n"
+        f"| {name} | {one.meaning or _IN_GLOSSARY} | {one.over} | {one.view} | {one.field and f'`{one.field}`'} |\n"
         for name, one in QUANTITIES.items()
     )
     return f"{_QUANTITIES_PAGE}{rows}"
 
 
+_IN_GLOSSARY = "see the [glossary](glossary.md)"
 _QUANTITIES_PAGE = """\
 # Quantities
 

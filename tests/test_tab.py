@@ -386,7 +386,7 @@ def test_the_account_is_written_out_as_a_sum(page: Page, server: str) -> None:
 def test_a_term_is_defined_by_keyboard_and_touch(page: Page, server: str) -> None:
     tab = opened(page, server)
     chosen(tab, "straggler_cpu")
-    help_ = tab.get_by_role("button", name=re.compile("^unexplained: how much shorter a faultless step is"))
+    help_ = tab.get_by_role("button", name=re.compile("^Unexplained: how much shorter a faultless step is"))
     help_.focus()
     text = tab.locator(".tip-text")
     expect(text).to_contain_text("how much shorter a faultless step is")

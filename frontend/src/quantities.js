@@ -52,7 +52,7 @@ export const QUANTITIES = new Map([
   ["possible busbw", {"meaning": "what the links could do: as a calibration measured it for such groups, or between GPUs of a node by the table of devices", "over": "of groups with as many ranks and nodes", "view": "communication", "field": ""}],
   ["latency, busbw at large size", {"meaning": "", "over": "fitted over the calls of a kind and group", "view": "communication", "field": ""}],
   ["bytes in a step", {"meaning": "bytes of all calls of a group", "over": "a step, mean over groups of a dimension", "view": "mesh", "field": ""}],
-  ["outliers", {"meaning": "calls that take much longer than others of their size", "over": "a number of calls", "view": "communication", "field": ""}],
+  ["outliers", {"meaning": "calls that take much longer than other calls of their size", "over": "a number of calls", "view": "communication", "field": ""}],
   ["vs comparable groups", {"meaning": "time without straggler wait / the median of comparable groups, at the same size", "over": "median over the calls of a kind, a group and a size", "view": "communication", "field": ""}],
   ["calls", {"meaning": "how many are made a step: 2.5 where every second step makes one more", "over": "a step, mean over ranks and kept steps", "view": "communication", "field": ""}],
   ["arrives last", {"meaning": "share of a node's collectives in which other nodes wait for one of its ranks", "over": "of all calls", "view": "communication", "field": ""}],

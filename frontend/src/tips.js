@@ -23,7 +23,7 @@ export function tip(name, title = name) {
   const leads = quantity ? `Its cell: ${VIEW_TITLES.get(quantity.view) ?? quantity.view}${quantity.field && `; in the JSON ${quantity.field}`}.` : "";
   /** @type {HTMLElement | null} */
   let shown = null;
-  /** Whether it was shown when the pointer came down. */
+  /** Whether it was shown when the pointer or the key came down. */
   let wasShown = false;
   const button = h("button", {
     type: "button",
@@ -36,8 +36,8 @@ export function tip(name, title = name) {
     pointerdown: () => (wasShown = shown !== null),
     click,
     keydown: (/** @type {KeyboardEvent} */ { key }) => {
-      wasShown = true;
       if (key === "Escape") hide();
+      wasShown = shown !== null;
     },
   });
 
