@@ -27,9 +27,9 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
     heads: tuple[str, ...] = ()
 
 
-_OF_RANK = "mean over the kept steps, of each rank"
+_OF_RANK = "mean over the kept steps, of each rank; of several ranks their mean"
 _OF_FINDING = "a step, mean over ranks and kept steps"
-_OF_CALLS = "median over the calls of a kind, a group and a size"
+_OF_CALLS = "of one call; of a kind and group the mean over calls"
 _OF_KERNELS = "a step, mean over ranks and kept steps"
 _AT_PEAK = "of one rank, at its peak of allocated bytes"
 
@@ -111,7 +111,7 @@ def _communication_quantities() -> Iterator[tuple[str, Quantity]]:
         "straggler wait of a call",
         Quantity(
             meaning="from a rank's arrival at a collective to the arrival of the last rank",
-            over="mean over the ranks of a call; of a kind and group the median over calls",
+            over="mean over the ranks of a call; of a kind and group the mean over calls",
             view=view,
             field="communication[]",
         ),
@@ -147,7 +147,15 @@ def _group_quantities() -> Iterator[tuple[str, Quantity]]:
     view = "communication"
     yield (
         "bytes in a step",
-        Quantity(meaning="bytes of all calls of a group", over="a step, mean over groups of a dimension", view="mesh"),
+        Quantity(meaning="bytes of all calls of a group", over="of one group of a dimension, a step", view="mesh"),
+    )
+    yield (
+        "straggler wait in a dimension",
+        Quantity(
+            meaning="from a rank's arrival until the last one has arrived, exposed or hidden",
+            over="a step, mean over ranks",
+            view="mesh",
+        ),
     )
     yield (
         "outliers",

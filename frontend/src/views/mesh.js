@@ -162,7 +162,7 @@ function dimensions(table, shown) {
         { head: "within a node", title: "whether no group has ranks on two nodes" },
         { head: "calls", show: perStep },
         { head: "size", quantity: "bytes in a step", unit: "MB", show: (value) => size(value * 1e6) },
-        { head: "straggler wait", unit: "ms", show: plain, bar: true, title: "from a rank's arrival until the last one has arrived" },
+        { head: "straggler wait", quantity: "straggler wait in a dimension", unit: "ms", show: plain, bar: true, title: "from a rank's arrival until the last one has arrived" },
         { head: "without wait", unit: "ms", show: plain, bar: true, title: "communication once all ranks have arrived" },
         { head: "exposed", unit: "ms", show: plain, bar: true, title: "the part of communication without wait that has no compute beside it" },
         { head: "share of the step", show: percent, title: "of exposed communication" },
