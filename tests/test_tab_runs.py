@@ -53,7 +53,7 @@ def test_two_runs_are_compared_by_keyboard(page: Page, server: str) -> None:
     page.keyboard.press("Enter")
     told = tab.locator(".told")
     expect(told).to_contain_text("four_workers takes 51.0 ms a step, zero_workers 168.0 ms: 70 % less")
-    expect(tab.get_by_label("Before")).to_be_focused()
+    expect(tab.get_by_role("combobox", name="Before")).to_be_focused()
     expect(tab.locator(".explanation")).to_contain_text("Copies no longer block the CPU")
     expect(tab.locator(".fates li").first).to_contain_text("Fixed")
     attainable = tab.locator(".card").filter(has_text="Kernels against their attainable speed")
@@ -65,15 +65,15 @@ def test_two_runs_are_compared_by_keyboard(page: Page, server: str) -> None:
     page.reload()
     expect(told).to_contain_text("70 % less")
     page.keyboard.press("Tab")
-    tab.get_by_label("Before").select_option("healthy")
+    tab.get_by_role("combobox", name="Before").select_option("healthy")
     expect(told).to_contain_text("No significant difference")
     expect(tab.locator(".fates")).to_have_count(0)
     tab.get_by_role("link", name="Swap").focus()
     page.keyboard.press("Enter")
     expect(tab.locator(".facts b")).to_have_text("healthy")
-    expect(tab.get_by_label("Before")).to_have_value("four_workers")
+    expect(tab.get_by_role("combobox", name="Before")).to_have_value("four_workers")
     page.go_back()
-    expect(tab.get_by_label("Before")).to_have_value("healthy")
+    expect(tab.get_by_role("combobox", name="Before")).to_have_value("healthy")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -116,7 +116,7 @@ def test_a_comparison_that_fails_says_so_and_leaves_the_choice(page: Page, serve
     page.route("**/ddp_doctor/compare?before=healthy&*", lambda route: route.fulfill(json=None))
     tab = against(page, server, "healthy", "four_workers")
     expect(tab.locator(".view.compare [role=status]")).to_contain_text("TensorBoard answered 200. Its log says why.")
-    tab.get_by_label("Before").select_option("zero_workers")
+    tab.get_by_role("combobox", name="Before").select_option("zero_workers")
     expect(tab.locator(".told")).to_contain_text("four_workers takes 51.0 ms a step")
 
 

@@ -500,7 +500,7 @@ def test_a_table_sorts_filters_and_is_saved(page: Page, server: str) -> None:
     kernels = tab.locator(".grid").nth(1)
     first = kernels.locator("tbody th").first
     expect(first).to_contain_text("ncclDevKernel_AllReduce")
-    kernels.get_by_role("button", name="calls").click()
+    kernels.get_by_role("button", name="calls", exact=True).click()
     expect(kernels.locator("th[aria-sort]")).to_have_text("calls")
     expect(first).not_to_contain_text("nccl")
     kernels.get_by_label("Filter").fill("NCCL")
@@ -517,9 +517,10 @@ def test_a_link_opens_the_same_table(page: Page, server: str) -> None:
     kernels, operators = tab.locator(".grid").nth(1), tab.locator(".grid").last
     operators.get_by_role("button", name="operator", exact=True).click()
     operators.get_by_role("button", name="operator", exact=True).click()
-    kernels.get_by_role("button", name="mean, µs").click()
+    kernels.get_by_role("button", name="mean, µs", exact=True).click()
     kernels.get_by_label("Filter").fill("gemm")
     page.wait_for_url(re.compile("kernels-filter=gemm"))
+    expect(kernels.locator("tbody th").filter(has_not_text="gemm")).to_have_count(0)
     shown = [table.locator("tbody th").all_text_contents() for table in (kernels, operators)]
     page.reload()
     expect(kernels.locator("th[aria-sort=descending]")).to_have_text("mean, µs")
