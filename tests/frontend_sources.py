@@ -99,7 +99,7 @@ _QUANTITIES_PAGE = """\
 
 Every figure of the tab is one of these: its definition or formula, of which ranks and steps it is, the view that has
 its cell, and the field of the [JSON](json.md). The "?" beside a figure or a heading shows the same, and a click on it
-leads to the cell; `ddp-doctor explain NAME` prints it. Terms are in the [glossary](glossary.md).
+leads to the cell; `ddp-doctor explain busbw` prints one. Terms are in the [glossary](glossary.md).
 
 | quantity | definition or formula | of | view | JSON |
 |---|---|---|---|---|

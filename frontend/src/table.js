@@ -13,7 +13,7 @@ const READABLE = 500;
  * @param {{title: string}} view
  * @param {Table} numbers
  */
-export function numbers({ title }, { heads, rows }) {
+export function numbers({ title }, { heads, rows, meanings }) {
   const save = () => download(`${title.toLowerCase().replace(/ /g, "_")}.csv`, csv({ heads, rows }));
   return h(
     "div",
@@ -22,6 +22,7 @@ export function numbers({ title }, { heads, rows }) {
       heads,
       rows.slice(0, READABLE).map((row) => row.map(cell)),
       title,
+      meanings,
     ),
     rows.length > READABLE &&
       h("p", { class: "note" }, `The first ${READABLE} of ${rows.length.toLocaleString("en")} rows; the file has all.`),
@@ -65,8 +66,9 @@ export function download(name, text) {
  * @param {string[]} heads
  * @param {(string | Node)[][]} rows the first cell of each names the row
  * @param {string} label what it is a table of
+ * @param {Map<string, string>} [meanings] as of `Table`
  */
-export function table(heads, rows, label) {
+export function table(heads, rows, label, meanings) {
   const cells = (/** @type {(string | Node)[]} */ row) =>
     row.map((cell, i) => (i ? h("td", {}, cell) : h("th", { scope: "row", "data-quantity": (typeof cell === "string" && quantityOf(cell)) || null }, cell)));
   return h(
@@ -83,7 +85,7 @@ export function table(heads, rows, label) {
           {},
           heads.map((head) => {
             const quantity = quantityOf(head);
-            return h("th", { scope: "col", "data-quantity": quantity || null }, head, quantity ? tip(quantity, head) : null);
+            return h("th", { scope: "col", "data-quantity": quantity || null }, head, quantity ? tip(quantity, head, meanings?.get(head)) : null);
           }),
         ),
       ),

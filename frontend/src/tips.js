@@ -15,10 +15,11 @@ const LOOK_MS = 50;
 /**
  * @param {string} name of a quantity, or a term of docs/glossary.md
  * @param {string} [title] what is said in place of the name
+ * @param {string} [own] what it means here, where that is not what it means in most jobs
  */
-export function tip(name, title = name) {
+export function tip(name, title = name, own = "") {
   const quantity = QUANTITIES.get(name);
-  const meaning = quantity?.meaning || (GLOSSARY.get(name) ?? "");
+  const meaning = own || quantity?.meaning || (GLOSSARY.get(name) ?? "");
   const of = quantity ? `Of: ${quantity.over}.` : "";
   const leads = quantity ? `Its cell: ${VIEW_TITLES.get(quantity.view) ?? quantity.view}${quantity.field && `; in the JSON ${quantity.field}`}.` : "";
   /** @type {HTMLElement | null} */

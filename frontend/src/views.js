@@ -35,6 +35,7 @@ import { verdict } from "./views/verdict.js";
  * @typedef {object} Table
  * @property {string[]} heads
  * @property {(string | number | null)[][]} rows the first cell of each names the row
+ * @property {Map<string, string>} [meanings] of heads that mean something else in this job than in most
  */
 
 /**

@@ -44,6 +44,7 @@ export const budget = {
     const kind = kindOf(shown);
     return () => ({
       heads: ["rank", "node", ...kind.parts.map(({ name }) => `${name}, ms`), "step, ms", "busy time, ms"],
+      meanings: new Map(kind.parts.map(({ name, when }) => [`${name}, ms`, when])),
       rows: cut(shown, kind).map(({ name, node, values, total, busy }) => [name, node, ...values, total, busy]),
     });
   },
