@@ -17,10 +17,9 @@ from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces,
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.peaks import parsed
 from tb_ddp_doctor.findings import Diagnosis, Prospect, Workload
-from tb_ddp_doctor.history.collectives import collective_hours
+from tb_ddp_doctor.history.collectives import read_collectives
 from tb_ddp_doctor.history.hours import Hours
 from tb_ddp_doctor.history.logs.find import read_hours
-from tb_ddp_doctor.history.logs.inspector import read_inspector
 from tb_ddp_doctor.history.summary import summarise
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.answer import OVERVIEW, answer
@@ -106,12 +105,12 @@ def hours(logdir: Logdir, *, since: int | None = None, cache: Logdir | bool | No
     A file that cannot be read is left out with a DoctorWarning.
     """
     job, problems = read_hours(Path(logdir), _cache(cache), since)
-    for problem in problems:
+    collectives, more = read_collectives(Path(logdir))
+    for problem in (*problems, *more):
         warnings.warn(problem, DoctorWarning, stacklevel=2)
     if job is None:
         raise DiscoverError(f"{logdir} has no step times: Doctor(LOGDIR, history=True) records them.")
-    lines = read_inspector(Path(logdir)) if Path(logdir).is_dir() else None
-    return Hours(summarise(job), job, collective_hours(lines) if lines else None)
+    return Hours(summarise(job), job, collectives)
 
 
 def plan(

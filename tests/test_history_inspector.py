@@ -15,8 +15,9 @@ from test_history_logs import lines, megatron
 
 import tb_ddp_doctor
 from tb_ddp_doctor.cli import main
-from tb_ddp_doctor.history.collectives import CollectiveHours, collective_hours
+from tb_ddp_doctor.history.collectives import CollectiveHours, collective_hours, read_collectives
 from tb_ddp_doctor.history.logs.inspector import read_inspector
+from tb_ddp_doctor.workers import pool
 
 START_US = 1_790_000_000 * 10**6
 SIZE = 1 << 27
@@ -97,9 +98,24 @@ def test_other_lines_are_passed_over_and_torn_ones_counted(tmp_path: Path) -> No
     assert (found.calls, found.lost_lines) == (2, 2)
 
 
+def test_files_are_read_in_a_process_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a file makes of the reader ends that process, and is a sentence."""
+    written(tmp_path, 20)
+    assert read_collectives(tmp_path) == (hours(tmp_path), [])
+    asked = []
+
+    def ends(*called: object, **_: object) -> None:
+        asked.append(called[1])
+        raise pool.CrashError("It takes more than 5 s.")
+
+    monkeypatch.setattr(pool, "call", ends)
+    found, (problem,) = read_collectives(tmp_path)
+    assert found is None and asked == [tmp_path] and problem.endswith("are left out: It takes more than 5 s.")
+
+
 def test_a_folder_without_the_inspectors_files_has_none(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(line(0, 1, 1000))
-    assert read_inspector(tmp_path) is None
+    assert read_inspector(tmp_path) is None and read_collectives(tmp_path) == (None, [])
 
 
 def test_the_command_says_it_beside_step_times_or_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,10 +17,9 @@ from tb_ddp_doctor.comparison import of_ranks
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.config.read import read_config
 from tb_ddp_doctor.discover.runs import DiscoverError, only_run
-from tb_ddp_doctor.history.collectives import collective_hours
+from tb_ddp_doctor.history.collectives import read_collectives
 from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.logs.find import read_hours
-from tb_ddp_doctor.history.logs.inspector import read_inspector
 from tb_ddp_doctor.history.sentences import Price
 from tb_ddp_doctor.history.summary import summarise
 from tb_ddp_doctor.report.history import (
@@ -50,10 +49,10 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         complain(errors, f"{logdir} cannot be read: {error}")
         return 2
     cache.trim()
-    for problem in problems:
+    collectives, more = read_collectives(logdir)
+    for problem in (*problems, *more):
         complain(errors, problem)
-    lines = read_inspector(logdir) if logdir.is_dir() else None
-    if job is None and lines is None:
+    if job is None and collectives is None:
         since = "" if options.since is None else f" from step {options.since} on"
         complain(errors, f"{logdir} has no step times{since}: Doctor(LOGDIR, history=True) records them.")
         return 2
@@ -65,7 +64,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         logdir=str(logdir),
         summary=summary,
         nearest_captures=near,
-        collectives=collective_hours(lines) if lines else None,
+        collectives=collectives,
         compared=_compared(events, near, cache, errors) if options.compare else {},
     )
     if options.json:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tb_ddp_doctor.history.collectives import BandwidthChange, CollectiveCalls, CollectiveHours, LateRank
 from tb_ddp_doctor.history.sentences import clock
-from tb_ddp_doctor.wording import decimals, duration, listing, percent, size
+from tb_ddp_doctor.wording import duration, gigabytes_per_second, listing, percent, size
 
 #: Kinds, changes and late ranks that are said.
 _KINDS, _CHANGES, _LATE = 3, 3, 3
@@ -49,4 +49,4 @@ def _late(one: LateRank) -> str:
 
 
 def _rate(gbs: float) -> str:
-    return f"{decimals(gbs, 1)} GB/s"
+    return gigabytes_per_second(gbs * 1e9)

@@ -8,6 +8,7 @@ for nobody. Its bus bandwidth is the call's, and the longest time minus the shor
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.history.levels import levels
-from tb_ddp_doctor.history.logs.inspector import InspectorCalls
+from tb_ddp_doctor.history.logs.inspector import InspectorCalls, inspector_files, read_inspector
+from tb_ddp_doctor.workers import pool
 
 #: Bandwidth that changes by less is noise. Bins that are compared, and the fewest calls of one.
 LEAST_CHANGE = 0.05
@@ -100,6 +102,24 @@ class _Calls(msgspec.Struct, frozen=True):
     last_rank: NDArray[Any]
 
 
+def read_collectives(folder: Path) -> tuple[CollectiveHours | None, list[str]]:
+    """What the Inspector's files in a folder and below it say, and a sentence for each problem; None where there is
+    none. They are read in a process of their own, with the limits of files of their size.
+    """
+    try:
+        size = sum(path.stat().st_size for path in inspector_files(folder))
+        return (pool.call(_of_folder, folder, size, gives=CollectiveHours | None) if size else None), []
+    except OSError as error:
+        return None, [f"The Inspector's files in {folder} cannot be read ({error.strerror or error})."]
+    except pool.CrashError as error:
+        return None, [f"The Inspector's files in {folder} are left out: {error}"]
+
+
+def _of_folder(folder: Path) -> CollectiveHours | None:
+    lines = read_inspector(folder)
+    return None if lines is None else collective_hours(lines)
+
+
 def collective_hours(lines: InspectorCalls) -> CollectiveHours:
     """What the Inspector's lines say."""
     calls = _joined(lines)
@@ -153,7 +173,7 @@ def _kinds(lines: InspectorCalls, calls: _Calls) -> tuple[CollectiveCalls, ...]:
                 calls=len(rows),
                 busbw_gbs=float(np.median(calls.busbw_gbs[rows])),
                 low_gbs=float(np.percentile(calls.busbw_gbs[rows], 5)),
-                transfer_s=float(calls.transfer_us[rows].sum()) / 1e6,
+                transfer_s=float(calls.transfer_us[rows].sum(dtype=np.float64)) / 1e6,
             )
         )
     return tuple(found)
@@ -184,7 +204,7 @@ def _changes(lines: InspectorCalls, calls: _Calls) -> tuple[BandwidthChange, ...
                     at_s=float(calls.at_us[rows[shift.at * width]]) / 1e6,
                     before_gbs=before,
                     after_gbs=after,
-                    cost_s=float(took_us.sum()) / 1e6 * (1 - after / before),
+                    cost_s=float(took_us.sum(dtype=np.float64)) / 1e6 * (1 - after / before),
                 )
             )
     return tuple(sorted(found, key=lambda one: -abs(one.cost_s)))

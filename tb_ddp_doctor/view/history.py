@@ -17,10 +17,10 @@ from tb_ddp_doctor.discover.names import CAPTURE_FOLDER
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.history.account import lost_us
 from tb_ddp_doctor.history.collective_sentences import sentences
-from tb_ddp_doctor.history.collectives import collective_hours
+from tb_ddp_doctor.history.collectives import read_collectives
 from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.job import JobHistory
-from tb_ddp_doctor.history.logs.inspector import inspector_files, read_inspector
+from tb_ddp_doctor.history.logs.inspector import inspector_files
 from tb_ddp_doctor.history.pyramid import compared_bins
 from tb_ddp_doctor.history.sentences import Price, cost, headline, read_from, trend, what
 from tb_ddp_doctor.history.summary import Summary, summarise
@@ -100,13 +100,13 @@ def history(result: Result, keep: Keep | None = None) -> dict[str, Any]:
     summary = summarise(job)
     captures = captures_of(found.folder)
     run_of = _Runs(result, found.folder)
-    lines = read_inspector(found.folder)
+    collectives, more = read_collectives(found.folder)
     by_step = {capture.step: capture.path for capture in captures}
     return {
         "folder": label(str(found.folder)),
         "source": label(read_from(job.logged_by)) if job.logged_by else "",
-        "problems": [label(problem) for problem in problems],
-        "collectives": [label(line) for line in sentences(collective_hours(lines))] if lines else [],
+        "problems": [label(problem) for problem in (*problems, *more)],
+        "collectives": [label(line) for line in sentences(collectives)] if collectives else [],
         "headline": label(headline(summary)),
         "ranks": summary.ranks,
         "nodes": summary.nodes,
