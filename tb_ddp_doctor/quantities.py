@@ -326,14 +326,13 @@ def _compared_quantities() -> Iterator[tuple[str, Quantity]]:
             ),
         ),
     )
-
-
-def _quality_quantities() -> Iterator[tuple[str, Quantity]]:
-    view = "compare"
     yield (
         "loss",
         Quantity(meaning="what a run's findings cost a step, or what nothing explains", over=_OF_FINDING, view=view),
     )
+
+
+def _quality_quantities() -> Iterator[tuple[str, Quantity]]:
     yield (
         "clock offset",
         Quantity(
@@ -352,6 +351,9 @@ def _quality_quantities() -> Iterator[tuple[str, Quantity]]:
             field="clock",
         ),
     )
+
+
+def _evidence_quantities() -> Iterator[tuple[str, Quantity]]:
     yield (
         "length of evidence",
         Quantity(
@@ -372,6 +374,9 @@ def _quality_quantities() -> Iterator[tuple[str, Quantity]]:
             heads=("measured value",),
         ),
     )
+
+
+def _history_quantities() -> Iterator[tuple[str, Quantity]]:
     yield (
         "step times of a block",
         Quantity(
@@ -395,5 +400,7 @@ QUANTITIES: Mapping[str, Quantity] = dict(
         *_memory_quantities(),
         *_compared_quantities(),
         *_quality_quantities(),
+        *_evidence_quantities(),
+        *_history_quantities(),
     ]
 )

@@ -95,9 +95,9 @@ class Doctor:
         directory, for `ddp-doctor history LOGDIR`; with `max_gb`, in up to a tenth of that. `record` says what else it
         keeps, once a minute: "memory" (of the process, and allocated and reserved on the GPU), "gpu" (clock, power and
         temperature by NVML or amdsmi), "gpu_time" (of a step, by events that nobody waits for), and, whenever it takes
-        a millisecond, "garbage" (Python's collections). With
-        `on_change` rank 0 looks at the history of all ranks every five minutes, and asks for a capture when a rank, a
-        node or all ranks became slower by 2 % of a step: four times a day at most, or as often as this number says.
+        a millisecond, "garbage" (Python's collections). With `on_change` rank 0 looks at the history of all ranks every
+        five minutes, and asks for a capture when a rank, a node or all ranks became slower by 2 % of a step: four times
+        a day at most, or as often as this number says.
 
         `scratch` is a directory on a local disk (default: the system's for temporary files), where a trace is until
         it is digested. Requests are looked for every `poll_s`; a step is agreed on `margin_s` ahead (default: 3 s on

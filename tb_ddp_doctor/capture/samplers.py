@@ -49,13 +49,31 @@ def of_gpu(gpu: Gpu) -> Mapping[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-class LoadingWatch:
-    """Times how long the training waits for each batch: half a microsecond a batch."""
+class _MeanSinceLook:
+    """The mean of what the training adds, as the recorder's thread finds it: of what is new since it last looked."""
 
     def __init__(self) -> None:
-        #: Written by the training alone; the recorder's thread reads what was added since it last looked.
-        self._taken = (0, 0)
-        self._looked_at = (0, 0)
+        #: How many there are, and their sum: one tuple, so that both are of the same moment.
+        self._added = (0, 0.0)
+        self._looked_at = (0, 0.0)
+
+    def add(self, value: float) -> None:
+        count, total = self._added
+        self._added = (count + 1, total + value)
+
+    def look(self) -> float | None:
+        """The mean; None where nothing is new."""
+        now, before = self._added, self._looked_at
+        self._looked_at = now
+        count = now[0] - before[0]
+        return (now[1] - before[1]) / count if count else None
+
+
+class LoadingWatch:
+    """Times how long the training waits for each batch."""
+
+    def __init__(self) -> None:
+        self._wait_ns = _MeanSinceLook()
 
     def timed(self, batches: Iterable[T]) -> Iterator[T]:
         """The batches, each of them timed while it is awaited."""
@@ -66,16 +84,13 @@ class LoadingWatch:
                 batch = next(iterator)
             except StopIteration:
                 return
-            count, taken_ns = self._taken
-            self._taken = (count + 1, taken_ns + time.monotonic_ns() - begin_ns)
+            self._wait_ns.add(time.monotonic_ns() - begin_ns)
             yield batch
 
     def sample(self) -> Mapping[str, float]:
         """The mean time of the batches since the last look, s; nothing where there were none."""
-        now, before = self._taken, self._looked_at
-        self._looked_at = now
-        count = now[0] - before[0]
-        return {"loading time": (now[1] - before[1]) / count / 1e9} if count else {}
+        mean_ns = self._wait_ns.look()
+        return {} if mean_ns is None else {"loading time": mean_ns / 1e9}
 
 
 class GpuStepWatch:
@@ -83,9 +98,7 @@ class GpuStepWatch:
 
     def __init__(self) -> None:
         self._events: deque[Any] = deque(maxlen=_MOST_EVENTS)
-        #: Steps and their time, ms; as `LoadingWatch` has them.
-        self._taken = (0, 0.0)
-        self._looked_at = (0, 0.0)
+        self._step_ms = _MeanSinceLook()
 
     def end(self) -> None:
         """A step has been launched; called by the training. Raises whatever torch raises."""
@@ -94,15 +107,12 @@ class GpuStepWatch:
         self._events.append(event)
         while len(self._events) > 1 and self._events[1].query():
             first = self._events.popleft()
-            steps, taken_ms = self._taken
-            self._taken = (steps + 1, taken_ms + first.elapsed_time(self._events[0]))
+            self._step_ms.add(first.elapsed_time(self._events[0]))
 
     def sample(self) -> Mapping[str, float]:
         """The mean time of the steps since the last look, s; nothing where there were none."""
-        now, before = self._taken, self._looked_at
-        self._looked_at = now
-        steps = now[0] - before[0]
-        return {"GPU time of a step": (now[1] - before[1]) / steps / 1000} if steps else {}
+        mean_ms = self._step_ms.look()
+        return {} if mean_ms is None else {"GPU time of a step": mean_ms / 1000}
 
 
 class GarbageWatch:
