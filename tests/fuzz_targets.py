@@ -44,8 +44,10 @@ from tb_ddp_doctor.flight import load as flight
 from tb_ddp_doctor.flight import ras, stacks
 from tb_ddp_doctor.flight.model import Dump as RankDump
 from tb_ddp_doctor.history import blocks, sentences
-from tb_ddp_doctor.history.logs.find import read_hours
+from tb_ddp_doctor.history.logs.find import log_files, read_log
+from tb_ddp_doctor.history.read import history_files
 from tb_ddp_doctor.history.summary import summarise
+from tb_ddp_doctor.history.windows import read_job
 from tb_ddp_doctor.memory_snapshot.read import read_one
 from tb_ddp_doctor.memory_snapshot.summary import SnapshotError
 from tb_ddp_doctor.nccl_logs.read import read_logs
@@ -629,7 +631,9 @@ class History(Target):
             (self.folder / Path(name.decode("utf-8", "replace")[:40].replace("\0", "") or "a.log").name).write_bytes(
                 content
             )
-        job, said = read_hours(self.folder)
+        # Without processes, which thousands of cases would start.
+        logs = [log for files in log_files(self.folder) if (log := read_log(files))]
+        job, said = (logs[0].job, []) if logs else read_job(history_files(self.folder))
         if job is None:
             return " ".join(said)
         found = summarise(job)

@@ -404,6 +404,15 @@ def record(folder: Path) -> Path:
     return path
 
 
+def log_of_many_clocks(folder: Path) -> Path:
+    """Lines of a training log that begin over and over and never end."""
+    write(folder, JOB)
+    path = folder / "train.log"
+    lines = ("2026-11-26 12:00:00 step: 1 " * 560 + "tps:\n", "iteration 1/1 |" * 1000 + "elapsed time per iteration\n")
+    path.write_text("".join(lines) * 60)
+    return path
+
+
 #: Those of which nothing has to be said: of texts that are none, pipes, and what is only told where it is of use.
 SILENT = (
     pipes,
@@ -413,6 +422,7 @@ SILENT = (
     record,
     trace_of_many_steps,
     snapshot_of_unclosed_annotations,
+    log_of_many_clocks,
 )
 CASES: dict[str, Callable[[Path], Path]] = {
     case.__name__: case
@@ -424,7 +434,7 @@ CASES: dict[str, Callable[[Path], Path]] = {
         digest_with_a_large_index, digest_that_is_overwritten,
         trace_of_many_processes, trace_of_250_ranks, trace_of_a_million_kernels, trace_of_empty_blocks,
         trace_of_many_steps, trace_that_never_answers, log_that_never_answers, snapshot_that_never_answers,
-        pipes, link_to_proc, calibration, record,
+        pipes, link_to_proc, calibration, record, log_of_many_clocks,
     )
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import struct
 import time
@@ -20,10 +21,12 @@ import tb_ddp_doctor
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.logs import points as points_module
-from tb_ddp_doctor.history.logs.find import read_hours
+from tb_ddp_doctor.history.logs.find import log_files, read_hours, read_log
 from tb_ddp_doctor.history.logs.points import LoggedStep, job_of
 from tb_ddp_doctor.history.sentences import headline
 from tb_ddp_doctor.history.summary import Summary, summarise
+from tb_ddp_doctor.workers import pool
+from tb_ddp_doctor.workers.limits import Limits
 
 START_S = 1_790_000_000.0
 #: Lines of a log, steps from one to the next, and the line from which on steps take longer.
@@ -271,6 +274,20 @@ def test_any_numbers_are_taken(points: list[LoggedStep]) -> None:
         summarise(job)
 
 
+def test_a_log_that_cannot_be_read_costs_itself_and_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is a pipe, and one of which more is made than may be."""
+    (tmp_path / "good.log").write_text(lines(megatron))
+    os.mkfifo(tmp_path / "pipe.log")
+    job, problems = read_hours(tmp_path)
+    assert job is not None
+    assert problems == [f"{tmp_path / 'pipe.log'} cannot be read (it is no plain file)."]
+    monkeypatch.setattr(pool, "limits_for", lambda *_: Limits(60, 60, 1 << 30, answer_bytes=9))
+    job, problems = read_hours(tmp_path / "good.log")
+    assert job is None
+    (problem,) = problems
+    assert problem.startswith(f"{tmp_path / 'good.log'} is left out: Reading it takes more than 1,024 MiB of memory")
+
+
 @settings(max_examples=30, deadline=None)
 @given(data=st.binary(max_size=300), cut=st.integers(0, 400))
 def test_any_bytes_are_taken(tmp_path_factory: pytest.TempPathFactory, data: bytes, cut: int) -> None:
@@ -281,7 +298,8 @@ def test_any_bytes_are_taken(tmp_path_factory: pytest.TempPathFactory, data: byt
     (folder / "metrics.csv").write_bytes(b"step,train|time\n1,2\n" + data)
     (folder / "trainer_state.json").write_bytes(data)
     (folder / "a.log").write_bytes(megatron(1, START_S, 2.0).encode()[:cut] + data)
-    read_hours(folder)
+    for files in log_files(folder):
+        read_log(files)
 
 
 @pytest.mark.parametrize(("named", "is_said"), [([13] * 8 + [2, 3], True), (list(range(10)), False), ([13] * 3, False)])

@@ -106,6 +106,7 @@ def test_hostile_files_cost_themselves_and_a_sentence(
         _overwrite(paths["digest_that_is_overwritten"])
         for of in ("operators", "ranks", "communication"):
             assert seen.get("detail", run="digest_that_is_overwritten", of=of)
+        assert not seen.get("detail", run="log_of_many_clocks", of="history").get("steps")
         assert server.is_running() and seen.get("runs")["runs"]
 
 

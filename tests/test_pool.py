@@ -45,6 +45,8 @@ def work(path: Path) -> str:  # noqa: C901 - a list
             raise ValueError("on purpose")
         case "own":
             raise OwnError("a sentence")
+        case "gone":
+            path.open()
         case "foreign":
             raise json.JSONDecodeError("on purpose", "", 0)
         case "hangs":
@@ -119,6 +121,11 @@ def test_exceptions_with_sentences_come_back_as_they_are() -> None:
     own, foreign = found["own1"], found["foreign1"]
     assert isinstance(own, OwnError) and str(own) == "a sentence"
     assert type(foreign) is RuntimeError and str(foreign).startswith("JSONDecodeError: on purpose")
+
+
+def test_what_the_system_says_of_a_file_comes_back_with_its_number() -> None:
+    error = results(["gone"])["gone"]
+    assert isinstance(error, FileNotFoundError) and (error.errno, error.strerror) == (2, "No such file or directory")
 
 
 def test_what_is_of_another_type_than_promised_is_not_taken() -> None:

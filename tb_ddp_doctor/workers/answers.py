@@ -46,6 +46,8 @@ class TaskAnswer(msgspec.Struct):
     error: str = ""
     said: str = ""
     where: str = ""
+    #: Of an OSError, whose text is then that of the number alone; else 0.
+    errno: int = 0
     #: Whether something was not read for a reason that may pass (`storage.transient`).
     is_transient: bool = False
     #: CPU time that it took, s.
@@ -61,9 +63,17 @@ def answer(work: Callable[[], Any], most_bytes: int) -> TaskAnswer:
             raise MemoryError
         return TaskAnswer(result, is_transient=since.noted(), cpu_s=time.process_time() - began)
     except Exception as error:
-        said, where = whole_text(str(error))[:_MOST_LETTERS], whole_text(traceback.format_exc())[-_MOST_LETTERS:]
-        took = time.process_time() - began
-        return TaskAnswer(b"", type(error).__name__, said, where, since.noted(), took)
+        number, said = 0, str(error)
+        if isinstance(error, OSError) and error.errno and error.strerror:
+            number, said = error.errno, error.strerror
+        return TaskAnswer(
+            error=type(error).__name__,
+            said=whole_text(said)[:_MOST_LETTERS],
+            where=whole_text(traceback.format_exc())[-_MOST_LETTERS:],
+            errno=number,
+            is_transient=since.noted(),
+            cpu_s=time.process_time() - began,
+        )
 
 
 def result(
@@ -91,7 +101,7 @@ def result(
         if not isinstance(kind, type) or not issubclass(kind, Exception) or issubclass(kind, UnicodeError):
             error = RuntimeError(f"{answer.error}: {answer.said}")
         else:
-            error = kind(answer.said)
+            error = kind(answer.errno, answer.said) if answer.errno else kind(answer.said)
     raise error from RuntimeError(answer.where)
 
 

@@ -1,14 +1,20 @@
-"""Finds a job's step times: a `Doctor`'s, else those in the logs that lie in a folder."""
+"""Finds a job's step times: a `Doctor`'s, else those in the logs that lie in a folder.
+
+Logs are read in other processes, as traces are: one that no parser ends with costs itself and a sentence.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
-from tb_ddp_doctor.history.job import JobHistory, SlowestRank
+import msgspec
+
+from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.logs import inspector
 from tb_ddp_doctor.history.logs.event_files import MARK, read_event_files
 from tb_ddp_doctor.history.logs.points import LoggedStep, job_of
@@ -17,6 +23,7 @@ from tb_ddp_doctor.history.logs.text import read_text
 from tb_ddp_doctor.history.logs.wandb_file import SUFFIX, read_wandb
 from tb_ddp_doctor.history.read import history_files
 from tb_ddp_doctor.history.windows import Keep, read_job
+from tb_ddp_doctor.workers import pool
 
 #: How far below a folder logs are looked for, among how many names, and how many are read.
 _DEEPEST, _MOST_NAMES, _MOST_LOGS = 4, 20_000, 64
@@ -30,14 +37,15 @@ _PROGRAMS: tuple[tuple[str, str, Callable[[Path], list[LoggedStep]]], ...] = (
 _NAMES = (*_TEXTS, *(suffix for _, suffix, _ in _PROGRAMS))
 
 
-class _Log(NamedTuple):
+class Log(msgspec.Struct, frozen=True):
     """What was found in a file, or in the event files of a folder."""
 
     path: Path
     program: str
-    points: list[LoggedStep]
-    ranks: int
-    slowest: SlowestRank | None = None
+    #: With step times, of all steps.
+    lines: int
+    #: None where the lines say no times.
+    job: JobHistory | None
 
 
 def read_hours(
@@ -55,16 +63,14 @@ def read_hours(
 
 def read_logs(groups: Sequence[Sequence[Path]], since: int | None = None) -> tuple[JobHistory | None, list[str]]:
     """The hours of a job in the log of these that has most lines, and a sentence for each problem; see `log_files`."""
-    found, problems = _logs(groups)
+    found, problems = _logs(groups, since)
     if not found:
         return None, problems
-    found.sort(key=lambda log: -len(log.points))
-    best = found[0]
+    found.sort(key=lambda log: -log.lines)
     problems += [
         f"{log.path} has step times of {log.program} too, in fewer lines: name it to read it." for log in found[1:4]
     ]
-    points = [point for point in best.points if since is None or point.step >= since]
-    return job_of(points, best.program, best.path, best.ranks, best.slowest), problems
+    return found[0].job, problems
 
 
 def log_files(path: Path, *, directly: bool = False, leave_out: Collection[Path] = ()) -> list[list[Path]]:
@@ -75,29 +81,51 @@ def log_files(path: Path, *, directly: bool = False, leave_out: Collection[Path]
     return list(islice(_candidates(path, 0 if directly else _DEEPEST, leave_out), _MOST_LOGS))
 
 
-def _logs(groups: Sequence[Sequence[Path]]) -> tuple[list[_Log], list[str]]:
-    """The logs with step times, and a sentence for each that cannot be read."""
-    found, problems = [], []
-    for files in groups:
-        try:
-            log = _read(files)
-        except OSError as error:
-            problems.append(f"{files[0]} cannot be read ({error.strerror or error}).")
-            continue
-        if log is not None and len(log.points) > 1:
-            found.append(log)
-    return found, problems
-
-
-def _read(files: Sequence[Path]) -> _Log | None:
-    first = files[0]
+def read_log(files: Sequence[Path], since: int | None = None) -> Log | None:
+    """The step times of a log, or of the event files of a folder; None where there are none. Raises OSError."""
+    first, ranks, slowest = files[0], 0, None
+    path, readers = first, [(program, read) for program, suffix, read in _PROGRAMS if first.name.endswith(suffix)]
     if MARK in first.name:
-        return _Log(first.parent if len(files) > 1 else first, "TensorBoard", read_event_files(files), 0)
-    for program, suffix, read in _PROGRAMS:
-        if first.name.endswith(suffix):
-            return _Log(first, program, read(first), 0)
-    text = read_text(first)
-    return text and _Log(first, *text)
+        path = first.parent if len(files) > 1 else first
+        program, points = "TensorBoard", read_event_files(files)
+    elif readers:
+        program, points = readers[0][0], readers[0][1](first)
+    elif text := read_text(first):
+        program, points, ranks, slowest = text
+    else:
+        return None
+    if len(points) < 2:
+        return None
+    chosen = [point for point in points if since is None or point.step >= since]
+    return Log(path, program, len(points), job_of(chosen, program, path, ranks, slowest))
+
+
+def _logs(groups: Sequence[Sequence[Path]], since: int | None) -> tuple[list[Log], list[str]]:
+    """The logs with step times, in the order of their names, and a sentence for each that cannot be read."""
+    found, problems = [], []
+    asked = [(tuple(files), sum(map(_size, files))) for files in groups]
+    answers = pool.run(
+        partial(read_log, since=since),
+        asked,  # type: ignore[arg-type]
+        gives=Log | None,
+        imports=("tb_ddp_doctor.history.logs.find",),
+    )
+    for files, future in answers:
+        try:
+            log = future.result()
+        except OSError as error:
+            problems.append(f"{files[0]} cannot be read ({error.strerror or error}).")  # type: ignore[index]
+        except pool.CrashError as error:
+            problems.append(f"{files[0]} is left out: {error}")  # type: ignore[index]
+        else:
+            found += [log] if log else []
+    return sorted(found, key=lambda log: log.path), sorted(problems)
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
+    return 0
 
 
 def _candidates(path: Path, deepest: int, leave_out: Collection[Path]) -> Iterator[list[Path]]:

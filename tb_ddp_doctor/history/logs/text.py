@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -33,10 +33,12 @@ _LOOKED_AT, _MOST_BYTES, _LONGEST_LINE = 1 << 24, 1 << 32, 1 << 14
 
 _TIME = rb"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
-_MEGATRON = re.compile(
-    rb"(?:\[" + _TIME + rb"\] )?iteration +(\d{1,15})/ *\d+ \|.*?elapsed time per iteration \(ms\): ([0-9.]{1,20})"
+#: What comes one after the other in a line: one pattern for all would look from each clock for each step's end.
+_MEGATRON = (
+    re.compile(rb"(?:\[" + _TIME + rb"\] )?iteration +(\d{1,15})/ *\d+ \|"),
+    re.compile(rb"elapsed time per iteration \(ms\): ([0-9.]{1,20})"),
 )
-_TITAN = re.compile(_TIME + rb".*? step: +(\d{1,15}) +.*?\btps: *[0-9,]+")
+_TITAN = re.compile(_TIME), re.compile(rb" step: +(\d{1,15}) "), re.compile(rb"\btps: *[0-9,]+")
 _STRAGGLER = re.compile(rb"MnRtt/Rnk: ([0-9.]{1,20})ms/\d+ \| MxRtt/Rnk: ([0-9.]{1,20})ms/(\d{1,7})\b")
 #: One rank is the slowest in so many reports at least, in this share of all, and slower than the fastest by this share.
 _LEAST_REPORTS, _LEAST_SHARE, _LEAST_SLOWER = 5, 0.5, 0.02
@@ -61,10 +63,12 @@ def read_text(path: Path) -> TextLog | None:
     program, ranks, done = "", 0, 0
     for line in _lines(path):
         done += len(line)
-        if b"elapsed time per iteration" in line and (found := _MEGATRON.search(line)):
-            program, point = "Megatron-LM", LoggedStep(int(found[2]), _seconds(found[1]), _number(found[3]) / 1000)
-        elif b"tps:" in line and (found := _TITAN.search(_COLOUR.sub(b"", line))):
-            program, point = "torchtitan", LoggedStep(int(found[2]), _seconds(found[1]))
+        if b"elapsed time per iteration" in line and (parts := _in_turn(_MEGATRON, line)):
+            (clock, step), (mean_ms,) = parts
+            program, point = "Megatron-LM", LoggedStep(int(step), _seconds(clock), _number(mean_ms) / 1000)
+        elif b"tps:" in line and (parts := _in_turn(_TITAN, _COLOUR.sub(b"", line))):
+            (clock,), (step,), _ = parts
+            program, point = "torchtitan", LoggedStep(int(step), _seconds(clock))
         else:
             if b"MxRtt/Rnk" in line and (found := _STRAGGLER.search(line)):
                 fastest, slowest = _number(found[1]), _number(found[2])
@@ -87,6 +91,18 @@ def _slowest(reports: list[tuple[int, float]]) -> SlowestRank | None:
     if count < max(_LEAST_REPORTS, _LEAST_SHARE * len(reports)) or slower < _LEAST_SLOWER:
         return None
     return SlowestRank(rank, count, len(reports), slower)
+
+
+def _in_turn(patterns: Sequence[re.Pattern[bytes]], line: bytes) -> list[tuple[bytes, ...]]:
+    """The groups of each pattern, each found after the one before; nothing where one is not there."""
+    found, at = [], 0
+    for pattern in patterns:
+        match = pattern.search(line, at)
+        if match is None:
+            return []
+        found.append(match.groups())
+        at = match.end()
+    return found
 
 
 def _number(written: bytes) -> float:
