@@ -17,6 +17,7 @@ from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import ModuleTime, RankDigest, RankOwner
 from tb_ddp_doctor.digest.modules import MOST_MODULES
+from tb_ddp_doctor.slices.modules import event_modules
 from tb_ddp_doctor.trace.names import Phase
 from tb_ddp_doctor.trace.reader import decode
 
@@ -98,6 +99,34 @@ FORWARD = [
     op(f"{RUNS}MmBackward0", 30, 40, thread=2, sequence=6),
     op(f"{RUNS}ReluBackward0", 41, 50, thread=2, sequence=5),
 ]
+
+
+def of_events(calls: Sequence[Call], kernels: Sequence[Kernel]) -> list[tuple[str, str]]:
+    """Name and module of each event of a trace, as a slice has them, in the order of the file."""
+    read = decode([trace(calls, kernels, 1000)], "rank0.json")
+    rows = np.arange(-1, len(read.events))
+    found = event_modules(read, digest(read), rows)
+    assert found.module[0] == -1, "a Python function has none"
+    names = [read.strings[name] for name in read.events.name.tolist()]
+    modules = [found.paths[at] if at >= 0 else "" for at in found.module[1:].tolist()]
+    return list(zip(names, modules, strict=True))
+
+
+def test_an_event_of_a_slice_is_of_the_module_that_it_or_its_launch_is_of() -> None:
+    kernels = [(12, 1, 20, 40, 7, "gemm"), (31, 2, 45, 75, 7, "backward of it"), (90, 1, 91, 95, 7, "other")]
+    found = of_events(FORWARD, kernels)
+    assert set(found) >= {
+        ("aten::relu", "layers.0"),
+        ("aten::mm", "layers.0.mlp"),
+        (f"{RUNS}MmBackward0", "layers.0.mlp"),
+        ("gemm", "layers.0.mlp"),
+        ("backward of it", "layers.0.mlp"),
+        ("other", ""),
+    }
+
+
+def test_a_slice_of_a_trace_that_names_no_modules_has_none() -> None:
+    assert {module for _, module in of_events([STEP, op("aten::mm", 11, 18)], [(12, 1, 20, 40, 7, "gemm")])} == {""}
 
 
 def test_kernels_are_of_the_innermost_module_and_of_the_forward_of_their_node() -> None:

@@ -348,6 +348,14 @@ def test_the_timeline_opens_ranks_reaches_gaps_and_says_what_an_event_is(page: P
     expect(dock.locator(".calls code").last).to_contain_text("LaunchKernel")
     tab.get_by_role("button", name="Next hit").click()
     expect(hits).to_have_text(re.compile(r"\d+ of \d+\shits"))
+    # So are the model's layers: a hit is all that follows each other of one in a row.
+    expect(tab.locator("#timeline-modules option").first).to_have_attribute("value", "layer 1")
+    tab.get_by_label("Search").fill("layer 3")
+    tab.get_by_label("Search").press("Enter")
+    expect(tab.locator(".readout")).to_have_text(re.compile(r"rank \d, .+: layer 3, \d+\sevents, .+ from .+"))
+    expect(dock.locator("dl")).to_contain_text("layer 3")
+    tab.get_by_label("Search").fill("all_reduce")
+    tab.get_by_role("button", name="Next hit").click()
     # A folded rank opens where it is clicked, and a node's ranks by its name.
     box = _settled(page, canvas)
     canvas.click(position={"x": 20, "y": box["height"] - 10})

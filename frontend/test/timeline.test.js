@@ -9,8 +9,9 @@ import { nextGap } from "../src/timeline/gaps.js";
 import { legs, onRank, seen } from "../src/timeline/path.js";
 import { byKernel, byOwner, medianOf } from "../src/timeline/range.js";
 import { folded, ranksOf, toOpen } from "../src/timeline/ranks.js";
-import { foundAgain, laidOut, plainName, search, shortName, waitsUntil, written } from "../src/timeline/rows.js";
+import { foundAgain, laidOut, plainName, shortName, waitsUntil, written } from "../src/timeline/rows.js";
 import { moved, pinched, ticks, wholeOf, widened, within, zoomed } from "../src/timeline/scale.js";
+import { foundModule, search } from "../src/timeline/search.js";
 import { stepAt, stepsOf } from "../src/timeline/steps.js";
 import { neighbour, toggled } from "../src/timeline/walk.js";
 
@@ -117,6 +118,7 @@ const SLICE = {
     node: "node0",
     left_out: 0,
     names: ["aten::mm", HOSTILE, "ncclDevKernel_AllReduce"],
+    modules: [],
     lanes: [
       lane("main thread 4", "main", [0, 5, 30], [20, 5, 9], [0, 1, 0], [1, 0, 0], [7, 6, 6], [-1, -1, -1], [-1, 11, -1]),
       lane("autograd thread 5", "autograd", [-90], [30], [0], [0], [6], [-1]),
@@ -131,8 +133,8 @@ const SLICE = {
  * @param {any} role
  * @param {...number[]} columns
  */
-function lane(title, role, ...[start_us, length_us, depth, name, owner, collective, launch = start_us.map(() => -1)]) {
-  return { title, role, start_us, length_us, depth, name, owner, collective, launch };
+function lane(title, role, ...[start_us, length_us, depth, name, owner, collective, launch = start_us.map(() => -1), module = start_us.map(() => -1)]) {
+  return { title, role, start_us, length_us, depth, name, owner, collective, launch, module };
 }
 
 test("a slice becomes rows by rank, lane and depth, on the clock of the report", () => {
@@ -169,10 +171,29 @@ test("search finds names anywhere, whatever they hold, in order of time", () => 
   const { rows, joined } = laidOut(SLICE, SLICE.start_ns);
   const hits = search(rows, "MM", joined);
   assert.equal(hits.length, 4);
-  const times = hits.map(([row, i]) => rows[row].starts[i]);
+  const times = hits.map(({ row, first }) => rows[row].starts[first]);
   assert.deepEqual(times, [...times].sort((a, b) => a - b));
   assert.equal(search(rows, "<img", joined).length, 2);
   assert.deepEqual(search(rows, "  ", joined), []);
+});
+
+test("a module is found as what follows each other of it in a row, with all within it, and a number as a whole", () => {
+  const modules = ["layers.1.attn", "layers.1.mlp", "layers.10.mlp"];
+  const none = [-1, -1, -1, -1, -1, -1];
+  const stream = lane("GPU 0 stream 7: compute", "stream", [0, 10, 20, 30, 40, 50], [9, 9, 9, 9, 9, 9], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0], none, none, [0, 1, -1, 2, 1, 0]);
+  const { rows, joined } = laidOut({ ...SLICE, ranks: [{ ...SLICE.ranks[0], names: ["gemm"], modules, lanes: [stream] }] }, SLICE.start_ns);
+  const found = (/** @type {string} */ text) => search(rows, text, joined).map(({ first, last, module }) => [first, last, module]);
+  assert.deepEqual(found("layers.1"), [[0, 1, "layers.1"], [4, 5, "layers.1"]]);
+  assert.deepEqual(found("MLP"), [[1, 1, "layers.1.mlp"], [3, 3, "layers.10.mlp"], [4, 4, "layers.1.mlp"]]);
+  assert.deepEqual(found("gemm").length, 6, "a name is found event by event");
+  assert.deepEqual(found("layers.2"), []);
+});
+
+test("the module that a text names is cut from a path", () => {
+  assert.equal(foundModule("layers.0.mlp", "rs.0"), "layers.0");
+  assert.equal(foundModule("layers.0.mlp", "layers"), "layers");
+  assert.equal(foundModule("layer 12", "layer 1"), "");
+  assert.equal(foundModule("layer 11.layer 1", "layer 1"), "layer 11.layer 1");
 });
 
 test("kernels are named without their types", () => {

@@ -12,6 +12,7 @@ Forward that is computed again within a node belongs to its own module.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cached_property
 
 import msgspec
@@ -59,6 +60,16 @@ class PathTable:
     def parents(self) -> Ints:
         """The index of each module's parent, -1 for the root; shape (M,)."""
         return np.array([parent for parent, _ in self._index], np.int64)
+
+    def paths(self, chosen: Sequence[int], letters: int) -> tuple[str, ...]:
+        """The whole paths of the chosen modules, as "layers.0.mlp"; of each name at most so many letters."""
+        keys = list(self._index)
+
+        def path(module: int) -> str:
+            parent, name = keys[module]
+            return f"{path(parent)}.{name[:letters]}" if parent > ROOT else name[:letters]
+
+        return tuple(path(module) for module in chosen)
 
     def kept(self, chosen: Ints, words: Vocabulary) -> ModulePaths:
         """The table of the chosen modules (ascending indices, with all of their parents)."""

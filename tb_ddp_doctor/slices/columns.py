@@ -12,10 +12,14 @@
       "ranks": [{
         "rank": 3, "node": "node1", "left_out": 0,
         "names": ["aten::mm", ...],                           what `name` indexes
+        "modules": ["layers.0.mlp", ...],                     what `module` indexes
+        "memory": {"time_us", "allocated", "reserved"},       of the device's allocator, bytes, in order of time; of
+                                                              traces with profile_memory=True
         "lanes": [{
           "title": "GPU 0 stream 7: compute", "role": "main" | "autograd" | "thread" | "stream",
           "start_us": [...], "length_us": [...], "depth": [...], "name": [...], "owner": [...],
           "collective": [...],                                key into `collectives`, or -1
+          "module": [...],                                    the innermost that it, or its launch, is of; or -1
           "launch": [...]                                     equal for a launch and what it launched, or -1
         }]
       }]
@@ -97,6 +101,7 @@ def _rank(rank: RankSlice, origin: int) -> dict[str, Any]:
                 "name": name[here].tolist(),
                 "owner": owner[here].tolist(),
                 "collective": rank.collective[here].tolist(),
+                "module": rank.module[here].tolist(),
                 "launch": rank.correlation[here].tolist(),
             }
         )
@@ -105,6 +110,12 @@ def _rank(rank: RankSlice, origin: int) -> dict[str, Any]:
         "node": words.label(rank.node),
         "left_out": rank.left_out,
         "names": [words.label(rank.strings[index]) for index in used],
+        "modules": [words.label(path) for path in rank.modules],
+        "memory": {
+            "time_us": _us(rank.memory.time_ns - origin),
+            "allocated": rank.memory.allocated.tolist(),
+            "reserved": rank.memory.reserved.tolist(),
+        },
         "lanes": lanes,
     }
 

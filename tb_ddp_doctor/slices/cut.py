@@ -16,6 +16,7 @@ from tb_ddp_doctor.findings import Evidence, Finding
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices import pick
 from tb_ddp_doctor.slices.model import Collective, Label, RankSlice, Slice, SliceError, SliceMemory
+from tb_ddp_doctor.slices.modules import event_modules
 from tb_ddp_doctor.storage.message import MessageError
 from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.trace.model import Indices, Ints, NotJsonError, RankTrace, TraceError
@@ -155,6 +156,7 @@ def _rank(result: Result, cache: Cache, index: int, chosen: SliceWindow, most: i
         return values
 
     memory = pick.memory(trace, start, end)
+    of = event_modules(trace, job.digests[index], picked.row)
     return RankSlice(
         rank=int(job.ranks[index]),
         node=job.nodes[index],
@@ -171,6 +173,8 @@ def _rank(result: Result, cache: Cache, index: int, chosen: SliceWindow, most: i
         bytes=of_events(events.bytes),
         shape=of_events(events.shape).astype(np.int32),
         collective=collective[order],
+        modules=of.paths,
+        module=of.module[order],
         memory=SliceMemory(common(memory.time_ns), memory.allocated, memory.reserved),
         steps_end_ns=int(common(job.digests[index].steps.host_end_ns[-1:])[0]),
         left_out=picked.left_out,

@@ -87,6 +87,9 @@ class RankSlice(msgspec.Struct, frozen=True, eq=False):
     shape: Indices
     #: Row in the job's matched collectives.
     collective: Ints
+    #: Paths of the model's modules; and the one that each event is of, by its launch if it is the device's, -1 outside.
+    modules: tuple[str, ...]
+    module: Indices
     memory: SliceMemory
     #: When the host's last step ends: a call that synchronises after that is the profiler's own.
     steps_end_ns: int

@@ -38,7 +38,7 @@ def args_of(part: RankSlice, collectives: dict[int, Collective]) -> Callable[[in
     category, shape, size = part.category.tolist(), part.shape.tolist(), part.bytes.tolist()
     correlation, collective = part.correlation.tolist(), part.collective.tolist()
     start, end = part.start_ns.tolist(), part.end_ns.tolist()
-    labels = Labels(part.strings)
+    labels, module = Labels(part.strings), part.module.tolist()
 
     def args(i: int) -> Args:
         values: Args = {"category": CATEGORY_NAMES[category[i]]}
@@ -48,6 +48,8 @@ def args_of(part: RankSlice, collectives: dict[int, Collective]) -> Callable[[in
             values["bytes"] = size[i]
         if correlation[i] >= 0:
             values["correlation"] = correlation[i]
+        if module[i] >= 0:
+            values["module"] = label(part.modules[module[i]])
         matched = collectives.get(collective[i])
         if matched:
             values |= {

@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { about } from "./about.js";
 import { dock } from "./dock.js";
-import { sentence } from "./events.js";
+import { ofModule, sentence } from "./events.js";
 import { nextGap } from "./gaps.js";
 import { longestOf, ofOwner, placeOf } from "./longest.js";
 import { foundAgain } from "./rows.js";
@@ -129,13 +129,21 @@ export class Choice {
     if (to < span.from || from > span.to) this.panel.centre((from + to) / 2);
   }
 
-  /** To the next hit of the search, or the one before. @param {1 | -1} by */
+  /** To the next hit of the search, or the one before; where this window has none, the whole step shows. @param {1 | -1} by */
   next(by) {
-    const { laid, span, seek } = this.panel;
-    const one = laid && seek.step(by);
-    if (!laid || !one) return;
-    const { starts, ends } = laid.rows[one.row];
-    if (starts[one.index] < span.from || ends[one.index] > span.to) this.panel.centre(starts[one.index]);
-    this.choose(one);
+    const { panel } = this;
+    const { laid, span, seek, step } = panel;
+    const hit = laid && seek.step(by);
+    if (!laid || !hit) {
+      if (laid && step && seek.box.value.trim() && (span.from > step.from || span.to < step.to)) panel.show(widened(step, 0.02));
+      return;
+    }
+    const { starts, ends } = laid.rows[hit.row];
+    const sought = { from: starts[hit.first], to: ends[hit.last] };
+    this.choose({ row: hit.row, index: hit.first });
+    if (hit.module) panel.say(ofModule(laid, hit, panel.zero));
+    const [inside, wider] = [sought.from >= span.from && sought.to <= span.to, sought.to - sought.from > span.to - span.from];
+    if (hit.module && wider) panel.show(widened(sought, 0.15));
+    else if (!inside) panel.centre(hit.module ? (sought.from + sought.to) / 2 : sought.from);
   }
 }

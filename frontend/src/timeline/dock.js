@@ -46,6 +46,7 @@ export function dock(laid, chosen, step, ways, gpu) {
     ...(one && one.bytes > 0 ? [/** @type {[string, string]} */ (["size", size(one.bytes)])] : []),
     ...(speed ? [/** @type {[string, string]} */ (["algbw", rate(speed.algbw)]), /** @type {[string, string]} */ (["busbw", rate(speed.busbw)])] : []),
     [`from – to${step ? `, in step ${step.step}` : ""}`, `${from(start)} – ${from(end)}`],
+    ...(row.module[index] >= 0 ? [/** @type {[string, string]} */ (["module", row.modules[row.module[index]]])] : []),
     ...(owned && !one ? [/** @type {[string, string]} */ (["owner", owned])] : []),
   ];
   return h(

@@ -1,6 +1,6 @@
 // What is said of events: a sentence for one, a table for the longest ones of a window. Pure.
 
-import { decimals, ms } from "../format.js";
+import { count, decimals, ms } from "../format.js";
 import { ownerName } from "../model.js";
 import { firstAbove } from "./cull.js";
 import { shortName, waitsUntil } from "./rows.js";
@@ -30,6 +30,17 @@ export function sentence({ rows, joined }, row, index, zero) {
     one ? `${one.kind} of ${decimals(one.bytes / 1e6, 1)} MB` : said(paint, owners[owner[index]]),
   ];
   return parts.filter(Boolean).join(", ");
+}
+
+/**
+ * What a row has of a module, when, and how long.
+ * @param {Laid} laid
+ * @param {import("./search.js").Hit} hit
+ * @param {number} zero us
+ */
+export function ofModule({ rows }, { row, first, last, module }, zero) {
+  const { rank, lane, starts, ends } = rows[row];
+  return `rank ${rank}, ${lane}: ${module}, ${count(last - first + 1, "event")}, ${ms((ends[last] - starts[first]) / 1000)} from ${ms((starts[first] - zero) / 1000)}`;
 }
 
 /**

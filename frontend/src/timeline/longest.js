@@ -1,19 +1,20 @@
 // What a timeline chooses when it is opened for something: the longest stretch of an owner, or of what is sought. Pure.
 
 /** @typedef {import("./rows.js").Row} Row */
+/** @typedef {import("./search.js").Hit} Hit */
 /** @typedef {import("./walk.js").Chosen} Chosen */
 
 /**
- * The event that has most of a span; null where none has any.
+ * Where the hit begins that has most of a span; null where none has any.
  * @param {Row[]} rows
- * @param {[number, number][]} events rows and events
+ * @param {Pick<Hit, "row" | "first" | "last">[]} hits
  * @param {import("./scale.js").Span} span
  * @returns {Chosen | null}
  */
-export function longestOf(rows, events, span) {
-  const within = (/** @type {[number, number]} */ [row, index]) => Math.min(rows[row].ends[index], span.to) - Math.max(rows[row].starts[index], span.from);
-  const longest = events.reduce((/** @type {[number, number] | null} */ best, one) => (best && within(best) >= within(one) ? best : one), null);
-  return longest && within(longest) > 0 ? { row: longest[0], index: longest[1] } : null;
+export function longestOf(rows, hits, span) {
+  const within = (/** @type {Pick<Hit, "row" | "first" | "last">} */ { row, first, last }) => Math.min(rows[row].ends[last], span.to) - Math.max(rows[row].starts[first], span.from);
+  const longest = hits.reduce((/** @type {Pick<Hit, "row" | "first" | "last"> | null} */ best, one) => (best && within(best) >= within(one) ? best : one), null);
+  return longest && within(longest) > 0 ? { row: longest.row, index: longest.first } : null;
 }
 
 /**
@@ -21,14 +22,14 @@ export function longestOf(rows, events, span) {
  * @param {Row[]} rows
  * @param {number} rank
  * @param {string} owner
- * @returns {[number, number][]}
+ * @returns {Pick<Hit, "row" | "first" | "last">[]}
  */
 export function ofOwner(rows, rank, owner) {
   const onDevice = owner === "wait" || owner === "transfer" ? "communication" : owner;
   return rows.flatMap((row, i) => {
     if (row.rank !== rank || row.paint === "host") return [];
     const wanted = row.owners.indexOf(row.paint === "budget" ? owner : onDevice);
-    return [...row.owner].flatMap((one, index) => (one === wanted ? [/** @type {[number, number]} */ ([i, index])] : []));
+    return [...row.owner].flatMap((one, index) => (one === wanted ? [{ row: i, first: index, last: index }] : []));
   });
 }
 

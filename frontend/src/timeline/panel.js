@@ -78,7 +78,8 @@ export class Panel {
     this.affected = affectedRanks(diagnosis);
     this.path = legs(diagnosis.critical_path ?? [], this.origin);
     this.asking = new Asking(this.run, this.origin, !this.views.from_digests);
-    this.seek = new Seek(place.find ?? "", {
+    const modules = (diagnosis.layers?.rows ?? []).flatMap(({ path }) => path || []);
+    this.seek = new Seek(place.find ?? "", modules, {
       changed: () => this.look(),
       next: (by) => this.choice.next(by),
       left: () => {
@@ -96,9 +97,8 @@ export class Panel {
     this.drawing = new Drawing(`Timeline of ${this.run}, all ranks on one clock`, (context, width, height, colour, part) => {
       const { laid, span, steps, zero, path, affected, choice, ruler, seek } = this;
       if (!laid) return;
-      const found = new Set(seek.hits.map(([row, index]) => `${row}:${index}`));
       const { event: chosen, launch } = choice;
-      draw(context, width, height, colour, { laid, span, steps, zero, path, affected, chosen, launch, found, marks: ruler.marks, measured: ruler.range, part });
+      draw(context, width, height, colour, { laid, span, steps, zero, path, affected, chosen, launch, found: seek.found, marks: ruler.marks, measured: ruler.range, part });
     });
     this.canvas = this.drawing.canvas;
     this.overview = new Overview(whole, () => this.span, (to) => this.show(to), this.steps, this.gpu);
@@ -296,7 +296,7 @@ export class Panel {
   /** Seek what the box has. */
   look() {
     this.seek.find(this.laid);
-    this.say(this.seek.box.value ? `${this.seek.hits.length.toLocaleString("en")} events found.` : HINT);
+    this.say(this.seek.box.value ? `${this.seek.found.size.toLocaleString("en")} events found.` : HINT);
     this.redraw();
   }
 

@@ -16,6 +16,7 @@ import { firstAbove } from "./cull.js";
  * @property {number[]} name
  * @property {number[]} owner
  * @property {number[]} collective
+ * @property {number[]} module
  * @property {number[]} launch
  */
 
@@ -30,7 +31,7 @@ import { firstAbove } from "./cull.js";
  * @property {Record<string, {kind: string, group: string, bytes: number, size: number, last_rank: number, last_us: number, transfer_us: number, bus_factor: number}>} collectives
  * @property {{title: string, rank: number, start_us: number, end_us: number, what: string}[]} labels
  * @property {string} left_out
- * @property {{rank: number, node: string, left_out: number, names: string[], lanes: Lane[]}[]} ranks
+ * @property {{rank: number, node: string, left_out: number, names: string[], modules: string[], lanes: Lane[]}[]} ranks
  */
 
 /**
@@ -49,6 +50,8 @@ import { firstAbove } from "./cull.js";
  * @property {string[]} owners
  * @property {Int32Array} owner
  * @property {Int32Array} collective
+ * @property {string[]} modules paths
+ * @property {Int32Array} module
  * @property {Int32Array} launch
  */
 
@@ -179,6 +182,8 @@ function budgetRow({ rank, owner, start_us, length_us }, owners, shift, title, o
     owners,
     owner: owned,
     collective: none,
+    modules: [],
+    module: none,
     launch: none,
   };
 }
@@ -221,6 +226,8 @@ function split(lane, rank, owners, shift, depths) {
     owners,
     owner: new Int32Array(count),
     collective: new Int32Array(count),
+    modules: rank.modules,
+    module: new Int32Array(count),
     launch: new Int32Array(count),
   }));
   const filled = new Int32Array(rows.length);
@@ -233,6 +240,7 @@ function split(lane, rank, owners, shift, depths) {
     row.name[at] = lane.name[i];
     row.owner[at] = lane.owner[i];
     row.collective[at] = lane.collective[i];
+    row.module[at] = lane.module[i];
     row.launch[at] = lane.launch?.[i] ?? -1;
   }
   return rows;
@@ -318,30 +326,3 @@ export function shortName(name) {
  * @param {Map<string, Joined>} joined
  */
 export const written = (row, i, joined) => joined.get(String(row.collective[i]))?.kind || shortName(row.names[row.name[i]]);
-
-/**
- * The events whose names, or what is written on their boxes, hold a text, in order of time: [row, event].
- * @param {Row[]} rows
- * @param {string} text
- * @param {Map<string, Joined>} joined
- * @returns {[number, number][]}
- */
-export function search(rows, text, joined) {
-  const wanted = text.trim().toLowerCase();
-  if (!wanted) return [];
-  /** @type {Map<string[], boolean[]>} */
-  const known = new Map();
-  const matching = (/** @type {string[]} */ names) => {
-    let found = known.get(names);
-    if (!found) known.set(names, (found = names.map((name) => name.toLowerCase().includes(wanted))));
-    return found;
-  };
-  const kinds = new Set([...joined].flatMap(([key, { kind }]) => (kind.toLowerCase().includes(wanted) ? [Number(key)] : [])));
-  /** @type {[number, number][]} */
-  const hits = [];
-  rows.forEach(({ names, name, collective }, row) => {
-    const matches = matching(names);
-    name.forEach((index, i) => (matches[index] || kinds.has(collective[i])) && hits.push([row, i]));
-  });
-  return hits.sort(([a, i], [b, j]) => rows[a].starts[i] - rows[b].starts[j]);
-}

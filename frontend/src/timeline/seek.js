@@ -2,25 +2,32 @@
 
 import { h } from "../dom.js";
 import { count } from "../format.js";
-import { search } from "./rows.js";
+import { search } from "./search.js";
 
 /** @typedef {import("./rows.js").Laid} Laid */
+/** @typedef {import("./search.js").Hit} Hit */
 /** @typedef {import("./walk.js").Chosen} Chosen */
 
 export class Seek {
-  /** @type {[number, number][]} rows and events that match */
+  /** @type {Hit[]} */
   hits = [];
-  /** Which of them is chosen; -1 for none. */
+  /** `row:event` of each event of a hit. @type {Set<string>} */
+  found = new Set();
+  /** Which of the hits is chosen; -1 for none. */
   hit = -1;
 
   /**
    * @param {string} text to begin with
+   * @param {string[]} modules paths of the model's modules, which the box offers
    * @param {{changed: () => void, next: (by: 1 | -1) => void, left: () => void}} ways called when the text changes, on Enter,
    *   and on Escape
    */
-  constructor(text, { changed, next, left }) {
+  constructor(text, modules, { changed, next, left }) {
     this.counted = h("span", { class: "hits", role: "status" });
-    this.box = /** @type {HTMLInputElement} */ (h("input", { type: "search", placeholder: "kernel, op, all_reduce", "aria-label": "Search", value: text, input: changed }));
+    this.box = /** @type {HTMLInputElement} */ (
+      h("input", { type: "search", list: modules.length ? "timeline-modules" : null, placeholder: modules.length ? "kernel, op, module" : "kernel, op, all_reduce", "aria-label": "Search", value: text, input: changed })
+    );
+    this.offered = h("datalist", { id: "timeline-modules" }, modules.map((path) => h("option", { value: path })));
     this.box.addEventListener("keydown", (event) => {
       event.stopPropagation();
       if (event.key === "Escape") left();
@@ -34,21 +41,21 @@ export class Seek {
    */
   find(laid, chosen = null) {
     this.hits = laid ? search(laid.rows, this.box.value, laid.joined) : [];
-    this.hit = chosen ? this.hits.findIndex(([row, index]) => row === chosen.row && index === chosen.index) : -1;
+    this.found = new Set(this.hits.flatMap(({ row, first, last }) => Array.from({ length: last - first + 1 }, (_, i) => `${row}:${first + i}`)));
+    this.hit = chosen ? this.hits.findIndex(({ row, first, last }) => row === chosen.row && first <= chosen.index && chosen.index <= last) : -1;
     this.#count();
   }
 
   /**
    * The next match, or the one before.
    * @param {1 | -1} by
-   * @returns {Chosen | null}
+   * @returns {Hit | null}
    */
   step(by) {
     if (!this.hits.length) return null;
     this.hit = this.hit < 0 && by < 0 ? this.hits.length - 1 : (this.hit + by + this.hits.length) % this.hits.length;
     this.#count();
-    const [row, index] = this.hits[this.hit];
-    return { row, index };
+    return this.hits[this.hit];
   }
 
   #count() {

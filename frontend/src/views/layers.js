@@ -31,7 +31,7 @@ export const layers = {
     const used = partsOf(modules);
     return () => ({
       heads: ["module", "step, ms", ...used.map(({ name }) => `${name}, ms`), "longest, ms", "rank"],
-      rows: modules.rows.map((row) => [row.path || "whole step", row.step_ms, ...used.map(({ of }) => /** @type {number} */ (row[of])), row.longest_ms, row.longest_rank]),
+      rows: modules.rows.map((row) => [row.path || WHOLE, row.step_ms, ...used.map(({ of }) => /** @type {number} */ (row[of])), row.longest_ms, row.longest_rank]),
     });
   },
 };
@@ -72,7 +72,7 @@ function picture(modules) {
    */
   function boxOf({ index, depth, from: left, share }, root) {
     const row = modules.rows[index];
-    const text = `${row.path || "whole step"}: ${ms(row.step_ms)}`;
+    const text = `${row.path || WHOLE}: ${ms(row.step_ms)}`;
     return h(
       "button",
       {
@@ -146,6 +146,19 @@ function strip(modules) {
   );
 }
 
+const WHOLE = "whole step";
+
+/**
+ * From a module to its kernels and operators in the timeline.
+ * @param {Shown} shown
+ */
+const events = ({ views, link }) => (/** @type {string} */ path, /** @type {string} */ text) => {
+  if (!views || views.from_digests || path === WHOLE) return null;
+  const anchor = link("timeline", { find: path });
+  anchor.textContent = text;
+  return anchor;
+};
+
 /**
  * @param {LayerTable} modules
  * @param {Shown} shown
@@ -159,13 +172,13 @@ function table(modules, shown) {
     search: "Filter",
     sort: 1,
     columns: [
-      { head: "module" },
+      { head: "module", link: events(shown) },
       { head: "step", quantity: "time of a module", unit: "ms", show: plain, bar: true, title: "with all modules within it, the median over ranks" },
       { head: "share", quantity: "share of a module", show: percent, title: "of the step" },
       ...used.map(({ name }) => ({ head: name === "outside forward and backward" ? "other" : name, quantity: "part of a module's time", unit: "ms", show: plain, title: name })),
       { head: "longest", unit: "ms", show: plain, title: "the largest of all ranks" },
       { head: "(rank)", title: "the rank with the longest" },
     ],
-    rows: modules.rows.map((row) => [row.path || "whole step", row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank]),
+    rows: modules.rows.map((row) => [row.path || WHOLE, row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank]),
   });
 }
