@@ -111,7 +111,7 @@ export function grid({ title, shown, columns, rows, sort, descending = true, mar
   let found = [];
   const heads = columns.map(({ head, unit, title: meaning, quantity = quantityOf(head, unit) }, i) => {
     const button = h("button", { type: "button", class: "sort", title: meaning, click: () => by(i) }, head);
-    return h("th", { scope: "col", class: isText[i] ? "text" : null, "data-quantity": quantity || null }, button, quantity ? tip(quantity, head) : null);
+    return h("th", { scope: "col", class: isText[i] ? "text" : null, "data-quantity": quantity || null }, quantity ? h("span", { class: "with-tip" }, button, tip(quantity, head)) : button);
   });
 
   /** @param {number} column */

@@ -85,7 +85,7 @@ export function table(heads, rows, label, meanings) {
           {},
           heads.map((head) => {
             const quantity = quantityOf(head);
-            return h("th", { scope: "col", "data-quantity": quantity || null }, head, quantity ? tip(quantity, head, meanings?.get(head)) : null);
+            return h("th", { scope: "col", "data-quantity": quantity || null }, quantity ? h("span", { class: "with-tip" }, h("span", {}, head), tip(quantity, head, meanings?.get(head))) : head);
           }),
         ),
       ),
