@@ -864,10 +864,27 @@ def test_nvml_is_asked_for_the_gpu_of_this_process(monkeypatch: pytest.MonkeyPat
     gpu = on_gpu(monkeypatch, pynvml=nvml)
     assert gpu is not None
     assert gpu.state() is None
+    begun = time.time_ns()
     for _ in range(3):
         gpu.look()
     reasons = ("power cap", "thermal slowdown (hardware)")
     assert gpu.state() == GpuState("NVML", 1410.0, 1980.0, 699.5, None, 83.0, reasons)
+    looks = gpu.looks()
+    assert [(look.sm_mhz, look.power_w) for look in looks] == [(1980, 699.5), (1410, 699.5), (1600, 699.5)]
+    assert begun <= looks[0].at_ns <= looks[2].at_ns <= time.time_ns()
+
+
+def test_a_record_keeps_some_looks_of_a_long_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = on_gpu(monkeypatch, pynvml=Reader(nvmlInit=int, nvmlDeviceGetHandleByPciBusId=len))
+    assert gpu is not None
+    state = GpuState("NVML", 1410.0, 1980.0, 699.5)
+    monkeypatch.setattr(gpu, "now", lambda: state)
+    for _ in range(1000):
+        gpu.look()
+    looks = gpu.looks()
+    assert 200 < len(looks) <= 256
+    # Much of what is read of a record at most, 64 KiB.
+    assert len(msgspec.json.encode(looks)) < 1 << 14
 
 
 def test_amdsmi_is_asked_where_there_is_no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.evidence.model import GpuLook, RankEvidence
 from tb_ddp_doctor.slices import chrome, columns, cut, files, native, pick
 from tb_ddp_doctor.slices.cut import SliceWindow
 from tb_ddp_doctor.slices.model import LaneRole, RankSlice, Slice, SliceError
@@ -277,6 +278,36 @@ def test_chrome_json_can_be_read_by_our_own_reader(result: engine.Result, cache:
     assert sum("kernel" in read.strings[name].lower() for name in read.events.name) >= len(kernels) > 0
 
 
+def test_what_a_capture_saw_of_a_gpu_is_in_all_formats(result: engine.Result, cache: Cache) -> None:
+    window = at(result, 14, 70, 0)
+    start = window.start_ns
+    seen = ((-9, 1000.0, None), (-5, 1980.0, 400.0), (20, None, 1e300), (30, 1410.0, 699.5), (99, 1.0, 1.0))
+    looks = tuple(GpuLook(start + ms * MS, mhz, watts) for ms, mhz, watts in seen)
+    job = replace(result.job, rank_evidence={0: RankEvidence(gpu_looks=looks)})
+    part = cut.cut(replace(result, job=job), cache, window)
+    told = written(columns, part)["ranks"][0]["gpu"]
+    # The last one before the window is valid in it.
+    assert told["time_us"] == pytest.approx([-5000, 20_000, 30_000], abs=10)
+    assert (told["sm_mhz"], told["power_w"]) == ([1980.0, None, 1410.0], [400.0, None, 699.5])
+    packets = [packet.track_event for packet in perfetto(part).packet]
+    assert [one.double_counter_value for one in packets if one.double_counter_value] == [1980.0, 1410.0, 400.0, 699.5]
+    counters = [one for one in written(chrome, part)["traceEvents"] if one["ph"] == "C" and one["name"] != "memory"]
+    assert [one["args"] for one in counters] == [{"MHz": 1980.0}, {"MHz": 1410.0}, {"W": 400.0}, {"W": 699.5}]
+
+
+def test_a_memory_curve_of_too_many_points_keeps_its_peak(result: engine.Result, cache: Cache) -> None:
+    trace = cache.columns(result.files[0], checked=False)
+    count = 3 * pick.MEMORY_POINTS
+    allocated = np.full(count, 10)
+    allocated[4321] = 99
+    columns_of = {name: np.repeat(getattr(trace.memory, name)[:1], count) for name in MemoryEvents.__struct_fields__}
+    memory = MemoryEvents(**columns_of | {"time_ns": np.arange(count), "allocated": allocated})
+    shown = pick.memory(replace(trace, memory=memory), 0, count)
+    assert len(shown) == pick.MEMORY_POINTS
+    assert shown.allocated.max() == 99
+    assert (np.diff(shown.time_ns) > 0).all()
+
+
 def test_columns_are_relative_to_the_window(result: engine.Result, cache: Cache) -> None:
     window = at(result, 14, 17)
     told = written(columns, cut.cut(result, cache, window))
@@ -395,7 +426,10 @@ class Kept:
 
 
 def test_no_columns_break_a_writer(result: engine.Result) -> None:
-    spoiled = replace(result, job=replace(result.job, name="\ud800", nodes=("\udfff", "<b>\x00")))
+    # The modules of events are worked out again, from columns that may be anything.
+    digests = tuple(replace(one, modules=replace(one.modules, named_by="stacks")) for one in result.job.digests)
+    job = replace(result.job, name="\ud800", nodes=("\udfff", "<b>\x00"), digests=digests)
+    spoiled = replace(result, job=job)
 
     @given(trace=hostile_traces(), start=START, length=LENGTH, most=st.sampled_from([None, 1, 5, 10_000]))
     def holds(trace: RankTrace, start: int, length: int, most: int | None) -> None:

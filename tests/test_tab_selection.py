@@ -324,6 +324,13 @@ def test_the_timeline_is_driven_by_keys(page: Page, server: str) -> None:
 
 
 def test_the_timeline_opens_ranks_reaches_gaps_and_says_what_an_event_is(page: Page, server: str) -> None:
+    def with_memory(route: Route) -> None:
+        told = route.fetch().json()
+        for rank in told["ranks"]:
+            rank["memory"] = {"time_us": [-1e6], "allocated": [3_000_000_000], "reserved": [4_000_000_000]}
+        route.fulfill(json=told)
+
+    page.route("**/ddp_doctor/slice?*", with_memory)
     tab = opened(page, server, "timeline")
     chosen(tab, "straggler_cpu")
     canvas, dock = timeline(tab), tab.locator(".dock")
@@ -334,6 +341,7 @@ def test_the_timeline_opens_ranks_reaches_gaps_and_says_what_an_event_is(page: P
     expect(dock.locator("h3")).to_contain_text("GPU idle, CPU outside any op")
     expect(dock.locator(".duration")).to_have_text(re.compile(r"1[34]\d\.\d\sms"))
     expect(dock).to_contain_text("last op before; first op after")
+    expect(dock.locator("dl")).to_contain_text("3.00\N{NO-BREAK SPACE}GB allocated, 4.00\N{NO-BREAK SPACE}GB reserved")
     page.keyboard.press("n")
     expect(dock.locator("h3")).to_contain_text("GPU idle")
     page.keyboard.press("p")

@@ -5,6 +5,7 @@ import { test } from "node:test";
 
 import { eventAt, firstAbove, visible } from "../src/timeline/cull.js";
 import { about } from "../src/timeline/about.js";
+import { valueAt, valuesAt } from "../src/timeline/curves.js";
 import { nextGap } from "../src/timeline/gaps.js";
 import { legs, onRank, seen } from "../src/timeline/path.js";
 import { byKernel, byOwner, medianOf } from "../src/timeline/range.js";
@@ -119,6 +120,8 @@ const SLICE = {
     left_out: 0,
     names: ["aten::mm", HOSTILE, "ncclDevKernel_AllReduce"],
     modules: [],
+    memory: { time_us: [], allocated: [], reserved: [] },
+    gpu: { time_us: [], sm_mhz: [], power_w: [] },
     lanes: [
       lane("main thread 4", "main", [0, 5, 30], [20, 5, 9], [0, 1, 0], [1, 0, 0], [7, 6, 6], [-1, -1, -1], [-1, 11, -1]),
       lane("autograd thread 5", "autograd", [-90], [30], [0], [0], [6], [-1]),
@@ -252,6 +255,24 @@ test("an opened rank has a row of what its GPU idles for, a folded one a row of 
   const idle = laid.rows.filter(({ title }) => title === "GPU idle");
   assert.deepEqual(idle.map(({ rank, starts }) => [rank, [...starts]]), [[1, [20, 40]], [0, [20, 40]]]);
   assert.deepEqual([...laid.rows[laid.rows.length - 1].ends], [20, 40, 50, 100]);
+});
+
+test("an opened rank has curves of memory, clock and power below its lanes, where these are known", () => {
+  const memory = { time_us: [10, 40], allocated: [1e9, 3e9], reserved: [4e9, 4e9] };
+  const gpu = { time_us: [0, 20, 30], sm_mhz: [1980, null, 1410], power_w: [null, null, null] };
+  const laid = laidOut({ ...SLICE, ranks: [{ ...SLICE.ranks[0], memory, gpu }, SLICE.ranks[1]] }, SLICE.start_ns, LANES, [0, 1]);
+  assert.deepEqual(laid.curves.map(({ rank, title }) => [rank, title]), [[0, "memory"], [0, "SM clock"]]);
+  const [used, clock] = laid.curves;
+  assert.equal(valueAt(used, 9), "");
+  assert.equal(valueAt(used, 39), "1.00\u00a0GB allocated, 4.00\u00a0GB reserved");
+  assert.equal(used.range, "max 3.00\u00a0GB allocated, 4.00\u00a0GB reserved");
+  assert.equal(valueAt(clock, 25), "1,980\u00a0MHz");
+  assert.equal(clock.range, "1,410 – 1,980\u00a0MHz");
+  assert.deepEqual(valuesAt(laid.curves, 0, 50).map(([title]) => title), ["memory", "SM clock"]);
+  assert.deepEqual(valuesAt(laid.curves, 1, 50), []);
+  const [first, second] = laid.blocks;
+  assert.ok(used.top >= Math.max(...laid.rows.filter(({ rank }) => rank === 0).map(({ top, height }) => top + height)));
+  assert.ok(clock.top + clock.height <= first.top + first.height && first.top + first.height < second.top);
 });
 
 test("keys lead from gap to gap, past those too short to see, and stop at the edge", () => {

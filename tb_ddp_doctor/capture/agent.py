@@ -28,7 +28,7 @@ from tb_ddp_doctor.capture.requests import MOST_WAITING, Mailbox, Request, margi
 from tb_ddp_doctor.capture.starts import JoinedStart, join
 from tb_ddp_doctor.capture.task import Keep, Task
 from tb_ddp_doctor.capture.windows import MOST_STEPS, CaptureSchedule, CaptureWindow, placed, steps_ahead
-from tb_ddp_doctor.evidence.model import GpuState, Loading, RankEvidence
+from tb_ddp_doctor.evidence.model import GpuLook, GpuState, Loading, RankEvidence
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.version import PACKAGE
 
@@ -63,6 +63,7 @@ class Captured(msgspec.Struct, frozen=True):
     loading: Loading | None
     core_wait_ms: float | None = None
     core_run_ms: float | None = None
+    gpu_looks: tuple[GpuLook, ...] = ()
 
 
 class _Pace:
@@ -348,6 +349,7 @@ class Agent(msgspec.Struct, eq=False):
                 loading=captured.loading,
                 core_wait_ms=captured.core_wait_ms,
                 core_run_ms=captured.core_run_ms,
+                gpu_looks=captured.gpu_looks,
             ),
         )
         write_json(folder / "task", task)

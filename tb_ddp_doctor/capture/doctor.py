@@ -437,7 +437,8 @@ class Doctor:
         gpu = self._gpu.state() if self._gpu else None
         loading = self._watched.loading() if self._watched else None
         of_cores = recorder.core_wait_ms, recorder.core_run_ms
-        agent.take(Captured(window, trace, time.time_ns(), self._rewinds, gpu, loading, *of_cores))
+        looks = self._gpu.looks() if self._gpu else ()
+        agent.take(Captured(window, trace, time.time_ns(), self._rewinds, gpu, loading, *of_cores, looks))
 
     def _window_from(self, step: int) -> CaptureWindow | None:
         """The next window that begins at `step` or later."""

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
-from tb_ddp_doctor.evidence.model import GpuState
+from tb_ddp_doctor.evidence.model import GpuLook, GpuState
 from tb_ddp_doctor.evidence.throttling import reasons
 
 _log = logging.getLogger(__name__)
+
+
+#: Looks that a record keeps: a minute of them. Of more, every second one, or third, and so on.
+_MOST_LOOKS = 256
 
 
 class _Driver(Protocol):
@@ -29,7 +34,7 @@ class Gpu:
 
     def __init__(self, driver: _Driver) -> None:
         self._driver = driver
-        self._seen: list[GpuState] = []
+        self._seen: list[tuple[int, GpuState]] = []
 
     @classmethod
     def of_this_thread(cls) -> Gpu | None:
@@ -52,7 +57,7 @@ class Gpu:
 
     def look(self) -> None:
         """See how it runs now."""
-        self._seen.append(self.now())
+        self._seen.append((time.time_ns(), self.now()))
 
     def now(self) -> GpuState:
         """How it runs now. Raises what the driver's library raises."""
@@ -60,7 +65,12 @@ class Gpu:
 
     def state(self) -> GpuState | None:
         """What was seen: the lowest clock, the highest of the rest, all reasons; None if nobody looked."""
-        return summary(self._seen)
+        return summary([state for _, state in self._seen])
+
+    def looks(self) -> tuple[GpuLook, ...]:
+        """What was seen at which time, at most `_MOST_LOOKS` times."""
+        every = -(-len(self._seen) // _MOST_LOOKS) or 1
+        return tuple(GpuLook(at_ns, state.sm_mhz, state.power_w) for at_ns, state in self._seen[::every])
 
 
 def summary(seen: list[GpuState]) -> GpuState | None:

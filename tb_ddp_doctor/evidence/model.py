@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 #: Files that the doctor's own captures leave beside traces (`CaptureRecord`, as JSON).
@@ -22,6 +24,15 @@ class GpuState(msgspec.Struct, frozen=True):
     temperature_c: float | None = None
     #: Why the clock is lowered, in words: "power cap", "thermal slowdown (hardware)"; idle clocks are none.
     throttled: tuple[str, ...] = ()
+
+
+class GpuLook(msgspec.Struct, frozen=True, array_like=True):
+    """One look at a rank's GPU while it was recorded; None where the driver did not say it."""
+
+    #: Since the epoch, as traces have it.
+    at_ns: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+    sm_mhz: float | None = None
+    power_w: float | None = None
 
 
 class SeenGpu(msgspec.Struct, frozen=True):
@@ -58,6 +69,8 @@ class RankEvidence(msgspec.Struct, frozen=True):
     """What is known of one rank beside its trace."""
 
     gpu: GpuState | None = None
+    #: In order of time: a capture looks at the GPU several times a second.
+    gpu_looks: tuple[GpuLook, ...] = ()
     loading: Loading | None = None
     #: Where its main thread was when somebody looked, as py_spy has it, and in which file that is; "" for nowhere.
     stack: str = ""

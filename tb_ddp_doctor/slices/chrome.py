@@ -6,6 +6,7 @@ quarter of one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -73,11 +74,23 @@ def _events(part: Slice, rank: RankSlice, pid: int, base: int) -> Iterator[dict[
             turn = {matched.shown_first: "s", matched.shown_last: "f"}.get(rank.rank, "t")
             flow = {"cat": "collective", "name": "arrivals", "id": _COLLECTIVES | collective, **place}
             yield {"ph": turn, "bp": "e", **flow}
-    yield from _memory_counters(rank, pid, base)
+    yield from _counters(rank, pid, base)
 
 
-def _memory_counters(rank: RankSlice, pid: int, base: int) -> Iterator[dict[str, Any]]:
-    """A counter of the rank's memory: allocated and reserved bytes at each instant."""
+def _counters(rank: RankSlice, pid: int, base: int) -> Iterator[dict[str, Any]]:
+    """The rank's memory, allocated and reserved bytes at each instant; and its GPU's clock and power."""
+    gpu = rank.gpu
+    for name, unit, values in (("SM clock", "MHz", gpu.sm_mhz), ("power", "W", gpu.power_w)):
+        for time, value in zip(gpu.time_ns.tolist(), values.tolist(), strict=True):
+            if math.isfinite(value):
+                yield {
+                    "ph": "C",
+                    "name": name,
+                    "pid": pid,
+                    "tid": 0,
+                    "ts": max(time - base, 0) / 1e3,
+                    "args": {unit: value},
+                }
     memory = rank.memory
     for time, allocated, reserved in zip(
         memory.time_ns.tolist(), memory.allocated.tolist(), memory.reserved.tolist(), strict=True

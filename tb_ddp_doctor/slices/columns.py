@@ -15,6 +15,7 @@
         "modules": ["layers.0.mlp", ...],                     what `module` indexes
         "memory": {"time_us", "allocated", "reserved"},       of the device's allocator, bytes, in order of time; of
                                                               traces with profile_memory=True
+        "gpu": {"time_us", "sm_mhz", "power_w"},              as a capture saw it, null where that is unknown
         "lanes": [{
           "title": "GPU 0 stream 7: compute", "role": "main" | "autograd" | "thread" | "stream",
           "start_us": [...], "length_us": [...], "depth": [...], "name": [...], "owner": [...],
@@ -115,6 +116,11 @@ def _rank(rank: RankSlice, origin: int) -> dict[str, Any]:
             "time_us": _us(rank.memory.time_ns - origin),
             "allocated": rank.memory.allocated.tolist(),
             "reserved": rank.memory.reserved.tolist(),
+        },
+        "gpu": {
+            "time_us": _us(rank.gpu.time_ns - origin),
+            "sm_mhz": rank.gpu.sm_mhz.tolist(),
+            "power_w": rank.gpu.power_w.tolist(),
         },
         "lanes": lanes,
     }

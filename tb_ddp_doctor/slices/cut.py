@@ -11,11 +11,12 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts.traffic import measured
 from tb_ddp_doctor.findings import Evidence, Finding
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices import pick
-from tb_ddp_doctor.slices.model import Collective, Label, RankSlice, Slice, SliceError, SliceMemory
+from tb_ddp_doctor.slices.model import Collective, Label, RankSlice, Slice, SliceError, SliceGpu, SliceMemory
 from tb_ddp_doctor.slices.modules import event_modules
 from tb_ddp_doctor.storage.message import MessageError
 from tb_ddp_doctor.storage.paths import FilePath
@@ -156,6 +157,7 @@ def _rank(result: Result, cache: Cache, index: int, chosen: SliceWindow, most: i
         return values
 
     memory = pick.memory(trace, start, end)
+    looks = pick.looks(job.rank_evidence.get(int(job.ranks[index]), RankEvidence()).gpu_looks, start, end)
     of = event_modules(trace, job.digests[index], picked.row)
     return RankSlice(
         rank=int(job.ranks[index]),
@@ -176,6 +178,7 @@ def _rank(result: Result, cache: Cache, index: int, chosen: SliceWindow, most: i
         modules=of.paths,
         module=of.module[order],
         memory=SliceMemory(common(memory.time_ns), memory.allocated, memory.reserved),
+        gpu=SliceGpu(common(looks.time_ns), looks.sm_mhz, looks.power_w),
         steps_end_ns=int(common(job.digests[index].steps.host_end_ns[-1:])[0]),
         left_out=picked.left_out,
     )

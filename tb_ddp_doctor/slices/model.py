@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from tb_ddp_doctor.trace.model import Category, Indices, Ints
 
@@ -63,6 +65,14 @@ class SliceMemory(msgspec.Struct, frozen=True, eq=False):
         return len(self.time_ns)
 
 
+class SliceGpu(msgspec.Struct, frozen=True, eq=False):
+    """The device's clock and power in the window, as a capture saw them; shape (looks,), NaN where unknown."""
+
+    time_ns: Ints
+    sm_mhz: NDArray[np.float64]
+    power_w: NDArray[np.float64]
+
+
 class RankSlice(msgspec.Struct, frozen=True, eq=False):
     """One rank's part: events by lane, then start, the outer ones first; each lies wholly within those around it."""
 
@@ -91,6 +101,7 @@ class RankSlice(msgspec.Struct, frozen=True, eq=False):
     modules: tuple[str, ...]
     module: Indices
     memory: SliceMemory
+    gpu: SliceGpu
     #: When the host's last step ends: a call that synchronises after that is the profiler's own.
     steps_end_ns: int
     #: Events of the window that are not here, the shortest ones.

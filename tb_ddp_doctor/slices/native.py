@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import IO
 
+import numpy as np
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
     CounterDescriptor,
     TracePacket,
@@ -87,7 +88,7 @@ class _Rank:
     def write(self) -> None:
         self._describe()
         self._write_events()
-        self._write_memory()
+        self._write_counters()
 
     def _packet(self) -> TracePacket:
         packet = TracePacket()
@@ -182,26 +183,38 @@ class _Rank:
             entry.name = key
         return known
 
-    def _write_memory(self) -> None:
-        memory = self._rank.memory
-        if not len(memory):
-            return
-        curves = (("memory in use", memory.allocated), ("memory reserved", memory.reserved))
-        for i, (name, values) in enumerate(curves, len(self._rank.lanes) + 1):
+    def _write_counters(self) -> None:
+        memory, gpu = self._rank.memory, self._rank.gpu
+        counters = (
+            ("memory in use", "", memory.time_ns, memory.allocated),
+            ("memory reserved", "", memory.time_ns, memory.reserved),
+            ("SM clock", "MHz", gpu.time_ns, gpu.sm_mhz),
+            ("power", "W", gpu.time_ns, gpu.power_w),
+        )
+        for i, (name, unit, times, values) in enumerate(counters, len(self._rank.lanes) + 1):
+            known = np.isfinite(values)
+            if not known.any():
+                continue
             packet = self._packet()
             track = packet.track_descriptor
             track.uuid = self._track + i
             track.parent_uuid = self._track
             track.sibling_order_rank = i
             track.name = name
-            track.counter.unit = CounterDescriptor.UNIT_SIZE_BYTES
+            if unit:
+                track.counter.unit_name = unit
+            else:
+                track.counter.unit = CounterDescriptor.UNIT_SIZE_BYTES
             self._packets.write(packet)
-            for time, value in zip(memory.time_ns.tolist(), values.tolist(), strict=True):
+            for time, value in zip(times[known].tolist(), values[known].tolist(), strict=True):
                 packet = self._packet()
                 packet.timestamp = time
                 packet.track_event.type = TrackEvent.TYPE_COUNTER
                 packet.track_event.track_uuid = self._track + i
-                packet.track_event.counter_value = value
+                if unit:
+                    packet.track_event.double_counter_value = value
+                else:
+                    packet.track_event.counter_value = value
                 self._packets.write(packet)
 
 

@@ -6,17 +6,23 @@ looked at: four passes over a million numbers, milliseconds. Nothing else of the
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.slices.model import FRAME, LaneRole, SliceLane, SliceMemory
+from tb_ddp_doctor.evidence.model import GpuLook
+from tb_ddp_doctor.slices.model import FRAME, LaneRole, SliceGpu, SliceLane, SliceMemory
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Events, Indices, Ints, RankTrace
 
 #: Points of a memory curve: more than a screen is wide.
 MEMORY_POINTS = 4_000
+#: No GPU has more MHz, or W.
+_MOST_SEEN = 1e5
 _SAMPLE = 50_000
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
@@ -210,5 +216,22 @@ def memory(trace: RankTrace, start_ns: int, end_ns: int) -> SliceMemory:
     here &= (counters.device_type != 0) & (counters.allocated >= 0)
     rows = np.flatnonzero(here)
     rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
-    rows = rows[:: -(-len(rows) // MEMORY_POINTS) or 1]
+    # Of several events the fullest stays, so that a curve keeps its peak.
+    group = np.arange(len(rows)) // (-(-len(rows) // MEMORY_POINTS) or 1)
+    by_size = np.lexsort((counters.allocated[rows], group))
+    rows = rows[by_size[np.flatnonzero(np.diff(group, append=-1))]]
     return SliceMemory(counters.time_ns[rows], counters.allocated[rows], counters.reserved[rows])
+
+
+def looks(seen: Sequence[GpuLook], start_ns: int, end_ns: int) -> SliceGpu:
+    """The looks at a GPU within a window, and the last one before it."""
+    time_ns = np.array([look.at_ns for look in seen], np.int64)
+    order = np.argsort(time_ns, kind="stable")
+    first = max(int(np.searchsorted(time_ns[order], start_ns, side="right")) - 1, 0)
+    order = order[first : int(np.searchsorted(time_ns[order], end_ns))]
+
+    def column(values: Iterable[float | None]) -> NDArray[np.float64]:
+        known = np.array([math.nan if value is None else value for value in values], np.float64)[order]
+        return np.where((known >= 0) & (known < _MOST_SEEN), known, math.nan)
+
+    return SliceGpu(time_ns[order], column(look.sm_mhz for look in seen), column(look.power_w for look in seen))

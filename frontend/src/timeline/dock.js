@@ -5,6 +5,7 @@ import { decimals, ms, ranges } from "../format.js";
 import { idleName, ownerName } from "../model.js";
 import { IDLE } from "../step_parts.js";
 import { about, bandwidth, waiting } from "./about.js";
+import { valuesAt } from "./curves.js";
 import { said } from "./events.js";
 import { plainName, shortName, written } from "./rows.js";
 
@@ -47,6 +48,7 @@ export function dock(laid, chosen, step, ways, gpu) {
     ...(speed ? [/** @type {[string, string]} */ (["algbw", rate(speed.algbw)]), /** @type {[string, string]} */ (["busbw", rate(speed.busbw)])] : []),
     [`from – to${step ? `, in step ${step.step}` : ""}`, `${from(start)} – ${from(end)}`],
     ...(row.module[index] >= 0 ? [/** @type {[string, string]} */ (["module", row.modules[row.module[index]]])] : []),
+    ...valuesAt(laid.curves, row.rank, start),
     ...(owned && !one ? [/** @type {[string, string]} */ (["owner", owned])] : []),
   ];
   return h(

@@ -4,6 +4,7 @@
 import { fillOf } from "../chart/textures.js";
 import { ms } from "../format.js";
 import { visible } from "./cull.js";
+import { curves } from "./curves.js";
 import { AXIS, GUTTER, axis, isDrawn, names, tints } from "./frame.js";
 import { criticalPath, joins, labels, launch, pathTurns, rulers } from "./marks.js";
 import { waitsUntil, written } from "./rows.js";
@@ -62,6 +63,7 @@ export function draw(context, width, height, colour, scene) {
   context.font = `10.5px ${font}`;
   pathTurns(context, colour, scene, x);
   laid.rows.forEach((row, number) => isDrawn(row, scene) && events(context, colour, scene, row, number, lanes, fills));
+  curves(context, colour, scene, x);
   joins(context, colour, scene, x);
   launch(context, colour, scene, x);
   criticalPath(context, colour, font, scene, x);

@@ -104,7 +104,7 @@ export function names(context, width, colour, font, scene) {
   context.font = `11px ${font}`;
   context.fillStyle = colour("soft");
   context.textAlign = "right";
-  for (const row of laid.rows) if (row.title && isDrawn(row, scene)) context.fillText(row.title, GUTTER - 8, AXIS + row.top + row.height / 2);
+  for (const row of [...laid.rows, ...laid.curves]) if (row.title && isDrawn(row, scene)) context.fillText(row.title, GUTTER - 8, AXIS + row.top + row.height / 2);
   context.textAlign = "left";
 }
 

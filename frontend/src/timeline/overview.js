@@ -32,7 +32,7 @@ export class Overview {
     this.frame = h("div", { class: "overview-frame" });
     this.canvas = picture("timeline-overview", "The whole record; drag the frame to move what shows below", (context, width, height, colour) => this.#draw(context, width, height, colour, steps));
     this.span = span;
-    this.element = h("div", { class: "overview" }, this.canvas, this.frame);
+    this.element = h("div", { class: "overview" }, this.canvas, h("div", { class: "overview-lanes", style: `left: ${GUTTER}px` }, this.frame));
     const at = (/** @type {PointerEvent} */ event) => {
       const { left, width } = this.canvas.getBoundingClientRect();
       return whole.from + ((event.clientX - left - GUTTER) / Math.max(1, width - GUTTER)) * (whole.to - whole.from);
@@ -68,7 +68,7 @@ export class Overview {
   redraw() {
     const { from, to } = this.span();
     const share = (/** @type {number} */ at) => (at - this.whole.from) / (this.whole.to - this.whole.from);
-    this.frame.style.cssText = `left: calc(${GUTTER}px + (100% - ${GUTTER}px) * ${share(from)}); width: max(3px, (100% - ${GUTTER}px) * ${share(to) - share(from)})`;
+    this.frame.style.cssText = `left: ${100 * share(from)}%; width: max(3px, ${100 * (share(to) - share(from))}%)`;
   }
 
   /**

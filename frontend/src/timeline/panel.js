@@ -23,7 +23,7 @@ import { widened, within } from "./scale.js";
 import { rangeOf } from "./spots.js";
 import { Seek } from "./seek.js";
 import { stepAt, stepsOf } from "./steps.js";
-import { tell } from "./tooltip.js";
+import { tell, tellCurve } from "./tooltip.js";
 
 /** @typedef {import("./rows.js").Laid} Laid */
 /** @typedef {import("./rows.js").RankLanes} RankLanes */
@@ -284,7 +284,11 @@ export class Panel {
    */
   tell(one, x, y) {
     this.tooltip.hidden = true;
-    if (this.laid && one) tell(this.tooltip, this.laid, one, this.zero, { x, y, width: this.canvas.clientWidth });
+    if (!this.laid) return;
+    const at = { x, y, width: this.canvas.clientWidth };
+    const curve = x > GUTTER && this.laid.curves.find(({ top, height }) => y - AXIS >= top && y - AXIS < top + height);
+    if (one) tell(this.tooltip, this.laid, one, this.zero, at);
+    else if (curve) tellCurve(this.tooltip, curve, this.pointed, at);
   }
 
   /** As wide as now. @param {number} at us */

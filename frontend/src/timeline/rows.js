@@ -5,6 +5,7 @@
 import { ownerName } from "../model.js";
 import { IDLE } from "../step_parts.js";
 import { firstAbove } from "./cull.js";
+import { curvesOf, heightOf } from "./curves.js";
 
 /**
  * @typedef {object} Lane
@@ -31,7 +32,7 @@ import { firstAbove } from "./cull.js";
  * @property {Record<string, {kind: string, group: string, bytes: number, size: number, last_rank: number, last_us: number, transfer_us: number, bus_factor: number}>} collectives
  * @property {{title: string, rank: number, start_us: number, end_us: number, what: string}[]} labels
  * @property {string} left_out
- * @property {{rank: number, node: string, left_out: number, names: string[], modules: string[], lanes: Lane[]}[]} ranks
+ * @property {{rank: number, node: string, left_out: number, names: string[], modules: string[], memory: {time_us: number[], allocated: number[], reserved: number[]}, gpu: {time_us: number[], sm_mhz: (number | null)[], power_w: (number | null)[]}, lanes: Lane[]}[]} ranks
  */
 
 /**
@@ -58,7 +59,7 @@ import { firstAbove } from "./cull.js";
 /** @typedef {{rank: number, node: string, top: number, height: number, folded: boolean}} Block the rows of a rank */
 /** @typedef {{key: string, kind: string, group: string, bytes: number, size: number, transfer: number, bus_factor: number, last: number, last_rank: number, arrivals: {rank: number, at: number, y: number}[]}} Joined */
 /** @typedef {{title: string, rank: number, from: number, to: number, what: string}} Label */
-/** @typedef {{from: number, to: number, rows: Row[], blocks: Block[], joined: Map<string, Joined>, labels: Label[], height: number, hidden: number, slice: Slice, shift: number}} Laid: `hidden` counts short events that the slice does not have */
+/** @typedef {{from: number, to: number, rows: Row[], blocks: Block[], joined: Map<string, Joined>, labels: Label[], curves: import("./curves.js").Curve[], height: number, hidden: number, slice: Slice, shift: number}} Laid: `hidden` counts short events that the slice does not have */
 
 const HOST_HEIGHT = 13;
 const DEVICE_HEIGHT = 16;
@@ -102,6 +103,8 @@ export function laidOut(slice, origin, lanes = null, order = slice.ranks.map(({ 
   const rows = [];
   /** @type {Block[]} */
   const blocks = [];
+  /** @type {import("./curves.js").Curve[]} */
+  const curves = [];
   let top = 0;
   const add = (/** @type {Row} */ row) => {
     row.top = top;
@@ -122,8 +125,10 @@ export function laidOut(slice, origin, lanes = null, order = slice.ranks.map(({ 
     if (lanes && lane) {
       const hasDevice = rank.lanes.some(({ role }) => role === "stream");
       add(budgetRow(lane, lanes.owners, shift, hasDevice ? "GPU idle" : "idle", IDLE));
-      top += PATH_HEIGHT;
     }
+    const below = curvesOf(rank, shift, top);
+    curves.push(...below);
+    top += heightOf(below) + (lane ? PATH_HEIGHT : 0);
     blocks.push({ rank: rank.rank, node: rank.node, top: start, height: top - start, folded: false });
     top += BLOCK_GAP;
   }
@@ -141,6 +146,7 @@ export function laidOut(slice, origin, lanes = null, order = slice.ranks.map(({ 
     to,
     rows,
     blocks,
+    curves,
     joined: joinedOf(slice, rows, shift),
     labels: slice.labels.map(({ title, rank, start_us, end_us, what }) => ({
       title,
