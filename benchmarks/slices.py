@@ -32,6 +32,7 @@ from cost import cost
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.job.segments import Segments
 from tb_ddp_doctor.slices import chrome, columns, native
 from tb_ddp_doctor.slices.cut import SliceWindow, cut, on_common_clock
 from tb_ddp_doctor.trace.model import RankTrace
@@ -148,6 +149,11 @@ def main() -> int:
             cache.keep(trace, path)
         # The same files stand for more ranks: the work is the same.
         more = [i % len(job.ranks) for i in range(options.ranks)]
+        parts = [np.flatnonzero(job.matched.rank == i) for i in more]
+        rank, part = np.repeat(np.arange(options.ranks), list(map(len, parts))), np.concatenate(parts)
+        segments, order = Segments.grouped(job.matched.segments.index[part])
+        part = part[order]
+        arrival_ns = job.waiting.arrival_ns[part]
         job = msgspec.structs.replace(
             job,
             ranks=np.arange(options.ranks),
@@ -156,11 +162,13 @@ def main() -> int:
             clock=msgspec.structs.replace(job.clock, offset_ns=job.clock.offset_ns[more], drift=job.clock.drift[more]),
             matched=msgspec.structs.replace(
                 job.matched,
-                row=job.matched.row[:, more],
-                arrival_ns=job.matched.arrival_ns[:, more],
-                end_ns=job.matched.end_ns[:, more],
+                segments=segments,
+                rank=rank[order],
+                call=job.matched.call[part],
+                arrival_ns=job.matched.arrival_ns[part],
+                end_ns=job.matched.end_ns[part],
             ),
-            waiting=msgspec.structs.replace(job.waiting, arrival_ns=job.waiting.arrival_ns[:, more]),
+            waiting=msgspec.structs.replace(job.waiting, arrival_ns=arrival_ns, last_part=segments.argmax(arrival_ns)),
         )
         result = msgspec.structs.replace(result, job=job, files=tuple(result.files[i] for i in more))
         first = cache.columns(result.files[0], checked=False).events.start_ns

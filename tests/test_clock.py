@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from matches import table
 from msgspec.structs import replace
 from traces import MS, job, repeat
 
 from tb_ddp_doctor.job.clock import ClockFit, fit
-from tb_ddp_doctor.job.collectives import ABSENT, Matched
+from tb_ddp_doctor.job.collectives import Matched
+from tb_ddp_doctor.job.segments import Segments
 
 US = 1_000
 SECOND = 1_000_000_000
@@ -34,11 +36,12 @@ def ended(
     ranks = len(clocks)
     true = np.linspace(0, 2 * SECOND, count)[:, None] + random.normal(0, noise_ns, (count, ranks))
     true += [(bias_ns or {}).get(rank, 0.0) for rank in range(ranks)]
-    row = np.full((count, ranks), -1, np.int64)
+    has_part = np.zeros((count, ranks), np.bool_)
     for i in range(count):
-        row[i, list(groups[i % len(groups)]) if groups else slice(None)] = i
+        has_part[i, list(groups[i % len(groups)]) if groups else slice(None)] = True
     shown = np.stack([true[:, rank] * (1 + drift) + offset for rank, (offset, drift) in enumerate(clocks)], axis=1)
-    end = np.where(row >= 0, EPOCH + np.rint(shown).astype(np.int64), ABSENT)
+    end = EPOCH + np.rint(shown).astype(np.int64)[has_part]
+    call, rank = np.nonzero(has_part)
     nothing = np.zeros(count, np.int64)
     matched = Matched(
         kind=("all_reduce",) * count,
@@ -46,10 +49,11 @@ def ended(
         group_size=nothing + ranks,
         bytes=nothing,
         step=nothing,
-        arrival_ns=np.where(row >= 0, end - 50 * US, ABSENT),
+        segments=Segments.of_sizes(has_part.sum(axis=1)),
+        rank=rank,
+        call=call,
+        arrival_ns=end - 50 * US,
         end_ns=end,
-        row=row,
-        parts=(row >= 0).sum(axis=1),
         together=np.ones(count, np.bool_),
         unmatched=(0,) * ranks,
         refused=0,
@@ -59,11 +63,8 @@ def ended(
 
 def corrected(fitted: ClockFit, matched: Matched) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """Ends on the common clock, nan where absent, ns from the first rank's first."""
-    columns = [
-        np.where(own > ABSENT, own - EPOCH - fitted.correction(rank, np.where(own > ABSENT, own, EPOCH)), np.nan)
-        for rank, own in enumerate(matched.end_ns.T)
-    ]
-    return np.stack(columns, axis=1)
+    end = matched.end_ns - EPOCH - fitted.correction(matched.rank, matched.end_ns)
+    return table(matched, end.astype(np.float64), np.nan)
 
 
 def test_offsets_of_nodes_are_recovered() -> None:
@@ -79,15 +80,14 @@ def test_nodes_that_only_messages_join_are_put_within_their_bounds(ahead_ns: int
     matched, _ = ended([(0, 0), (0, 0), (ahead_ns, 0), (ahead_ns, 0)], groups=[(0, 1), (2, 3), (1, 2)])
     random = np.random.default_rng(3)
     is_message = np.arange(len(matched)) % 3 == 2
-    waits, longer = (random.integers(0, 3 * MS, matched.row.shape) * is_message[:, None] for _ in range(2))
+    waits, longer = (random.integers(0, 3 * MS, (len(matched), 2)) * is_message[:, None] for _ in range(2))
     # One of the two comes last, and one of the two ends as soon as the message has moved.
-    waits[np.arange(len(matched)), random.integers(1, 3, len(matched))] = 0
-    longer[np.arange(len(matched)), random.integers(1, 3, len(matched))] = 0
-    here = matched.row >= 0
+    waits[np.arange(len(matched)), random.integers(0, 2, len(matched))] = 0
+    longer[np.arange(len(matched)), random.integers(0, 2, len(matched))] = 0
     matched = replace(
         matched,
-        arrival_ns=np.where(here, matched.arrival_ns - waits, ABSENT),
-        end_ns=np.where(here, matched.end_ns + longer, ABSENT),
+        arrival_ns=matched.arrival_ns - waits.ravel(),
+        end_ns=matched.end_ns + longer.ravel(),
         together=~is_message,
     )
     fitted = fit(matched, ("a", "a", "b", "b"))
@@ -158,7 +158,7 @@ def test_no_clock_drifts_as_nonsense_does() -> None:
 
 def test_single_collectives_that_ended_apart_move_nothing() -> None:
     matched, _ = ended([(0, 0), (MS, 0)])
-    matched.end_ns[::10, 1] += 30 * MS
+    matched.end_ns[1::20] += 30 * MS
     assert fit(matched, ("a", "b")).offset_ns[1] == pytest.approx(MS, abs=2 * US)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from matches import table
+from msgspec.structs import replace
 from traces import MS, digests, job, ranks, repeat
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.collectives import count_elements
 from tb_ddp_doctor.job.calls import Calls
-from tb_ddp_doctor.job.collectives import ABSENT, Matched, refuse_impossible
+from tb_ddp_doctor.job.collectives import Matched, refuse_impossible
 from tb_ddp_doctor.job.matching import match
 from tb_ddp_doctor.job.realigning import can_realign
 from tb_ddp_doctor.trace.reader import decode
@@ -26,14 +28,18 @@ ALIKE = """
 
 
 def matched(text: str, **options: object) -> Matched:
+    """The collectives of drawn ranks; the calls of each rank are numbered from 0."""
     found = digests(text, **options)
     every = tuple(found.values())
-    return match(every, Calls(every), tuple(found))
+    calls = Calls(every)
+    matches = match(every, calls, tuple(found))
+    return replace(matches, call=matches.call - calls.first[matches.rank])
 
 
 def rows(found: Matched) -> list[list[int]]:
-    """Rows of each rank's collectives that were matched, by time; -1 where a rank has no part."""
-    return found.row.tolist()
+    """Which of its calls each rank has in each collective, by time; -1 where it has no part."""
+    own: list[list[int]] = table(found, found.call).tolist()
+    return own
 
 
 def test_calls_are_matched_in_their_order() -> None:
@@ -238,7 +244,7 @@ def test_collectives_come_in_order_of_time() -> None:
         rank0 nccl [ag@2][ar..][ag@3][ar..]
         rank1 nccl [ag@2][ar..][ag@3][ar..]
     """)
-    assert (np.diff(found.arrival_ns.min(axis=1)) > 0).all()
+    assert (np.diff(found.segments.min(found.arrival_ns)) > 0).all()
 
 
 def impossible() -> Matched:
@@ -267,13 +273,13 @@ def test_the_one_rank_that_ends_apart_from_all_others_is_left_out_alone(rank: in
     assert (len(found), len(checked), checked.refused) == (2, 2, 0)
     assert checked.odd == tuple(int(each == rank) for each in range(3))
     first = int((checked.parts == 2).argmax())
-    assert (checked.row[first] < 0).tolist() == [each == rank for each in range(3)]
-    assert checked.arrival_ns[first, rank] == ABSENT and sum(checked.unmatched) == 1
+    assert rows(checked)[first] == [-1 if each == rank else 0 for each in range(3)]
+    assert sum(checked.unmatched) == 1
 
 
 def test_clocks_are_corrected_before_a_match_is_refused() -> None:
     found = impossible()
-    behind = np.array([[0, 10 * MS]])
+    behind = np.array([0, 10 * MS])
     assert len(refuse_impossible(found, behind, MS)) == 1
 
 
@@ -293,7 +299,6 @@ def test_absent_ranks_are_never_refused() -> None:
     """)
     late_clocks = np.full_like(found.arrival_ns, 2 * MS)
     assert refuse_impossible(found, late_clocks, 0) is found
-    assert (found.arrival_ns[~found.present] == ABSENT).all()
 
 
 def test_impossible_matches_are_said() -> None:
@@ -376,7 +381,7 @@ UNNAMED = """
 
 def test_streams_and_ends_tell_groups_that_kernels_do_not_name() -> None:
     late = job(repeat(UNNAMED, 3), metadata="nowhere")
-    members = {tuple(np.flatnonzero(row >= 0).tolist()) for row in late.matched.row}
+    members = {tuple(np.flatnonzero(row >= 0).tolist()) for row in table(late.matched, late.matched.rank)}
     assert members == {(0, 1), (2, 3), (0, 1, 2, 3)}
     assert (late.matched.unmatched, late.matched.refused) == ((0, 0, 0, 0), 0)
     wait = late.budget.of("wait").mean(axis=1) / MS

@@ -18,7 +18,7 @@ from tb_ddp_doctor.engine import examine
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.odd_clocks import ClockSet, EndsApart
+from tb_ddp_doctor.job.odd_clocks import ClockSet
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.model import Category, CommArgs, Events, RankTrace
 
@@ -206,12 +206,8 @@ LATE: list[tuple[list[float], list[int], float | None]] = [
 def test_a_clock_is_set_once_where_lateness_has_two_levels(
     late_ms: list[float], step: list[int], by_ms: float | None
 ) -> None:
-    drawn = joined(ranks(USUAL, USUAL), lambda trace: trace)
-    late = np.array([late_ms]).T * MS
-    ends = replace(
-        EndsApart.of(drawn.matched, drawn.clock), late_ns=late, own_ns=late.astype(np.int64), step=np.array(step)
-    )
-    found = ClockSet.of(ends, 0, 20 * MS)
+    late = np.array(late_ms) * MS
+    found = ClockSet.of(late, late.astype(np.int64), np.array(step), 20 * MS)
     assert (found and found.by_ns / MS) == by_ms
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from matches import rows, table
 from traces import MS, digests, job, ranks
 
 from tb_ddp_doctor.job.model import Job
@@ -14,8 +15,8 @@ from tb_ddp_doctor.replay.whatif import WhatIf
 
 def meetings(text: str, **options: object) -> list[tuple[list[int], bool]]:
     """The rows of each rank's kernels that meet, by time, and whether these meet no others."""
-    matched = job(text, **options).matched
-    return list(zip(matched.row.tolist(), matched.together.tolist(), strict=True))
+    drawn = job(text, **options)
+    return list(zip(rows(drawn.matched, drawn.calls), drawn.matched.together.tolist(), strict=True))
 
 
 PIPELINE = """
@@ -112,8 +113,9 @@ def test_two_that_meet_a_third_are_matches_of_their_own() -> None:
 
 def test_a_kernel_waits_for_its_own_partners_alone() -> None:
     drawn = job(LINE)
-    last = [(drawn.waiting.last[i], drawn.waiting.exposed_ns[i].tolist()) for i in range(2)]
-    assert [(rank, [ns / MS for ns in waits]) for rank, waits in last] == [(0, [0, 0, 0]), (2, [0, 10, 0])]
+    waits = table(drawn.matched, drawn.waiting.exposed_ns, 0) / MS
+    assert drawn.waiting.last[:2].tolist() == [0, 2]
+    assert waits[:2].tolist() == [[0, 0, 0], [0, 10, 0]]
 
 
 def test_where_counts_differ_ends_say_which_one_is_lost() -> None:

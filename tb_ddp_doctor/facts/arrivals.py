@@ -18,7 +18,7 @@ from tb_ddp_doctor.facts.traffic import Traffic, communication
 from tb_ddp_doctor.facts.transfers import Transfers, exposed_alone, transfers
 from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Indices, Ints
 
 
 class Arrivals(msgspec.Struct, frozen=True, eq=False):
@@ -26,11 +26,11 @@ class Arrivals(msgspec.Struct, frozen=True, eq=False):
 
     #: Shape (M,): step number, index of the rank that arrived last, kind or what it is for.
     step: Ints
-    last: Ints
+    last: Indices
     kind: tuple[str, ...]
     #: Exposed wait of the rank that waited longest, shape (M,), ns, and that rank's index.
     longest_wait_ns: Ints
-    longest_waiter: Ints
+    longest_waiter: Indices
     #: When that rank arrived and when the wait ended, on its own clock, shape (M,), ns.
     wait_start_ns: Ints
     wait_end_ns: Ints
@@ -120,7 +120,7 @@ def _purposes(facts: Facts) -> tuple[Purpose, ...]:
         calls = int(chosen.sum())
         if calls >= job.step_index.size:
             mine = (matched == what) & np.isin(job.matched.step, job.steps)
-            wait = float(job.waiting.exposed_ns[mine].sum()) / job.step_index.size
+            wait = float(job.waiting.exposed_ns[job.matched.segments.each(mine)].sum()) / job.step_index.size
             exposed = job.measure(exposed_alone(job, chosen))
             purposes.append(Purpose(what, calls / job.step_index.size, exposed, wait))
     return tuple(sorted(purposes, key=lambda one: -float(one.exposed_ns.mean())))
@@ -128,9 +128,8 @@ def _purposes(facts: Facts) -> tuple[Purpose, ...]:
 
 def _purposes_of_matched(job: Job) -> list[str]:
     """What each matched collective is for, as the rank tells that arrives last."""
-    last = job.waiting.last
     purpose = job.calls.text("purpose")
-    calls = job.calls.first[last] + job.matched.row[np.arange(len(job.matched)), last]
+    calls = job.matched.call[job.waiting.last_part]
     return [purpose.words[code] for code in purpose.code[calls].tolist()]
 
 
@@ -152,11 +151,8 @@ def arrivals(facts: Facts) -> Arrivals:
     if not len(job.matched):
         raise MissingFactError("No collective could be matched between ranks, so straggler wait is not known.")
     waiting, matched = job.waiting, job.matched
-    waiter = waiting.exposed_ns.argmax(axis=1)
-    each = np.arange(len(matched))
-    start = np.where(matched.present, matched.arrival_ns, 0)[each, waiter]
-    last = waiting.last_ns
-    end = start + np.maximum(last - waiting.arrival_ns[each, waiter], 0)
+    longest = matched.segments.argmax(waiting.exposed_ns)
+    start = matched.arrival_ns[longest]
     return Arrivals(
         step=matched.step,
         last=waiting.last,
@@ -164,10 +160,10 @@ def arrivals(facts: Facts) -> Arrivals:
             f"the {purpose}" if purpose else kind
             for kind, purpose in zip(matched.kind, _purposes_of_matched(job), strict=True)
         ),
-        longest_wait_ns=waiting.exposed_ns[each, waiter],
-        longest_waiter=waiter,
+        longest_wait_ns=waiting.exposed_ns[longest],
+        longest_waiter=matched.rank[longest],
         wait_start_ns=start,
-        wait_end_ns=end,
+        wait_end_ns=start + waiting.last_ns - waiting.arrival_ns[longest],
     )
 
 

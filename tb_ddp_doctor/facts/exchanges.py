@@ -2,7 +2,7 @@
 
 tokens   rank 0  rank 1  rank 2  rank 3
 sends       100     100     100     100
-receives    160      80      80      80     the larger side: 160, 100, 100, 100
+receives    160      80      80      80     the larger side: 160, 100, 100, 100; most over least: 1.6
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.job.collectives import LATEST
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.routing import EXCHANGES
 from tb_ddp_doctor.trace import names
@@ -26,37 +25,22 @@ _FROM_BACKWARD = 0.2
 class Exchanges(msgspec.Struct, frozen=True, eq=False):
     """AllToAlls whose sizes are known on all of their traced ranks."""
 
-    #: Row of the job's matched collectives, index of the step, shape (X,).
+    #: Row of the job's matched collectives, shape (X,).
     row: Ints
-    step: Ints
-    #: The larger side of each rank's part, over the smallest of these, shape (X, R); 0 for ranks without a part.
-    load: Floats
+    #: The larger side of the largest part over that of the smallest part, shape (X,).
+    most: Floats
     #: What is exchanged if it is no tokens: "embeddings" in jobs that look up embedding tables, "states" where a job
     #: that trains exchanges next to nothing in backward; else "".
     of: str
-
-    @property
-    def most(self) -> Floats:
-        """The largest load in each AllToAll, shape (X,)."""
-        largest: Floats = self.load.max(axis=1, initial=0.0)
-        return largest
 
 
 def exchanges(job: Job) -> Exchanges:
     """The AllToAlls of a job's steps, with the sizes of its ranks' parts."""
     matched = job.matched
-    kinds = np.array([kind == _ALL_TO_ALL for kind in matched.kind], np.bool_)
-    rows = np.flatnonzero(kinds & np.isin(matched.step, job.steps))
-    elements = np.zeros((len(rows), len(job.ranks)), np.int64)
-    for rank, digest in enumerate(job.digests):
-        here = matched.row[rows, rank]
-        elements[here >= 0, rank] = digest.collectives.elements[here[here >= 0]]
-    present = matched.present[rows]
-    known = ((elements > 0) | ~present).all(axis=1)
-    rows, elements, present = rows[known], elements[known], present[known]
-    least = np.where(present, elements, LATEST).min(axis=1, initial=LATEST)
-    load = np.where(present, elements / least[:, None], 0.0)
-    return Exchanges(rows, np.searchsorted(job.steps, matched.step[rows]), load, _of(job))
+    elements = job.calls.column("elements")[matched.call]
+    least, most = matched.segments.min(elements), matched.segments.max(elements)
+    rows = np.flatnonzero((least > 0) & matched.is_of((_ALL_TO_ALL,)) & np.isin(matched.step, job.steps))
+    return Exchanges(rows, most[rows] / least[rows], _of(job))
 
 
 def _of(job: Job) -> str:

@@ -97,14 +97,12 @@ def _of_all_ranks(job: Job, repeated: NDArray[np.bool_]) -> tuple[NDArray[np.boo
     A rank whose operators have names that nobody knows shows no passes of its own.
     """
     matched, backward = job.matched, job.calls.column("backward").copy()
-    call = np.where(matched.present, job.calls.first[:-1] + matched.row, 0)
-    repeats_it = matched.present & repeated[call] if len(repeated) else matched.present & False
-    by_most = np.flatnonzero(2 * repeats_it.sum(axis=1) > matched.parts)
-    repeated, of_any = repeated.copy(), np.where(matched.present, backward[call], -1)[by_most].max(axis=1, initial=-1)
-    for each, its_pass in zip(by_most.tolist(), of_any.tolist(), strict=True):
-        parts = call[each][matched.present[each]]
-        repeated[parts] = True
-        backward[parts[backward[parts] < 0]] = its_pass
+    by_most = np.flatnonzero(2 * matched.segments.count(repeated[matched.call]) > matched.parts)
+    segments, part = matched.segments.select(by_most)
+    call = matched.call[part]
+    repeated = repeated.copy()
+    repeated[call] = True
+    backward[call] = np.where(backward[call] < 0, segments.each(segments.max(backward[call])), backward[call])
     return repeated, backward
 
 

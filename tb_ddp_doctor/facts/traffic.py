@@ -20,8 +20,9 @@ import numpy as np
 
 from tb_ddp_doctor.calibration.model import bus_factor
 from tb_ddp_doctor.calibration.transfer_fit import TransferFit, transfer_fit
-from tb_ddp_doctor.job.collectives import LATEST
+from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.segments import Segments
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import parallelism
 
@@ -116,7 +117,7 @@ def communication(job: Job) -> tuple[Traffic, ...]:
 def _traffic(job: Job, rows: Ints) -> Iterator[Traffic]:
     matched = job.matched
     last, transfer, wait = measured(job, rows)
-    exposed = np.minimum(_exposed(job, rows, last, transfer), transfer)
+    exposed = np.minimum(_exposed(job, last, transfer), transfer)
     step = np.searchsorted(job.steps, matched.step[rows])
     family, names, dtypes = _families(job, rows)
     order = np.argsort(family, kind="stable")
@@ -125,7 +126,7 @@ def _traffic(job: Job, rows: Ints) -> Iterator[Traffic]:
             continue
         kind, group, _ = names[family[members[0]]]
         mine = rows[members]
-        ranks = np.flatnonzero((matched.row[mine] >= 0).any(axis=0))
+        ranks = np.flatnonzero(np.bincount(matched.rank[matched.segments.select(mine)[1]]))
         size, moved = matched.bytes[mine], transfer[members]
         yield Traffic(
             kind=kind,
@@ -154,49 +155,41 @@ def _parallelism(job: Job, group: str, ranks: Ints) -> str:
 
 def _families(job: Job, rows: Ints) -> tuple[Ints, list[tuple[str, str, str]], list[set[str]]]:
     """The family of each collective, shape (M,); and of each family its kind, group and ranks, and its dtypes."""
-    family = np.empty(len(rows), np.int64)
-    numbers: dict[tuple[str, str, str], int] = {}
-    dtypes: list[set[str]] = []
-    first = (job.matched.row[rows] >= 0).argmax(axis=1)
-    for rank in np.unique(first).tolist():
-        here = np.flatnonzero(first == rank)
-        table, text = job.digests[rank].collectives, job.digests[rank].strings
-        columns = np.stack([table.kind, table.group, table.group_ranks, table.dtype], axis=1)
-        different, which = np.unique(columns[job.matched.row[rows[here], rank]], axis=0, return_inverse=True)
-        known = np.empty(len(different), np.int64)
-        for i, (kind, group, ranks, dtype) in enumerate(different.tolist()):
-            known[i] = numbers.setdefault((text[kind], text[group], text[ranks]), len(numbers))
-            if known[i] == len(dtypes):
-                dtypes.append(set())
-            dtypes[known[i]].update(filter(None, [text[dtype]]))
-        family[here] = known[which.reshape(-1)]
-    return family, list(numbers), dtypes
+    call = job.matched.call[job.matched.segments.first[rows]]
+    texts = [job.calls.text(name) for name in ("kind", "group", "group_ranks", "dtype")]
+    codes = [text.code[call] for text in texts]
+    family = numbered(*codes[:3])
+    of_dtype, order = Segments.grouped(numbered(family, codes[3]))
+    one = order[of_dtype.first[:-1]]
+    names: list[tuple[str, str, str]] = [("", "", "")] * (int(family.max(initial=-1)) + 1)
+    dtypes: list[set[str]] = [set() for _ in names]
+    for number, *code in zip(family[one].tolist(), *(codes[i][one].tolist() for i in range(4)), strict=True):
+        kind, group, ranks, dtype = (text.words[i] for text, i in zip(texts, code, strict=True))
+        names[number] = kind, group, ranks
+        dtypes[number].update(filter(None, [dtype]))
+    return family, names, dtypes
 
 
 def measured(job: Job, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Index of the last rank to arrive, transfer, and the waiting of all ranks together: each of shape (M,), ns."""
+    """The part that arrives last, transfer, and the waiting of all ranks together: each of shape (M,), ns."""
     matched = job.matched
-    present = matched.present[rows]
-    part = np.where(present, matched.end_ns[rows] - matched.arrival_ns[rows], LATEST)
-    last, transfer = part.argmin(axis=1), part.min(axis=1, initial=LATEST)
-    wait = np.where(present, part - transfer[:, None], 0).sum(axis=1)
-    rooted = np.flatnonzero([matched.kind[row] in _ROOTED for row in rows])
-    if len(rooted):
+    segments, part = matched.segments.select(rows)
+    length = matched.end_ns[part] - matched.arrival_ns[part]
+    shortest = segments.argmin(length)
+    last, transfer = part[shortest], length[shortest]
+    wait = segments.sum(length - segments.each(transfer))
+    rooted = matched.is_of(_ROOTED)[rows]
+    if rooted.any():
         # The shortest part may be the root's, so the clocks must tell who arrived last.
-        own = rows[rooted]
-        last[rooted] = job.waiting.last[own]
-        arrival = np.where(present[rooted], job.waiting.arrival_ns[own], LATEST)
-        part = np.where(present[rooted], part[rooted], 0)
-        arrived = arrival[np.arange(len(own)), last[rooted]]
-        ends = np.where(present[rooted], arrival + part, arrived[:, None])
-        transfer[rooted] = np.maximum(ends.max(axis=1) - arrived, 0)
-        waits = np.where(present[rooted], arrived[:, None] - arrival, 0)
-        wait[rooted] = np.clip(waits, 0, part).sum(axis=1)
+        arrival, arrived = job.waiting.arrival_ns[part], job.waiting.last_ns[rows]
+        last = np.where(rooted, job.waiting.last_part[rows], last)
+        transfer = np.where(rooted, np.maximum(segments.max(arrival + length) - arrived, 0), transfer)
+        wait = np.where(rooted, segments.sum(np.clip(segments.each(arrived) - arrival, 0, length)), wait)
     return last, transfer, wait
 
 
-def _exposed(job: Job, rows: Ints, last: Ints, transfer_ns: Ints) -> Ints:
+def _exposed(job: Job, last: Ints, transfer_ns: Ints) -> Ints:
     """How long each transfer has no compute beside it on the rank that arrives last, shape (M,), ns."""
-    start = job.matched.arrival_ns[rows, last]
-    begin, end = (job.axis.place(last, at) for at in (start, start + transfer_ns))
+    rank, start = job.matched.rank[last], job.matched.arrival_ns[last]
+    begin, end = (job.axis.place(rank, at) for at in (start, start + transfer_ns))
     return job.waiting.exposed.measure(begin, end)

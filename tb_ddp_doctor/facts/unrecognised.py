@@ -73,7 +73,7 @@ def one_rank(job: Job) -> str | None:
 def unmatched_share(job: Job) -> float:
     """The share of the calls of collectives that have no match on another rank; 0 where there are no calls."""
     unmatched = sum(job.matched.unmatched)
-    return unmatched / max(unmatched + int(job.matched.present.sum()), 1)
+    return unmatched / max(unmatched + len(job.matched.rank), 1)
 
 
 def exposed_share(job: Job) -> float:
@@ -340,7 +340,6 @@ def _runs(job: Job, kinds: Sequence[str]) -> float:
 
 def _exposed_wait(job: Job, kinds: Sequence[str]) -> Floats:
     """How long each rank waits in exchanges for the last rank to arrive, exposed, in a step, shape (R,), ns."""
-    mine = np.array([kind in kinds for kind in job.matched.kind], np.bool_)
-    mine &= np.isin(job.matched.step, job.steps)
-    waits: Floats = job.waiting.exposed_ns[mine].sum(axis=0) / len(job.steps)
+    mine = job.matched.segments.each(job.matched.is_of(kinds) & np.isin(job.matched.step, job.steps))
+    waits: Floats = job.matched.of_rank(np.where(mine, job.waiting.exposed_ns, 0)) / len(job.steps)
     return waits

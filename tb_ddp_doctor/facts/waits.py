@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.facts import Facts, fact, needs_matches
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.job.segments import Segments
+from tb_ddp_doctor.trace.model import Indices, Ints
 
 #: Collectives in which no rank waits for this share of the step are not followed.
 _FOLLOWED = 1 / 5000
@@ -31,11 +32,11 @@ class Waits(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     #: Shape (M,): index of the step, -1 for none of the job's; index of the rank that arrived last; and when, ns.
     step: Ints
-    last: Ints
+    last: Indices
     last_ns: Ints
-    #: How many ranks have a part, shape (M,).
-    parts: Ints
-    #: Exposed wait of each rank in each collective, shape (M, R), ns; 0 where absent.
+    #: The parts of each collective, the rank (index) of each part and its exposed wait, shape (P,), ns.
+    segments: Segments
+    rank: Indices
     exposed_ns: Ints
     #: Exposed wait of each rank in each step, shape (R, S), ns, as in the budget.
     wait_ns: Ints
@@ -58,18 +59,20 @@ class Waits(msgspec.Struct, frozen=True, eq=False, dict=True):
         late = np.zeros((len(self.wait_ns), several + 1))
         at_step = -1
         for one in self._followed:
-            last, step, wait = int(self.last[one]), int(self.step[one]), self.exposed_ns[one]
+            last, step = int(self.last[one]), int(self.step[one])
+            part = slice(self.segments.first[one], self.segments.first[one + 1])
             if step != at_step:
                 late[:], at_step = 0.0, step
-            who = np.flatnonzero(wait > 0)
+            waits = self.exposed_ns[part] > 0
+            who, wait = self.rank[part][waits], self.exposed_ns[part][waits]
             counts, its = weight[step, who], column[last]
             inherited = late[last].copy()
             whole = float(inherited.sum())
-            of_others = np.minimum(wait[who], whole)
-            of_last = wait[who] - of_others
+            of_others = np.minimum(wait, whole)
+            of_last = wait - of_others
             caused += counts @ of_others / max(whole, 1.0) * inherited
             caused[its] += counts @ of_last
-            if self.parts[one] < len(late):
+            if part.stop - part.start < len(late):
                 late[who, its] += of_last
                 if whole:
                     late[who] += np.outer(of_others / whole, inherited)
@@ -81,19 +84,18 @@ class Waits(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def _shares(self) -> NDArray[np.float64]:
         """What of each wait counts, shape (S, R): collectives that run at once share what the budget has of them."""
-        inside = np.flatnonzero(self.step >= 0)
-        inside = inside[np.argsort(self.step[inside], kind="stable")]
-        steps, starts = np.unique(self.step[inside], return_index=True)
-        whole = np.zeros(self.wait_ns.T.shape)
-        if len(starts):
-            whole[steps] = np.add.reduceat(self.exposed_ns[inside], starts, axis=0)
+        ranks, steps = self.wait_ns.shape
+        step = self.segments.each(self.step)
+        inside = step >= 0
+        cell = step[inside] * ranks + self.rank[inside]
+        whole = np.bincount(cell, self.exposed_ns[inside], steps * ranks).reshape(steps, ranks)
         shares: NDArray[np.float64] = np.minimum(self.wait_ns.T / np.maximum(whole, 1), 1.0)
         return shares
 
     @cached_property
     def _followed(self) -> list[int]:
         """The collectives in which some rank waits, in order of time, step by step."""
-        longest = self.exposed_ns.max(axis=1, initial=0)
+        longest = self.segments.max(self.exposed_ns)
         chosen = np.flatnonzero((self.step >= 0) & (longest > _FOLLOWED * self.step_ns))
         followed: list[int] = chosen[np.lexsort((self.last_ns[chosen], self.step[chosen]))].tolist()
         return followed
@@ -109,7 +111,8 @@ def waits(facts: Facts) -> Waits:
         step=np.where(job.steps[place] == job.matched.step, place, -1),
         last=job.waiting.last,
         last_ns=job.waiting.last_ns,
-        parts=job.matched.parts,
+        segments=job.matched.segments,
+        rank=job.matched.rank,
         exposed_ns=job.waiting.exposed_ns,
         wait_ns=job.budget.of("wait"),
         step_ns=job.step_ns,

@@ -106,9 +106,9 @@ def _with_possible_matches(aligned: Aligned) -> Aligned:
 
 
 def _offsets(aligned: Aligned) -> tuple[Ints, int]:
-    """What to subtract from the ranks' clocks at each collective's end, shape (M, R), and how exact that is; ns."""
+    """What to subtract from the ranks' clocks at the end of each part, shape (P,), and how exact that is; ns."""
     matched, clock = aligned.matched, aligned.clock
-    offsets = clock.correction(np.arange(len(aligned.ranks)), matched.end_ns)
+    offsets = clock.correction(matched.rank, matched.end_ns)
     return offsets, END_TOLERANCE_NS + round(clock.residual_ns or 0)
 
 

@@ -14,7 +14,7 @@ from tb_ddp_doctor.job import missing_ranks
 from tb_ddp_doctor.job.axis import Axis
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.clock import ClockFit
-from tb_ddp_doctor.job.collectives import ABSENT, Matched
+from tb_ddp_doctor.job.collectives import Matched
 from tb_ddp_doctor.job.model import Budget, Waiting, of_steps
 from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Ints
@@ -32,8 +32,9 @@ def budget_and_waiting(
     none has. Where ranks have no trace, `absent` tells when they may have arrived.
     """
     each = np.arange(len(digests))
-    arrival = np.where(matched.present, matched.arrival_ns - clock.correction(each, matched.arrival_ns), ABSENT)
-    last_ns = arrival.max(axis=1, initial=ABSENT)
+    arrival = matched.arrival_ns - clock.correction(matched.rank, matched.arrival_ns)
+    last_ns = matched.segments.max(arrival)
+    last_part = matched.segments.argmax(arrival)
     traced_ns, all_ns = _arrived(digests, calls, matched, last_ns, clock)
 
     start_ns = of_steps([digest.steps.start_ns for digest in digests], step_index)
@@ -55,8 +56,9 @@ def budget_and_waiting(
     owner_ns[:, :, OWNERS.index("wait")] = wait
     owner_ns[:, :, OWNERS.index("transfer")] = work[:, :, RankOwner.COMMUNICATION] - wait
     return Budget(owner_ns, start_ns, end_ns - start_ns), Waiting(
-        exposed_ns=_exposed_waits(matched, waiting, axis, last_ns[:, None] - arrival),
-        last=arrival.argmax(axis=1),
+        exposed_ns=_exposed_waits(matched, waiting, axis, matched.segments.each(last_ns) - arrival),
+        last_part=last_part,
+        last=matched.rank[last_part],
         arrival_ns=arrival,
         last_ns=last_ns,
         absent_ns=absent,
@@ -67,16 +69,14 @@ def budget_and_waiting(
 
 
 def _exposed_waits(matched: Matched, waiting: Intervals, axis: Axis, later_ns: Ints) -> Ints:
-    """How much of each rank's part of a collective is exposed waiting, of the shape of `matched.row`, ns.
+    """How much of each part of a collective is exposed waiting, shape (P,), ns.
 
     `waiting` is all exposed waiting, `later_ns` how much later than each rank the last one arrives.
     """
-    here = np.nonzero(matched.present)
-    waits = np.zeros(matched.row.shape, np.int64)
     # Of two that meet and end apart each waits for the other one until that arrives: then it may wait for a third.
-    until = np.where(matched.together[here[0]], matched.end_ns[here], matched.arrival_ns[here] + later_ns[here])
-    waits[here] = waiting.measure(axis.place(here[1], matched.arrival_ns[here]), axis.place(here[1], until))
-    return waits
+    together = matched.segments.each(matched.together)
+    until = np.where(together, matched.end_ns, matched.arrival_ns + later_ns)
+    return waiting.measure(axis.place(matched.rank, matched.arrival_ns), axis.place(matched.rank, until))
 
 
 def _exposed_communication(digests: Sequence[RankDigest], axis: Axis) -> Intervals:
@@ -96,12 +96,11 @@ def _arrived(
     """
     own_ns, end_ns = calls.column("arrival_ns"), calls.column("end_ns")
     traced_ns, parts = own_ns.copy(), np.ones(len(calls), np.int64)
-    which, rank = np.nonzero(matched.present)
-    call = calls.first[rank] + matched.row[which, rank]
+    call, each = matched.call, matched.segments.each
     # A kernel that sends and receives may be in several matches, and waits for the last to arrive of all.
-    np.maximum.at(traced_ns, call, last_ns[which] + clock.correction(rank, own_ns[call]))
+    np.maximum.at(traced_ns, call, each(last_ns) + clock.correction(matched.rank, own_ns[call]))
     traced_ns = np.minimum(traced_ns, end_ns)
-    parts[call] = matched.parts[which]
+    parts[call] = each(matched.parts)
     lacking = np.flatnonzero((calls.column("group_size") > parts) & ~calls.between_two)
     if not len(lacking):
         return traced_ns, traced_ns

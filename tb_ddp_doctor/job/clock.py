@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.job.collectives import Matched, select
+from tb_ddp_doctor.job.segments import Segments
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 
 #: An offset is believed from this many times its own noise on: below it, the ends differ for other reasons, such as a
@@ -52,29 +53,30 @@ def fit(matched: Matched, nodes: Sequence[str]) -> ClockFit:
     ranks, bounding = len(nodes), select(matched, np.flatnonzero(~matched.together & (matched.parts == 2)))
     if matched.together.any() and not matched.together.all():
         matched = select(matched, np.flatnonzero(matched.together))
-    present = matched.present
     offset, drift, noise = np.zeros(ranks), np.zeros(ranks), np.zeros(ranks)
     if not len(matched):
         return ClockFit(offset, drift, 0, None)
-    origin = int(matched.end_ns[present].min())
-    ends = np.where(present, matched.end_ns - origin, 0).astype(np.float64)
-    meetings = present.sum(axis=0)
+    segments, rank = matched.segments, matched.rank
+    origin = int(matched.end_ns.min())
+    ends = (matched.end_ns - origin).astype(np.float64)
+    meetings = matched.of_rank()
     # Ranks that a chain of collectives joins have the same number; -1 until they are fitted.
     circle = np.full(ranks, -1)
     while (meetings[circle < 0] > 0).any():
-        usable = present & (circle >= 0)
-        count = usable.sum(axis=1)
-        reachable = (circle < 0) & (present & (count > 0)[:, None]).any(axis=0)
-        if not reachable.any():
+        fitted = circle[rank] >= 0
+        count = segments.count(fitted)
+        joining = np.flatnonzero(~fitted & segments.each(count > 0))
+        if not len(joining):
             circle[np.where(circle < 0, meetings, 0).argmax()] = circle.max() + 1
             continue
-        corrected = ends - offset - drift * ends
-        reference = np.where(usable, corrected, 0).sum(axis=1) / np.maximum(count, 1)
-        met = np.flatnonzero(count > 0)
-        both = present[np.ix_(met, reachable)].T
-        time = ends[np.ix_(met, reachable)].T
-        offset[reachable], drift[reachable], noise[reachable] = _lines(time, time - reference[met], both)
-        circle[reachable] = circle.max()
+        corrected = np.where(fitted, ends - offset[rank] - drift[rank] * ends, 0)
+        reference = segments.sum(corrected) / np.maximum(count, 1)
+        of_ranks, order = Segments.grouped(rank[joining])
+        joining = joining[order]
+        joined = rank[joining[of_ranks.first[:-1]]]
+        time = ends[joining]
+        offset[joined], drift[joined], noise[joined] = _lines(time, time - segments.each(reference)[joining], of_ranks)
+        circle[joined] = circle.max()
     for number in range(circle.max() + 1):
         members = np.flatnonzero(circle == number)
         offset[members], drift[members] = _relative(offset[members], drift[members])
@@ -82,8 +84,8 @@ def fit(matched: Matched, nodes: Sequence[str]) -> ClockFit:
         # Of clocks that drift, the offsets in the middle of the record.
         offset += _bridges(bounding, offset + drift * np.ptp(ends) / 2, origin, circle)
     offset, drift = _by_node(offset, drift, noise, circle >= 0, nodes)
-    corrected = np.where(present, ends - offset - drift * ends, np.nan)
-    spread = np.nanmax(corrected, axis=1) - np.nanmin(corrected, axis=1)
+    corrected = ends - offset[rank] - drift[rank] * ends
+    spread = segments.max(corrected) - segments.min(corrected)
     return ClockFit(offset, drift, origin, float(np.median(spread)), float(spread.max()))
 
 
@@ -98,21 +100,22 @@ def _bridges(bounding: Matched, offset: Floats, origin: int, circle: NDArray[np.
     Taken is the middle of the closest bounds of all messages between two circles, if 0 is outside of them: else their
     clocks may well be one. `offset` are the offsets so far, and ranks of one `circle` have one clock.
     """
-    present = bounding.present
-    sides = present.argmax(axis=1), present.shape[1] - 1 - present[:, ::-1].argmax(axis=1)
-    row, circle, added = np.arange(len(present)), circle.copy(), np.zeros(len(offset))
+    rank, circle, added = bounding.rank, circle.copy(), np.zeros(len(offset))
+    # The parts of each message.
+    sides = np.arange(len(rank)).reshape(-1, 2).T
 
-    def shown(times_ns: Ints, rank: NDArray[np.int64]) -> Floats:
-        seen: Floats = times_ns[row, rank] - origin - offset[rank] - added[rank]
+    def shown(times_ns: Ints, part: Ints) -> Floats:
+        seen: Floats = times_ns[part] - origin - offset[rank[part]] - added[rank[part]]
         return seen
 
     for _ in range(int(circle.max())):
-        one, other = (np.where(circle[sides[0]] == 0, first, second) for first, second in (sides, sides[::-1]))
-        across = (circle[one] == 0) & (circle[other] > 0)
+        of = circle[rank]
+        one, other = (np.where(of[sides[0]] == 0, first, second) for first, second in (sides, sides[::-1]))
+        across = (of[one] == 0) & (of[other] > 0)
         if not across.any():
             break
-        met = int(np.bincount(circle[other[across]]).argmax())
-        mine = across & (circle[other] == met)
+        met = int(np.bincount(of[other[across]]).argmax())
+        mine = across & (of[other] == met)
         least = float((shown(bounding.arrival_ns, other) - shown(bounding.end_ns, one))[mine].max())
         most = float((shown(bounding.end_ns, other) - shown(bounding.arrival_ns, one))[mine].min())
         if not least <= 0 <= most and abs(most - least) < ONE_CLOCK_NS:
@@ -127,49 +130,38 @@ def _relative(offset: Floats, drift: Floats) -> tuple[Floats, Floats]:
     return (offset - offset[0]) / rate, 1 - (1 - drift) / rate
 
 
-def _lines(time: Floats, difference: Floats, known: Flags) -> tuple[Floats, Floats, Floats]:
+def _lines(time: Floats, difference: Floats, of_ranks: Segments) -> tuple[Floats, Floats, Floats]:
     """Offset, drift and noise of ranks against the reference, shape (R,); robust against single collectives that ended
-    apart. What is given has shape (R, M), and each rank has something known.
+    apart. What is given has shape (P,), rank by rank.
 
     `time` is the rank's own: `ClockFit.correction` is asked by it, and clocks seconds apart drift in between.
     """
-    offset = _medians(difference, known)
-    apart = np.abs(difference - offset[:, None])
-    noise = _medians(apart, known)
-    near = known & (apart <= np.maximum(5 * noise, 1.0)[:, None])
-    slope, intercept, error, scatter = _least_squares(time, difference, near)
+    offset = of_ranks.median(difference)
+    apart = np.abs(difference - of_ranks.each(offset))
+    noise = of_ranks.median(apart)
+    near = apart <= of_ranks.each(np.maximum(5 * noise, 1.0))
+    slope, intercept, error, scatter = _least_squares(time, difference, near, of_ranks)
+    extent = of_ranks.max(time) - of_ranks.min(time)
     # Over the trace a believable drift must move the clock by more than the collectives' own noise.
-    moves = (np.abs(slope) > SIGNIFICANT * 2 * error) & (np.abs(slope) * _extent(time, known) > SIGNIFICANT * noise)
-    drifts = (near.sum(axis=1) >= DRIFT_COLLECTIVES) & (_extent(time, near) > 0) & moves & (np.abs(slope) < MOST_DRIFT)
+    moves = (np.abs(slope) > SIGNIFICANT * 2 * error) & (np.abs(slope) * extent > SIGNIFICANT * noise)
+    several = of_ranks.max(np.where(near, time, -np.inf)) > of_ranks.min(np.where(near, time, np.inf))
+    drifts = (of_ranks.count(near) >= DRIFT_COLLECTIVES) & several & moves & (np.abs(slope) < MOST_DRIFT)
     return np.where(drifts, intercept, offset), np.where(drifts, slope, 0.0), np.where(drifts, scatter, noise)
 
 
-def _least_squares(time: Floats, difference: Floats, near: Flags) -> tuple[Floats, Floats, Floats, Floats]:
-    """Slope, intercept, the slope's standard error and the median distance of the points, of each row's line."""
-    count = np.maximum(near.sum(axis=1), 1)
-    mean_time, mean = (np.where(near, of, 0).sum(axis=1) / count for of in (time, difference))
-    centred = np.where(near, time - mean_time[:, None], 0)
-    squares = np.maximum((centred**2).sum(axis=1), 1)
-    slope = (centred * difference).sum(axis=1) / squares
+def _least_squares(
+    time: Floats, difference: Floats, near: Flags, of_ranks: Segments
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Slope, intercept, the slope's standard error and the median distance of the points, of each rank's line."""
+    count = np.maximum(of_ranks.count(near), 1)
+    mean_time, mean = (of_ranks.sum(np.where(near, of, 0)) / count for of in (time, difference))
+    centred = np.where(near, time - of_ranks.each(mean_time), 0)
+    squares = np.maximum(of_ranks.sum(centred**2), 1)
+    slope = of_ranks.sum(centred * difference) / squares
     intercept = mean - slope * mean_time
-    rest = np.where(near, difference - intercept[:, None] - slope[:, None] * time, 0)
-    error = np.sqrt((rest**2).sum(axis=1) / np.maximum(count - 2, 1) / squares)
-    return slope, intercept, error, _medians(np.abs(rest), near)
-
-
-def _medians(values: Floats, known: Flags) -> Floats:
-    """Of the known values of each row."""
-    ordered = np.sort(np.where(known, values, np.inf), axis=1)
-    row, count = np.arange(len(values)), np.maximum(known.sum(axis=1), 1)
-    medians: Floats = (ordered[row, (count - 1) // 2] + ordered[row, count // 2]) / 2
-    return medians
-
-
-def _extent(values: Floats, known: Flags) -> Floats:
-    """From the least to the largest known value of each row."""
-    largest, least = np.where(known, values, -np.inf).max(axis=1), np.where(known, values, np.inf).min(axis=1)
-    extent: Floats = largest - least
-    return extent
+    rest = np.where(near, difference - of_ranks.each(intercept) - of_ranks.each(slope) * time, 0)
+    error = np.sqrt(of_ranks.sum(rest**2) / np.maximum(count - 2, 1) / squares)
+    return slope, intercept, error, of_ranks.median(np.abs(rest), near)
 
 
 def _by_node(

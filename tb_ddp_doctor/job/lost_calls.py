@@ -36,7 +36,7 @@ def lost_calls_ns(job: Job) -> Floats:
     here = (job.call_step >= 0) & (calls.column("group_size") > 1) & ~calls.between_two
     here &= ~calls.text("kind").where(UNEVEN.__contains__)
     collective = np.full(len(calls), -1)
-    collective[matched.of_calls(calls)] = np.repeat(np.arange(len(matched)), matched.parts)
+    collective[matched.call] = matched.segments.index
     alone = here & (collective < 0)
     group = numbered(calls.text("group").code, calls.column("group_size"))
     takes_ns = np.where(here, calls.column("end_ns") - calls.column("arrival_ns"), 0)
@@ -44,12 +44,14 @@ def lost_calls_ns(job: Job) -> Floats:
     mine = here & (collective >= 0)
     of_group[collective[mine]] = group[mine]
     np.maximum.at(longest_ns, collective[mine], takes_ns[mine])
-    present = matched.present
     idle_ns = job.budget.owner_ns[:, :, [OWNERS.index(owner) for owner in IDLE]].sum(axis=2)
     for each in np.unique(np.concatenate((group[alone], of_group[lacking]))).tolist():
-        parts = present[of_group == each]
-        is_member = 2 * parts.sum(axis=0) > len(parts)
-        lost += is_member * (longest_ns[of_group == each] @ ~parts)
+        its = of_group == each
+        part = np.flatnonzero(matched.segments.each(its))
+        has = np.bincount(matched.rank[part], minlength=len(lost))
+        has_ns = np.bincount(matched.rank[part], longest_ns[matched.segments.index[part]], len(lost))
+        is_member = 2 * has > np.count_nonzero(its)
+        lost += is_member * (longest_ns[its].sum() - has_ns)
         mine = alone & (group == each)
         by_rank = np.bincount(calls.rank[mine], takes_ns[mine], len(lost))
         two = np.sort(by_rank)[-2:]

@@ -32,35 +32,56 @@ class _Candidates(msgspec.Struct, frozen=True, eq=False):
     """Calls that can have partners, shape (N,), sorted by family, rank and arrival."""
 
     runs: RankRuns
-    rank: Indices
-    #: Row in the rank's `Collectives`.
-    row: Ints
+    #: Row of the job's `Calls`.
+    call: Ints
+
+
+class _Pairs:
+    """Calls, as rows of the job's table, with the number of the collective that each is part of."""
+
+    def __init__(self) -> None:
+        self._number: list[Ints] = []
+        self._call: list[Ints] = []
+        #: How many numbers are in use.
+        self.count = 0
+
+    def add(self, number: Ints, call: Ints, count: int) -> None:
+        """Add calls of so many more collectives, which are numbered from 0."""
+        self._number.append(number + self.count)
+        self._call.append(call)
+        self.count += count
+
+    def joined(self) -> tuple[Ints, Ints]:
+        """Numbers and calls of the collectives that have two parts or more."""
+        number, call = np.concatenate(self._number), np.concatenate(self._call)
+        several = chosen_of((np.bincount(number) > 1)[number])
+        return number[several], call[several]
 
 
 def match(digests: Sequence[RankDigest], calls: Calls, ranks: Sequence[int]) -> Matched:
-    """Match the collectives and messages of all ranks of a job, which have these numbers; the order of `digests` is the
-    order of the R axis.
+    """Match the collectives and messages of all ranks of a job, which have these numbers; the order of `digests` is
+    that of the ranks' indices.
     """
     could = could_match(calls)
     candidates = _candidates(digests, calls, could)
     runs = candidates.runs
     regular = runs.as_many[runs.family[runs.start]]
-    pairs = [_pair_regular(candidates, len(digests))]
-    pairs += [
-        _pair(digests, members) for members in _irregular(candidates, runs.start[~regular], runs.length[~regular])
-    ]
-    row = np.concatenate(pairs)
-    row = row[(row >= 0).sum(axis=1) > 1]
-    met, together = matched_messages(digests, calls, ranks)
-    row, whole = np.concatenate((row, met)), np.concatenate((np.ones(len(row), np.bool_), together))
-    return assemble(digests, calls, row, whole, _unmatched(calls, could, row))
+    pairs = _Pairs()
+    _pair_regular(candidates, pairs)
+    for members in _irregular(candidates, runs.start[~regular], runs.length[~regular]):
+        _pair(members, calls.column("end_ns"), pairs)
+    number, call, of_messages = matched_messages(digests, calls, ranks)
+    together = np.concatenate((np.ones(pairs.count, np.bool_), of_messages))
+    pairs.add(number, call, len(of_messages))
+    number, call = pairs.joined()
+    return assemble(digests, calls, number, call, together, _unmatched(calls, could, call))
 
 
-def _unmatched(calls: Calls, could: NDArray[np.bool_], row: NDArray[np.int64]) -> Ints:
-    """How many calls of each rank, shape (R,), have a recorded launch and found no partner."""
+def _unmatched(calls: Calls, could: NDArray[np.bool_], matched: Ints) -> Ints:
+    """How many calls of each rank, shape (R,), have a recorded launch and are none of the matched ones."""
     alone = could.copy()
-    alone[(calls.first[:-1] + row)[row >= 0]] = False
-    return np.bincount(calls.rank[np.flatnonzero(alone)], minlength=row.shape[1])
+    alone[matched] = False
+    return np.bincount(calls.rank[np.flatnonzero(alone)], minlength=len(calls.first) - 1)
 
 
 def could_match(calls: Calls) -> NDArray[np.bool_]:
@@ -89,8 +110,7 @@ def _candidates(digests: Sequence[RankDigest], calls: Calls, could: NDArray[np.b
     runs = groups if by_order.all() else sizes
     if by_order.any() and not by_order.all():
         runs = RankRuns.of(numbered(by_order, np.where(by_order, of_group, of_size)), rank)
-    rank = rank[runs.order]
-    return _Candidates(runs, rank, chosen[runs.order] - calls.first[rank])
+    return _Candidates(runs, chosen[runs.order])
 
 
 def _agree(groups: RankRuns, sizes: RankRuns, of_group: Ints, kind: Indices, size: Ints) -> NDArray[np.bool_]:
@@ -123,41 +143,39 @@ def _are_equal(of: Ints, values: Ints | Indices) -> NDArray[np.bool_]:
     return equal
 
 
-def _pair_regular(candidates: _Candidates, ranks: int) -> NDArray[np.int64]:
-    """Pair the calls of the families that all their ranks have as many of, by ordinal, shape (calls, R)."""
+def _pair_regular(candidates: _Candidates, pairs: _Pairs) -> None:
+    """Pair the calls of the families that all their ranks have as many of, by ordinal."""
     runs = candidates.runs
     longest = np.where(runs.as_many, np.diff(runs.first, append=len(runs.order)) // np.maximum(runs.ranks, 1), 0)
     first = np.cumsum(longest) - longest
     chosen = chosen_of(runs.as_many[runs.family])
-    which = first[runs.family[chosen]] + runs.ordinal[chosen]
-    paired = np.full((int(longest.sum()), ranks), -1, np.int64)
-    paired[which, candidates.rank[chosen]] = candidates.row[chosen]
-    return paired
+    pairs.add(first[runs.family[chosen]] + runs.ordinal[chosen], candidates.call[chosen], int(longest.sum()))
 
 
-def _irregular(candidates: _Candidates, starts: Ints, lengths: Ints) -> Iterator[list[tuple[int, Ints]]]:
-    """The runs of each family as (rank index, rows)."""
+def _irregular(candidates: _Candidates, starts: Ints, lengths: Ints) -> Iterator[list[Ints]]:
+    """The calls of each rank, family by family."""
     families = candidates.runs.family[starts]
     for edge in np.split(np.arange(len(starts)), np.flatnonzero(np.diff(families)) + 1):
         if len(edge):
-            yield [(int(candidates.rank[starts[i]]), candidates.row[starts[i] : starts[i] + lengths[i]]) for i in edge]
+            yield [candidates.call[starts[i] : starts[i] + lengths[i]] for i in edge]
 
 
-def _pair(digests: Sequence[RankDigest], members: list[tuple[int, Ints]]) -> NDArray[np.int64]:
-    """Pair the calls of one identity in order, shape (calls, R); where counts differ, ends say which ones are lost.
+def _pair(members: list[Ints], end_ns: Ints, pairs: _Pairs) -> None:
+    """Pair the calls of one identity, by rank, in order; where counts differ, ends say which ones are lost.
 
     Calls of a rank that has far more or far fewer are not paired.
     """
-    counts = Counter(len(rows) for _, rows in members)
+    counts = Counter(map(len, members))
     most_common = max(counts, key=lambda count: (counts[count], count))
-    ends = [digests[rank].collectives.end_ns[rows] for rank, rows in members]
-    reference = next(end for end in ends if len(end) == most_common)
-    paired = np.full((most_common, len(digests)), -1, np.int64)
-    for (rank, rows), end in zip(members, ends, strict=True):
-        if len(rows) != most_common and not can_realign(*sorted((len(rows), most_common))):
+    reference = next(end_ns[calls] for calls in members if len(calls) == most_common)
+    numbers, paired = [], []
+    for calls in members:
+        if len(calls) != most_common and not can_realign(*sorted((len(calls), most_common))):
             continue
-        if len(rows) <= most_common:
-            paired[places(end, reference), rank] = rows
+        if len(calls) <= most_common:
+            numbers.append(places(end_ns[calls], reference))
+            paired.append(calls)
         else:
-            paired[:, rank] = rows[places(reference, end)]
-    return paired
+            numbers.append(np.arange(most_common))
+            paired.append(calls[places(reference, end_ns[calls])])
+    pairs.add(np.concatenate(numbers), np.concatenate(paired), most_common)

@@ -23,10 +23,8 @@ from tb_ddp_doctor.digest.numbering import in_order, numbered
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.realigning import places
 from tb_ddp_doctor.storage.constant import joined
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Flags, Ints
 
-#: Matches times ranks, at most: a table of them takes 8 bytes each, and there are some.
-_MOST_CELLS = 1 << 25
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -40,28 +38,23 @@ class _Ends(msgspec.Struct, frozen=True, eq=False):
     sent: Ints
 
 
-def matched_messages(
-    digests: Sequence[RankDigest], calls: Calls, ranks: Sequence[int]
-) -> tuple[Ints, NDArray[np.bool_]]:
-    """The rows in the ranks' tables of the kernels that meet, shape (M, R), -1 where a rank has no part; and whether
-    those of a match meet no others, shape (M,).
+def matched_messages(digests: Sequence[RankDigest], calls: Calls, ranks: Sequence[int]) -> tuple[Ints, Ints, Flags]:
+    """Match the kernels that meet: number of the match and row of the job's table of each part, shape (P,), and whether
+    the parts of a match meet no others, by number.
 
-    `ranks` are the ranks' numbers. Nothing is matched where the table would be too large.
+    `ranks` are the ranks' numbers.
     """
     one, other = _meetings(_ends(digests, calls, ranks), calls)
     if not len(one):
-        return np.full((0, len(digests)), -1), np.zeros(0, np.bool_)
+        return one, other, np.zeros(0, np.bool_)
     circle = _circles(one, other, len(calls))
     whole = circle[one] == circle[other]
     match = numbered(np.where(whole, circle[one].view(np.int64), np.arange(len(one))), whole)
-    size = int(match.max()) + 1
-    if size * len(digests) > _MOST_CELLS:
-        return np.full((0, len(digests)), -1), np.zeros(0, np.bool_)
-    row, together = np.full((size, len(digests)), -1), np.zeros(size, np.bool_)
-    for side in (one, other):
-        row[match, calls.rank[side]] = side - calls.first[calls.rank[side]]
+    together = np.zeros(int(match.max()) + 1, np.bool_)
     together[match[whole]] = True
-    return row, together
+    # Of a match of several pairs a call is in more than one.
+    part = np.unique(np.concatenate((match * len(calls) + one, match * len(calls) + other)))
+    return part // len(calls), part % len(calls), together
 
 
 def _ends(digests: Sequence[RankDigest], calls: Calls, ranks: Sequence[int]) -> _Ends:

@@ -1,6 +1,6 @@
 """A job: all ranks of a run on one clock, with every nanosecond of every step owned.
 
-R = ranks, S = steps that all ranks have, M = matched collectives, O = `findings.OWNERS`.
+R = ranks, S = steps that all ranks have, M = matched collectives, P = their parts, O = `findings.OWNERS`.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ class Budget(msgspec.Struct, frozen=True, eq=False):
 class Waiting(msgspec.Struct, frozen=True, eq=False):
     """When ranks arrive at collectives, and what of the waiting for them is exposed."""
 
-    #: Exposed wait of each rank, shape (M, R), ns; 0 where absent.
+    #: Exposed wait in each part of `Job.matched`, shape (P,), ns.
     exposed_ns: Ints
-    #: The rank index that arrived last, shape (M,).
-    last: NDArray[np.int64]
-    #: Arrival on the common clock, shape (M, R); collectives.ABSENT where absent.
+    #: The part that arrived last, and its rank's index, shape (M,).
+    last_part: Ints
+    last: Indices
+    #: Arrival on the common clock, shape (P,).
     arrival_ns: Ints
     #: The last of them, shape (M,).
     last_ns: Ints
@@ -129,7 +130,7 @@ class Job(msgspec.Struct, frozen=True, eq=False, dict=True):
     def parts(self) -> Indices:
         """How many ranks each of `calls` met in its collective, itself included, shape (N,); 1 where it met none."""
         parts = np.ones(len(self.calls), np.int32)
-        parts[self.matched.of_calls(self.calls)] = np.repeat(self.matched.parts, self.matched.parts)
+        parts[self.matched.call] = self.matched.segments.each(self.matched.parts)
         return parts
 
     @cached_property

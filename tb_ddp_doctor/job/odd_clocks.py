@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from statistics import median_low
 from typing import TypeAlias
 
@@ -15,10 +16,12 @@ import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankDigest, Steps
+from tb_ddp_doctor.digest.numbering import in_order, numbered
 from tb_ddp_doctor.job.clock import ClockFit
-from tb_ddp_doctor.job.collectives import ABSENT, ENDS_APART, Matched
+from tb_ddp_doctor.job.collectives import ENDS_APART, Matched
 from tb_ddp_doctor.job.completeness import LEAST_PEERS, Damage, Damages, Mask, after, whole_steps
-from tb_ddp_doctor.trace.model import Floats, Ints
+from tb_ddp_doctor.job.segments import Segments
+from tb_ddp_doctor.trace.model import Floats, Indices, Ints
 
 #: Ends of one collective that are further apart are on clocks that jump, ns, as NTP makes them from 128 ms on; and as
 #: many times the usual spread.
@@ -41,7 +44,7 @@ LEAST_ODD_NS = min(JUMP_NS, PACE_NS) / 2
 _JUMPS = "its clock jumps relative to those of other ranks"
 
 
-class EndsApart(msgspec.Struct, frozen=True, eq=False):
+class EndsApart(msgspec.Struct, frozen=True, eq=False, dict=True):
     """How much later collectives end on a rank than on most ranks, in the order in which they end.
 
     Without collectives that a rank may end before the others have arrived.
@@ -49,26 +52,45 @@ class EndsApart(msgspec.Struct, frozen=True, eq=False):
 
     #: All collectives of the job.
     matched: Matched
-    #: Shape (M, R), ns; nan where absent.
+    #: The parts of those that are judged, and how much later each one ends, shape (Q,), ns.
+    segments: Segments
+    part: Ints
     late_ns: Floats
-    #: The ends by each rank's own clock, shape (M, R), ns; any number where absent.
-    own_ns: Ints
-    #: Of each collective, shape (M,).
-    step: Ints
 
     @classmethod
     def of(cls, matched: Matched, clock: ClockFit) -> EndsApart:
         """By the clocks of all ranks."""
-        own = matched.end_ns
-        end = np.where(matched.present, own - clock.correction(np.arange(own.shape[1]), own) - clock.origin_ns, np.nan)
-        judged = np.flatnonzero(
-            matched.together & np.array([kind not in ENDS_APART for kind in matched.kind], np.bool_)
-        )
-        end = end[judged]
-        median = _nanmedian(end, axis=1)
-        order = np.argsort(median, kind="stable")
-        judged, end, median = judged[order], end[order], median[order]
-        return cls(matched, end - median[:, None], own[judged], matched.step[judged])
+        end = matched.end_ns - clock.correction(matched.rank, matched.end_ns) - clock.origin_ns
+        median = matched.segments.median(end)
+        judged = np.flatnonzero(matched.together & ~matched.is_of(ENDS_APART))
+        judged = judged[np.argsort(median[judged], kind="stable")]
+        segments, part = matched.segments.select(judged)
+        return cls(matched, segments, part, end[part] - segments.each(median[judged]))
+
+    @cached_property
+    def rank(self) -> Indices:
+        """Of each part, shape (Q,)."""
+        rank: Indices = self.matched.rank[self.part]
+        return rank
+
+    @cached_property
+    def step(self) -> Ints:
+        """Of each part, shape (Q,)."""
+        return self.matched.segments.each(self.matched.step)[self.part]
+
+    @cached_property
+    def _by_rank(self) -> Ints:
+        return in_order(self.rank)
+
+    def of_rank(self, rank: int) -> Ints:
+        """The parts of a rank (index), in order."""
+        begin, end = np.searchsorted(self.rank, (rank, rank + 1), sorter=self._by_rank)
+        return self._by_rank[begin:end]
+
+    def clock_set(self, rank: int, limit_ns: float) -> ClockSet | None:
+        """The clock of a rank (index), set by `limit_ns` or more; None where the ends show no such clock."""
+        mine = self.of_rank(rank)
+        return ClockSet.of(self.late_ns[mine], self.matched.end_ns[self.part[mine]], self.step[mine], limit_ns)
 
 
 #: The ranks, in order, and how far apart they end their collectives.
@@ -94,12 +116,12 @@ class ClockSet(msgspec.Struct, frozen=True):
     by_ns: float
 
     @classmethod
-    def of(cls, ends: EndsApart, rank: int, limit_ns: float) -> ClockSet | None:
-        """The clock of a rank (index), set by `limit_ns` or more; None where the ends show no such clock."""
-        known = np.flatnonzero(np.isfinite(ends.late_ns[:, rank]))
-        if len(known) < 2:
+    def of(cls, late: Floats, own: Ints, step: Ints, limit_ns: float) -> ClockSet | None:
+        """The clock of a rank by its collectives: how much later than elsewhere each one ends, when it ends by that
+        clock, ns, and its step. None where the clock is not set by `limit_ns` or more.
+        """
+        if len(late) < 2:
             return None
-        late, own, step = ends.late_ns[known, rank], ends.own_ns[known, rank], ends.step[known]
         by_ns = float(late[-1] - late[0])
         steady_ns = min(limit_ns / 2, STEADY * abs(by_ns))
         before, after = (np.abs(late - level) <= steady_ns for level in (late[0], late[-1]))
@@ -132,21 +154,21 @@ def clock_jumps(
     damaged; `every` gives the ends of the collectives of all steps, also of damaged ones.
     """
     jumps: Damages = {}
-    apart, step = ends.late_ns, ends.step
-    if not len(step) or not all(digest.has_device for digest in digests):
+    if not len(ends.part) or not all(digest.has_device for digest in digests):
         return jumps
+    apart = np.abs(ends.late_ns)
     # Most collectives end apart on a clock that jumps: what is usual shows in most ranks, or where ends are closest.
-    in_most_ranks = float(np.median(_nanmedian(np.abs(apart), axis=1)))
-    where_closest = float(np.quantile(np.nanmax(np.abs(apart), axis=1), 0.1))
+    in_most_ranks = float(np.median(ends.segments.median(apart)))
+    where_closest = float(np.quantile(ends.segments.max(apart), 0.1))
     limit = max(JUMP_NS, JUMP_RESIDUALS * min(in_most_ranks, where_closest))
-    far = np.flatnonzero(np.nanmax(np.abs(apart), axis=0, initial=0) > limit)
+    far = np.unique(ends.rank[apart > limit])
     if not len(far):
         return jumps
-    by_step = _StepShifts.of(apart, step, limit)
+    by_step = _StepShifts.of(ends, len(ranks), limit)
     all_ranks, all_ends = every()
     for index in far.tolist():
         rank, steps = ranks[index], digests[index].steps
-        clock = ClockSet.of(all_ends, all_ranks.index(rank), limit) if rank in all_ranks else None
+        clock = all_ends.clock_set(all_ranks.index(rank), limit) if rank in all_ranks else None
         if clock:
             whole = np.isin(steps.number, list(whole_steps(digests[index], damaged.get(rank, ()))))
             kept = max(clock.sides(steps), key=lambda side: int((side & whole).sum()))
@@ -172,11 +194,12 @@ class _StepShifts(msgspec.Struct, frozen=True, eq=False):
     differs: Mask
 
     @classmethod
-    def of(cls, apart_ns: Floats, step: Ints, limit_ns: float) -> _StepShifts:
-        """Those of collectives (rows of `apart_ns`, by rank) of these steps; nan where a rank has no part."""
-        numbers = np.unique(step)
-        earliest = np.stack([np.nanmin(apart_ns[step == one], axis=0, initial=np.inf) for one in numbers])
-        latest = np.stack([np.nanmax(apart_ns[step == one], axis=0, initial=-np.inf) for one in numbers])
+    def of(cls, ends: EndsApart, ranks: int, limit_ns: float) -> _StepShifts:
+        """Those of so many ranks; infinite where a rank has no part."""
+        numbers, step = np.unique(ends.step, return_inverse=True)
+        earliest, latest = (np.full((len(numbers), ranks), nothing) for nothing in (np.inf, -np.inf))
+        np.minimum.at(earliest, (step, ends.rank), ends.late_ns)
+        np.maximum.at(latest, (step, ends.rank), ends.late_ns)
         return cls(numbers, earliest, latest, latest - earliest >= limit_ns / 2)
 
     def odd(self, rank: int, limit_ns: float) -> Ints:
@@ -192,13 +215,16 @@ class _StepShifts(msgspec.Struct, frozen=True, eq=False):
 
 def other_paces(ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsApart) -> Damages:
     """Ranks whose collectives end at another pace than those of all other ranks: no clock of one job drifts so."""
-    apart, step = ends.late_ns, ends.step
-    if len(ranks) < LEAST_PEERS or not len(apart) or not all(digest.has_device for digest in digests):
+    if len(ranks) < LEAST_PEERS or not len(ends.part) or not all(digest.has_device for digest in digests):
         return {}
+    step = numbered(ends.step)
+    cells, order = Segments.grouped(step * len(ranks) + ends.rank)
+    # Of a step in which a rank has no collective there is no median.
+    by_step = np.full((int(step.max()) + 1, len(ranks)), np.nan)
+    chosen = order[cells.first[:-1]]
+    by_step[step[chosen], ends.rank[chosen]] = cells.median(ends.late_ns[order])
     with warnings.catch_warnings():
-        # Of a step in which a rank has no collective there is no median.
         warnings.simplefilter("ignore", RuntimeWarning)
-        by_step = np.stack([_nanmedian(apart[step == number], axis=0) for number in np.unique(step)])
         scatter = np.nan_to_num(_nanmedian(np.abs(by_step - _nanmedian(by_step, axis=0)), axis=0))
     damaged: Damages = {}
     for index in np.flatnonzero(scatter > PACE_NS).tolist():
@@ -208,30 +234,34 @@ def other_paces(ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsA
 
 
 def odd_collectives(ranks: Sequence[int], digests: Sequence[RankDigest], matched: Matched, apart: Mask) -> Damages:
-    """Ranks with single collectives that end apart from those of all other ranks (`ends_apart`, shape (M, R)).
+    """Ranks with single collectives that end apart from those of all other ranks (`ends_apart`, shape (P,)).
 
     Their times in these steps are wrong. Where many end so, it is rather that calls are taken for one that are none.
     """
     damaged: Damages = {}
-    for index in np.flatnonzero(apart.any(axis=0)).tolist():
-        odd = apart[:, index]
-        if odd.sum() > max(1, MOST_APART * matched.present[:, index].sum()):
+    step, odd = matched.segments.each(matched.step)[apart], matched.rank[apart]
+    count, of_all = np.bincount(odd, minlength=len(ranks)), matched.of_rank()
+    for index in np.flatnonzero(count).tolist():
+        if count[index] > max(1, MOST_APART * of_all[index]):
             continue
         number = digests[index].steps.number
-        steps = np.isin(number, matched.step[odd])
+        steps = np.isin(number, step[odd == index])
         if steps.any():
-            reason = f"{int(odd.sum()):,} of its collectives ends apart from those of all other ranks"
+            reason = f"{int(count[index]):,} of its collectives ends apart from those of all other ranks"
             damaged[ranks[index]] = [Damage(frozenset(number[steps | after(steps)].tolist()), reason)]
     return damaged
 
 
 def _pace(matched: Matched, index: int) -> str:
     """What is odd of the ends of a rank's collectives: the clock's speed, if that explains most of it."""
-    both = np.flatnonzero(matched.present[:, index] & (matched.parts > 1))
-    others = np.delete(matched.end_ns, index, axis=1)[both].astype(np.float64)
-    others[others == ABSENT] = np.nan
-    theirs = np.nanmedian(others - np.nanmedian(others, axis=0), axis=1)
-    own = matched.end_ns[both, index].astype(np.float64)
+    mine = matched.rank == index
+    of_mine, part = matched.segments.select(np.flatnonzero(matched.segments.any(mine)))
+    others = part[matched.rank[part] != index]
+    of_ranks, order = Segments.grouped(matched.rank[others])
+    end = matched.end_ns[others].astype(np.float64)
+    end[order] -= of_ranks.each(of_ranks.median(end[order]))
+    theirs = Segments.of_sizes(of_mine.length - 1).median(end)
+    own = matched.end_ns[mine].astype(np.float64)
     speed, start = np.polyfit(theirs, own - own[0], 1)
     if np.median(np.abs(own - own[0] - speed * theirs - start)) < PACE_NS:
         return f"its clock is {wording.decimals(abs(speed - 1) * 100, 0)} % {'fast' if speed > 1 else 'slow'}"

@@ -15,33 +15,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest, RankOwner
 from tb_ddp_doctor.job.collectives import ENDS_APART, UNEVEN, Matched
-from tb_ddp_doctor.job.completeness import LEAST_PEERS, Mask
+from tb_ddp_doctor.job.completeness import LEAST_PEERS
+from tb_ddp_doctor.trace.model import Flags, Ints
 
 #: How much later than on the median rank, as a multiple of how exactly ends are known.
 _LATE = 1.5
 
 
-def outlasted(digests: Sequence[RankDigest], matched: Matched, offset_ns: NDArray[np.int64], tolerance_ns: int) -> Mask:
-    """Parts that end later than those of all other ranks, and later than the rank waited for them; shape (M, R).
+def outlasted(digests: Sequence[RankDigest], matched: Matched, offset_ns: Ints, tolerance_ns: int) -> Flags:
+    """Parts that end later than those of all other ranks, and later than the rank waited for them; shape (P,).
 
-    `offset_ns`, shape (M, R), is what to subtract from each rank's clock; ends are known to within the tolerance.
+    `offset_ns`, shape (P,), is what to subtract from each rank's clock; ends are known to within the tolerance.
     """
-    found = np.zeros_like(matched.present)
-    even = np.array([kind not in ENDS_APART and kind not in UNEVEN for kind in matched.kind], np.bool_)
-    judged = np.flatnonzero(even & matched.together & (matched.parts >= LEAST_PEERS))
-    if not len(judged):
+    segments = matched.segments
+    found = np.zeros(len(matched.rank), np.bool_)
+    judged = ~matched.is_of(ENDS_APART) & ~matched.is_of(UNEVEN) & matched.together & (matched.parts >= LEAST_PEERS)
+    if not judged.any():
         return found
-    end = np.where(matched.present, matched.end_ns - offset_ns, np.nan)[judged]
-    median = np.nanmedian(end, axis=1, keepdims=True)
-    late = end - median > _LATE * tolerance_ns
-    late &= (np.abs(end - median) > tolerance_ns).sum(axis=1, keepdims=True) == 1
-    for row, rank in np.argwhere(late).tolist():
-        of, pieces = judged[row], digests[rank].pieces
-        ended = int(median[row, 0]) + offset_ns[of, rank]
-        waits = (pieces.owner == RankOwner.COMMUNICATION) & (pieces.end_ns > matched.arrival_ns[of, rank])
-        found[of, rank] = bool((np.abs(pieces.end_ns[waits] - ended) <= tolerance_ns).any())
+    end = (matched.end_ns - offset_ns).astype(np.float64)
+    median = segments.median(end)
+    late = end - segments.each(median)
+    judged &= segments.count(np.abs(late) > tolerance_ns) == 1
+    for part in np.flatnonzero(segments.each(judged) & (late > _LATE * tolerance_ns)).tolist():
+        pieces = digests[matched.rank[part]].pieces
+        ended = int(median[segments.index[part]]) + offset_ns[part]
+        waits = (pieces.owner == RankOwner.COMMUNICATION) & (pieces.end_ns > matched.arrival_ns[part])
+        found[part] = bool((np.abs(pieces.end_ns[waits] - ended) <= tolerance_ns).any())
     return found

@@ -100,18 +100,22 @@ def _roles_by_compute(job: Job) -> Ints:
 
 def _circles(job: Job) -> Ints:
     """Numbers the ranks, shape (R,): equal numbers meet in collectives of some ranks, directly or through others."""
-    ranks = len(job.ranks)
-    circle = np.arange(ranks)
-    together = np.array([kind not in UNEVEN for kind in job.matched.kind], np.bool_)
-    some = job.matched.present[together & (job.matched.parts > 1) & (job.matched.parts < ranks)]
+    ranks, matched = len(job.ranks), job.matched
+    some = np.flatnonzero(~matched.is_of(UNEVEN) & (matched.parts < ranks))
     if not len(some):
         return np.zeros(ranks, np.int64)
-    # Rows of bits sort eight times as fast.
-    different = np.unpackbits(np.unique(np.packbits(some, axis=1), axis=0), axis=1, count=ranks).astype(np.bool_)
-    for present in (*different, *_share_sequences(job)):
+    segments, part = matched.segments.select(some)
+    rank = matched.rank[part]
+    circle, before = np.arange(ranks), np.empty(0)
+    # Each rank takes the smallest number among the ranks that it meets, until all of a circle have that of its first.
+    while not np.array_equal(circle, before):
+        before = circle.copy()
+        np.minimum.at(circle, rank, segments.each(segments.min(circle[rank])))
+        circle = circle[circle]
+    for present in _share_sequences(job):
         joined = np.unique(circle[present])
         circle[np.isin(circle, joined)] = joined[0]
-    alone = ~some.any(axis=0)
+    alone = np.bincount(rank, minlength=ranks) == 0
     if alone.any():
         circle[alone] = circle[alone][0]
     return numbered(circle)

@@ -92,8 +92,7 @@ def _meetings(job: Job) -> tuple[Ints, Ints]:
     chosen = np.flatnonzero(~matched.together)
     if not len(chosen):
         return chosen, chosen
-    which, rank = np.nonzero(matched.present[chosen])
-    call = (job.calls.first[rank] + matched.row[chosen[which], rank]).reshape(-1, 2)
+    call = matched.call[matched.segments.select(chosen)[1]].reshape(-1, 2)
     return np.concatenate((call[:, 0], call[:, 1])), np.concatenate((call[:, 1], call[:, 0]))
 
 

@@ -146,7 +146,7 @@ def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
     arrived, traced = waiting.all_arrived_ns, waiting.all_traced_arrived_ns
 
     collective = np.full(nothing + 1, -1, np.int32)
-    collective[matched.of_calls(calls)] = np.repeat(np.arange(len(matched)), matched.parts)
+    collective[matched.call] = matched.segments.index
     alone = collective < 0
     collective[alone] = len(matched) + np.arange(int(alone.sum()))
 

@@ -14,6 +14,7 @@ from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts.traffic import measured
 from tb_ddp_doctor.findings import Evidence, Finding
+from tb_ddp_doctor.job.collectives import EARLIEST, LATEST
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices import pick
 from tb_ddp_doctor.slices.model import Collective, Label, RankSlice, Slice, SliceError, SliceGpu, SliceMemory
@@ -211,9 +212,9 @@ def _joined(correlation: Ints) -> Ints:
 
 def _matches(job: Job, index: int, picked: pick.Picked, owner: Indices) -> Ints:
     """The row among the job's matched collectives of each event; an arrival is the start of a rank's kernel."""
-    matched = job.matched.of_rank(index)
+    mine = np.flatnonzero(job.matched.rank == index)
     found = np.full(len(picked.row), -1)
-    arrival = job.matched.arrival_ns[matched, index]
+    arrival = job.matched.arrival_ns[mine]
     order = np.argsort(arrival, kind="stable")
     if not len(order):
         return found
@@ -221,7 +222,7 @@ def _matches(job: Job, index: int, picked: pick.Picked, owner: Indices) -> Ints:
     start = picked.start_ns[communicates]
     place = np.minimum(np.searchsorted(arrival[order], start), len(order) - 1)
     same = arrival[order[place]] == start
-    found[communicates[same]] = matched[order[place[same]]]
+    found[communicates[same]] = job.matched.segments.index[mine[order[place[same]]]]
     return found
 
 
@@ -231,16 +232,16 @@ def _collectives(job: Job, chosen: SliceWindow) -> dict[int, Collective]:
     matched = job.matched
     if not len(matched):
         return {}
-    first_ns = np.where(matched.present, job.waiting.arrival_ns, np.iinfo(np.int64).max).min(axis=1)
-    longest_ns = np.where(matched.present, matched.end_ns - matched.arrival_ns, 0).max(axis=1)
-    here = (first_ns < chosen.end_ns) & (first_ns + longest_ns >= chosen.start_ns)
-    shown = np.flatnonzero(np.isin(job.ranks, chosen.ranks))
-    arrives_ns, comes = job.waiting.arrival_ns[:, shown], matched.present[:, shown]
-    shown_first = shown[np.where(comes, arrives_ns, np.iinfo(np.int64).max).argmin(axis=1)]
-    shown_last = shown[np.where(comes, arrives_ns, np.iinfo(np.int64).min).argmax(axis=1)]
-    rows = np.flatnonzero(here)
+    first_ns = matched.segments.min(job.waiting.arrival_ns)
+    longest_ns = matched.segments.max(matched.end_ns - matched.arrival_ns)
+    rows = np.flatnonzero((first_ns < chosen.end_ns) & (first_ns + longest_ns >= chosen.start_ns))
+    segments, part = matched.segments.select(rows)
+    arrives_ns, rank = job.waiting.arrival_ns[part], job.ranks[matched.rank[part]]
+    shown = np.isin(rank, chosen.ranks)
+    shown_first = rank[segments.argmin(np.where(shown, arrives_ns, LATEST))]
+    shown_last = rank[segments.argmax(np.where(shown, arrives_ns, EARLIEST))]
     _, transfer_ns, _ = measured(job, rows)
-    size = np.maximum(matched.group_size[rows], matched.present[rows].sum(axis=1))
+    size = np.maximum(matched.group_size[rows], matched.parts[rows])
     return {
         row: Collective(
             kind=matched.kind[row],
@@ -250,8 +251,8 @@ def _collectives(job: Job, chosen: SliceWindow) -> dict[int, Collective]:
             last_ns=int(last_ns[row]),
             transfer_ns=int(transfer_ns[i]),
             size=int(size[i]),
-            shown_first=int(job.ranks[shown_first[row]]),
-            shown_last=int(job.ranks[shown_last[row]]),
+            shown_first=int(shown_first[i]),
+            shown_last=int(shown_last[i]),
         )
         for i, row in enumerate(rows.tolist())
     }

@@ -245,7 +245,7 @@ def _quality(result: Result) -> dict[str, Any]:
             for i, start in enumerate(job.budget.start_ns)
         ]
     )
-    matched = job.matched.present.sum(axis=0)
+    matched = job.matched.of_rank()
     return {
         "files": [
             {

@@ -45,22 +45,22 @@ def nodes(job: Job, links: Sequence[Link]) -> tuple[NodeTraffic, ...]:
     node = np.array([names.index(name) for name in job.nodes])
     rows = np.flatnonzero(np.isin(job.matched.step, job.steps))
     last = node[job.waiting.last[rows]]
-    all_wait = job.waiting.exposed_ns[rows].sum(axis=1)
+    segments, part = job.matched.segments.select(rows)
+    waiter, exposed_ns = node[job.matched.rank[part]], job.waiting.exposed_ns[part]
     steps = max(len(job.steps), 1)
     waits = job.budget.of("wait")
     members = [np.flatnonzero(node == i) for i in range(len(names))]
     waited_for = np.empty(len(names))
     reached_last = np.empty(len(names), np.int64)
+    others_wait = segments.sum(np.where(waiter == segments.each(last), 0, exposed_ns))
     for i, ranks in enumerate(members):
-        mine = rows[last == i]
-        others_wait = all_wait[last == i] - job.waiting.exposed_ns[np.ix_(mine, ranks)].sum(axis=1)
-        waited_for[i] = others_wait.sum() / steps / (len(node) - len(ranks))
-        reached_last[i] = np.count_nonzero(others_wait)
+        waited_for[i] = others_wait[last == i].sum() / steps / (len(node) - len(ranks))
+        reached_last[i] = np.count_nonzero(others_wait[last == i])
     return tuple(
         NodeTraffic(
             name=name,
             ranks=ranks,
-            calls=int((job.matched.row[np.ix_(rows, ranks)] >= 0).any(axis=1).sum()),
+            calls=int(segments.any(waiter == i).sum()),
             last=int(reached_last[i]),
             waited_for_ns=float(waited_for[i]),
             waits_ns=float(waits[ranks].mean()),
