@@ -27,6 +27,7 @@ import numpy as np  # isort: skip
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.cache import Cache, write_digest
 from tb_ddp_doctor.digest import track
 from tb_ddp_doctor.digest.intervals import Intervals
@@ -377,7 +378,8 @@ def timed(ranks: int, steps: int, calls: int, groups: Groups) -> float:
         print("mesh", *(f"{one.name} {one.size}" for one in diagnosis.mesh.dimensions))
     for finding in diagnosis.findings:
         print(
-            f"{finding.severity} {finding.rule} {finding.cause or ''} {finding.cost_ms:.1f} ms, ranks {finding.ranks}"
+            f"{finding.severity} {finding.rule} {finding.cause or ''} {finding.cost_ms:.1f} ms, "
+            f"{wording.ranks(finding.ranks)}"
         )
     return took
 
