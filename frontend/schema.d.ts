@@ -143,6 +143,8 @@ export interface Comparison {
   operators: OperatorChange[];
   /** Calls whose share of their attainable speed changed by a tenth of it or more, those that lost most time first. */
   roofs: RoofChange[];
+  /** The model's modules as a tree, each followed by those within it; none where a run names none, or in another way. */
+  modules: ModuleChange[];
 }
 
 /** A file `ddp-doctor.toml`, and what it sets. */
@@ -668,6 +670,16 @@ export interface ModelStates {
   optimizer_states: number | null;
   /** Class of the optimizer, "" if unknown. */
   optimizer: string;
+}
+
+/** A module of the model in both runs: time of a step with all modules within it, the median over ranks, ms. */
+export interface ModuleChange {
+  /** "layers.0.mlp", "" for the whole step; 0 ms where a run has none, or too little of it. */
+  path: string;
+  /** How many modules are around it. */
+  level: number;
+  before_ms: number;
+  after_ms: number;
 }
 
 /** Calls of one kind and size, as NCCL logged them (NCCL_DEBUG_SUBSYS=COLL). */

@@ -22,8 +22,10 @@ from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.comparison import named
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.comparison.model import Comparison
+from tb_ddp_doctor.comparison.modules import modules
 from tb_ddp_doctor.comparison.significance import differs, step_time
 from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.findings import LayerRow, LayerTable
 from tb_ddp_doctor.report.compared import parts
 
 DEMO_LOGS = Path(__file__).parent.parent / "demo_logs"
@@ -153,6 +155,31 @@ def test_kernels_that_fall_behind_their_attainable_speed_are_named(tmp_path: Pat
     assert table.rows == (("gelu of 4000x102400 float32", "9.8 %", "6.1 %", "10.00", "16.00"),)
     assert compare(slower[1], slower[0]).roofs[0].lost_ms < 0
     assert compare(slower[0], slower[0]).roofs == ()
+
+
+def layers(*rows: tuple[str, float], named_by: str = "stacks") -> LayerTable:
+    """Modules by path and time of a step."""
+    return LayerTable(
+        named_by=named_by,
+        layer_events=0,
+        rows=tuple(LayerRow(path, path.count(".") + bool(path), ms, 0, 0, 0, 0, 0, 0, ms, 0) for path, ms in rows),
+    )
+
+
+def test_modules_of_both_runs_are_one_tree() -> None:
+    before = layers(("", 9), ("a", 5), ("a.x", 2), ("a.y", 3), ("c", 1))
+    after = layers(("", 8), ("b", 4), ("a", 3), ("a.x", 3))
+    found = [(one.path, one.level, one.before_ms, one.after_ms) for one in modules(before, after)]
+    assert found == [("", 0, 9, 8), ("b", 1, 0, 4), ("a", 1, 5, 3), ("a.x", 2, 2, 3), ("a.y", 2, 3, 0), ("c", 1, 1, 0)]
+    assert modules(None, after) == modules(before, None) == ()
+    assert modules(before, layers(("", 8), named_by="Doctor.watch")) == (), "names that mean something else"
+
+
+def test_modules_that_changed_most_are_a_table() -> None:
+    (table,) = [part for part in parts(compare(demo("zero_workers"), demo("four_workers"))) if "Modules" in part.title]
+    changes = [abs(float(row[3].replace("\u2212", "-"))) for row in table.rows]
+    assert changes == sorted(changes, reverse=True) and len(changes) == 8
+    assert {row[0] for row in table.rows} == {f"layer {n}" for n in range(1, 9)}
 
 
 def test_kernels_of_one_run_alone_are_told(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 import { card, folded, h, prose } from "./dom.js";
 import { count, ms, percent, signed } from "./format.js";
 import { grid, plain } from "./grid.js";
+import { difference } from "./layers/difference.js";
 import { ownerName, whenOf } from "./model.js";
 import { OWNERS } from "./step_parts.js";
 import { plainName } from "./timeline/rows.js";
@@ -34,10 +35,9 @@ export function compared(found, shown) {
     ),
     card("Where the step goes", paired(found)),
     card("Findings", fates(found)),
-    found.communication.length
-      ? card("Collectives", h("p", { class: "note" }, "Communication without wait, overlapped and exposed; ms per step, mean over ranks."), changed("collective", found.communication, found.step))
-      : null,
-    found.kernels.length ? card("Kernels", kernels(found, shown)) : null,
+    found.communication.length ? openIf(found, "Collectives", found.communication, () => collectives(found)) : null,
+    found.modules.length > 1 ? openIf(found, "Modules", found.modules.slice(1), () => modules(found, shown)) : null,
+    found.kernels.length ? openIf(found, "Kernels", found.kernels, () => kernels(found, shown)) : null,
     found.roofs.length ? later("Kernels against their attainable speed", () => roofs(found, shown)) : null,
     found.operators.length ? later("Operators", () => operators(found, shown)) : null,
   ].filter((part) => part !== null);
@@ -49,6 +49,25 @@ export function compared(found, shown) {
  * @param {() => import("./dom.js").Child[]} build
  */
 export const later = (title, build) => h("section", { class: "card kept-folded" }, folded(title, () => h("div", {}, build())));
+
+/**
+ * A card, which is folded where nothing in it changed by more than is ever significant.
+ * @param {Comparison} found
+ * @param {string} title
+ * @param {{before_ms: number, after_ms: number}[]} amounts
+ * @param {() => import("./dom.js").Child[]} build
+ */
+function openIf({ step }, title, amounts, build) {
+  const least = leastChange(step);
+  if (amounts.some((amount) => moved(amount) >= least)) return card(title, ...build());
+  return later(`${title}: none changed by ${ms(least)} a step`, build);
+}
+
+/** @param {Comparison} found */
+const collectives = ({ communication, step }) => [
+  h("p", { class: "note" }, "Communication without wait, overlapped and exposed; ms per step, mean over ranks."),
+  changed("collective", communication, step),
+];
 
 /**
  * Two bars, and where the change lies with 95 % confidence.
@@ -136,7 +155,7 @@ function paired({ owners, step, runs }) {
  * @param {number} by ms
  * @param {number} furthest ms at both ends
  */
-function difference(by, furthest) {
+function barOfChange(by, furthest) {
   const share = furthest > 0 ? (50 * Math.abs(by)) / furthest : 0;
   return h("span", { class: "difference", "aria-hidden": "true" }, h("i", { class: by < 0 ? "shorter" : "longer", style: `width: ${share}%; ${by < 0 ? "right" : "left"}: 50%` }));
 }
@@ -171,7 +190,7 @@ const named = (/** @type {string} */ name) => (name ? plainName(name) : "(all ot
 
 /** @typedef {{name: string, before_ms: number, after_ms: number, before_count?: number, after_count?: number}} Amount */
 
-/** @param {Amount} amount */
+/** @param {Pick<Amount, "before_ms" | "after_ms">} amount */
 const moved = ({ before_ms, after_ms }) => Math.abs(after_ms - before_ms);
 
 /**
@@ -196,11 +215,37 @@ function changed(title, amounts, step) {
       plain(after_ms, step.before_ms),
       // No colour: a host that waits longer in a launch, say, has only run further ahead.
       h("b", { class: Math.abs(after_ms - before_ms) < leastChange(step) ? "soft" : null }, change(after_ms - before_ms)),
-      difference(after_ms - before_ms, furthest),
+      barOfChange(after_ms - before_ms, furthest),
       ...(counted ? [was === now ? was : `${was} → ${now}`] : []),
     ];
   });
   return h("div", { class: "grid changed" }, table([title, "before", "after", "change", "shorter, longer", ...(counted ? ["calls"] : [])], rows, title));
+}
+
+/**
+ * @param {Comparison} found
+ * @param {Shown} shown
+ */
+function modules({ modules: told, step, runs }, shown) {
+  const all = () =>
+    grid({
+      title: "compared-modules",
+      shown,
+      search: "Filter",
+      sort: 3,
+      columns: [
+        { head: "module" },
+        { head: "before", unit: "ms", show: plain },
+        { head: "after", unit: "ms", show: plain },
+        { head: "change", unit: "ms", show: change, by: Math.abs },
+      ],
+      rows: told.map(({ path, before_ms, after_ms }) => [path || "whole step", before_ms, after_ms, after_ms - before_ms]),
+    });
+  return [
+    h("p", { class: "note" }, `A module is as wide as in the run where it takes longer: red where a step of ${runs[1].name} spends more in it, green where less, grey where that is within noise. On it the change in ms a step, the median over ranks, with all within it; what no module has is the change of the box above.`),
+    ...difference(told, leastChange(step)),
+    folded(`All ${count(told.length, "module")}`, all),
+  ];
 }
 
 /**

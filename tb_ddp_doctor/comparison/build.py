@@ -10,6 +10,7 @@ import msgspec
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.comparison import explain, named
 from tb_ddp_doctor.comparison.model import Compared, ComparedAmount, Comparison, Fate, FindingChange
+from tb_ddp_doctor.comparison.modules import modules
 from tb_ddp_doctor.comparison.roofs import roofs
 from tb_ddp_doctor.comparison.significance import TELLING, differs, step_time
 from tb_ddp_doctor.engine import Result
@@ -49,6 +50,7 @@ def compare(before: Result, after: Result) -> Comparison:
         kernels=named.kernels(before.job, after.job),
         operators=named.operators(before.job, after.job),
         roofs=roofs(before.job, after.job),
+        modules=modules(before.diagnosis.layers, after.diagnosis.layers),
     )
     certain = {*_certain_owners(before, after), *_certain_rules(before, after)}
     return msgspec.structs.replace(found, story=tuple(explain.story(found, certain, _loaders(before, after))))

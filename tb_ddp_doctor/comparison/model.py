@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: What a comparison has as a table.
-Table = Literal["owners", "findings", "communication", "kernels", "operators", "roofs"]
+Table = Literal["owners", "findings", "communication", "kernels", "operators", "roofs", "modules"]
 Fate = Literal["fixed", "better", "same", "worse", "new"]
 
 
@@ -101,6 +101,17 @@ class RoofChange(msgspec.Struct, frozen=True):
         return self.after_ms * (1 - self.after_share / self.before_share)
 
 
+class ModuleChange(msgspec.Struct, frozen=True):
+    """A module of the model in both runs: time of a step with all modules within it, the median over ranks, ms."""
+
+    #: "layers.0.mlp", "" for the whole step; 0 ms where a run has none, or too little of it.
+    path: str
+    #: How many modules are around it.
+    level: int
+    before_ms: float
+    after_ms: float
+
+
 class StepTime(msgspec.Struct, frozen=True):
     """The mean step time of both runs."""
 
@@ -143,6 +154,8 @@ class Comparison(msgspec.Struct, frozen=True):
     operators: tuple[OperatorChange, ...]
     #: Calls whose share of their attainable speed changed by a tenth of it or more, those that lost most time first.
     roofs: tuple[RoofChange, ...] = ()
+    #: The model's modules as a tree, each followed by those within it; none where a run names none, or in another way.
+    modules: tuple[ModuleChange, ...] = ()
 
     def to_pandas(self, table: Table = "owners") -> pd.DataFrame:
         """One of its tables as a data frame, a row per name.

@@ -41,6 +41,7 @@ def parts(found: Comparison) -> Iterator[ComparedTable]:
         ComparedTable(
             "Communication without wait by kind of collective, ms", _TIMES, tuple(_changes(found.communication[:_MOST]))
         ),
+        ComparedTable("Modules that changed most, ms", _TIMES, tuple(_modules(found))),
         ComparedTable("Kernels that changed most, ms", _TIMES_AND_CALLS, tuple(_kernels(found))),
         ComparedTable(
             "Kernels whose share of the attainable speed changed",
@@ -61,6 +62,13 @@ def _changes(changes: Sequence[ComparedAmount]) -> Iterator[tuple[str, ...]]:
     for change in changes:
         if _shows(change.before_ms, change.after_ms):
             yield change.name, *_amounts(change.before_ms, change.after_ms)
+
+
+def _modules(found: Comparison) -> Iterator[tuple[str, ...]]:
+    """The modules that changed most; the whole step is none."""
+    changes = [ComparedAmount(one.path, one.before_ms, one.after_ms) for one in found.modules if one.level]
+    changed = [one for one in changes if abs(one.change_ms) >= _LEAST_MS]
+    return _changes(sorted(changed, key=lambda one: -abs(one.change_ms))[:_MOST])
 
 
 def _kernels(found: Comparison) -> Iterator[tuple[str, ...]]:

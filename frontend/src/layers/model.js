@@ -20,12 +20,12 @@ const SEVERAL = 3;
 /** A name that ends with a number, and what is before it. */
 const NUMBERED = /^(|.*[.\s_])\d+$/;
 
-/** @param {LayerRow} row */
+/** @param {Pick<LayerRow, "path">} row */
 export const nameOf = ({ path }) => path.slice(path.lastIndexOf(".") + 1) || "step";
 
 /**
  * Index of the row around each; -1 for the whole step.
- * @param {LayerRow[]} rows
+ * @param {Pick<LayerRow, "level">[]} rows
  */
 export function parents(rows) {
   /** @type {number[]} */
@@ -43,7 +43,7 @@ export function parents(rows) {
 /**
  * The rows within one and itself, as boxes below each other; siblings stand side by side from their parent's left edge.
  * Where medians of children add up to more than their parent's, they are narrower.
- * @param {LayerRow[]} rows
+ * @param {Pick<LayerRow, "level" | "step_ms">[]} rows
  * @param {number} root
  * @returns {Box[]}
  */
