@@ -550,8 +550,8 @@ def main() -> int:
         for i, job in enumerate(sorted(chosen)):
             folder = Path(temporary, "jobs", job)
             shutil.copytree(options.corpus / job, folder)
-            others = sorted(set(truth) - {job})
-            stranger = options.corpus / others[i % len(others)]
+            jobs = sorted(truth)
+            stranger = options.corpus / jobs[(jobs.index(job) + 1) % len(jobs)]
             results += _try_job(folder, stranger, truth[job], chosen[job], reading, options.seed)
             shutil.rmtree(folder)
             print(f"{i + 1} of {len(chosen)} jobs", file=sys.stderr)

@@ -389,6 +389,19 @@ def test_clocks_may_be_apart(clock_ms: dict[int, float]) -> None:
     whole(ranks(USUAL, SLOW, USUAL), clock_ms=clock_ms)
 
 
+@pytest.mark.parametrize(("others", "said"), [(3, [1]), (1, [0, 1])])
+def test_a_file_of_another_run_is_named_and_of_two_both(others: int, said: list[int]) -> None:
+    """Ranks wait for each other in every step; a node has one clock, and others are a minute apart at most."""
+
+    def named(apart_ms: float, node: str) -> list[int]:
+        each = digests(ranks(*[USUAL] * (others + 1)), clock_ms={1: apart_ms})
+        job = build("drawn", each, {rank: node.format(rank) for rank in each}, len(each))
+        return [rank for rank in each if "recorded at another time than" in said_of(job, rank)]
+
+    assert named(20_000.0, "node0") == named(600_000.0, "node{}") == named(600_000.0, "") == said
+    assert named(20_000.0, "node{}") == named(20_000.0, "") == named(200.0, "node0") == []
+
+
 def test_calls_of_groups_without_a_name_may_end_apart() -> None:
     """Taken for one collective, they end by another time apart in each step: no clock does so."""
     one = "rank# step |1\n gpu [a....]\n nccl       [ar]" + " " * 90

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median_low
 
@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.digest.model import LaunchDelay, RankDigest, RankOwner
+from tb_ddp_doctor.digest.model import LaunchDelay, RankDigest, RankOwner, Steps
 from tb_ddp_doctor.findings import FileWarning, LeftOutStep
 from tb_ddp_doctor.job.align import Aligned, align
 from tb_ddp_doctor.job.axis import Axis
@@ -29,6 +29,10 @@ ODD = 1.25
 FAR_LONGER = 1.5
 #: Ranks begin it apart by so much of the median step: then what one of them did before the record delays it.
 APART = 0.2
+#: Records that are further apart than clocks are of other times, ns: processes of a node share a clock, and those of a
+#: cluster's nodes are within the 5 minutes that Kerberos asks for. Traces without an epoch have times since anything,
+#: up to those of the year 2001.
+_APART_ON_A_NODE_NS, _APART_NS, _EPOCH_NS = 10**9, 300 * 10**9, 10**18
 #: What is odd of it is explained by what takes at least this share of it.
 EXPLAINS = 0.5
 
@@ -59,6 +63,7 @@ def build(
     if not usable:
         nothing = "Nothing can be diagnosed: no trace of this run has a complete step."
         raise JobError(" ".join([nothing, *(f"{note.file}: {note.message}" for note in notes)]))
+    notes.extend(_at_other_times(usable, nodes))
     usable, moved = same_numbers(usable)
     notes.extend(moved)
     aligned, damaged = align(usable, nodes, world_size)
@@ -112,6 +117,38 @@ def _left_out(
             yield FileWarning(digest.file, f"Rank {rank} {how}: {reasons}.")
         elif rank not in kept:
             yield FileWarning(digest.file, f"Rank {rank} is left out: it shares no step with most other ranks.")
+
+
+def _at_other_times(digests: Mapping[int, RankDigest], nodes: Mapping[int, str]) -> Iterator[FileWarning]:
+    """What is said of ranks whose record lies at another time than those of most other ranks, of their node or of all.
+
+    Ranks wait for each other in every step, so they are recorded at once, or in other runs of the job.
+    """
+    every = [rank for rank, digest in digests.items() if digest.steps.start_ns[0] > _EPOCH_NS]
+    of_node: defaultdict[str, list[int]] = defaultdict(list)
+    for rank in every:
+        of_node[nodes.get(rank, "")].append(rank)
+    of_node.pop("", None)
+    groups = [*((ranks, _APART_ON_A_NODE_NS, f" of {node}") for node, ranks in of_node.items()), (every, _APART_NS, "")]
+    said: set[int] = set()
+    for ranks, apart_ns, where in groups:
+        for rank in set(_apart([digests[rank].steps for rank in ranks], ranks, apart_ns)) - said:
+            said.add(rank)
+            others = "the other rank" if len(ranks) == 2 else "most other ranks"
+            yield FileWarning(
+                digests[rank].file,
+                f"Rank {rank} was recorded at another time than {others}{where}: the file may be of another run, or "
+                "the clock is wrong. How ranks wait for each other is then not known.",
+            )
+
+
+def _apart(steps: Sequence[Steps], ranks: Sequence[int], apart_ns: int) -> list[int]:
+    """The ranks whose record is so far apart from those of most others."""
+    begin = np.array([each.start_ns[0] for each in steps], np.int64) - apart_ns
+    end = np.array([each.end_ns[-1] for each in steps], np.int64)
+    # Of other ranks: those that end before this one begins, and those that begin after it ends.
+    apart = np.searchsorted(np.sort(end), begin) + len(ranks) - np.searchsorted(np.sort(begin), end, "right")
+    return [ranks[i] for i in np.flatnonzero(2 * apart > len(ranks) - 1).tolist()]
 
 
 def _left_out_excess_ns(
