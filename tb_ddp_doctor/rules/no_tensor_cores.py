@@ -70,12 +70,12 @@ class NoTensorCores(Rule):
 
     def check(self, *, frame: Frame, whatif: WhatIf, gemms: Gemms, calls: ShortenedCalls, places: Places) -> Result:
         slow_ns = gemms.work.float32_ns + gemms.work.misaligned_ns
-        if not slow_ns.any():
+        slowest = most_affected(slow_ns)
+        if not len(slowest):
             return Clear("No GEMM runs without tensor cores, by the kernel names.")
         by_kind = self._saved(gemms, 1.0)
         change, saved = _change(by_kind, gemms, calls), sum(by_kind.values(), np.zeros(slow_ns.shape, np.int64))
         cost = whatif.cost_ns(change)
-        slowest = most_affected(slow_ns)
         slowed = part.mean(slow_ns[slowest], frame.window_ns[slowest])
         if cost < self.min_cost * frame.step_ns:
             return Clear(

@@ -9,10 +9,10 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from random_traces import OF_JOBS, TRACES, joined
+from random_traces import OF_JOBS, TRACES, joined, launched, trace
 from test_catalogue import STALLED, drawn
 from test_straggler import TAKING_TURNS
 from traces import job, ranks
@@ -97,7 +97,12 @@ def test_no_rule_fails_on_any_job_whatever_its_thresholds(data: st.DataObject, t
             run(data.draw(set_by_users(rule)), facts)
 
 
+#: A GEMM of 1 ns in one of two steps: some time, and none that a rank has in the mean.
+SHORT = launched([(8, 1, 0, 1, False), (8, 1, 0, 1, False), (8, 40, 0, 1, False), (19, 1, 0, 1, False)], [])
+
+
 @OF_JOBS
+@example([trace([], device=False), trace(SHORT, device=True)])
 @given(st.lists(TRACES, min_size=1, max_size=4))
 def test_no_rule_fails_on_any_job(traces: list[RankTrace]) -> None:
     examined(traces)
