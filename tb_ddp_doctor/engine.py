@@ -13,20 +13,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.account import memory_text
-from tb_ddp_doctor.account.assemble import Lacking, assemble
-from tb_ddp_doctor.account.looks import look, look_for_opportunities
-from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import CalibrationError, load
 from tb_ddp_doctor.calibration.model import Calibration
-from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.config.read import Config, read_config
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.numbered_calls import numbered_calls
@@ -42,9 +38,6 @@ from tb_ddp_doctor.discover.runs import RankFile, Run
 from tb_ddp_doctor.discover.walk import beside
 from tb_ddp_doctor.evidence import find as beside_traces
 from tb_ddp_doctor.evidence.model import RankEvidence
-from tb_ddp_doctor.facts import Facts
-from tb_ddp_doctor.facts.frame import frame
-from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.findings import (
     DevicePeaks,
     Diagnosis,
@@ -56,16 +49,18 @@ from tb_ddp_doctor.findings import (
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.memory_snapshot.read import read as read_snapshots
-from tb_ddp_doctor.mesh.mesh import Mesh
 from tb_ddp_doctor.nccl_logs.matching import NumberedCalls
 from tb_ddp_doctor.nccl_logs.read import read_logs
-from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.support.base import Rule, configured
 from tb_ddp_doctor.storage import time_limit
 from tb_ddp_doctor.storage.paths import FilePath, RemotePath
 from tb_ddp_doctor.storage.time_limit import beginning, within
 from tb_ddp_doctor.trace.model import NotJsonError, TraceError
 from tb_ddp_doctor.workers import pool
+
+if TYPE_CHECKING:
+    from tb_ddp_doctor.account.assemble import Lacking
+    from tb_ddp_doctor.account.savings import Savings
+    from tb_ddp_doctor.rules.support.base import Rule
 
 _log = logging.getLogger(__name__)
 
@@ -153,8 +148,10 @@ def diagnose(
     Raises RunError if no rank can be used, ValueError if `settings` name an unknown rule or threshold, and
     pool.CancelledError if the reading was cancelled.
     """
-    reading = reading or Reading()
-    config, rules = _configured(run, reading, settings or {})
+    reading, settings = reading or Reading(), settings or {}
+    if settings:
+        # Who mistypes a name hears of it before traces are read.
+        _rules_with(settings)
     changing = [str(file.path) for file in run.files if str(file.path) in reading.changing]
     files = [file for file in run.files if str(file.path) not in reading.changing]
     digests, failed = digest_files(files, reading, progress)
@@ -168,11 +165,12 @@ def diagnose(
         job = _joined(run, by_rank, world_size, (*run.warnings, *failed, *clashes, *arriving))
     except JobError as error:
         raise RunError(_ALL_ARRIVING if arriving and not digests else str(error), unfinished) from None
+    config, rules = _configured(run, reading, settings)
     there, unlisted = _files_beside(run, reading)
     job = _with_beside(run, replace(job, warnings=(*job.warnings, *unlisted)), reading, config, there)
     lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}
     with _no_traceback(run, "Examining it"):
-        diagnosis, savings = _examine(job, rules, lacking)
+        diagnosis, savings = _examined(job, rules, lacking)
     diagnosis = _with_config(_with_snapshots(diagnosis, there.get(MemorySnapshots, ())), config, reading.currency)
     paths = tuple(_shown(by_rank[rank][0].path) for rank in job.ranks.tolist())
     from_digests = all(path.suffix == DIGEST_SUFFIX for path in paths)
@@ -340,7 +338,7 @@ def _configured(run: Run, reading: Reading, settings: Settings) -> tuple[Config,
 
     Raises ValueError where `settings` name an unknown rule or threshold; a file that does costs a warning.
     """
-    rules = _rules(settings)
+    rules = _rules_with(settings)
     directory = run.directory
     if not reading.has_config or not isinstance(directory, Path):
         return Config(), rules
@@ -353,7 +351,7 @@ def _configured(run: Run, reading: Reading, settings: Settings) -> tuple[Config,
         name: {**config.thresholds.get(name, {}), **settings.get(name, {})} for name in {*config.thresholds, *settings}
     }
     try:
-        return config, _rules(both)
+        return config, _rules_with(both)
     except ValueError as error:
         files = ", ".join(one.file for one in config.used)
         message = f"The thresholds of {files} are ignored: {error}"
@@ -418,37 +416,26 @@ def _with_snapshots(diagnosis: Diagnosis, there: Sequence[Path]) -> Diagnosis:
 
 def examine(job: Job, settings: Settings | None = None) -> Diagnosis:
     """Apply the rules to a job. Raises ValueError if `settings` name an unknown rule or threshold."""
-    return _examine(job, _rules(settings or {}), {})[0]
+    return _examined(job, _rules_with(settings or {}), {})[0]
 
 
-def _examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnosis, Savings]:
-    cut = {warning.file: None for warning in job.warnings if warning.kind == "lost-end"}
-    lost = {warning.file: None for warning in job.warnings if warning.loses_events}
-    named = {*cut, *(file for files in lacking.values() for file in files)}
-    damaged = [file for file in (dict.fromkeys(job.damaged) | lost) if file not in named]
-    lacking = {"incomplete": list(cut), "damaged": damaged, **lacking}
-    facts = Facts(job)
-    rules = tuple(rules)
-    outcomes, found = look([rule for rule in rules if not rule.is_opportunity], facts)
-    more, opportunities = look_for_opportunities([rule for rule in rules if rule.is_opportunity], facts, found)
-    savings = Savings(found, facts.get(whatif), job, opportunities, _mesh(facts))
-    return assemble(facts, outcomes, savings, lacking, more), savings
+# What examines jobs is half of all modules: they are imported while other processes read.
 
 
-def _mesh(facts: Facts) -> Mesh | None:
-    """The dimensions of the job; None where finding them fails."""
-    try:
-        return facts.get(frame).mesh
-    except Exception:
-        _log.debug("finding the dimensions of the job failed", exc_info=True)
-        return None
+def _import_examination() -> None:
+    from tb_ddp_doctor import examination  # noqa: F401
 
 
-def _rules(settings: Settings) -> list[Rule]:
-    unknown = set(settings) - set(CATALOGUE)
-    if unknown:
-        raise ValueError(no_name("rule", min(unknown), CATALOGUE))
-    return [configured(rule, settings.get(name, {})) for name, rule in CATALOGUE.items()]
+def _rules_with(settings: Settings) -> list[Rule]:
+    from tb_ddp_doctor.examination import rules_with
+
+    return rules_with(settings)
+
+
+def _examined(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnosis, Savings]:
+    from tb_ddp_doctor.examination import examine
+
+    return examine(job, rules, lacking)
 
 
 def digest_files(
@@ -482,6 +469,7 @@ def _digest_unread(
         raises=(TraceError, NotJsonError),
         executor=reading.executor,
         cancelled=reading.cancelled,
+        meanwhile=_import_examination,
     )
     for done, (path, attempt) in enumerate(attempts, of - len(unread) + 1):
         file = unread[path]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import msgspec
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from traces import BEGINS_EARLY, BEGINS_LATE, draw, in_row, ranks, write
 
-from tb_ddp_doctor import engine
+from tb_ddp_doctor import engine, examination
 from tb_ddp_doctor.account import assemble
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import Run, discover
@@ -609,7 +610,7 @@ class Telling(Costly):
 
 
 def test_a_rule_that_raises_ends_as_an_error_and_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "CATALOGUE", {"raising": Raising(), **CATALOGUE})
+    monkeypatch.setattr(examination, "CATALOGUE", {"raising": Raising(), **CATALOGUE})
     diagnosis = diagnose(write(tmp_path, JOB))
     assert diagnosis.verdict == "straggler"
     (error,) = [outcome for outcome in diagnosis.outcomes if outcome.status == "error"]
@@ -617,14 +618,14 @@ def test_a_rule_that_raises_ends_as_an_error_and_hides_nothing(tmp_path: Path, m
 
 
 def test_a_rule_that_raised_is_not_called_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "CATALOGUE", {"raising": Raising()})
+    monkeypatch.setattr(examination, "CATALOGUE", {"raising": Raising()})
     diagnosis = diagnose(write(tmp_path, ranks(HEALTHY, HEALTHY)))
     assert diagnosis.verdict == "healthy"
     assert "1 of 1 rules on faults failed" in diagnosis.headline
 
 
 def test_what_no_rule_explains_is_not_called_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "CATALOGUE", {})
+    monkeypatch.setattr(examination, "CATALOGUE", {})
     diagnosis = diagnose(write(tmp_path, JOB))
     assert diagnosis.verdict == "unexplained"
     assert diagnosis.headline.startswith("4.0 ms of every 27.0 ms (15 %) is unexplained: mostly kernels that take")
@@ -649,7 +650,7 @@ def test_what_is_unexplained_while_no_gpu_idles_is_communications(tmp_path: Path
 
 def shares(folder: Path, monkeypatch: pytest.MonkeyPatch, *rules: Rule) -> dict[str, tuple[float, float, str]]:
     """By rule: what it is charged with, and what its fix alone would save, as shares of the step; and its severity."""
-    monkeypatch.setattr(engine, "CATALOGUE", {str(i): rule for i, rule in enumerate(rules)})
+    monkeypatch.setattr(examination, "CATALOGUE", {str(i): rule for i, rule in enumerate(rules)})
     found = diagnose(write(folder, JOB))
     return {
         f"{each.rule} {i}": (
@@ -686,9 +687,9 @@ def test_what_only_informs_is_no_alarm(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_verdict_is_the_costliest_finding_above_info(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     healthy = ranks(HEALTHY, HEALTHY)
-    monkeypatch.setattr(engine, "CATALOGUE", {"costly": Costly(0.029)})
+    monkeypatch.setattr(examination, "CATALOGUE", {"costly": Costly(0.029)})
     assert diagnose(write(tmp_path, healthy)).verdict == "healthy"
-    monkeypatch.setattr(engine, "CATALOGUE", {"costly": Costly(0.031)})
+    monkeypatch.setattr(examination, "CATALOGUE", {"costly": Costly(0.031)})
     assert diagnose(write(tmp_path, healthy)).verdict == "costly"
 
 
@@ -710,14 +711,14 @@ def test_a_name_that_is_no_text_can_still_be_encoded(tmp_path: Path) -> None:
     assert msgspec.json.decode(msgspec.json.encode(diagnosis))["name"] == "b\\udcffd"
 
 
-@pytest.mark.parametrize("stage", ["build", "assemble"])
+@pytest.mark.parametrize(("module", "stage"), [(engine, "build"), (examination, "assemble")])
 def test_a_job_that_cannot_be_joined_or_examined_is_a_run_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, stage: str
 ) -> None:
     def fail(*_: object) -> None:
         raise IndexError("out of bounds")
 
-    monkeypatch.setattr(engine, stage, fail)
+    monkeypatch.setattr(module, stage, fail)
     with pytest.raises(RunError, match=r"the doctor's fault.*IndexError: out of bounds"):
         diagnose(write(tmp_path, JOB))
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from traces import digests, repeat
 
-from tb_ddp_doctor import engine, wording
+from tb_ddp_doctor import engine, examination, wording
 from tb_ddp_doctor.account.dimensions import _owners
 from tb_ddp_doctor.account.headline import headline
 from tb_ddp_doctor.facts import Facts
@@ -164,7 +164,7 @@ def test_experts_over_ranks_that_others_divide_are_no_axis() -> None:
 
 def test_the_json_has_what_each_dimension_communicates() -> None:
     job = eight({"tp": "mesh_tp", "dp": "mesh_dp"})
-    found = engine._examine(job, CATALOGUE.values(), {})[0].mesh
+    found = examination.examine(job, CATALOGUE.values(), {})[0].mesh
     assert found is not None and found.coordinates["5"] == {"dp": 1, "pp": 0, "tp": 1}
     calls = {one.name: one.calls for one in found.dimensions}
     # One AllReduce of gradients, and one of activations in each direction.
@@ -201,7 +201,7 @@ def test_of_two_dimensions_with_the_same_ranks_each_has_its_own_collectives(
 
 def test_a_dimension_of_which_one_rank_alone_is_traced_has_no_times() -> None:
     job = eight({"tp": "mesh_tp", "dp": "mesh_dp"}, traced=(0, 1))
-    found = engine._examine(job, CATALOGUE.values(), {})[0].mesh
+    found = examination.examine(job, CATALOGUE.values(), {})[0].mesh
     assert found is not None
     calls = {one.name: one.calls for one in found.dimensions}
     assert calls["tp"] == 2 and calls["dp"] is None

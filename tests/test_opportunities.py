@@ -11,7 +11,7 @@ from rules.test_slow_kernels import LEAST_MS
 from rules.test_slow_kernels import SLOW as FLOAT32
 from traces import job, ranks, write
 
-from tb_ddp_doctor import api, engine
+from tb_ddp_doctor import api, engine, examination
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.findings import Severity
 from tb_ddp_doctor.rules import CATALOGUE
@@ -42,7 +42,7 @@ def test_faults_cost_the_same_with_and_without_opportunities(monkeypatch: pytest
     found = engine.examine(drawn)
     assert found.verdict not in ("healthy", "unexplained") and found.opportunities
     monkeypatch.setattr(
-        engine, "CATALOGUE", {name: rule for name, rule in CATALOGUE.items() if not rule.is_opportunity}
+        examination, "CATALOGUE", {name: rule for name, rule in CATALOGUE.items() if not rule.is_opportunity}
     )
     without = engine.examine(drawn)
     assert (found.findings, found.account, found.headline) == (without.findings, without.account, without.headline)

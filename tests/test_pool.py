@@ -240,6 +240,15 @@ def test_a_call_has_its_result_or_its_exception() -> None:
         pool.call(work, Path("fails1"), 0, gives=str)
 
 
+@pytest.mark.parametrize("names", [["a", "b"], ["dies"], ["own", "slow"]])
+def test_what_there_is_to_do_meanwhile_is_done_once_before_any_answer(names: Sequence[str]) -> None:
+    done: list[str] = []
+    files = [(Path(name), LARGE) for name in names]
+    for path, _ in pool.run(work, files, gives=str, raises=(OwnError,), meanwhile=lambda: done.append("meanwhile")):
+        done.append(path.name)
+    assert done[0] == "meanwhile" and sorted(done[1:]) == names
+
+
 @pytest.mark.skipif(sys.platform != "linux" or sys.version_info < (3, 11, 1), reason="processes are spawned")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_what_is_named_is_imported_once_for_all_processes(tmp_path: Path, threads: int) -> None:

@@ -18,7 +18,7 @@ from random_traces import OF_JOBS, TRACES, joined
 from traces import job as drawn
 from traces import ranks
 
-from tb_ddp_doctor import engine
+from tb_ddp_doctor import examination
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
@@ -38,7 +38,7 @@ def test_a_slow_rank_beside_one_that_is_only_info_saves_what_it_saves_alone() ->
     steady, late = Work(29, 0, 10, 16), Work(29, 0, 14, 16)
     slow, others = (Work(37, 0, 10, 16),) * 3, (steady,) * 3
     drawing = FaultyJob(work=(slow, (steady, late, late), others, others), transfer=(4, 4, 4)).drawing
-    _, savings = engine._examine(drawn(drawing), CATALOGUE.values(), {})
+    _, savings = examination.examine(drawn(drawing), CATALOGUE.values(), {})
     severities = {one.id: one.severity for one in savings.findings if one.rule == "straggler"}
     assert severities == {"straggler:1": "minor", "straggler:2": "info"}
     prospect = savings.without(["straggler:1"])
@@ -50,7 +50,7 @@ def savings_of(ranks: list[RankDigest]) -> Savings:
     job = joined(ranks)
     assume(job is not None)
     assert job is not None
-    return engine._examine(job, CATALOGUE.values(), {})[1]
+    return examination.examine(job, CATALOGUE.values(), {})[1]
 
 
 def prefixed(account: Account) -> list[int]:
@@ -90,7 +90,7 @@ def test_one_finding_alone_is_what_it_says(ranks: list[RankDigest]) -> None:
 @given(faulty_jobs(), st.data())
 def test_numbers_of_a_faulty_job_agree(faulty: FaultyJob, data: st.DataObject) -> None:
     """Costs sum to what fixing all gives, each lies in its range, and what-if says what findings and account say."""
-    diagnosis, savings = engine._examine(drawn(faulty.drawing), CATALOGUE.values(), {})
+    diagnosis, savings = examination.examine(drawn(faulty.drawing), CATALOGUE.values(), {})
     found, account = diagnosis.findings, diagnosis.account
     lines = prefixed(account)
     assert sum(lines) == account.total_ns
@@ -146,14 +146,14 @@ def jobs_of_one_fault(draw: st.DrawFn) -> FaultyJob:
 @given(jobs_of_one_fault())
 def test_what_one_owner_phase_and_set_of_ranks_holds_is_never_unexplained(faulty: FaultyJob) -> None:
     """The verdict is a rule's wherever one place holds most of what the account would call unexplained."""
-    diagnosis, savings = engine._examine(drawn(faulty.drawing), CATALOGUE.values(), {})
+    diagnosis, savings = examination.examine(drawn(faulty.drawing), CATALOGUE.values(), {})
     assert diagnosis.verdict != "unexplained" or savings.share_of_named_owner < 0.5
 
 
 def test_without_rules_one_owner_holds_what_one_fault_takes() -> None:
     slow = dataclasses.replace(Work(), forward=40)
     text = FaultyJob((((Work(),) * 3), ((slow,) * 3), ((Work(),) * 3)), (4, 4, 4)).drawing
-    diagnosis, savings = engine._examine(drawn(text), [], {})
+    diagnosis, savings = examination.examine(drawn(text), [], {})
     assert diagnosis.verdict == "unexplained"
     assert diagnosis.account.unexplained and diagnosis.account.unexplained.ranks == (1,)
     assert 0.8 < savings.share_of_named_owner <= 1
@@ -166,7 +166,7 @@ def test_findings_that_hide_each_other_save_less_alone_than_they_are_charged_wit
         ((slow, slow, dataclasses.replace(slow, load=6)), (dataclasses.replace(usual, load=19), usual, usual)),
         (4, 4, 4),
     )
-    savings = engine._examine(drawn(faulty.drawing), CATALOGUE.values(), {})[1]
+    savings = examination.examine(drawn(faulty.drawing), CATALOGUE.values(), {})[1]
     hiding = [each.rule.id for each in savings.everything if each.hides_with]
     found = [finding for finding in savings.findings if finding.rule in hiding]
     assert len(found) == 2 and all(finding.alone_ms < finding.cost_ms for finding in found)
@@ -206,7 +206,7 @@ def test_faults_that_hide_each_other_share_what_both_save_by_what_each_saves_las
     job = drawn(
         "".join((EITHER_SIDE + lanes).replace("#", str(rank)) for rank, lanes in enumerate((OTHERS, OTHERS, SLOW)))
     )
-    found = engine._examine(job, CATALOGUE.values(), {})[1].everything
+    found = examination.examine(job, CATALOGUE.values(), {})[1].everything
     loader, slow = (next(each for each in found if each.rule.id == rule) for rule in ("dataloader-stall", "straggler"))
     hiding = [replace(loader, hides_with=("straggler",)), replace(slow, hides_with=("dataloader-stall",))]
     savings = Savings(hiding, WhatIf.of(job), job)

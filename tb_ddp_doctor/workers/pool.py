@@ -69,6 +69,10 @@ class CancelledError(Exception):
     """The work was cancelled; files under way are finished and dropped."""
 
 
+def _nothing() -> None:
+    """What there is to do meanwhile, by default."""
+
+
 #: What processes that read files take, by default. numpy imports numpy.ma when np.unique is first called: once before
 #: processes are forked is cheaper than once in each.
 READERS = ("tb_ddp_doctor.cache", "tb_ddp_doctor.digest.build", "tb_ddp_doctor.trace.reader", "numpy.ma")
@@ -83,11 +87,13 @@ def run(
     imports: Sequence[str] = READERS,
     executor: Executor | None = None,
     cancelled: threading.Event | None = None,
+    meanwhile: Callable[[], object] = _nothing,
 ) -> Iterator[tuple[FilePath, Future[T]]]:
     """Call `function`, which other processes must be able to import, for each file; yield futures as they finish.
 
     Runs through `executor`, else in processes of its own: one where more would not pay. What the function returns has
-    to be of the type `gives`. `imports` names modules that it takes, which are then imported once for all processes. A
+    to be of the type `gives`. `imports` names modules that it takes, which are then imported once for all processes;
+    what this one has to do before it takes an answer, `meanwhile`, it does once while the others are at work. A
     future's exception is the function's, as one of `raises` or of Python's own, or CrashError. Raises CancelledError
     soon after `cancelled` is set.
     """
@@ -106,7 +112,7 @@ def run(
     pays = len(files) > 1 and sum(json_bytes(*file) for file in files) >= _WORTH_PROCESSES
     workers = workers_for(files, cores=_cores(), free_bytes=_free_bytes()) if pays else 1
     tasks = [_Task(path, limits_for(size, json_bytes(path, size)), size) for path, size in ordered]
-    yield from _in_processes(_Calls(function, gives, tuple(raises)), tasks, workers, stop)
+    yield from _in_processes(_Calls(function, gives, tuple(raises)), tasks, workers, stop, meanwhile)
 
 
 def call(
@@ -155,11 +161,11 @@ class _Task(msgspec.Struct, frozen=True):
 
 
 def _in_processes(
-    calls: _Calls, tasks: Sequence[_Task], workers: int, stop: threading.Event
+    calls: _Calls, tasks: Sequence[_Task], workers: int, stop: threading.Event, meanwhile: Callable[[], object]
 ) -> Iterator[tuple[FilePath, Future[Any]]]:
     died: list[_Task] = []
     shared = _Shared.of(tasks)
-    yield from _shared_out(calls, tasks, workers, stop, died, shared)
+    yield from _shared_out(calls, tasks, workers, stop, died, shared, meanwhile)
     for task in died:
         again: list[_Task] = []
         yield from _shared_out(calls, [task], 1, stop, again, shared)
@@ -208,6 +214,7 @@ def _shared_out(
     stop: threading.Event,
     died: list[_Task],
     shared: _Shared,
+    meanwhile: Callable[[], object] = _nothing,
 ) -> Iterator[tuple[FilePath, Future[Any]]]:
     """Hand each process one file after the other; those whose process died of no limit go to `died`."""
     waiting = list(reversed(tasks))
@@ -225,6 +232,8 @@ def _shared_out(
                 worker = idle.pop() if idle else _Worker(calls)
                 busy.append(worker)
                 worker.begin(task, limits)
+            meanwhile()
+            meanwhile = _nothing
             ready = wait_for_pipes([worker.pipe for worker in busy], timeout=_HEARTBEAT_S)
             for worker in [worker for worker in busy if worker.pipe in ready or worker.is_late()]:
                 busy.remove(worker)
