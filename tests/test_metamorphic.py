@@ -156,3 +156,11 @@ def test_nobody_is_accused_in_a_healthy_job(shape: str, change: Change, seed: in
     diagnosis = examined(shape, False, change, seed % RANKS, 100 + seed)
     assert diagnosis.verdict in NO_FAULT.get(shape, ("healthy", "unknown"))
     assert not accused(diagnosis)
+
+
+def test_one_step_of_a_damaged_rank_accuses_nobody() -> None:
+    """What is left of its record, out of order in other steps, is slow once."""
+    diagnosis = examined("on_many_streams", True, gpu_shifted, 0, 48)
+    assert any("is damaged, and is used for steps" in warning.message for warning in diagnosis.warnings)
+    assert ("load-imbalance", "info") in {(finding.rule, finding.severity) for finding in diagnosis.findings}
+    assert accused(diagnosis) == {SLOW_RANK} and diagnosis.verdict == "straggler"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.evidence.model import RankEvidence
@@ -33,6 +34,8 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     step_ns: float
     #: Spread of the ends of matched collectives after alignment, ns; 0 for one rank alone.
     residual_ns: float
+    #: Which ranks' records are damaged: they serve for some of their steps; shape (R,).
+    is_damaged: NDArray[np.bool_]
     #: What recording is estimated to cost each rank's host in a step, shape (R,), ns.
     recording_ns: np.ndarray[tuple[int], np.dtype[np.float64]]
     #: How long each rank's threads waited for a core in a step, shape (R,), ns; 0 where nobody counted.
@@ -111,6 +114,7 @@ def frame(facts: Facts) -> Frame:
         window_ns=job.budget.window_ns,
         step_ns=job.step_ns,
         residual_ns=job.clock.residual_ns or 0.0,
+        is_damaged=np.array([digest.file in job.damaged for digest in job.digests], np.bool_),
         recording_ns=job.work(lambda work: work.recording_ns).mean(axis=1),
         core_wait_ns=np.array([(known.core_wait_ms or 0.0) * 1e6 for known in of_ranks]),
         core_run_ns=np.array([(known.core_run_ms or 0.0) * 1e6 for known in of_ranks]),

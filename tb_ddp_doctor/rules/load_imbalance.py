@@ -15,7 +15,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import HostStalls
 from tb_ddp_doctor.facts.modules import ModuleTree
-from tb_ddp_doctor.findings import Measurement
+from tb_ddp_doctor.findings import Measurement, Severity
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import activity, certainty, layers, limits
@@ -120,6 +120,8 @@ class LoadImbalance(Rule):
             cause=(known and known.cause) or uneven.kind,
             subject=known.subject if known else "",
             confidence=level if len(uneven) > 1 else "low",
+            # What a damaged record shows in one step alone may be the damage.
+            at_most=Severity.INFO if len(uneven) == 1 and frame.is_damaged[uneven.movers].all() else Severity.CRITICAL,
             title=_title(uneven, frame, arrivals),
             why=f"Slower than the median rank in {_turns(uneven, frame)}.{behind('The slowest', more, phases)}"
             f"{_modules_behind(uneven, modules)}{sizes or ''}{doing} {_occurrence(uneven)}{basis}",
