@@ -81,13 +81,57 @@ def parser() -> argparse.ArgumentParser:
         help="say the versions of it, of digests and of the JSON, and exit",
     )
     reading = _reading_options({"logdir": "the directory that torch.profiler wrote its traces to"})
-    dumps = "or, of a job that is stuck, the Flight Recorder its dumps"
-    either = _reading_options({"logdir": f"the directory that torch.profiler wrote its traces to, {dumps}"})
     choosing = _choosing_options()
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_diagnose(commands, choosing)
+    _add_whatif(commands, [reading, choosing])
+    _add_plan(commands, [reading, choosing])
+    _add_compare(commands)
+    _add_dump(commands)
+    _add_history(commands)
+    _add_explain(commands)
+    _add_files(commands, [reading, choosing])
+    _add_capture(commands)
+    _add_cache(commands)
+    _add_check(commands)
+    _add_mcp(commands)
+    _add_small(commands)
+    for name, command in commands.choices.items():
+        command.epilog = epilog(name)
+        command.formatter_class = argparse.RawDescriptionHelpFormatter
+    return parser
+
+
+def _add_diagnose(commands: argparse._SubParsersAction[_Parser], choosing: _Parser) -> None:
+    dumps = "or, of a job that is stuck, the Flight Recorder its dumps"
+    either = _reading_options({"logdir": f"the directory that torch.profiler wrote its traces to, {dumps}"})
     diagnose = commands.add_parser(
         "diagnose", parents=[either, choosing], help="diagnose every run below a log directory"
     )
+    _add_outputs(diagnose)
+    _add_tables(diagnose)
+    _add_workload(diagnose)
+    _add_limits(diagnose)
+    _add_modules(diagnose)
+    diagnose.add_argument(
+        "--fail-on",
+        choices=[severity.label for severity in Severity],
+        metavar="SEVERITY",
+        help="exit with 1 if a finding, or the unexplained share of the step, is at least this severe: info, minor, "
+        "major or critical; also opportunity, what is no fault and could be faster still; with 3 if none is and a "
+        "verdict is unknown",
+    )
+    diagnose.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="RULE.THRESHOLD=VALUE",
+        help="set a rule's threshold, for example straggler.min_excess=0.05; may be given more than once",
+    )
+
+
+def _add_outputs(diagnose: _Parser) -> None:
+    """Where to, and in what form."""
     printed = diagnose.add_mutually_exclusive_group()
     printed.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
     printed.add_argument(
@@ -116,6 +160,10 @@ def parser() -> argparse.ArgumentParser:
         help="also write JUnit XML there, for CI servers: a test for each run and rule, which fails where --fail-on "
         "would (default: from major on)",
     )
+
+
+def _add_tables(diagnose: _Parser) -> None:
+    """What is shown beside the findings."""
     diagnose.add_argument(
         "--communication",
         action="store_true",
@@ -134,6 +182,10 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="also show what allocated memory is made of at the peak, and what would save some of it",
     )
+
+
+def _add_workload(diagnose: _Parser) -> None:
+    """What a step does, and what a GPU costs."""
     for name, what, meaning in (
         ("tokens", "TOKENS", "tokens of a step of the whole job"),
         ("samples", "SAMPLES", "samples of a step of the whole job"),
@@ -147,6 +199,10 @@ def parser() -> argparse.ArgumentParser:
         "--gpu-hour", type=number("a price"), metavar="PRICE", help="what a GPU costs an hour: also show money a day"
     )
     _add_currency(diagnose)
+
+
+def _add_limits(diagnose: _Parser) -> None:
+    """What the GPUs can do at most."""
     diagnose.add_argument(
         "--roofline",
         action="store_true",
@@ -160,6 +216,10 @@ def parser() -> argparse.ArgumentParser:
         "float32= and fp8= in TFLOPS, memory= in TB/s, link= in GB/s, as in half=800,memory=3.0; for GPUs of one name "
         "H100:half=800,... (may be repeated)",
     )
+
+
+def _add_modules(diagnose: _Parser) -> None:
+    """Which of the model's modules take the time."""
     diagnose.add_argument(
         "--layers",
         action="store_true",
@@ -179,23 +239,11 @@ def parser() -> argparse.ArgumentParser:
         diagnose.add_argument(
             f"--{name}", type=Path, metavar="FILE", help=f"also write the times of the model's modules there, as {what}"
         )
-    diagnose.add_argument(
-        "--fail-on",
-        choices=[severity.label for severity in Severity],
-        metavar="SEVERITY",
-        help="exit with 1 if a finding, or the unexplained share of the step, is at least this severe: info, minor, "
-        "major or critical; also opportunity, what is no fault and could be faster still; with 3 if none is and a "
-        "verdict is unknown",
-    )
-    diagnose.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="RULE.THRESHOLD=VALUE",
-        help="set a rule's threshold, for example straggler.min_excess=0.05; may be given more than once",
-    )
+
+
+def _add_whatif(commands: argparse._SubParsersAction[_Parser], parents: list[_Parser]) -> None:
     whatif = commands.add_parser(
-        "whatif", parents=[reading, choosing], help="predict the step time of every run with some of its findings fixed"
+        "whatif", parents=parents, help="predict the step time of every run with some of its findings fixed"
     )
     whatif.add_argument(
         "--without",
@@ -203,132 +251,6 @@ def parser() -> argparse.ArgumentParser:
         help="fix these findings, by rule or id, for example straggler:1,no-overlap (default: each alone, and all)",
     )
     whatif.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
-    _add_plan(commands, [reading, choosing])
-    both = _reading_options(
-        {
-            "before": "the directory of the earlier run; of several profiler cycles, one: DIRECTORY/span_1",
-            "after": "the same of the later run",
-        }
-    )
-    comparing = commands.add_parser(
-        "compare", parents=[both], help="show what differs between two runs, and whether it is significant"
-    )
-    form = comparing.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
-    form.add_argument(
-        "--markdown",
-        action="store_true",
-        help="print Markdown, for a pull request, and nothing else, on standard output",
-    )
-    comparing.add_argument(
-        "--fail-on-regression",
-        type=number("percent", unit="%"),
-        metavar="PCT",
-        help="exit with 1 if a step takes more than this many percent longer; what may be noise, and less than 3 "
-        "percent, never fails",
-    )
-    comparing.add_argument(
-        "--layers", action="store_true", help="also show by how much longer a step is in each of the model's modules"
-    )
-    _add_depth(comparing)
-    dump = commands.add_parser(
-        "dump", help="ask a job that hangs now where its ranks are: Python stacks and Flight Recorder of each"
-    )
-    dump.add_argument("logdir", help="the log directory that the job gave its Doctor")
-    dump.add_argument(
-        "--wait",
-        type=number("seconds"),
-        default=20.0,
-        metavar="SECONDS",
-        help="wait so long for all ranks (default: %(default)g)",
-    )
-    history = commands.add_parser(
-        "history",
-        help="say what changed in the hours of a job, when and on which rank, from the time of every step",
-    )
-    history.add_argument(
-        "logdir",
-        help="the log directory that the job gave its Doctor(history=True); or a log of Megatron-LM, torchtitan, "
-        "TensorBoard, W&B, Lightning or Hugging Face, or a folder with those, or with the files of NCCL's Inspector",
-    )
-    shape = history.add_mutually_exclusive_group()
-    shape.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
-    shape.add_argument(
-        "--markdown", action="store_true", help="print Markdown, for a report or a chat, on standard output"
-    )
-    shape.add_argument(
-        "--webhook", action="store_true", help="print one line of JSON for a chat or a pager: text, and all events"
-    )
-    shape.add_argument("--openmetrics", action="store_true", help="print OpenMetrics text, for Prometheus")
-    history.add_argument(
-        "--since", type=whole("a step"), metavar="STEP", help="take the steps from this one on (default: all)"
-    )
-    history.add_argument(
-        "--fail-on",
-        type=number("percent", unit="%"),
-        metavar="PCT",
-        help="exit with 1 if a change, a period, drift or rare steps cost this many percent of the time of all steps",
-    )
-    history.add_argument(
-        "--gpu-hour", type=number("a price"), metavar="PRICE", help="what a GPU costs an hour: also show money"
-    )
-    _add_currency(history)
-    history.add_argument(
-        "--compare", action="store_true", help="say what the captures on either side of the costliest changes differ in"
-    )
-    _add_cache_options(history)
-    explain = commands.add_parser("explain", help="explain a rule or a term of the diagnosis")
-    explain.add_argument(
-        "term", nargs="?", help="a rule, such as host-sync, or a term, such as busbw (default: list all)"
-    )
-    slice_ = commands.add_parser(
-        "slice",
-        parents=[reading, choosing],
-        help="write the part of the traces that shows a finding, all ranks on one clock",
-    )
-    slice_.add_argument(
-        "--finding",
-        type=whole("the number of a finding"),
-        default=1,
-        metavar="N",
-        help="the finding with this number in diagnose (default: 1)",
-    )
-    slice_.add_argument(
-        "--evidence",
-        type=whole("the number of a piece of evidence"),
-        default=1,
-        metavar="N",
-        help='the N-th "See ..." of the finding in diagnose -v (default: 1)',
-    )
-    merge = commands.add_parser(
-        "merge",
-        parents=[reading, choosing],
-        help="write the traces of all ranks as one, on one clock, with the findings in it",
-    )
-    for command in (slice_, merge):
-        command.add_argument(
-            "-o",
-            "--output",
-            type=Path,
-            required=True,
-            metavar="FILE",
-            help="where to: .pftrace for Perfetto's own format, .json for Chrome's",
-        )
-    digest = commands.add_parser(
-        "digest",
-        parents=[reading, choosing],
-        help="reduce traces to digests of kilobytes, which are diagnosed like the traces themselves",
-    )
-    digest.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the digests")
-    _add_capture(commands)
-    _add_cache(commands)
-    _add_check(commands)
-    _add_mcp(commands)
-    _add_small(commands)
-    for name, command in commands.choices.items():
-        command.epilog = epilog(name)
-        command.formatter_class = argparse.RawDescriptionHelpFormatter
-    return parser
 
 
 def _add_depth(parser: argparse.ArgumentParser) -> None:
@@ -366,6 +288,138 @@ def _add_plan(commands: argparse._SubParsersAction[_Parser], parents: list[_Pars
         help="predict with these findings fixed, by rule or id, for example straggler:1",
     )
     plan.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+
+
+def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
+    both = _reading_options(
+        {
+            "before": "the directory of the earlier run; of several profiler cycles, one: DIRECTORY/span_1",
+            "after": "the same of the later run",
+        }
+    )
+    comparing = commands.add_parser(
+        "compare", parents=[both], help="show what differs between two runs, and whether it is significant"
+    )
+    form = comparing.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    form.add_argument(
+        "--markdown",
+        action="store_true",
+        help="print Markdown, for a pull request, and nothing else, on standard output",
+    )
+    comparing.add_argument(
+        "--fail-on-regression",
+        type=number("percent", unit="%"),
+        metavar="PCT",
+        help="exit with 1 if a step takes more than this many percent longer; what may be noise, and less than 3 "
+        "percent, never fails",
+    )
+    comparing.add_argument(
+        "--layers", action="store_true", help="also show by how much longer a step is in each of the model's modules"
+    )
+    _add_depth(comparing)
+
+
+def _add_dump(commands: argparse._SubParsersAction[_Parser]) -> None:
+    dump = commands.add_parser(
+        "dump", help="ask a job that hangs now where its ranks are: Python stacks and Flight Recorder of each"
+    )
+    dump.add_argument("logdir", help="the log directory that the job gave its Doctor")
+    dump.add_argument(
+        "--wait",
+        type=number("seconds"),
+        default=20.0,
+        metavar="SECONDS",
+        help="wait so long for all ranks (default: %(default)g)",
+    )
+
+
+def _add_history(commands: argparse._SubParsersAction[_Parser]) -> None:
+    history = commands.add_parser(
+        "history",
+        help="say what changed in the hours of a job, when and on which rank, from the time of every step",
+    )
+    history.add_argument(
+        "logdir",
+        help="the log directory that the job gave its Doctor(history=True); or a log of Megatron-LM, torchtitan, "
+        "TensorBoard, W&B, Lightning or Hugging Face, or a folder with those, or with the files of NCCL's Inspector",
+    )
+    shape = history.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    shape.add_argument(
+        "--markdown", action="store_true", help="print Markdown, for a report or a chat, on standard output"
+    )
+    shape.add_argument(
+        "--webhook", action="store_true", help="print one line of JSON for a chat or a pager: text, and all events"
+    )
+    shape.add_argument("--openmetrics", action="store_true", help="print OpenMetrics text, for Prometheus")
+    history.add_argument(
+        "--since", type=whole("a step"), metavar="STEP", help="take the steps from this one on (default: all)"
+    )
+    history.add_argument(
+        "--fail-on",
+        type=number("percent", unit="%"),
+        metavar="PCT",
+        help="exit with 1 if a change, a period, drift or rare steps cost this many percent of the time of all steps",
+    )
+    history.add_argument(
+        "--gpu-hour", type=number("a price"), metavar="PRICE", help="what a GPU costs an hour: also show money"
+    )
+    _add_currency(history)
+    history.add_argument(
+        "--compare", action="store_true", help="say what the captures on either side of the costliest changes differ in"
+    )
+    _add_cache_options(history)
+
+
+def _add_explain(commands: argparse._SubParsersAction[_Parser]) -> None:
+    explain = commands.add_parser("explain", help="explain a rule or a term of the diagnosis")
+    explain.add_argument(
+        "term", nargs="?", help="a rule, such as host-sync, or a term, such as busbw (default: list all)"
+    )
+
+
+def _add_files(commands: argparse._SubParsersAction[_Parser], parents: list[_Parser]) -> None:
+    """The commands that write traces and digests."""
+    slice_ = commands.add_parser(
+        "slice",
+        parents=parents,
+        help="write the part of the traces that shows a finding, all ranks on one clock",
+    )
+    slice_.add_argument(
+        "--finding",
+        type=whole("the number of a finding"),
+        default=1,
+        metavar="N",
+        help="the finding with this number in diagnose (default: 1)",
+    )
+    slice_.add_argument(
+        "--evidence",
+        type=whole("the number of a piece of evidence"),
+        default=1,
+        metavar="N",
+        help='the N-th "See ..." of the finding in diagnose -v (default: 1)',
+    )
+    merge = commands.add_parser(
+        "merge",
+        parents=parents,
+        help="write the traces of all ranks as one, on one clock, with the findings in it",
+    )
+    for command in (slice_, merge):
+        command.add_argument(
+            "-o",
+            "--output",
+            type=Path,
+            required=True,
+            metavar="FILE",
+            help="where to: .pftrace for Perfetto's own format, .json for Chrome's",
+        )
+    digest = commands.add_parser(
+        "digest",
+        parents=parents,
+        help="reduce traces to digests of kilobytes, which are diagnosed like the traces themselves",
+    )
+    digest.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the digests")
 
 
 def _add_capture(commands: argparse._SubParsersAction[_Parser]) -> None:
