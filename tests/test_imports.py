@@ -19,7 +19,6 @@ LARGER = {
     "capture/doctor.py __init__",
     "digest/build.py _digest_device",
     "digest/build.py _digest_host",
-    "digest/memory.py memory",
 }
 #: Modules of `facts`.
 MOST_FACTS = 24

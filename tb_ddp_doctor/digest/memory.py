@@ -80,14 +80,11 @@ def memory(
         return no_memory(size)
     runs, each = PhaseRuns.of(phases, events), blocks(events)
     category = categories(each, runs, _communicates(host, events, each))
-    born_in = runs.at(each.born)
-    model = states(host, phases, collectives, words.strings(), int(gradient_blocks(category, each, born_in).sum()))
+    gradients = int(gradient_blocks(category, each, runs.at(each.born)).sum())
+    model = states(host, phases, collectives, words.strings(), gradients)
     content = _content(events, each, category, model, has_buckets=_has_buckets(collectives, words))
     step = searchsorted(steps.host_start_ns, events.time_ns, side="right") - 1
     step[(step >= 0) & (events.time_ns >= steps.host_end_ns[step])] = -1
-    added = np.diff(events.reserved, prepend=events.reserved[:1])
-    free = np.concatenate(([0], (events.reserved - events.allocated)[:-1]))
-    scattered = (added > 0) & (events.bytes >= _LARGE) & (free >= events.bytes)
     peak = _peaks(step, events.allocated, events.reserved, size)
     seen, at = peak >= 0, np.maximum(peak, 0)
     shown = _shown(events.time_ns, events.allocated)
@@ -96,7 +93,6 @@ def memory(
     places = AllocationPlaces.of(host, events, each)
     # Without marked steps, what precedes the first update sets all up, and what follows the last one is cut off.
     turn = step if size > 1 else runs.updates_until(runs.of_event) - 1
-    ends = events.allocated[_ends(turn)[: None if size > 1 else -1]]
     change, most = _by_phase(step, runs.event_phase, events, size)
     return AllocatorMemory(
         on_host=device == ON_CPU,
@@ -108,11 +104,8 @@ def memory(
         category_peaks=_peak_of_each(step, content, size),
         phase_change=change,
         phase_peak=most,
-        end_allocated=ends,
-        peak_reserved=_most(step, events.reserved, size),
-        scattered=_sums(step, np.where(scattered, added, 0), size),
-        unusable=np.maximum(_most(step, np.where(scattered, free, 0), size), 0),
-        released=_sums(step, np.maximum(-added, 0), size),
+        end_allocated=events.allocated[_ends(turn)[: None if size > 1 else -1]],
+        **_reserving(events, step, size),
         time_ns=events.time_ns[shown],
         allocated=events.allocated[shown],
         reserved=events.reserved[shown],
@@ -122,6 +115,21 @@ def memory(
         kept=kept(places, category, turn, words),
         modules=modules(places, np.flatnonzero(alive & (category == MemoryCategory.ACTIVATION)), words),
     )
+
+
+def _reserving(events: AllocatorEvents, step: Ints, size: int) -> dict[str, Ints]:
+    """Of each step: the most that is reserved, what is reserved although as much is free, but scattered, how much that
+    is at most, and what is released; shape (S,), bytes.
+    """
+    added = np.diff(events.reserved, prepend=events.reserved[:1])
+    free = np.concatenate(([0], (events.reserved - events.allocated)[:-1]))
+    scattered = (added > 0) & (events.bytes >= _LARGE) & (free >= events.bytes)
+    return {
+        "peak_reserved": _most(step, events.reserved, size),
+        "scattered": _sums(step, np.where(scattered, added, 0), size),
+        "unusable": np.maximum(_most(step, np.where(scattered, free, 0), size), 0),
+        "released": _sums(step, np.maximum(-added, 0), size),
+    }
 
 
 def _content(events: AllocatorEvents, each: Blocks, category: Ints, model: StateBytes, *, has_buckets: bool) -> Ints:
