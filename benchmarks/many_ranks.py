@@ -114,27 +114,26 @@ def make(
     # Gradients of bucket k are ready when backward, the last two thirds of compute, is (k + 1) / 6 through.
     ready = stall[:, :, None] + compute[:, :, None] * (1 + 2 * (np.arange(BUCKETS) + 1) / BUCKETS) / 3
     all_together, groups = np.zeros(ranks, np.int64), groups or {}
-    step_start = np.zeros(steps, np.int64)
+    # A rank starts its next step when its own last AllReduce is done.
+    step_start = np.zeros((ranks, steps + 1), np.int64)
     arrival = np.empty((ranks, steps, BUCKETS), np.int64)
     end = np.empty((ranks, steps, BUCKETS), np.int64)
-    clock = 0
     for step in range(steps):
-        step_start[step] = clock
-        done = np.full(ranks, clock)
+        done = step_start[:, step]
         for bucket in range(BUCKETS):
-            arrival[:, step, bucket] = np.maximum(clock + ready[:, step, bucket], done)
+            arrival[:, step, bucket] = np.maximum(step_start[:, step] + ready[:, step, bucket], done)
             group = groups.get(OF_BUCKETS[bucket], all_together)
             last = np.zeros(ranks, np.int64)
             np.maximum.at(last, group, arrival[:, step, bucket])
             done = last[group] + 2 * MS
             end[:, step, bucket] = done - rng.integers(0, 20_000, ranks)
-        clock = int(done.max())
-    finish = np.append(step_start[1:], clock)
+        step_start[:, step + 1] = done
     with TemporaryDirectory() as folder:
         each = (
-            _with_calls(_digest(rank, ranks, compute[rank], stall[rank], busy[rank], step_start, finish, *ends), calls)
-            for rank, ends in enumerate(zip(arrival, end, strict=True))
+            _digest(rank, ranks, compute[rank], stall[rank], busy[rank], start[:-1], start[1:], *ends)
+            for rank, (start, *ends) in enumerate(zip(step_start, arrival, end, strict=True))
         )
+        each = (_with_calls(digest, calls) for digest in each)
         each = (_in_groups(digest, rank, groups) for rank, digest in enumerate(each))
         read = {rank: _as_read(digest, Path(folder, f"{rank}.digest")) for rank, digest in enumerate(each)}
     return read, {rank: f"node{rank // NODE}" for rank in range(ranks)}
