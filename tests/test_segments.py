@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.job.segments import Segments
+from tb_ddp_doctor.job.segments import Segments, joined_by
 
 SEGMENTS = st.lists(st.lists(st.integers(-5, 5), min_size=1, max_size=7), max_size=6)
 
@@ -81,3 +81,14 @@ def test_equal_numbers_make_a_segment(numbers: list[int]) -> None:
     segments, order = Segments.grouped(np.array(numbers, np.int64))
     assert order.tolist() == sorted(range(len(numbers)), key=lambda i: (numbers[i], i))
     assert segments.length.tolist() == [numbers.count(one) for one in sorted(set(numbers))]
+
+
+@given(SEGMENTS.map(lambda lists: [[abs(value) for value in one] for one in lists]))
+def test_members_are_joined_to_the_first_that_a_chain_of_segments_reaches(lists: list[list[int]]) -> None:
+    segments, member = joined(lists)
+    first = list(range(6))
+    for one in lists * len(lists):
+        least = min(first[value] for value in one)
+        reached = {first[value] for value in one}
+        first = [least if value in reached else value for value in first]
+    assert joined_by(segments, member, 6).tolist() == first

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.job.collectives import Matched, select
-from tb_ddp_doctor.job.segments import Segments
+from tb_ddp_doctor.job.segments import Segments, joined_by
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 
 #: An offset is believed from this many times its own noise on: below it, the ends differ for other reasons, such as a
@@ -59,34 +59,48 @@ def fit(matched: Matched, nodes: Sequence[str]) -> ClockFit:
     segments, rank = matched.segments, matched.rank
     origin = int(matched.end_ns.min())
     ends = (matched.end_ns - origin).astype(np.float64)
-    meetings = matched.of_rank()
-    # Ranks that a chain of collectives joins have the same number; -1 until they are fitted.
-    circle = np.full(ranks, -1)
-    while (meetings[circle < 0] > 0).any():
-        fitted = circle[rank] >= 0
-        count = segments.count(fitted)
-        joining = np.flatnonzero(~fitted & segments.each(count > 0))
+    circle, fitted = _circles(matched)
+    while True:
+        known = fitted[rank]
+        count = segments.count(known)
+        joining = np.flatnonzero(~known & segments.each(count > 0))
         if not len(joining):
-            circle[np.where(circle < 0, meetings, 0).argmax()] = circle.max() + 1
-            continue
-        corrected = np.where(fitted, ends - offset[rank] - drift[rank] * ends, 0)
+            break
+        corrected = np.where(known, ends - offset[rank] - drift[rank] * ends, 0)
         reference = segments.sum(corrected) / np.maximum(count, 1)
         of_ranks, order = Segments.grouped(rank[joining])
         joining = joining[order]
         joined = rank[joining[of_ranks.first[:-1]]]
         time = ends[joining]
         offset[joined], drift[joined], noise[joined] = _lines(time, time - segments.each(reference)[joining], of_ranks)
-        circle[joined] = circle.max()
+        fitted[joined] = True
     for number in range(circle.max() + 1):
         members = np.flatnonzero(circle == number)
         offset[members], drift[members] = _relative(offset[members], drift[members])
     if circle.max() > 0 and len(bounding):
         # Of clocks that drift, the offsets in the middle of the record.
         offset += _bridges(bounding, offset + drift * np.ptp(ends) / 2, origin, circle)
-    offset, drift = _by_node(offset, drift, noise, circle >= 0, nodes)
+    offset, drift = _by_node(offset, drift, noise, fitted, nodes)
     corrected = ends - offset[rank] - drift[rank] * ends
     spread = segments.max(corrected) - segments.min(corrected)
     return ClockFit(offset, drift, origin, float(np.median(spread)), float(spread.max()))
+
+
+def _circles(matched: Matched) -> tuple[Ints, Flags]:
+    """The circle of each rank, shape (R,), -1 for ranks in no collective: a chain of collectives joins its ranks. And
+    the ranks that the others of their circles are fitted to: those in the most collectives.
+
+    Circles are numbered by their collectives, the one whose rank is in most of them first.
+    """
+    meetings, first = matched.of_rank(), joined_by(matched.segments, matched.rank, len(matched.unmatched))
+    order = np.lexsort((-meetings, first))
+    of_circle = order[np.flatnonzero(np.diff(first[order], prepend=-1))]
+    of_circle = of_circle[meetings[of_circle] > 0]
+    of_circle = of_circle[np.lexsort((of_circle, -meetings[of_circle]))]
+    number, is_reference = np.full(len(meetings), -1), np.zeros(len(meetings), np.bool_)
+    number[first[of_circle]] = np.arange(len(of_circle))
+    is_reference[of_circle] = True
+    return number[first], is_reference
 
 
 def _bridges(bounding: Matched, offset: Floats, origin: int, circle: NDArray[np.int64]) -> Floats:

@@ -126,3 +126,17 @@ class Segments(msgspec.Struct, frozen=True, eq=False, dict=True):
         """The chosen segments, in the order given, and the indices of their values."""
         selected = Segments.of_sizes(self.length[chosen])
         return selected, selected.each(self.first[chosen] - selected.first[:-1]) + np.arange(selected.first[-1])
+
+
+def joined_by(segments: Segments, member: NDArray[np.integer[Any]], count: int) -> Ints:
+    """The smallest number among the members, numbered below `count`, that segments join each one to, shape (count,).
+
+    For example the segments 0 1, 1 4 and 2 3 join 0 to 1 and 4, and 2 to 3: 0 0 2 2 0.
+    """
+    first, before = np.arange(count), np.empty(0)
+    while not np.array_equal(first, before):
+        before = first.copy()
+        np.minimum.at(first, member, segments.each(segments.min(first[member])))
+        # What a member is joined to may be joined to a smaller one.
+        first = first[first]
+    return first

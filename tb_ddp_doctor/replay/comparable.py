@@ -20,6 +20,7 @@ from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.collectives import UNEVEN
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.segments import joined_by
 from tb_ddp_doctor.mesh.mesh import mesh
 from tb_ddp_doctor.replay.cells import lower_median
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
@@ -106,12 +107,7 @@ def _circles(job: Job) -> Ints:
         return np.zeros(ranks, np.int64)
     segments, part = matched.segments.select(some)
     rank = matched.rank[part]
-    circle, before = np.arange(ranks), np.empty(0)
-    # Each rank takes the smallest number among the ranks that it meets, until all of a circle have that of its first.
-    while not np.array_equal(circle, before):
-        before = circle.copy()
-        np.minimum.at(circle, rank, segments.each(segments.min(circle[rank])))
-        circle = circle[circle]
+    circle = joined_by(segments, rank, ranks)
     for present in _share_sequences(job):
         joined = np.unique(circle[present])
         circle[np.isin(circle, joined)] = joined[0]
