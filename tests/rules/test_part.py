@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from tb_ddp_doctor import rules
 from tb_ddp_doctor.rules.support import part
+from tb_ddp_doctor.rules.support.affected import most_affected
 
 TIMES = arrays(np.int64, (3, 4), elements=st.integers(0, 10**12))
 
@@ -22,6 +23,13 @@ def test_a_part_is_never_more_than_its_steps(times: np.ndarray, steps: np.ndarra
     for said in (part.mean(times, steps), part.median(times, steps)):
         assert 0 <= said.ns <= said.step_ns
         assert 0 <= said.share <= 1
+
+
+@given(arrays(np.int64, (3, 4), elements=st.integers(0, 2)))
+def test_ranks_are_affected_where_there_is_anything(times: np.ndarray) -> None:
+    found = most_affected(times)
+    assert (len(found) > 0) == times.any()
+    assert not times.any() or times.sum(axis=1).argmax() in found
 
 
 def test_times_of_other_ranks_or_steps_are_refused() -> None:
