@@ -95,7 +95,11 @@ SHOWS = """
 #: The views that ask for data of their own.
 DETAILED = {"Communication": "communication", "Operators": "operators", "Ranks": "ranks", "Data quality": "quality"}
 #: The views whose data is there when the run is.
-VIEWS = ("Verdict", "Findings", "Ranks & steps", "Steps", "Ranks", "Timeline")
+VIEWS = ("Verdict", "Findings", "Ranks & steps", "Steps", "Ranks", "Mesh", "Timeline")
+#: Ranks of the stages of a pipeline and of the groups of tensor parallelism within a stage.
+STAGES, TENSOR = 8, 8
+#: Pictures of all ranks, by view.
+DRAWN = {"steps": "canvas.heat-map", "budget": "canvas.budget-map", "mesh": ".view.mesh canvas"}
 #: In the timeline: ms that each frame of a way through the job takes, from its key to its pixels.
 TRAVEL = """
 async (canvas) => {
@@ -161,11 +165,25 @@ def report(result: engine.Result, ranks: int, steps: int) -> dict[str, Any]:
     for table in ("budget_ms", "phases_ms", "host_phases_ms"):
         few = diagnosis[table]
         diagnosis[table] = {str(rank): few[str(rank % few_ranks)] for rank in range(ranks)} if few else {}
+    diagnosis["mesh"] = mesh(diagnosis["mesh"], ranks)
     nodes = [f"node{rank // 8}" for rank in range(ranks)]
     pictures.update(ranks=diagnosis["ranks"], steps=diagnosis["steps"], nodes=nodes)
     pictures.update({name: grid(pictures[name]) for name in ("step_ms", "busy_ms", "start_ns")})
     pictures["budget_ms"] = {owner: grid(rows) for owner, rows in pictures["budget_ms"].items()}
     return {"state": "ready", "diagnosis": diagnosis, "views": pictures}
+
+
+def mesh(of_demo: dict[str, Any], ranks: int) -> dict[str, Any]:
+    """The mesh of so many ranks: pp the slowest, tp the fastest; its dimensions communicate as the demo's does."""
+    (one,) = of_demo["dimensions"]
+    per_stage = max(ranks // STAGES, TENSOR)
+    sizes = {"dp": (per_stage // TENSOR, TENSOR), "pp": (STAGES, per_stage), "tp": (TENSOR, 1)}
+    places = {
+        str(rank): {"pp": rank // per_stage, "dp": rank % per_stage // TENSOR, "tp": rank % TENSOR}
+        for rank in range(ranks)
+    }
+    dimensions = [{**one, "name": name, "size": size, "stride": stride} for name, (size, stride) in sizes.items()]
+    return {"dimensions": dimensions, "coordinates": places}
 
 
 def events(result: engine.Result, count: int) -> dict[str, Any]:
@@ -204,7 +222,7 @@ def lanes(result: engine.Result, part: dict[str, Any], ranks: int) -> dict[str, 
 
 def details(result: engine.Result, ranks: int) -> dict[str, Any]:
     """The answers to `detail` for so many ranks: groups of 8, groups across these, and sends to the next."""
-    found = {of: DETAILS[of](result) for of in DETAILED.values()}
+    found = {of: DETAILS[of](result) for of in (*DETAILED.values(), "compute")}
     files = found["quality"]["files"]
     found["quality"]["files"] = [{**files[rank % len(files)], "rank": rank} for rank in range(ranks)]
     columns = found["ranks"]
@@ -282,7 +300,7 @@ def measure(page: Page, base: str, times: int) -> dict[str, list[float]]:
         found.setdefault("Timeline shows", []).append(
             page.evaluate(SHOWS, [["/slice?", "/lanes?"], ".view > .card details"])
         )
-    for view, selector in (("steps", "canvas.heat-map"), ("budget", "canvas.budget-map")):
+    for view, selector in DRAWN.items():
         page.goto("about:blank")
         page.goto(f"{base}#ddp_doctor&p.ddp_doctor.view={view}")
         canvas = page.wait_for_selector(selector)
@@ -306,6 +324,7 @@ LIMITS_MS = {
     **{f"{title} shows": 200 for title in (*DETAILED, "Timeline")},
     "steps are drawn": 50,
     "budget is drawn": 1000 / 60,
+    "mesh is drawn": 50,
     "frames of the budget": 18,
     "timeline is drawn": 1000 / 60,
 }
