@@ -453,6 +453,24 @@ def test_workers_without_rank_of_different_hours_are_no_ranks_of_one_job(tmp_pat
     assert shape(discover(tmp_path)) == {"job/span_1": [0], "job/span_2": [0]}
 
 
+def test_files_without_rank_or_time_in_their_names_are_apart_by_when_they_were_recorded(tmp_path: Path) -> None:
+    """Traces of single GPUs that somebody collected; those of one job begin at once."""
+
+    def recorded(name: str, seconds: int, base_ns: int = NOON_NS) -> None:
+        begin_us = (NOON_NS - base_ns) // 1000 + seconds * 1_000_000
+        path = trace(tmp_path / name, **({"baseTimeNanoseconds": base_ns} if base_ns else {}))
+        path.write_text(path.read_text().replace('"ts": 1,', f'"ts": {begin_us}.123,'))
+
+    recorded("alone/baseline.json", 1)
+    recorded("alone/larger_batch.json", 7200, base_ns=0)
+    recorded("together/first.json", 1)
+    recorded("together/second.json", 3)
+    assert shape(discover(tmp_path)) == {"alone/span_1": [0], "alone/span_2": [0], "together": [0, 1]}
+    trace(tmp_path / "alone" / torch_name("a_0"), rank=0, world_size=1)
+    found = shape(discover(tmp_path / "alone"))
+    assert found == {"alone": [0], "alone/no_rank/span_1": [0], "alone/no_rank/span_2": [0]}
+
+
 def test_worker_without_rank_is_the_same_rank_in_every_span(tmp_path: Path) -> None:
     for worker, cycles in (("a", (0,)), ("b", (0, 60))):
         for seconds in cycles:

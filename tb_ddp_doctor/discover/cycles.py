@@ -119,11 +119,12 @@ def by_job(files: list[TraceFile]) -> list[tuple[str, list[TraceFile]]]:
             claims[file.rank].add(file.world_size)
     clash = any(len(sizes) > 1 for sizes in claims.values())
     jobs: dict[str, list[TraceFile]] = defaultdict(list)
+    strays = [file for file in files if file.is_stray and claims]
     for file in sorted(files, key=lambda file: file.world_size or 0):
-        if file.is_stray and claims:
-            jobs["/no_rank"].append(file)
-        elif clash:
-            jobs[f"/world_size_{file.world_size or 'unknown'}"].append(file)
-        else:
-            jobs[""].append(file)
+        if file in strays:
+            continue
+        jobs[f"/world_size_{file.world_size or 'unknown'}" if clash else ""].append(file)
+    cycles = by_cycle(strays) if strays else []
+    for number, cycle in enumerate(cycles, 1):
+        jobs["/no_rank" if len(cycles) == 1 else f"/no_rank/span_{number}"] = cycle
     return list(jobs.items())

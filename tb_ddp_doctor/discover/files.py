@@ -202,6 +202,8 @@ def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None
         file.rank, file.source = head.rank, "distributedInfo"
     elif named_rank is not None:
         file.rank, file.source = named_rank, "file name"
+    elif not span:
+        file.time_ns = head.begin_ns
     return file
 
 

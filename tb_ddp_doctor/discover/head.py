@@ -36,6 +36,11 @@ _MOST_REMEMBERED = 1 << 20
 _GZIP = b"\x1f\x8b"
 _RANK = re.compile(rb'"rank"\s*:\s*"?(\d{1,9})\b')
 _WORLD_SIZE = re.compile(rb'"world_size"\s*:\s*"?(\d{1,9})\b')
+_BASE_NS = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\b')
+#: The first event's time, µs; 0 is none.
+_FIRST_US = re.compile(rb'"ts"\s*:\s*"?(?!0+\b(?:\.0+\b)?)(\d{1,17})')
+#: Times before are since the machine's start, or since anything: that of 2001.
+_EPOCH_NS = 10**18
 _HOST_NAME = re.compile(rb'"host_name"\s*:\s*"([^"\\]{1,255})"')
 #: Categories that no other tool's events have, and the argument of its kernels.
 _KINETO_EVENT = re.compile(
@@ -61,6 +66,8 @@ class Head(msgspec.Struct, frozen=True):
     rank: int | None = None
     world_size: int | None = None
     host: str = ""
+    #: When its first event began, ns since 1970; None where nothing says so.
+    begin_ns: int | None = None
     #: The parts of a file that holds several ranks, as `merged.parts`.
     parts: tuple[str, ...] = ()
     #: Of a digest: its trace's `source`; "" where it does not say.
@@ -231,7 +238,14 @@ def _read_head(text: bytes) -> Head:
         rank=rank,
         world_size=world_size,
         host=host[1].decode(errors="replace") if host else "",
+        begin_ns=_begin_ns(header, text[events:]) if events >= 0 else None,
     )
+
+
+def _begin_ns(header: bytes, events: bytes) -> int | None:
+    base, first = _BASE_NS.search(header), _FIRST_US.search(events)
+    begin_ns = (int(base[1]) if base else 0) + int(first[1]) * 1000 if first else 0
+    return begin_ns if begin_ns > _EPOCH_NS else None
 
 
 def _read_packets(text: bytes) -> Head:
