@@ -84,6 +84,8 @@ test("panels stand side by side while a cell can be pointed at and titles fit, t
   const narrow = placed(350, count, text);
   assert.deepEqual([0, 1, 2, 3].map((panel) => narrow.at(panel).x), [48, 48, 48, 48]);
   assert.ok(narrow.height > 3 * wide.height && narrow.at(3).y + 8 * narrow.tall <= narrow.height);
+  const even = placed(1050, { rows: 8, columns: 32, panels: 4 }, text);
+  assert.deepEqual([0, 1, 2, 3].map((panel) => even.at(panel).isFirst), [true, false, true, false], "two rows of two, and not three and one");
   const few = placed(700, { rows: 2, columns: 2, panels: 4 }, text);
   assert.ok(few.at(1).x - few.at(0).x >= text.title && few.at(1).isFirst === false);
   const many = placed(350, { rows: 8, columns: 512, panels: 8 }, text);

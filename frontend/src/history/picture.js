@@ -8,6 +8,7 @@ import { NAMES, nameRows } from "../chart/marks.js";
 import { h } from "../dom.js";
 import { ms, percent } from "../format.js";
 import { pixels, rgb } from "../heat.js";
+import { fitting } from "../timeline/frame.js";
 import { ticks, within, zoomed } from "../timeline/scale.js";
 import { clockTicks, instant } from "./clock.js";
 import { binAt } from "./model.js";
@@ -318,7 +319,7 @@ export function hoursPicture({ hours, rows, range, chosen, choose, toggle }) {
       ["Step time: median (thick), p99, minimum (dashed), maximum (dots)", top.step],
     ];
     if (heat) heads.push([heat.of > 1 ? `Busy time above the median rank; a row is the slowest of ${heat.of} ranks` : "Busy time above the median rank", top.heat]);
-    for (const [text, y] of heads) context.fillText(String(text), LEFT, Number(y) - ROOM / 2);
+    for (const [text, y] of heads) context.fillText(fitting(context, String(text), width - LEFT), LEFT, Number(y) - ROOM / 2);
     context.textAlign = "right";
     context.fillStyle = colour("soft");
     const most = mostLost();

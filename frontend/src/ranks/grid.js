@@ -11,6 +11,10 @@ import { places } from "./spread.js";
 /** @typedef {import("../model.js").Views} Views */
 
 const [LEFT, TOP] = [54, 20];
+/** A cell has room for its value from this width on, and a line of text from this height. */
+const [VALUE_PX, LINE] = [64, 14];
+/** Above this share of its scale a cell is so dark that its letters are light. */
+const DARK = 0.75;
 const HINT = "Point at a rank, or use the arrow keys; click or Enter selects it.";
 
 /**
@@ -24,7 +28,7 @@ export function rankGrid({ ranks, nodes }, values, affected, selected, select) {
   const { columns, rows, cells, known } = places(ranks, nodes);
   const shade = shading(values);
   const tall = Math.max(3, Math.min(18, Math.floor(260 / rows)));
-  const wide = (/** @type {number} */ width) => Math.min(34, (width - LEFT) / columns.length);
+  const wide = (/** @type {number} */ width) => (width - LEFT) / columns.length;
   const grid = Array.from({ length: rows }, () => new Float64Array(columns.length).fill(NaN));
   /** The index of the rank of each cell, -1 where there is none. */
   const numbered = new Int32Array(rows * columns.length).fill(-1);
@@ -53,8 +57,15 @@ export function rankGrid({ ranks, nodes }, values, affected, selected, select) {
     ranks.forEach((rank, i) => affected.has(rank) && frame(i, "ink", 1.5));
     if (active) frame(cursor, "accent", 2);
     context.font = `11px ${getComputedStyle(canvas).fontFamily}`;
-    context.fillStyle = colour("soft");
     context.textBaseline = "middle";
+    if (pitch >= VALUE_PX && tall >= LINE) {
+      context.textAlign = "center";
+      cells.forEach(({ column, row }, i) => {
+        context.fillStyle = colour(shade.of(values[i]) > DARK ? "on-owner" : "ink");
+        context.fillText(ms(values[i]), LEFT + (column + 0.5) * pitch, TOP + (row + 0.5) * tall);
+      });
+    } else nameOutliers(context, colour, width, pitch);
+    context.fillStyle = colour("soft");
     context.textAlign = "right";
     const every = Math.max(1, Math.ceil(14 / tall));
     for (let row = 0; row < rows; row += every) context.fillText(known ? `GPU ${row}` : `+${row}`, LEFT - 6, TOP + (row + 0.5) * tall);
@@ -70,6 +81,31 @@ export function rankGrid({ ranks, nodes }, values, affected, selected, select) {
   });
   canvas.style.height = `${TOP + tall * rows + 2}px`;
   canvas.tabIndex = 0;
+
+  /**
+   * The name and value of the largest affected rank of a column beside its cell, the largest of all first.
+   * @param {CanvasRenderingContext2D} context
+   * @param {(name: string) => string} colour
+   * @param {number} width
+   * @param {number} pitch
+   */
+  function nameOutliers(context, colour, width, pitch) {
+    /** @type {{left: number, right: number}[]} */
+    const taken = [];
+    context.textAlign = "left";
+    for (const i of ranks.flatMap((rank, i) => (affected.has(rank) ? i : [])).sort((a, b) => values[b] - values[a])) {
+      const text = `rank ${ranks[i]}: ${ms(values[i])}`;
+      const long = context.measureText(text).width + 8;
+      const [start, y] = [LEFT + cells[i].column * pitch, TOP + (cells[i].row + 0.5) * tall];
+      const left = start + pitch + 4 + long > width ? start - 4 - long : start + pitch + 4;
+      if (taken.some((other) => left < other.right && left + long > other.left)) continue;
+      taken.push({ left, right: left + long });
+      context.fillStyle = colour("card");
+      context.fillRect(left, y - LINE / 2, long, LINE);
+      context.fillStyle = colour("ink");
+      context.fillText(text, left + 4, y + 0.5);
+    }
+  }
 
   function show(/** @type {number} */ i) {
     cursor = i;

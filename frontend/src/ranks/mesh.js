@@ -105,7 +105,8 @@ export function meansOf({ cells }, values) {
 }
 
 /**
- * Where panels stand in a picture, CSS pixels: as many side by side as leave a cell wide enough to point at.
+ * Where panels stand in a picture, CSS pixels: in rows of as many as leave a cell wide enough to point at, or of fewer that
+ * leave no row nearly empty.
  * @param {number} width of the picture
  * @param {{rows: number, columns: number, panels: number}} count
  * @param {{names: number, title: number}} text how wide the names of rows and the titles of panels are
@@ -115,6 +116,7 @@ export function placed(width, { rows, columns, panels }, text) {
   const roomOf = (/** @type {number} */ beside) => (width - text.names) / beside - gap;
   let beside = panels;
   while (beside > 1 && (roomOf(beside) < text.title || (roomOf(beside) - bar) / columns < least)) beside--;
+  beside = Math.ceil(panels / Math.ceil(panels / beside)); // as many in each row, where that goes
   const wide = Math.max(0.1, Math.min(most, (roomOf(beside) - bar) / columns));
   const tall = Math.max(4, Math.min(22, wide));
   const [across, down] = [Math.max(wide * columns + bar, text.title) + gap, head + tall * rows + bar + gap];

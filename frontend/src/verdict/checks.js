@@ -1,9 +1,12 @@
 // Which checks passed, and which were not checked and why: "no data" is never "healthy".
 
-import { h, prose } from "../dom.js";
+import { folded, h, prose } from "../dom.js";
 import { count } from "../format.js";
 import { passed as passedChecks } from "../model.js";
 import { tip } from "../tips.js";
+
+/** More reasons are folded: they would be longer than all else of the verdict. */
+const SHOWN = 4;
 
 /** @param {import("../views.js").Shown} shown */
 export function checks({ diagnosis, link }) {
@@ -31,5 +34,6 @@ export function checks({ diagnosis, link }) {
  */
 function unseen(title, some) {
   if (!some.length) return null;
-  return h("div", { class: "unchecked" }, h("h3", {}, title), h("ul", {}, some.map(({ rule, reason }) => h("li", {}, h("b", {}, rule), " ", prose(reason)))));
+  const list = () => h("ul", {}, some.map(({ rule, reason }) => h("li", {}, h("b", {}, rule), " ", prose(reason))));
+  return h("div", { class: "unchecked" }, some.length > SHOWN ? folded(title, list) : [h("h3", {}, title), list()]);
 }
