@@ -72,6 +72,7 @@ from tb_ddp_doctor.digest.steps import NO_STEP, UPDATE, device_windows, host_ste
 from tb_ddp_doctor.digest.trace_contents import MARKED, trace_contents
 from tb_ddp_doctor.digest.track import no_track
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
+from tb_ddp_doctor.digest.waiting_work import idle_with_work
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.losses import Loss, Losses
@@ -215,7 +216,11 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         gradients=parameters,
         modules=device_modules(host, device, steps, layers, phases, phase, recomputes, words),
         contents=contents,
-        warnings=(*trace.warnings, *_joining_warnings(device, number, rows)),
+        warnings=(
+            *trace.warnings,
+            *_joining_warnings(device, number, rows),
+            *idle_with_work(host, device, layers.device_busy),
+        ),
         strings=words.strings(),
     )
 
