@@ -45,14 +45,15 @@ def lost_calls_ns(job: Job) -> Floats:
     of_group[collective[mine]] = group[mine]
     np.maximum.at(longest_ns, collective[mine], takes_ns[mine])
     idle_ns = job.budget.owner_ns[:, :, [OWNERS.index(owner) for owner in IDLE]].sum(axis=2)
-    for each in np.unique(np.concatenate((group[alone], of_group[lacking]))).tolist():
-        its = of_group == each
-        part = np.flatnonzero(matched.segments.each(its))
+    lone = np.flatnonzero(alone)
+    for each in np.unique(np.concatenate((group[lone], of_group[lacking]))).tolist():
+        its = np.flatnonzero(of_group == each)
+        segments, part = matched.segments.select(its)
         has = np.bincount(matched.rank[part], minlength=len(lost))
-        has_ns = np.bincount(matched.rank[part], longest_ns[matched.segments.index[part]], len(lost))
-        is_member = 2 * has > np.count_nonzero(its)
+        has_ns = np.bincount(matched.rank[part], segments.each(longest_ns[its]), len(lost))
+        is_member = 2 * has > len(its)
         lost += is_member * (longest_ns[its].sum() - has_ns)
-        mine = alone & (group == each)
+        mine = lone[group[lone] == each]
         by_rank = np.bincount(calls.rank[mine], takes_ns[mine], len(lost))
         two = np.sort(by_rank)[-2:]
         others = np.where(by_rank == two[-1], two[0] if len(two) > 1 else 0.0, two[-1])
