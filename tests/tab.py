@@ -40,6 +40,7 @@ DEMO_LOGS = REPOSITORY / "demo_logs"
 SCREENSHOTS = REPOSITORY / "screenshots"
 AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js")
 DISTINCT_LOOKS = Path(__file__).with_name("distinct_looks.js")
+QUANTITIES = Path(__file__).with_name("tab_quantities.js")
 #: The shell without windows loads a page in two thirds of the time that the whole browser takes.
 SHELL = Path("/usr/bin/chromium-headless-shell")
 CHROMIUM = SHELL if SHELL.exists() else Path("/usr/bin/chromium")
@@ -273,6 +274,12 @@ def go(tab: FrameLocator | Page, title: str, view: str = "") -> None:
     tab.locator(".tabs").get_by_role("link", name=title, exact=True).click()
     if view:
         tab.locator(".parts").get_by_role("link", name=view, exact=True).click()
+
+
+def unnamed_figures(tab: FrameLocator | Page) -> list[str]:
+    """The figures of what shows that neither a quantity, a heading nor a sentence names."""
+    found: list[str] = tab.locator("html").evaluate(QUANTITIES.read_text(encoding="utf-8"), "shown")
+    return found
 
 
 def drawn(tab: FrameLocator, view: str) -> None:

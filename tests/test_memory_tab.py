@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, expect
-from tab import SCREENSHOTS, go, violations_of_axe
+from tab import SCREENSHOTS, go, unnamed_figures, violations_of_axe
 from test_memory_contents import BEFORE_GB, TRAINS, USUAL
 from test_memory_snapshot import snapshot
 from traces import ranks, write
@@ -42,4 +42,5 @@ def test_the_memory_view_shows_what_is_allocated_and_what_would_save_some(
     expect(page.locator("canvas.memory-canvas")).to_have_count(2)
     expect(page.locator("main")).to_contain_text("Rank 0 has 3.0 MB allocated of 6.0 MB reserved")
     assert violations_of_axe(page) == []
+    assert unnamed_figures(page) == []
     page.screenshot(path=SCREENSHOTS / f"memory-{scheme}.png", full_page=True)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, expect
-from tab import SCREENSHOTS, get, opened, violations_of_axe
+from tab import SCREENSHOTS, get, opened, unnamed_figures, violations_of_axe
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -35,6 +35,7 @@ def test_the_predicted_step_follows_its_sliders(page: Page, server: str, dark: b
     expect(tab.locator(".plan-chart .chosen")).to_have_count(1)
     assert f"plan={quote('bucket_mb=5', safe='')}" in page.url
     assert violations_of_axe(page) == []
+    assert unnamed_figures(tab) == []
     page.screenshot(path=SCREENSHOTS / f"plan-{'dark' if dark else 'light'}.png", full_page=True)
     # What the step goes to, in the Budget's owners.
     expect(

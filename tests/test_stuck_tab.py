@@ -9,7 +9,17 @@ from typing import Literal
 import pytest
 from dumps import write
 from playwright.sync_api import Page, expect
-from tab import COLOUR_RULES, SCREENSHOTS, analysed, chosen, opened, tensorboard, unfold, violations_of_axe
+from tab import (
+    COLOUR_RULES,
+    SCREENSHOTS,
+    analysed,
+    chosen,
+    opened,
+    tensorboard,
+    unfold,
+    unnamed_figures,
+    violations_of_axe,
+)
 from test_memory_runs import job as out_of_memory
 from test_report import JOB
 from test_stuck_output import HOSTILE, STUCK, _hostile
@@ -76,6 +86,7 @@ def test_the_tab_names_the_ranks_at_the_root(page: Page, server: str, dark: bool
         unfold(tab)
         wrong = violations_of_axe(page, *(COLOUR_RULES if dark else ()))
         assert not wrong, f"{job}\n" + "\n".join(wrong)
+        assert unnamed_figures(tab) == [], job
 
 
 def test_traces_and_dumps_of_a_job_lead_to_each_other(page: Page, server: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from playwright.sync_api import Page, Route, expect
-from tab import SCREENSHOTS, chosen, drawn, opened
+from tab import SCREENSHOTS, chosen, drawn, opened, unnamed_figures
 
 
 def test_ranks_stand_where_the_mesh_has_them(page: Page, server: str) -> None:
@@ -55,6 +55,7 @@ def test_ranks_stand_where_the_mesh_has_them(page: Page, server: str) -> None:
     for _ in range(4):
         page.keyboard.press("ArrowRight")
     expect(readout).to_have_text(re.compile(r"^rank 9 \(dp 0, pp 1, tp 1\) on node1: [\d.]+\sms \(affected rank\)$"))
+    assert unnamed_figures(tab) == []
     page.screenshot(path=SCREENSHOTS / "mesh.png")
     page.keyboard.press("Enter")
     expect(tab.locator(".chip")).to_have_text(re.compile("rank 9"))

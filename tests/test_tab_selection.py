@@ -14,7 +14,7 @@ from playwright.sync_api import (
     Route,
     expect,
 )
-from tab import HOSTILE, SCREENSHOTS, chosen, get, go, number, opened, timeline, wait_for
+from tab import HOSTILE, SCREENSHOTS, chosen, get, go, number, opened, timeline, unnamed_figures, wait_for
 
 
 def _settled(page: Page, canvas: Locator) -> FloatRect:
@@ -346,6 +346,7 @@ def test_the_timeline_opens_ranks_reaches_gaps_and_says_what_an_event_is(page: P
     expect(dock.locator("h3")).to_contain_text("GPU idle")
     page.keyboard.press("p")
     expect(dock.locator(".duration")).to_have_text(re.compile(r"1[34]\d\.\d\sms"))
+    assert unnamed_figures(tab) == []
     # What is written on the boxes is found, from hit to hit, and stays found with other ranks.
     tab.get_by_label("Search").fill("all_reduce")
     tab.get_by_role("button", name="Next hit").click()

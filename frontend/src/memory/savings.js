@@ -32,10 +32,10 @@ function item({ title, bytes, cost_ms, why, fix_parts: { advice, code } }, most)
       h(
         "summary",
         {},
-        h("b", {}, size(bytes)),
+        h("b", { title: "saved at most" }, size(bytes)),
         h("i", { class: "memory-saved", style: `background-size: ${(100 * bytes) / most}% 100%` }),
         h("span", {}, title),
-        h("small", {}, cost),
+        h("small", { title: "what a step takes longer" }, cost),
       ),
       h("p", { class: "note" }, why),
       h("p", {}, advice),

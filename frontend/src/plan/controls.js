@@ -74,7 +74,7 @@ export function controls(chosen, diagnosis, choose) {
 
   const fixes = diagnosis.findings.filter(({ cost_ms, alone_ms }) => cost_ms > 0 || alone_ms > 0);
   const fixed = fixes.map(({ id, rule, cost_ms }) =>
-    tick([mark(diagnosis, id), ` ${rule}`, h("small", {}, cost_ms > 0 ? ms(cost_ms) : "")], fixedOf(chosen).some((one) => one === id || one === rule), (on) => {
+    tick([mark(diagnosis, id), ` ${rule}`, h("small", { "data-quantity": "cost" }, cost_ms > 0 ? ms(cost_ms) : "")], fixedOf(chosen).some((one) => one === id || one === rule), (on) => {
       // A rule stands for all its findings.
       const others = fixes.filter((one) => one.id !== id && fixedOf(chosen).some((name) => name === one.id || name === one.rule)).map((one) => one.id);
       picked("fixed", (on ? [...others, id] : others).join(","));

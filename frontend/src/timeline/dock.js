@@ -56,7 +56,7 @@ export function dock(laid, chosen, step, ways, gpu) {
     { class: "dock-body" },
     h("header", {}, h("h3", {}, gap && gpu ? `${idleName(gpu)}, ${name}` : name), h("button", { type: "button", class: "close", "aria-label": "Close the panel", click: ways.close }, "×")),
     full === name ? null : h("p", { class: "full-name" }, full),
-    h("p", { class: "duration" }, ms((end - start) / 1e3)),
+    h("p", { class: "duration", title: "duration" }, ms((end - start) / 1e3)),
     h("p", { class: "note" }, `rank ${row.rank}, ${row.lane}`),
     one && waits > 0
       ? h("div", { class: "bar split", "aria-hidden": "true" }, h("span", { class: "part owner-wait", style: `flex: ${waits} 1 0` }), h("span", { class: "part owner-transfer", style: `flex: ${transfers} 1 0` }))
