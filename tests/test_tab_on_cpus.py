@@ -8,7 +8,7 @@ import nsys_files
 import pytest
 import traces
 from playwright.sync_api import FrameLocator, Page, expect
-from tab import VIEWS, analysed, chosen, drawn, opened, tensorboard, timeline, unfold
+from tab import VIEWS, analysed, chosen, drawn, opened, tensorboard, timeline, unfold, unnamed_figures
 from traces import ranks
 
 #: Rank 1 is outside any op while rank 0 waits for it in a collective.
@@ -89,6 +89,7 @@ def test_a_job_of_nsight_systems_is_told_what_nsight_systems_can_record(
     chosen(tab, "by_nsys")
     words = said(tab, view)
     assert not [word for word in ("with_stack", "record_shapes=True, with_stack", "on_trace_ready") if word in words]
+    assert unnamed_figures(tab) == []
     if view == "findings":
         assert "nsys profile" in words
         assert "ddp-doctor capture LOGDIR" not in words
