@@ -402,6 +402,16 @@ def test_a_file_of_another_run_is_named_and_of_two_both(others: int, said: list[
     assert named(20_000.0, "node{}") == named(20_000.0, "") == named(200.0, "node0") == []
 
 
+@pytest.mark.parametrize(("count", "said"), [(4, [1]), (2, [0, 1])])
+def test_ranks_of_one_node_with_clocks_apart_are_named(count: int, said: list[int]) -> None:
+    """Kineto sets each GPU's times to its CPU's clock, and a node has one."""
+    each = digests(ranks(*[USUAL] * count), clock_ms={1: 140.0})
+    job = build("drawn", each, dict.fromkeys(each, "node0"), count)
+    assert [rank for rank in each if "140.0 ms" in said_of(job, rank)] == said
+    assert "The clock of rank 1 is 140.0 ms late beside that of the other rank" in said_of(job, 1)
+    assert not build("drawn", each, {rank: f"node{rank}" for rank in each}, count).warnings
+
+
 def test_calls_of_groups_without_a_name_may_end_apart() -> None:
     """Taken for one collective, they end by another time apart in each step: no clock does so."""
     one = "rank# step |1\n gpu [a....]\n nccl       [ar]" + " " * 90

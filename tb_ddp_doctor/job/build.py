@@ -17,7 +17,7 @@ from tb_ddp_doctor.job.axis import Axis
 from tb_ddp_doctor.job.beginnings import beginnings
 from tb_ddp_doctor.job.budget import budget_and_waiting
 from tb_ddp_doctor.job.calls import job_steps
-from tb_ddp_doctor.job.clock import ClockFit
+from tb_ddp_doctor.job.clock import ONE_CLOCK_NS, ClockFit
 from tb_ddp_doctor.job.completeness import Damages, same_times, whole_steps
 from tb_ddp_doctor.job.model import Job, of_steps
 from tb_ddp_doctor.job.step_numbers import same_numbers
@@ -68,6 +68,7 @@ def build(
     notes.extend(moved)
     aligned, damaged = align(usable, nodes, world_size)
     notes.extend(_left_out(usable, aligned.ranks, damaged))
+    notes.extend(_other_clocks(aligned))
     notes.extend(_begun_late(aligned.ranks, damaged, aligned.steps))
     notes.extend(
         FileWarning(name, f"{len(ranks)} ranks have the same event times: their files are copies of one trace.")
@@ -149,6 +150,26 @@ def _apart(steps: Sequence[Steps], ranks: Sequence[int], apart_ns: int) -> list[
     # Of other ranks: those that end before this one begins, and those that begin after it ends.
     apart = np.searchsorted(np.sort(end), begin) + len(ranks) - np.searchsorted(np.sort(begin), end, "right")
     return [ranks[i] for i in np.flatnonzero(2 * apart > len(ranks) - 1).tolist()]
+
+
+def _other_clocks(aligned: Aligned) -> Iterator[FileWarning]:
+    """What is said of ranks whose clock is another one than that of the other ranks of their node."""
+    of_node: defaultdict[str, list[int]] = defaultdict(list)
+    for index, node in enumerate(aligned.nodes):
+        of_node[node].append(index)
+    of_node.pop("", None)
+    for node, mine in of_node.items():
+        offset = aligned.clock.offset_ns[mine]
+        for place, index in enumerate(mine if len(mine) > 1 else ()):
+            apart = float(offset[place] - np.median(np.delete(offset, place)))
+            if abs(apart) > ONE_CLOCK_NS:
+                others = "the other rank" if len(mine) == 2 else "the other ranks"
+                yield FileWarning(
+                    aligned.digests[index].file,
+                    f"The clock of rank {list(aligned.ranks)[index]} is {wording.ms(abs(apart))} "
+                    f"{'late' if apart > 0 else 'early'} beside that of {others} of {node}: its GPU's times may be as "
+                    "far off beside its CPU's.",
+                )
 
 
 def _left_out_excess_ns(
