@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median_low
 
@@ -10,14 +9,15 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.digest.model import LaunchDelay, RankDigest, RankOwner, Steps
+from tb_ddp_doctor.digest.model import LaunchDelay, RankDigest, RankOwner
 from tb_ddp_doctor.findings import FileWarning, LeftOutStep
+from tb_ddp_doctor.job import file_notes
 from tb_ddp_doctor.job.align import Aligned, align
 from tb_ddp_doctor.job.axis import Axis
 from tb_ddp_doctor.job.beginnings import beginnings
 from tb_ddp_doctor.job.budget import budget_and_waiting
 from tb_ddp_doctor.job.calls import job_steps
-from tb_ddp_doctor.job.clock import ONE_CLOCK_NS, ClockFit
+from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.completeness import Damages, same_times, whole_steps
 from tb_ddp_doctor.job.model import Job, of_steps
 from tb_ddp_doctor.job.step_numbers import same_numbers
@@ -29,10 +29,6 @@ ODD = 1.25
 FAR_LONGER = 1.5
 #: Ranks begin it apart by so much of the median step: then what one of them did before the record delays it.
 APART = 0.2
-#: Records that are further apart than clocks are of other times, ns: processes of a node share a clock, and those of a
-#: cluster's nodes are within the 5 minutes that Kerberos asks for. Traces without an epoch have times since anything,
-#: up to those of the year 2001.
-_APART_ON_A_NODE_NS, _APART_NS, _EPOCH_NS = 10**9, 300 * 10**9, 10**18
 #: What is odd of it is explained by what takes at least this share of it.
 EXPLAINS = 0.5
 
@@ -63,13 +59,13 @@ def build(
     if not usable:
         nothing = "Nothing can be diagnosed: no trace of this run has a complete step."
         raise JobError(" ".join([nothing, *(f"{note.file}: {note.message}" for note in notes)]))
-    notes.extend(_at_other_times(usable, nodes))
+    notes.extend(file_notes.at_other_times(usable, nodes))
     usable, moved = same_numbers(usable)
     notes.extend(moved)
     aligned, damaged = align(usable, nodes, world_size)
-    notes.extend(_left_out(usable, aligned.ranks, damaged))
-    notes.extend(_other_clocks(aligned))
-    notes.extend(_begun_late(aligned.ranks, damaged, aligned.steps))
+    notes.extend(file_notes.left_out(usable, aligned.ranks, damaged))
+    notes.extend(file_notes.other_clocks(aligned))
+    notes.extend(file_notes.begun_late(aligned.ranks, damaged, aligned.steps))
     notes.extend(
         FileWarning(name, f"{len(ranks)} ranks have the same event times: their files are copies of one trace.")
         for ranks in same_times(aligned.ranks)
@@ -106,72 +102,6 @@ def build(
     )
 
 
-def _left_out(
-    usable: Mapping[int, RankDigest], kept: Mapping[int, RankDigest], damaged: Damages
-) -> Iterator[FileWarning]:
-    """What is said of ranks that are damaged, and of those without a step in common with the others."""
-    for rank, digest in usable.items():
-        if rank in damaged:
-            reasons = "; ".join(damage.reason for damage in damaged[rank])
-            whole = ", ".join(map(str, sorted(whole_steps(digest, damaged[rank]))))
-            how = f"is damaged, and is used for steps {whole} only" if rank in kept else "is left out as damaged"
-            yield FileWarning(digest.file, f"Rank {rank} {how}: {reasons}.")
-        elif rank not in kept:
-            yield FileWarning(digest.file, f"Rank {rank} is left out: it shares no step with most other ranks.")
-
-
-def _at_other_times(digests: Mapping[int, RankDigest], nodes: Mapping[int, str]) -> Iterator[FileWarning]:
-    """What is said of ranks whose record lies at another time than those of most other ranks, of their node or of all.
-
-    Ranks wait for each other in every step, so they are recorded at once, or in other runs of the job.
-    """
-    every = [rank for rank, digest in digests.items() if digest.steps.start_ns[0] > _EPOCH_NS]
-    of_node: defaultdict[str, list[int]] = defaultdict(list)
-    for rank in every:
-        of_node[nodes.get(rank, "")].append(rank)
-    of_node.pop("", None)
-    groups = [*((ranks, _APART_ON_A_NODE_NS, f" of {node}") for node, ranks in of_node.items()), (every, _APART_NS, "")]
-    said: set[int] = set()
-    for ranks, apart_ns, where in groups:
-        for rank in set(_apart([digests[rank].steps for rank in ranks], ranks, apart_ns)) - said:
-            said.add(rank)
-            others = "the other rank" if len(ranks) == 2 else "most other ranks"
-            yield FileWarning(
-                digests[rank].file,
-                f"Rank {rank} was recorded at another time than {others}{where}: the file may be of another run, or "
-                "the clock is wrong. How ranks wait for each other is then not known.",
-            )
-
-
-def _apart(steps: Sequence[Steps], ranks: Sequence[int], apart_ns: int) -> list[int]:
-    """The ranks whose record is so far apart from those of most others."""
-    begin = np.array([each.start_ns[0] for each in steps], np.int64) - apart_ns
-    end = np.array([each.end_ns[-1] for each in steps], np.int64)
-    # Of other ranks: those that end before this one begins, and those that begin after it ends.
-    apart = np.searchsorted(np.sort(end), begin) + len(ranks) - np.searchsorted(np.sort(begin), end, "right")
-    return [ranks[i] for i in np.flatnonzero(2 * apart > len(ranks) - 1).tolist()]
-
-
-def _other_clocks(aligned: Aligned) -> Iterator[FileWarning]:
-    """What is said of ranks whose clock is another one than that of the other ranks of their node."""
-    of_node: defaultdict[str, list[int]] = defaultdict(list)
-    for index, node in enumerate(aligned.nodes):
-        of_node[node].append(index)
-    of_node.pop("", None)
-    for node, mine in of_node.items():
-        offset = aligned.clock.offset_ns[mine]
-        for place, index in enumerate(mine if len(mine) > 1 else ()):
-            apart = float(offset[place] - np.median(np.delete(offset, place)))
-            if abs(apart) > ONE_CLOCK_NS:
-                others = "the other rank" if len(mine) == 2 else "the other ranks"
-                yield FileWarning(
-                    aligned.digests[index].file,
-                    f"The clock of rank {list(aligned.ranks)[index]} is {wording.ms(abs(apart))} "
-                    f"{'late' if apart > 0 else 'early'} beside that of {others} of {node}: its GPU's times may be as "
-                    "far off beside its CPU's.",
-                )
-
-
 def _left_out_excess_ns(
     usable: Mapping[int, RankDigest], kept: Mapping[int, RankDigest], damaged: Damages
 ) -> dict[int, float]:
@@ -189,18 +119,6 @@ def _left_out_excess_ns(
         for rank in left_out
         if all(damage.of_collectives for damage in damaged[rank])
     }
-
-
-def _begun_late(kept: Mapping[int, RankDigest], damaged: Damages, compared: Ints) -> Iterator[FileWarning]:
-    """What is said of ranks for whose sake steps are not compared that most ranks have."""
-    counts = Counter(step for digest in kept.values() for step in digest.steps.number.tolist())
-    most = {step for step, ranks in counts.items() if 2 * ranks > len(kept)} - {*compared.tolist()}
-    for rank, digest in kept.items():
-        lacking = sorted(most.difference(digest.steps.number.tolist()))
-        if lacking and rank not in damaged:
-            steps = f"step {lacking[0]}" if len(lacking) == 1 else f"steps {', '.join(map(str, lacking))}"
-            message = f"Rank {rank} has no {steps}, as most ranks have: what all ranks have is compared."
-            yield FileWarning(digest.file, message)
 
 
 class _WholeSteps(msgspec.Struct, frozen=True):

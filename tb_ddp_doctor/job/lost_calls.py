@@ -12,7 +12,10 @@ So where the lost calls last as long as a rank is slow, nobody knows whether it 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.findings import OWNERS
@@ -54,9 +57,14 @@ def lost_calls_ns(job: Job) -> Floats:
         is_member = 2 * has > len(its)
         lost += is_member * (longest_ns[its].sum() - has_ns)
         mine = lone[group[lone] == each]
-        by_rank = np.bincount(calls.rank[mine], takes_ns[mine], len(lost))
-        two = np.sort(by_rank)[-2:]
-        others = np.where(by_rank == two[-1], two[0] if len(two) > 1 else 0.0, two[-1])
+        others = _most_of_others(np.bincount(calls.rank[mine], takes_ns[mine], len(lost)))
         idles = idle_ns[:, np.unique(job.call_step[mine])].sum(axis=1)
         lost += is_member * np.where(others > 0, np.maximum(others, idles), 0.0)
     return lost / max(len(job.steps), 1)
+
+
+def _most_of_others(values: NDArray[Any]) -> Floats:
+    """The largest value of any other rank, shape (R,); 0 for one rank alone."""
+    two = np.sort(values)[-2:]
+    others: Floats = np.where(values == two[-1], two[0] if len(two) > 1 else 0.0, two[-1])
+    return others
