@@ -696,7 +696,12 @@ def test_the_list_of_runs_is_skipped_with_one_key(page: Page, server: str) -> No
     expect(skip).to_be_in_viewport()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
+    # Then what stands above the view, with one more.
     assert tab.locator(":focus").evaluate("element => element.closest('main') !== null")
+    expect(tab.locator(":focus")).to_have_text("Skip to the view")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert tab.locator(":focus").evaluate("element => element.closest('#panel') !== null")
 
 
 def test_a_prediction_that_fails_says_so(page: Page, server: str) -> None:

@@ -376,6 +376,7 @@ def test_the_timeline_opens_ranks_reaches_gaps_and_says_what_an_event_is(page: P
     expect(ranks).to_have_value("0, 1")
     page.wait_for_url(re.compile(r"ddp_doctor\.ranks=0%2C1"))
     # What is under the pointer stands beside it.
+    box = _settled(page, canvas)
     canvas.hover(position={"x": box["width"] * 0.6, "y": 40 + 8})
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 66)
     expect(tab.locator(".timeline-tip")).to_contain_text(re.compile(r"rank \d"))

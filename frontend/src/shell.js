@@ -35,7 +35,8 @@ export function shell(report, went) {
   let leave = () => {};
   /** Counts what was shown so far. */
   let showing = 0;
-  const panel = h("div", { class: "panel", id: "panel" });
+  const panel = h("div", { class: "panel", id: "panel", tabindex: -1 });
+  const skip = h("button", { type: "button", class: "skip", click: () => panel.focus() }, "Skip to the view");
   const tabs = tabRow(report, link, (view) => go({ run: report.diagnosis.name, view, ...selectionOf(place) }));
   const selected = h("div", { class: "chips", role: "group", "aria-label": "Selection" });
   const share = h(
@@ -45,7 +46,7 @@ export function shell(report, went) {
     h("button", { type: "button", click: () => paper.print() }, "Print"),
   );
   const paper = printed(report, link);
-  const element = h("div", { class: "report" }, heading(report, [selected, share]), tabs.elements, panel);
+  const element = h("div", { class: "report" }, skip, heading(report, [selected, share]), tabs.elements, panel);
   document.addEventListener("keydown", pressed);
 
   /** What the doctor says, for somebody else: as a link, as text for a pull request or a chat, as one file. */
