@@ -13,6 +13,7 @@ from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.comparison import build
 from tb_ddp_doctor.comparison.model import Comparison
+from tb_ddp_doctor.config.read import Settings
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.peaks import parsed
@@ -212,7 +213,7 @@ def _cache(cache: Logdir | bool | None) -> Cache:
     return Cache(default_directory() if cache is True else Path(cache) if cache else None)
 
 
-def _result(run: Run, reading: engine.Reading, settings: engine.Settings) -> engine.Result:
+def _result(run: Run, reading: engine.Reading, settings: Settings) -> engine.Result:
     try:
         return engine.diagnose(run, reading=reading, settings=settings)
     except engine.RunError as error:

@@ -23,7 +23,7 @@ from tb_ddp_doctor.account import memory_text
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import CalibrationError, load
 from tb_ddp_doctor.calibration.model import Calibration
-from tb_ddp_doctor.config.read import Config, read_config
+from tb_ddp_doctor.config.read import Config, Settings, read_config
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.numbered_calls import numbered_calls
 from tb_ddp_doctor.digest.valid import InvalidError, check
@@ -66,8 +66,6 @@ _log = logging.getLogger(__name__)
 
 #: Called with the number of files done, of files in all, and the file that was finished last.
 Progress = Callable[[int, int, str], None]
-#: By rule id, then by the threshold's name.
-Settings = Mapping[str, Mapping[str, float]]
 
 
 class Reading(msgspec.Struct, frozen=True):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from tb_ddp_doctor.account.assemble import Lacking, assemble
 from tb_ddp_doctor.account.looks import look, look_for_opportunities
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.choices import no_name
+from tb_ddp_doctor.config.read import Settings
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.frame import frame
 from tb_ddp_doctor.facts.without_faults import whatif
@@ -19,9 +20,6 @@ from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import Rule, configured
 
 _log = logging.getLogger(__name__)
-
-#: By rule id, then by the threshold's name.
-Settings = Mapping[str, Mapping[str, float]]
 
 
 def rules_with(settings: Settings) -> list[Rule]:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cli import main
+from tb_ddp_doctor.config.read import Settings
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest, RankOwner
 from tb_ddp_doctor.discover.runs import discover
@@ -237,7 +238,7 @@ def stacks(captures: tuple[Captures, Captures]) -> Captures:
     return captures[1]
 
 
-def diagnose(folder: Path, settings: engine.Settings | None = None) -> engine.Result:
+def diagnose(folder: Path, settings: Settings | None = None) -> engine.Result:
     """The diagnosis of a captured run, after what holds for every one."""
     (run,) = discover(folder)
     result = engine.diagnose(run, settings=settings)

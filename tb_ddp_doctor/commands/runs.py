@@ -14,6 +14,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import load
 from tb_ddp_doctor.commands.output import complain, looking, progress
+from tb_ddp_doctor.config.read import Settings
 from tb_ddp_doctor.discover import choice
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, has_step_range, no_traces, with_step_range
 from tb_ddp_doctor.facts.peaks import parsed
@@ -84,7 +85,7 @@ def _chosen(runs: Sequence[Run], options: argparse.Namespace, *, needed: bool) -
 
 
 def diagnose_all(
-    runs: Sequence[Run], reading: engine.Reading, settings: engine.Settings, errors: Console
+    runs: Sequence[Run], reading: engine.Reading, settings: Settings, errors: Console
 ) -> list[engine.Result]:
     """Diagnose runs one after the other; of one that cannot be, say why."""
     results = []

@@ -24,8 +24,9 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -63,6 +64,10 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workload: _Work = _Work()
     price: _Price = _Price()
     calibration: str = ""
+
+
+#: Thresholds by rule id, then by their name.
+Settings: TypeAlias = Mapping[str, Mapping[str, float]]
 
 
 class Config(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -41,14 +41,12 @@ def at_other_times(digests: Mapping[int, RankDigest], nodes: Mapping[int, str]) 
     Ranks wait for each other in every step, so they are recorded at once, or in other runs of the job.
     """
     every = [rank for rank, digest in digests.items() if digest.steps.start_ns[0] > _EPOCH_NS]
-    of_node: defaultdict[str, list[int]] = defaultdict(list)
-    for rank in every:
-        of_node[nodes.get(rank, "")].append(rank)
-    of_node.pop("", None)
-    groups = [*((ranks, _APART_ON_A_NODE_NS, f" of {node}") for node, ranks in of_node.items()), (every, _APART_NS, "")]
+    of_nodes = _of_nodes((nodes.get(rank, ""), rank) for rank in every)
+    groups = [*((ranks, _APART_ON_A_NODE_NS, f" of {node}") for node, ranks in of_nodes), (every, _APART_NS, "")]
     said: set[int] = set()
     for ranks, apart_ns, where in groups:
-        for rank in set(_apart([digests[rank].steps for rank in ranks], ranks, apart_ns)) - said:
+        apart = _apart([digests[rank].steps for rank in ranks], ranks, apart_ns)
+        for rank in (rank for rank in apart if rank not in said):
             said.add(rank)
             others = "the other rank" if len(ranks) == 2 else "most other ranks"
             yield FileWarning(
@@ -56,6 +54,14 @@ def at_other_times(digests: Mapping[int, RankDigest], nodes: Mapping[int, str]) 
                 f"Rank {rank} was recorded at another time than {others}{where}: the file may be of another run, or "
                 "the clock is wrong. How ranks wait for each other is then not known.",
             )
+
+
+def _of_nodes(of_ranks: Iterable[tuple[str, int]]) -> Iterator[tuple[str, list[int]]]:
+    """The ranks of each node that is known, given each rank's."""
+    of_node: defaultdict[str, list[int]] = defaultdict(list)
+    for node, rank in of_ranks:
+        of_node[node].append(rank)
+    return ((node, ranks) for node, ranks in of_node.items() if node)
 
 
 def _apart(steps: Sequence[Steps], ranks: Sequence[int], apart_ns: int) -> list[int]:
@@ -69,11 +75,7 @@ def _apart(steps: Sequence[Steps], ranks: Sequence[int], apart_ns: int) -> list[
 
 def other_clocks(aligned: Aligned) -> Iterator[FileWarning]:
     """What is said of ranks whose clock is another one than that of the other ranks of their node."""
-    of_node: defaultdict[str, list[int]] = defaultdict(list)
-    for index, node in enumerate(aligned.nodes):
-        of_node[node].append(index)
-    of_node.pop("", None)
-    for node, mine in of_node.items():
+    for node, mine in _of_nodes((node, index) for index, node in enumerate(aligned.nodes)):
         offset = aligned.clock.offset_ns[mine]
         for place, index in enumerate(mine if len(mine) > 1 else ()):
             apart = float(offset[place] - np.median(np.delete(offset, place)))
