@@ -845,7 +845,9 @@ export interface Question {
   bucket_mb: number | null;
   /** Ranks of the job, each with as much work as now. */
   ranks: number | null;
-  /** With `ranks`: all ranks together have as much work as now (strong scaling). */
+  /** Ranks along each dimension, as "dp=16,tp=4,pp=4"; those that are not named stay as recorded. */
+  mesh: string | null;
+  /** With `ranks` or `mesh`: all ranks together have as much work as now (strong scaling). */
   strong: boolean;
   /** How many times as fast each transfer is. */
   links: number | null;

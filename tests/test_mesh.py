@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from traces import digests, repeat
 
 from tb_ddp_doctor import engine, examination, wording
-from tb_ddp_doctor.account.dimensions import _owners
 from tb_ddp_doctor.account.headline import headline
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.frame import frame as frame_of
-from tb_ddp_doctor.facts.traffic import communication
+from tb_ddp_doctor.facts.traffic import communication, dimensions_of_traffic
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.mesh.dimensions import by_description, by_pattern
@@ -196,7 +195,7 @@ def test_of_two_dimensions_with_the_same_ranks_each_has_its_own_collectives(
     drawn = eight({"dp": described} if described else {})
     table = [one for one in communication(drawn) if one.group == "dp0"]
     homes = {name: {0: (0, 4), 4: (0, 4)} for name in ("dp", "ep")}
-    assert _owners(drawn, homes, replace(table[0], kind=kind)) == owner
+    assert dimensions_of_traffic(drawn, homes, replace(table[0], kind=kind)) == owner
 
 
 def test_a_dimension_of_which_one_rank_alone_is_traced_has_no_times() -> None:

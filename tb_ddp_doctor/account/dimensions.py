@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
 
 from tb_ddp_doctor import findings
 from tb_ddp_doctor.calibration.model import bus_factor
-from tb_ddp_doctor.facts.traffic import Traffic
+from tb_ddp_doctor.facts.traffic import Traffic, dimensions_of_traffic
 from tb_ddp_doctor.facts.transfers import exposed_alone
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.mesh.homes import homes
 from tb_ddp_doctor.mesh.mesh import Dimension, Mesh
-from tb_ddp_doctor.replay.routing import EXCHANGES
-from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Flags, Ints
 
 
@@ -45,11 +44,11 @@ def summary(job: Job, mesh: Mesh, table: Sequence[Traffic]) -> findings.MeshTabl
     """The dimensions of a job with what their groups communicate in a step; None where there is no dimension."""
     if not mesh.dimensions:
         return None
-    homes = {one.name: {rank: group for group in one.groups for rank in group} for one in mesh.dimensions}
-    owners = [_owners(job, homes, one) for one in table]
+    its = homes(mesh)
+    owners = [dimensions_of_traffic(job, its, one) for one in table]
     return findings.MeshTable(
         dimensions=tuple(
-            _dimension(job, mesh, one, [each for each, its in zip(table, owners, strict=True) if one.name in its])
+            _dimension(job, mesh, one, [each for each, names in zip(table, owners, strict=True) if one.name in names])
             for one in mesh.dimensions
         ),
         coordinates={
@@ -90,21 +89,6 @@ def _dimension(job: Job, mesh: Mesh, dimension: Dimension, table: Sequence[Traff
         transfer_share=if_measured(found.transfer_ns / step_ns),
         share=if_measured(found.exposed_ns / step_ns),
     )
-
-
-def _owners(job: Job, homes: Mapping[str, Mapping[int, tuple[int, ...]]], one: Traffic) -> set[str]:
-    """The dimensions that collectives of a group are of; `homes` has each rank's group, by dimension.
-
-    Two dimensions may have the same ranks, as dp and ep do. The group's description says which it is; else exchanges of
-    tokens are those of experts, and other collectives are not.
-    """
-    ranks = job.ranks[one.ranks].tolist()
-    rivals = {name for name, home in homes.items() if {*ranks} <= {*home.get(ranks[0], ())}}
-    said = {job.digests[rank].header.group_descriptions.get(one.group, "") for rank in one.ranks.tolist()}
-    named = {name for description in said for name in names.dimensions(description)} & rivals
-    if len(rivals) < 2 or named:
-        return named or rivals
-    return rivals & {"ep"} if one.kind in EXCHANGES else rivals - {"ep"}
 
 
 def _of_collectives(mine: Sequence[Traffic]) -> _Communication:

@@ -261,14 +261,16 @@ def _add_depth(parser: argparse.ArgumentParser) -> None:
 
 def _add_plan(commands: argparse._SubParsersAction[_Parser], parents: list[_Parser]) -> None:
     plan = commands.add_parser(
-        "plan", parents=parents, help="predict the step with other buckets, ranks, links, dtypes, loaders or devices"
+        "plan",
+        parents=parents,
+        help="predict the step with other buckets, ranks, meshes, links, dtypes, loaders or devices",
     )
     for name, field in FIELDS.items():
-        plan.add_argument(field.option, dest=name, metavar="VALUE[,VALUE]", help=field.help)
+        plan.add_argument(field.option, dest=name, metavar=f"VALUE[{field.between}VALUE]", help=field.help)
     plan.add_argument(
         "--strong",
         action="store_true",
-        help="with --ranks: all ranks together have as much work as now (strong scaling), not each of them",
+        help="with --ranks or --mesh: all ranks together have as much work as now (strong scaling), not each of them",
     )
     plan.add_argument(
         "--offload", action="store_true", help="keep the shards of optimizer states on the CPU, and update them there"

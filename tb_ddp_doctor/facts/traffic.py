@@ -23,6 +23,7 @@ from tb_ddp_doctor.calibration.transfer_fit import TransferFit, transfer_fit
 from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.segments import Segments
+from tb_ddp_doctor.mesh.homes import Homes, dimensions_of
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import parallelism
 
@@ -105,6 +106,12 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
         if self.line is None or self.transfer_per_step_ns <= 0:
             return 0.0
         return min(self.line.alpha_ns * self.calls / self.transfer_per_step_ns, 1.0)
+
+
+def dimensions_of_traffic(job: Job, its: Homes, one: Traffic) -> set[str]:
+    """The dimensions that the collectives of one kind and group are of."""
+    said = {job.digests[rank].header.group_descriptions.get(one.group, "") for rank in one.ranks.tolist()}
+    return dimensions_of(its, job.ranks[one.ranks].tolist(), said, one.kind)
 
 
 def communication(job: Job) -> tuple[Traffic, ...]:

@@ -81,6 +81,7 @@ class OfPlan(ToolArguments, frozen=True, kw_only=True):
     run: RunName
     bucket_mb: Annotated[float | None, msgspec.Meta(description="bucket_cap_mb of DistributedDataParallel, MiB")] = None
     ranks: Annotated[int | None, msgspec.Meta(description="train on so many ranks")] = None
+    mesh: Annotated[str | None, msgspec.Meta(description="ranks along each dimension, as dp=16,tp=4,pp=4")] = None
     links: Annotated[float | None, msgspec.Meta(description="links so many times as fast")] = None
     dtype: Annotated[str | None, msgspec.Meta(description="of gradients: fp32, fp16, bf16 or fp8")] = None
     sharding: Annotated[
@@ -90,7 +91,7 @@ class OfPlan(ToolArguments, frozen=True, kw_only=True):
     accumulate: Annotated[int | None, msgspec.Meta(description="backward passes for each AllReduce")] = None
     workers: Annotated[int | None, msgspec.Meta(description="num_workers of the DataLoader")] = None
     device: Annotated[str | None, msgspec.Meta(description="another GPU, such as H200")] = None
-    strong: Annotated[bool, msgspec.Meta(description="with ranks: the same work in all")] = False
+    strong: Annotated[bool, msgspec.Meta(description="with ranks or mesh: the same work in all")] = False
     graphs: Annotated[bool, msgspec.Meta(description="with CUDA graphs")] = False
     fixed: Annotated[tuple[str, ...], msgspec.Meta(max_length=200, description="with these findings fixed")] = ()
     offset: Offset = 0

@@ -10,7 +10,7 @@ from tb_ddp_doctor.trace import names
 #: Of a group's calls of one kind this share comes from the backward pass where they carry gradients.
 _GRADIENTS = 0.7
 #: Kinds of calls that exchange tokens between experts, as `trace.names` has them.
-_EXCHANGES = ("all_to_all", "dispatch", "combine")
+EXCHANGES = ("all_to_all", "dispatch", "combine")
 
 
 def by_description(groups: Iterable[Group]) -> dict[tuple[int, ...], tuple[str, ...]]:
@@ -74,7 +74,7 @@ def by_pattern(uses: Mapping[str, Uses], *, trains: bool) -> tuple[str, str]:
     `trains` says that the job has backward passes. Activations are reduced in both directions, gradients by the
     backward pass, or after it by the optimizer. Of data parallelism, "dp_shard" are the groups that gather parameters.
     """
-    if any(kind in uses for kind in _EXCHANGES):
+    if any(kind in uses for kind in EXCHANGES):
         return "ep", "its ranks exchange tokens (AllToAll)"
     gathers = uses.get("all_gather")
     reduces = uses.get("reduce_scatter") if gathers else uses.get("all_reduce")

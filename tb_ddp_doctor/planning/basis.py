@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.planning.costs.loading import loads
+from tb_ddp_doctor.planning.mesh import effect as mesh
 from tb_ddp_doctor.planning.model import Question, Rests
 from tb_ddp_doctor.planning.ranks import links_of_ranks
 from tb_ddp_doctor.planning.record import PlanRecord
@@ -21,9 +22,11 @@ def inputs(record: PlanRecord, question: Question, calibration: Calibration | No
         f"{len(job.steps)} steps of {len(job.ranks)} ranks, played again"
         + (f" on {len(record.ranks)} of them" if len(record.ranks) < len(job.ranks) else ""),
     )
-    communicates = question.bucket_mb is not None or question.dtype or question.ranks
+    communicates = question.bucket_mb is not None or question.dtype or question.ranks or question.mesh
     if question.ranks and not asks_of_sharding(question):
         yield from links_of_ranks(record, "likely", calibration).rests(question.ranks)
+    elif question.mesh:
+        yield from mesh.rests(record, question, calibration)
     elif communicates:
         for family in record.families:
             if family.of_gradients and (fit := record.messages_of(family)) is not None:
@@ -44,7 +47,7 @@ def _assumptions(question: Question) -> Iterator[Rests]:
     """The assumptions that each field of a question brings with it."""
     if question.links:
         yield Rests("assumed", "Links", "transfers as many times as fast, latency included")
-    if question.links_of and not question.ranks:
+    if question.links_of and not question.ranks and not question.mesh:
         yield Rests("measured", "Links", f"alpha and algbw of {question.links_of}, against the job's own")
     if question.dtype:
         yield Rests("assumed", f"{question.dtype} gradients", "bytes in proportion, same latency and convergence")

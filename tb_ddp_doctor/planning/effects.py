@@ -15,6 +15,7 @@ from tb_ddp_doctor.planning.costs import devices
 from tb_ddp_doctor.planning.costs.loading import loads
 from tb_ddp_doctor.planning.costs.messages import Case, Messages
 from tb_ddp_doctor.planning.effect import Effect
+from tb_ddp_doctor.planning.mesh import effect as mesh
 from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
@@ -58,7 +59,9 @@ def of(
         effect |= _links(question.links)
     if question.dtype is not None and not resharded:
         effect |= _dtype(record, question.dtype, case)
-    if question.ranks is not None:
+    if question.mesh is not None:
+        effect |= mesh.effect(record, question, case, calibration)
+    elif question.ranks is not None:
         effect |= ranks.effect(record, question.ranks, case, calibration, strong=question.strong)
     elif calibration is not None:
         effect |= calibrated(record, calibration, case)

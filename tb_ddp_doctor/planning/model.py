@@ -23,7 +23,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bucket_mb: float | None = None
     #: Ranks of the job, each with as much work as now.
     ranks: int | None = None
-    #: With `ranks`: all ranks together have as much work as now (strong scaling).
+    #: Ranks along each dimension, as "dp=16,tp=4,pp=4"; those that are not named stay as recorded.
+    mesh: str | None = None
+    #: With `ranks` or `mesh`: all ranks together have as much work as now (strong scaling).
     strong: bool = False
     #: How many times as fast each transfer is.
     links: float | None = None

@@ -45,7 +45,7 @@ def _on_top(question: Question) -> tuple[str, ...]:
     """The owners of time that a question adds to the played steps."""
     if question.workers is not None:
         return ("input",)
-    return ("wait",) if question.ranks is not None else ("transfer",)
+    return ("wait",) if question.ranks is not None or question.mesh is not None else ("transfer",)
 
 
 def _add(owners_ms: dict[str, float], owners: tuple[str, ...], change: float) -> None:

@@ -20,6 +20,7 @@ from tb_ddp_doctor.planning.basis import inputs
 from tb_ddp_doctor.planning.buckets import BucketLimits, last_of_buckets
 from tb_ddp_doctor.planning.costs.messages import Case
 from tb_ddp_doctor.planning.effect import Effect
+from tb_ddp_doctor.planning.mesh.effect import refuse_others
 from tb_ddp_doctor.planning.model import Breaks, Prediction, Question
 from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
@@ -161,6 +162,7 @@ class Planner:
         Resharded steps already have the collectives that the question asks for.
         """
         record, added_ns = self.record, 0.0
+        refuse_others(question)
         if asks_of_sharding(question):
             resharding = self.resharding(question)
             added_ns = resharding.added_ns(case)

@@ -27,6 +27,8 @@ class Field(msgspec.Struct, frozen=True):
     help: str
     #: The values that it takes, as they follow its name and "takes" in a sentence.
     takes: str
+    #: What is between several values.
+    between: str = ","
 
 
 def _number(value: object) -> float:
@@ -62,6 +64,13 @@ def _named(names: Iterable[str], short: Mapping[str, str] = MappingProxyType({})
     return name
 
 
+def _mesh(value: object) -> str:
+    # Imported only here: see below.
+    from tb_ddp_doctor.planning.mesh.sizes import parsed, written
+
+    return written(parsed(str(value)))
+
+
 def _device(value: object) -> str:
     # Imported only here: the command line imports this module before all else, and facts take long to import.
     from tb_ddp_doctor.facts.peaks import DEVICES, limits
@@ -90,6 +99,14 @@ FIELDS: Mapping[str, Field] = {
         _count(1),
         "train on so many ranks, each with as much work as now (see --strong)",
         "a whole number of ranks, 1 or more",
+    ),
+    "mesh": Field(
+        "--mesh",
+        "mesh {}",
+        _mesh,
+        "train the same model with so many ranks along each dimension, such as dp=16,tp=4,pp=4; several with ';'",
+        "dimensions (dp, tp, pp, cp, ep) and their ranks, such as dp=16,tp=4,pp=4",
+        ";",
     ),
     "links": Field(
         "--links",
@@ -144,9 +161,11 @@ FIELDS: Mapping[str, Field] = {
 
 
 def values(name: str, text: str) -> list[object]:
-    """The values of a field, from text with commas. Raises ValueError with a sentence."""
+    """The values of a field, from text with commas, or what else is between them. Raises ValueError with a sentence."""
     field = FIELDS[name]
-    parsed = [_value(field, field.option, part) for part in filter(None, (one.strip() for one in text.split(",")))]
+    parsed = [
+        _value(field, field.option, part) for part in filter(None, (one.strip() for one in text.split(field.between)))
+    ]
     if not parsed:
         raise ValueError(f"{field.option} takes {field.takes}.")
     return parsed

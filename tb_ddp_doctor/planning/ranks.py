@@ -50,7 +50,7 @@ def effect(record: PlanRecord, ranks: int, case: Case, calibration: Calibration 
 
     grows = collectives.expected_largest(ranks) - collectives.expected_largest(now)
     share = np.full((len(record.ranks), len(job.steps)), now / ranks) if strong else None
-    added = max(grows, 0.0) * _spread_ns(record) if now > 1 else 0.0
+    added = max(grows, 0.0) * spread_ns(record) if now > 1 else 0.0
     return Effect(factors=(factor,), device=share, added_ns=added)
 
 
@@ -92,7 +92,7 @@ def transfers_ns(record: PlanRecord, ranks: int) -> float:
     return total
 
 
-def _spread_ns(record: PlanRecord) -> float:
+def spread_ns(record: PlanRecord) -> float:
     """The standard deviation of the ranks' busy times in the median step, ns."""
     busy = record.whatif.busy_ns
     return float(np.median(busy.std(axis=0, ddof=1))) if len(busy) > 1 else 0.0
