@@ -53,7 +53,7 @@ _SHOWN_MS = 0.05
 #: Owners of time in which the GPU runs something, as indices; and the share of "idle" evidence that may be theirs.
 _BUSY = [OWNERS.index(name) for name in OWNERS if name not in IDLE]
 MOST_BUSY = 0.01
-_OF_EVERY = re.compile(r"of every ([\d.]+ (?:ms|s|µs))")
+_OF_EVERY = re.compile(r"of every ([\d.,]+ (?:ms|s|µs))")
 
 
 def contradictions(result: engine.Result) -> Iterator[str]:
@@ -79,7 +79,7 @@ def _sums(diagnosis: Diagnosis) -> Iterator[str]:
     floor = sum(line.total_ns for line in account.lines if line.kind == "floor")
     if account.floor_lines and sum(line.total_ns for line in account.floor_lines) != floor:
         yield "The lines of the floor do not sum to it."
-    parts = [float(wording.decimals(line.ms, 1)) for _, line, _ in shown.account_parts(diagnosis)]
+    parts = [round(line.ms, 1) for _, line, _ in shown.account_parts(diagnosis)]
     step = wording.decimals(diagnosis.step_ms, 1)
     if parts and wording.decimals(sum(parts), 1) != step:
         yield f"The parts that are shown sum to {sum(parts)}, and the step is shown as {step} ms."

@@ -31,11 +31,11 @@ def encodable(text: str) -> str:
 
 
 def decimals(value: float, digits: int, sign: str = "") -> str:
-    """A number with as many digits after its point, as columns have them; "+" as `sign` is put before increases.
+    """A number with as many digits after its point, "1,206.8"; "+" as `sign` is put before increases.
 
     A half is rounded to the even digit: `decimals` of the tab's `format.js` does the same.
     """
-    return f"{value:{sign}.{digits}f}"
+    return f"{value:{sign},.{digits}f}"
 
 
 def whole(value: float) -> str:
@@ -44,7 +44,7 @@ def whole(value: float) -> str:
 
 
 def ms(ns: float) -> str:
-    """A time in ns: "124.3 ms" from 1 ms on, "0.12 ms" below, "12 µs" below 10 µs, "12.35 s" from 10 s on."""
+    """A time in ns: "1,206.8 ms" from 1 ms on, "0.12 ms" below, "12 µs" below 10 µs, "12.35 s" from 10 s on."""
     return duration(ns / 1e6)
 
 
@@ -62,7 +62,7 @@ def remainder(total_ms: float, parts_ms: Iterable[float]) -> float:
     Rounded one by one, 47.05 + 10.61 + 0.27 = 57.93 reads 47.1 + 10.6 + 0.3 = 57.9; the first is shown as 47.0.
     `remainder` of the tab's `format.js` does the same.
     """
-    return float(decimals(total_ms, 1)) - sum(float(decimals(part, 1)) for part in parts_ms)
+    return round(total_ms, 1) - sum(round(part, 1) for part in parts_ms)
 
 
 def kind(job: JobKind) -> str:

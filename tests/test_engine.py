@@ -264,7 +264,7 @@ def test_a_heading_says_that_files_are_incomplete(
         assert diagnosis.headline.startswith("No fault found in these traces, but ")
         assert how in diagnosis.headline
     else:
-        assert diagnosis.headline == f"Rank 1 (host1) costs 4.0 ms of 27.0 ms a step (15 %). ({how}.)"
+        assert diagnosis.headline == f"Rank 1 (host1) costs 4.0 ms of 27.0 ms a step (15 %). {how}."
 
 
 def test_ranks_that_share_no_collective_are_not_called_healthy(tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_a_rank_without_device_events_is_missing_and_its_file_named(tmp_path: Pa
     diagnosis = diagnose(folder)
     assert (diagnosis.missing_ranks, diagnosis.incomplete) == ((3,), (str(odd),))
     assert "its trace has no GPU events" in said(diagnosis, "host3_")
-    assert diagnosis.headline == "Rank 1 (host1) costs 4.0 ms of 27.0 ms a step (15 %). (1 file is damaged.)"
+    assert diagnosis.headline == "Rank 1 (host1) costs 4.0 ms of 27.0 ms a step (15 %). 1 file is damaged."
 
 
 # ------------------------------------------------------------------------------------------------------- steps

@@ -121,7 +121,7 @@ def test_a_half_written_file_waits_until_it_is_whole(tmp_path: Path) -> None:
     run = entry_when(get, lambda run: run["state"] == "ready")
     assert (run["ranks"], run["arriving"]) == (2, 1)
     found = diagnosis(get)
-    assert found["headline"].endswith("(1 file is still arriving.)")
+    assert found["headline"].endswith(". 1 file is still arriving.")
     assert [w["file"] for w in found["warnings"] if w["kind"] == "arriving"] == [str(half)]
     half.write_bytes(data)
     assert entry_when(get, is_ready)["ranks"] == 3
@@ -139,7 +139,7 @@ def test_what_a_half_written_file_has_shown_is_told_to_who_asks(tmp_path: Path) 
     assert get("/run", run="job", arriving="").status_code == 202
     assert entry_when(get, is_ready)["ranks"] == 3
     assert any("cut off" in warning["message"] for warning in diagnosis(get)["warnings"])
-    assert diagnosis(get)["headline"].endswith("(1 file is incomplete.)")
+    assert diagnosis(get)["headline"].endswith(". 1 file is incomplete.")
 
 
 def test_a_file_that_nobody_goes_on_writing_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_a_file_without_device_events_is_left_out_once_nothing_more_is_expected(
     monkeypatch.setattr(arrivals, "ABANDONED_S", 30.0)
     assert entry_when(get, is_ready)["ranks"] == 2
     found = diagnosis(get)
-    assert found["missing_ranks"] == [2] and found["headline"].endswith("1 file is incomplete.)")
+    assert found["missing_ranks"] == [2] and found["headline"].endswith(". 1 file is incomplete.")
     assert any("Rank 2 is left out" in warning["message"] for warning in found["warnings"])
 
 

@@ -593,6 +593,32 @@ def test_a_job_with_an_incomplete_file_is_not_called_healthy(page: Page, server:
     expect(tab.locator("h1.info")).to_contain_text("No fault found in what is here")
 
 
+def test_a_heading_is_one_sentence_and_lost_ranks_are_a_badge(page: Page, server: str) -> None:
+    rest = "1 file is incomplete. This program runs forward passes only and does not train."
+
+    def answer(route: Route) -> None:
+        body = route.fetch().json()
+        diagnosis = body["diagnosis"]
+        diagnosis.update(headline=f"{diagnosis['headline']} {rest}", headline_rest=f" {rest}", world_size=4096)
+        route.fulfill(json=body)
+
+    def listed(route: Route) -> None:
+        body = route.fetch().json()
+        for run in body["runs"]:
+            run["world_size"] = 4096
+        route.fulfill(json=body)
+
+    page.route("**/ddp_doctor/run?run=straggler_cpu", answer)
+    page.route(re.compile(r"/ddp_doctor/runs(\?|$)"), listed)
+    tab = opened(page, server, run="straggler_cpu")
+    expect(tab.locator("h1")).to_have_text(
+        re.compile(r"^Rank 1 \(node0\) costs 125\.\d\sms of 182\.9\sms a step \(68\s%\)\.$")
+    )
+    expect(tab.locator(".verdict .rest")).to_have_text(rest)
+    expect(tab.locator(".facts .few")).to_have_text("4 of 4,096\u00a0ranks")
+    expect(button(tab, "straggler_cpu")).to_contain_text("4 of 4,096\u00a0ranks, 3\u00a0steps")
+
+
 def test_nothing_moves_for_those_who_asked_for_that(new_page: Page, server: str) -> None:
     new_page.emulate_media(reduced_motion="reduce")
     tab = opened(new_page, server, "findings")

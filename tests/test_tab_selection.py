@@ -76,6 +76,15 @@ def test_many_ranks(page: Page, server: str) -> None:
         re.compile(r"rank 1 on node0: compute [\d.]+\sms, .+ \(affected rank\)")
     )
     page.screenshot(path=SCREENSHOTS / "many_ranks_budget.png")
+    # A row is a pixel high, and the wait of 225 ranks does not outshine the stalls that they wait for.
+    colours = tab.locator("canvas.budget-map").evaluate(
+        """canvas => {
+          const {width, height} = canvas;
+          const {data} = canvas.getContext("2d").getImageData(width / 2, 40, 1, height - 60);
+          return new Set(new Uint32Array(data.buffer)).size;
+        }"""
+    )
+    assert colours > 3, "the wait is drawn without its hatch"
     go(tab, "Ranks & steps", "Steps")
     picture = tab.locator("canvas.heat-map")
     picture.focus()
@@ -163,7 +172,7 @@ def test_a_run_that_is_read_again_keeps_place_selection_and_scroll(page: Page, s
     main = tab.locator("main")
     main.evaluate("main => { main.scrollTop = 600; main.querySelector('.report').dataset.before = ''; }")
     ranks["now"] = 3
-    expect(tab.locator(".run[aria-current]")).to_contain_text("3 ranks")
+    expect(tab.locator(".run[aria-current]")).to_contain_text("3 of 4\u00a0ranks")
     expect(tab.locator(".report[data-before]")).to_have_count(0)
     expect(main).to_have_js_property("scrollTop", 600)
     expect(tab.locator(".chip")).to_have_text(["finding 1", "rank 1", "step 4"])

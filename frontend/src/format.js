@@ -11,11 +11,28 @@ const FEW = 100;
  * @param {number} value
  * @param {number} digits
  */
-export function decimals(value, digits) {
+function fixed(value, digits) {
   const scaled = value * 10 ** digits;
   // Only a number with so few bits after its point is half way between two of so many digits.
   const isHalf = Number.isInteger(value * 2 ** (digits + 1)) && Number.isInteger(2 * scaled) && !Number.isInteger(scaled);
   return isHalf ? ((2 * Math.round(scaled / 2)) / 10 ** digits).toFixed(digits) : value.toFixed(digits);
+}
+
+/**
+ * The number that `decimals` shows.
+ * @param {number} value
+ * @param {number} digits
+ */
+export const rounded = (value, digits) => Number(fixed(value, digits));
+
+/**
+ * A number with so many digits after its point: "1,206.8".
+ * @param {number} value
+ * @param {number} digits
+ */
+export function decimals(value, digits) {
+  const text = fixed(value, digits);
+  return Math.abs(value) < 999 ? text : text.replace(/^-?\d+/, (whole) => whole.replace(/\d(?=(\d{3})+$)/g, "$&,"));
 }
 
 /**
@@ -33,7 +50,7 @@ export function ms(value) {
  * @param {number} total ms
  * @param {number[]} others ms
  */
-export const remainder = (total, others) => others.reduce((left, part) => left - Number(decimals(part, 1)), Number(decimals(total, 1)));
+export const remainder = (total, others) => others.reduce((left, part) => left - rounded(part, 1), rounded(total, 1));
 
 /**
  * The sum of durations as `ms` shows them, so that what a reader adds up is the sum that stands below.
@@ -44,7 +61,7 @@ export const sumShown = (values) => values.reduce((sum, value) => sum + shown(va
 /** @param {number} value ms */
 function shown(value) {
   const [, unit, , digits] = TIMES.find(([least]) => Math.abs(value) >= least) ?? [0, 1, "ms", 0];
-  return Number(decimals(value / unit, digits)) * unit;
+  return rounded(value / unit, digits) * unit;
 }
 
 /**

@@ -16,6 +16,7 @@ export function heading(report, beside) {
     { class: "verdict" },
     h("div", { class: "top" }, h("p", { class: "facts", title: diagnosis.name }, facts(report)), beside),
     h("h1", { class: diagnosis.level }, sentence(diagnosis)),
+    diagnosis.headline_rest ? h("p", { class: "rest" }, prose(diagnosis.headline_rest.trim())) : null,
     // Where a file is damaged, that rank's is there already.
     diagnosis.missing_ranks.length && !diagnosis.incomplete.length
       ? h("p", { class: "note" }, `${diagnosis.missing_ranks.length > 1 ? `Ranks ${ranges(diagnosis.missing_ranks)} have` : `Rank ${diagnosis.missing_ranks[0]} has`} no trace in this folder: add what the profiler wrote there.`)
@@ -29,9 +30,11 @@ export function heading(report, beside) {
 /** @param {Report} report */
 function facts({ diagnosis, views }) {
   const nodes = new Set(views?.nodes ?? []).size;
+  const { ranks, world_size } = diagnosis;
+  const of = ranks.length < world_size ? h("em", { class: "few", title: "The other ranks left no readable trace." }, `${ranks.length.toLocaleString("en")} of ${count(world_size, "rank")}`) : count(ranks.length, "rank");
   const parts = [
     diagnosis.kind === "unknown" ? "unknown kind of job" : diagnosis.kind,
-    `${count(diagnosis.ranks.length, "rank")}${nodes > 1 ? ` on ${count(nodes, "node")}` : ""}`,
+    [of, nodes > 1 ? ` on ${count(nodes, "node")}` : ""],
     `${diagnosis.steps.length === 1 ? "step" : "steps"} ${ranges(diagnosis.steps)}`,
     views?.device,
     views?.from_digests && "traces not available, digests only",
@@ -41,17 +44,17 @@ function facts({ diagnosis, views }) {
     h(
       "span",
       {},
-      parts.flatMap((part) => (part ? [" · ", part] : [])),
+      parts.flatMap((part) => (part ? [" · ", ...[part].flat()] : [])),
     ),
   ];
 }
 
 /**
- * The headline, with who costs it and how much in the colour of the fault.
+ * The headline, with who costs it and how much in the colour of the fault. What else it says stands below, smaller.
  * @param {Report["diagnosis"]} diagnosis
  */
-function sentence({ headline, headline_parts: parts, headline_rest: rest }) {
+function sentence({ headline, headline_parts: parts }) {
   if (!parts) return prose(headline);
   const [who, cost] = [parts.subject, parts.cost].map((part) => h("b", {}, ...prose(part)));
-  return [who, ...prose(` ${parts.verb} `), cost, ...prose(` of ${parts.step} a step (${parts.share})${parts.often && `, ${parts.often}`}.${rest}`)];
+  return [who, ...prose(` ${parts.verb} `), cost, ...prose(` of ${parts.step} a step (${parts.share})${parts.often && `, ${parts.often}`}.`)];
 }

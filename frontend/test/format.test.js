@@ -1,13 +1,19 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { among, briefly, clockTime, moneyAndEnergy, ms, percent, ranges, remainder, signed, sumShown } from "../src/format.js";
+import { among, briefly, clockTime, decimals, moneyAndEnergy, ms, percent, ranges, remainder, signed, sumShown } from "../src/format.js";
 
 const plain = (text) => text.replace(/\u00a0/g, " ");
 
 test("a duration carries the unit that suits it", () => {
   const said = [0, 0.0001, 0.004, 0.5, 12.34, 9999, 12_340, -12.34].map(ms).map(plain);
-  assert.deepEqual(said, ["0 ms", "0 ms", "4 µs", "0.50 ms", "12.3 ms", "9999.0 ms", "12.34 s", "−12.3 ms"]);
+  assert.deepEqual(said, ["0 ms", "0 ms", "4 µs", "0.50 ms", "12.3 ms", "9,999.0 ms", "12.34 s", "−12.3 ms"]);
+});
+
+test("thousands are apart, in prose as in tables", () => {
+  const said = [[999.94, 1], [999.96, 1], [1206.84, 1], [-1234567.8912, 4], [1000, 0], [0.5, 0], [2.5, 0]].map(([value, digits]) => decimals(value, digits));
+  assert.deepEqual(said, ["999.9", "1,000.0", "1,206.8", "-1,234,567.8912", "1,000", "0", "2"]);
+  assert.equal(sumShown([1206.84, 0.04]).toFixed(2), "1206.84");
 });
 
 test("a sum is that of its parts as they are shown", () => {

@@ -24,6 +24,7 @@ test("what the record has stands among the values, and is none of them", () => {
 test("what the record has is known from the plan, and written with its range", () => {
   const plan = /** @type {any} */ ({ world_size: 4, buckets: { cap_mb: [4.523, 5.02], dtype: "Float" } });
   assert.equal(written(nowOf("ranks", plan), ""), "4");
+  assert.equal(written({ least: 1024, most: 1024 }, ""), "1,024", "and not 1020");
   assert.equal(written(nowOf("bucket_mb", plan), "MiB"), "4.52 to 5.02 MiB");
   assert.equal(written(nowOf("bucket_mb", /** @type {any} */ ({ buckets: { cap_mb: [29.6, null] } })), "MiB"), "29.6 MiB or more");
   assert.equal(nowOf("dtype", plan), "float32");

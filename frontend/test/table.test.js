@@ -25,5 +25,5 @@ test("a name that holds another separator is quoted", () => {
 });
 
 test("numbers are printed with as many digits as they bear", () => {
-  assert.deepEqual([cell(null), cell(3), cell(0.1234567), cell(1234.56), cell("x")], ["–", "3", "0.123", "1234.6", "x"]);
+  assert.deepEqual([cell(null), cell(3), cell(0.1234567), cell(1234.56), cell("x")], ["–", "3", "0.123", "1,234.6", "x"]);
 });

@@ -6,6 +6,7 @@ import { test } from "node:test";
 import { eventAt, firstAbove, visible } from "../src/timeline/cull.js";
 import { about } from "../src/timeline/about.js";
 import { valueAt, valuesAt } from "../src/timeline/curves.js";
+import { endings } from "../src/timeline/frame.js";
 import { nextGap } from "../src/timeline/gaps.js";
 import { legs, onRank, seen } from "../src/timeline/path.js";
 import { byKernel, byOwner, medianOf } from "../src/timeline/range.js";
@@ -342,4 +343,15 @@ test("arrow keys lead along a row, and to the same time in the next row with eve
 test("a marker is set in order of time, and removed where one is", () => {
   assert.deepEqual(toggled([5], 2, 1), [2, 5]);
   assert.deepEqual(toggled([2, 5], 4.5, 1), [2]);
+});
+
+test("nodes whose names do not fit are called by what differs", () => {
+  const called = (/** @type {string[]} */ ...names) => [...endings(names).values()];
+  assert.deepEqual(called("node003", "node003", "node012"), ["…003", "…012"]);
+  assert.deepEqual(called("gpu-7.east.example", "gpu-12.east.example"), ["…7", "…12"]);
+  assert.deepEqual(called("worker1", "worker11"), ["…1", "…11"]);
+  assert.deepEqual(called("a100", "h200"), ["a100", "h200"]);
+  assert.deepEqual(called("node", "node-b"), []);
+  assert.deepEqual(called("alone", "alone"), []);
+  assert.deepEqual(called(), []);
 });

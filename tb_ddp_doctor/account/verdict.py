@@ -49,7 +49,7 @@ def verdict(
     """
     worst = next((finding for finding in findings if finding.severity != Severity.INFO.label), None)
     unexplained = account.line("unexplained")
-    but = f" ({wording.listing(lacking)}.)" if lacking else ""
+    but = f" {wording.listing(lacking)}." if lacking else ""
     if worst is None and unrecognised:
         return Verdict("unknown", unrecognised + but)
     # Slow ranks of unknown cause are info at any cost if only the replay shows them: their time counts as unexplained.

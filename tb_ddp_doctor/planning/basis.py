@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.planning.costs.loading import loads
 from tb_ddp_doctor.planning.mesh import effect as mesh
@@ -19,7 +20,7 @@ def inputs(record: PlanRecord, question: Question, calibration: Calibration | No
     yield Rests(
         "measured",
         "Compute, launches and their order",
-        f"{len(job.steps)} steps of {len(job.ranks)} ranks, played again"
+        f"{wording.whole(len(job.steps))} steps of {wording.whole(len(job.ranks))} ranks, played again"
         + (f" on {len(record.ranks)} of them" if len(record.ranks) < len(job.ranks) else ""),
     )
     communicates = question.bucket_mb is not None or question.dtype or question.ranks or question.mesh

@@ -29,7 +29,7 @@ from tb_ddp_doctor.trace.model import RankTrace
 from tb_ddp_doctor.trace.times import MAX_NS
 
 #: A time of a step's, as sentences have it.
-OF_EVERY = re.compile(r"([\d.]+) ms of (?:every )?([\d.]+) ms")
+OF_EVERY = re.compile(r"([\d.,]+) ms of (?:every )?([\d.,]+) ms")
 
 
 def eager(rule: Rule) -> Rule:
@@ -53,7 +53,7 @@ def examined(traces: list[RankTrace]) -> None:
             assert set(finding.steps) <= set(found.steps.tolist())
             assert all(is_of(found, window) for window in finding.evidence)
             said = f"{finding.title} {finding.headline} {finding.why}"
-            assert all(float(some) <= float(every) for some, every in OF_EVERY.findall(said)), said
+            assert all(float(some) <= float(every) for some, every in OF_EVERY.findall(said.replace(",", ""))), said
 
 
 def is_of(job: Job, window: Evidence) -> bool:

@@ -38,13 +38,13 @@ export function nowOf(field, plan) {
 }
 
 /**
- * What the record has, in words: "4", "4.52 to 5.02 MiB"; "" where that is not known.
+ * What the record has, in words: "1,024", "4.52 to 5.02 MiB"; "" where that is not known.
  * @param {Now | string | null} now
  * @param {string} unit
  */
 export function written(now, unit) {
   if (!now || typeof now === "string") return now ?? "";
-  const number = (/** @type {number} */ value) => String(Number(value.toPrecision(3)));
+  const number = (/** @type {number} */ value) => (value < 1000 ? String(Number(value.toPrecision(3))) : Math.round(value).toLocaleString("en"));
   const [least, most] = [`${number(now.least)} ${unit}`.trim(), `${number(now.most)} ${unit}`.trim()];
   if (now.most === Infinity) return `${least} or more`;
   return now.least === now.most ? least : `${number(now.least)} to ${most}`;

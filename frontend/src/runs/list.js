@@ -232,5 +232,6 @@ function size(run) {
   const left = run.arriving ? `, ${count(run.arriving, "file")} still being written` : "";
   const gone = run.deleted ? `, ${count(run.deleted, "file")} deleted since` : "";
   const what = run.kind === "dumps" ? "dumps" : count(run.steps ?? 0, "step");
-  return `${count(run.ranks ?? 0, "rank")}, ${what}${left}${gone}`;
+  const of = run.world_size !== null && (run.ranks ?? 0) < run.world_size ? `${(run.ranks ?? 0).toLocaleString("en")} of ${count(run.world_size, "rank")}` : count(run.ranks ?? 0, "rank");
+  return `${of}, ${what}${left}${gone}`;
 }

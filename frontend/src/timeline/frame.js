@@ -84,6 +84,7 @@ export const isDrawn = ({ top, height }, { part }) => !part || (AXIS + top + hei
  */
 export function names(context, width, colour, font, scene) {
   const { laid, affected } = scene;
+  const nodes = endings(laid.blocks.map(({ node }) => node));
   for (const [i, block] of laid.blocks.entries()) {
     if (!isDrawn(block, scene)) continue;
     const { rank, node, top, folded } = block;
@@ -99,13 +100,36 @@ export function names(context, width, colour, font, scene) {
     const after = context.measureText(name).width + 6;
     context.font = `11px ${font}`;
     context.fillStyle = colour("soft");
-    context.fillText(fitting(context, node, GUTTER - 6 - after), after, y);
+    const room = GUTTER - 6 - after;
+    context.fillText(context.measureText(node).width <= room ? node : fitting(context, nodes.get(node) ?? node, room), after, y);
   }
   context.font = `11px ${font}`;
   context.fillStyle = colour("soft");
   context.textAlign = "right";
   for (const row of [...laid.rows, ...laid.curves]) if (row.title && isDrawn(row, scene)) context.fillText(row.title, GUTTER - 8, AXIS + row.top + row.height / 2);
   context.textAlign = "left";
+}
+
+/**
+ * What is left of each name without what all of them begin and end with: "node-007.cluster" is "…007" beside
+ * "node-012.cluster". Digits stay together.
+ * @param {string[]} names
+ * @returns {Map<string, string>} by name
+ */
+export function endings(names) {
+  const [one = "", ...others] = new Set(names);
+  if (!others.length) return new Map();
+  const isShared = (/** @type {(name: string) => string | undefined} */ letter) => others.every((name) => letter(name) === letter(one));
+  const shortest = Math.min(one.length, ...others.map(({ length }) => length));
+  let start = 0;
+  while (start < shortest && isShared((name) => name[start])) start++;
+  let end = 0;
+  while (end < shortest - start && isShared((name) => name.at(-1 - end))) end++;
+  const isDigit = (/** @type {string | undefined} */ letter) => letter !== undefined && letter >= "0" && letter <= "9";
+  while (start && isDigit(one[start - 1])) start--;
+  while (end && isDigit(one.at(-end))) end--;
+  if (shortest === start + end) return new Map();
+  return new Map([one, ...others].map((name) => [name, `${start ? "…" : ""}${name.slice(start, name.length - end)}`]));
 }
 
 /**

@@ -251,7 +251,7 @@ function move(event) {
  * What the colours are; an owner is selected by its name.
  * @param {Row[]} rows
  * @param {Kind} kind
- * @param {boolean} flat whether waiting is drawn without its hatching
+ * @param {boolean} flat whether owners are drawn without their textures, but for the wait's
  * @param {string} owner the selected one, "" if none
  * @param {((owner: string) => void) | null} pick
  */
@@ -287,7 +287,8 @@ function canvas(rows, kind, marked, go, owner) {
   const image = picture("budget-map", `Budget of ${rows.length} ranks or nodes`, (context, width, _, colour) => {
     const scale = (width - LEFT) / longest;
     const textured = isTextured(kind) && pitch >= TEXTURED;
-    const fills = kind.parts.map(({ colour: name }) => (textured ? fillOf(context, name, colour) : colour(name)));
+    // In thin rows too, the wait is pale: else it outshines its cause.
+    const fills = kind.parts.map(({ colour: name }) => (textured || name === "wait" ? fillOf(context, name, colour) : colour(name)));
     const gap = pitch > 3 ? 1 : 0;
     // A colour at a time: to change the pen costs more than to move it.
     const bars = (/** @type {number[]} */ some, /** @type {number} */ tall) => {

@@ -4,7 +4,7 @@ import { linkTo } from "../address.js";
 import { fetchComparison, fetchRuns, isReport } from "../api.js";
 import { compared, later } from "../compared.js";
 import { card, h, prose } from "../dom.js";
-import { clockTime, count, decimals, ms } from "../format.js";
+import { clockTime, count, ms, signed } from "../format.js";
 import { grid, plain } from "../grid.js";
 import { lossOf } from "../model.js";
 import { bySimilarity, natural } from "../runs/similar.js";
@@ -161,7 +161,7 @@ function series(runs, shown, isFolded) {
   const { name: open, step_ms: now } = shown.diagnosis;
   const title = `All ${read.length} runs`;
   const content = () => [
-      h("p", { class: "note" }, `Step time in the order of names; the change is against ${open}.`),
+      h("p", { class: "note" }, `Step time and loss in ms, in the order of names; the change is against ${open}.`),
       grid({
         title: "runs",
         shown,
@@ -171,9 +171,9 @@ function series(runs, shown, isFolded) {
         marked: ([name]) => name === open,
         columns: [
           { head: "run", link: (name, text) => (name === open ? null : against(name, text, shown)) },
-          { head: "ranks" },
+          { head: "ranks", show: (/** @type {number} */ ranks) => ranks.toLocaleString("en") },
           { head: "step", unit: "ms", show: plain, bar: true },
-          { head: "change", show: (/** @type {number} */ share) => `${share > 0 ? "+" : share < 0 ? "−" : ""}${decimals(100 * Math.abs(share), 1)}\u00a0%`, title: `step time against ${open}` },
+          { head: "change", show: (/** @type {number} */ share) => `${signed(100 * share, 1)}\u00a0%`, title: `step time against ${open}` },
           { head: "loss", unit: "ms", show: plain, title: "what its findings cost a step, or what nothing explains" },
           { head: "verdict" },
           { head: "recorded", show: clockTime },
