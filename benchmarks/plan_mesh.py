@@ -118,7 +118,7 @@ def played(model: Model, mesh: Mesh, first: Mesh) -> Job:
         size = BYTES * (parameters if operation.dimension == "dp" else 1.0)
         if operation.kind == "message":
             return (latency + size * byte) / operation.us
-        is_apart = len(nodes) == len(ranks)
+        is_apart = len(nodes) > 1 and ranks[1] > ranks[0] + 1
         return links.time_ns(_KINDS[operation.kernel], len(ranks), size, apart=is_apart)[1] / 1e3 / operation.us
 
     optimizer = 0.3 * model.mlp_us / first.tp * parameters * first.pp / mesh.pp

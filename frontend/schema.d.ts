@@ -799,6 +799,8 @@ export interface PlanResult {
   /** The recorded step by owner, ms. */
   owners_ms: Record<string, number>;
   buckets: Buckets | null;
+  /** How the record shards its states; null where it does not, or where its collectives do not show it. */
+  sharded: ShardedRecord | null;
   /** What each rank stores and sends in the record; null if the question is not about sharding. */
   rank_bytes: RankBytes | null;
   prediction: Prediction | null;
@@ -1003,6 +1005,29 @@ export interface Setting {
   logdir: string;
   /** What recorded it: torch.profiler, in a `Doctor` or not, or Nsight Systems. */
   recorder: "nsys" | "profiler";
+}
+
+/** How the record shards its parameters, gradients and optimizer states (FSDP). */
+export interface ShardedRecord {
+  /** zero2: parameters stay gathered after forward (`reshard_after_forward=False`, SHARD_GRAD_OP); zero3: backward gathers them again (FULL_SHARD). */
+  stage: string;
+  /** Ranks that store one copy of the states, and copies that the job has (more than one with HSDP). */
+  shards: number;
+  copies: number;
+  /** Units that are gathered, and the parameters of the smallest, the median and the largest one, bytes. */
+  units: number;
+  least_bytes: number;
+  median_bytes: number;
+  most_bytes: number;
+  /** How many units ahead the parameters are gathered. */
+  ahead_forward: number;
+  ahead_backward: number;
+  /** All-gathers of a step and rank. */
+  gathers: number;
+  /** Those of them that start as soon as the CPU has launched them, with the device idle: they wait for the CPU. */
+  late_gathers: number;
+  /** How long these have no kernel beside them, ms a step. */
+  late_ms: number;
 }
 
 /** A function of the user's own code, as Python stacks have it. */

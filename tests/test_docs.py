@@ -154,7 +154,18 @@ def test_the_page_of_the_json_has_every_field_and_no_other(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["PlanReport", "PlanResult", "Question", "Prediction", "Rests", "Refusal", "PlanCurve", "Buckets", "Bucket"],
+    [
+        "PlanReport",
+        "PlanResult",
+        "Question",
+        "Prediction",
+        "Rests",
+        "Refusal",
+        "ShardedRecord",
+        "PlanCurve",
+        "Buckets",
+        "Bucket",
+    ],
 )
 def test_the_page_of_plans_has_every_field_of_their_json(name: str) -> None:
     section = re.search(rf"^### {name}\n(.*?)(?=^#|\Z)", (DOCS / "plan.md").read_text(), re.MULTILINE | re.DOTALL)

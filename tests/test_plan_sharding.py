@@ -23,9 +23,9 @@ from tb_ddp_doctor.planning.shards.units import units
 from tb_ddp_doctor.planning.steps import Otherwise
 
 
-def drawn(*blocks: tuple[str, int, int, str]) -> str:
+def drawn(*blocks: tuple[str, int, int, str], width: int = 250) -> str:
     """A rank's step from lanes, begins, ends and names."""
-    lanes: dict[str, str] = {"step": "|2".ljust(250)}
+    lanes: dict[str, str] = {"step": "|2".ljust(width)}
     for lane, begin, end, name in blocks:
         lanes[lane] = lanes.get(lane, "").ljust(begin) + f"[{name}".ljust(end - begin - 1, ".") + "]"
     return "\n".join(f"rank# {lane:<8} {drawing}" for lane, drawing in lanes.items()) + "\n"
@@ -33,7 +33,7 @@ def drawn(*blocks: tuple[str, int, int, str]) -> str:
 
 #: fully_shard of two units and of the root, without prefetch. The CPU awaits the GPU after each unit's forward, so that
 #: AllGathers run alone; collectives of n million elements take 10 + 4 n ms.
-FSDP = drawn(
+FSDP_BLOCKS = (
     ("host", 0, 5, "ag0"), ("nccl", 0, 14, "ag0@1"), ("host", 5, 11, "fwd0"), ("gpu", 14, 26, "fwd0"),
     ("host", 11, 26, "sync"),
     ("host", 26, 31, "ag1"), ("nccl", 26, 44, "ag1@2"), ("host", 31, 37, "fwd1"), ("gpu", 44, 70, "fwd1"),
@@ -47,6 +47,7 @@ FSDP = drawn(
     ("autograd", 139, 144, "rs0"), ("nccl", 227, 241, "rs0@1"),
     ("host", 144, 149, "opt"), ("gpu", 241, 246, "opt"), ("host", 149, 246, "sync"),
 )  # fmt: skip
+FSDP = drawn(*FSDP_BLOCKS)
 #: Three layers of one size, whose gradients are sent in one bucket when backward is over.
 DDP = drawn(
     ("host", 0, 5, "fwd"), ("gpu", 0, 45, "fwd"),
@@ -72,6 +73,75 @@ def test_units_of_a_sharded_record_are_those_that_it_gathers(sharded: Planner) -
     found = units(sharded.record)
     assert found.elements.tolist() == [3_000_000, 2_000_000, 1_000_000]
     assert (found.has_root, found.regathers, found.ahead) == (True, True, (0, 0))
+
+
+def test_the_record_says_how_it_shards_and_what_its_gathers_wait_for(sharded: Planner) -> None:
+    found = sharded.sharded
+    assert found is not None
+    assert (found.stage, found.shards, found.copies, found.units) == ("zero3", 2, 1, 3)
+    assert (found.least_bytes, found.median_bytes, found.most_bytes) == (4_000_000, 8_000_000, 12_000_000)
+    assert (found.ahead_forward, found.ahead_backward) == (0, 0)
+    # All but that of unit 1 in backward, which waits for the reduce-scatter before it: 14, 18, 22 and 22 ms.
+    assert (found.gathers, found.late_gathers, found.late_ms) == (5, 4, 14 + 18 + 22 + 22)
+
+
+def test_gathers_that_are_launched_ahead_wait_for_no_launch() -> None:
+    """Forward's gathers are launched one after the other, and follow each other on their stream."""
+    launches = {"ag1": (5, 10), "fwd0": (10, 14), "ag2": (14, 19), "fwd1": (19, 23)}
+    device = {"ag1@2": (14, 32), "fwd1": (32, 58), "ag2@3": (32, 54)}
+    blocks = []
+    for lane, begin, end, name in FSDP_BLOCKS:
+        moved = launches if lane == "host" else device if lane in ("gpu", "nccl") else {}
+        if (lane, name) != ("host", "sync") or begin > 100:
+            blocks.append((lane, *moved.get(name, (begin, end)), name))
+    ahead = drawn(*sorted(blocks, key=lambda block: block[1]))
+    found = Planner(PlanRecord(Facts(traces.job(traces.ranks(ahead, ahead, steps=3))))).sharded
+    assert found is not None
+    # Of forward's the first one alone has nothing before it; of backward's, the first.
+    assert (found.late_gathers, found.late_ms) == (2, 14 + 22)
+
+
+def test_larger_units_save_the_latency_of_their_collectives(sharded: Planner) -> None:
+    """Units of 3 and 2 million elements as one: collectives of n million elements take 10 + 4 n ms.
+
+    Forward waits for one gather of 30 ms, not for 22 and 18. Backward waits for 30 ms, computes both, and scatters
+    once: it ends 20 ms sooner.
+    """
+    then, now = played_ms(sharded, Question(sharding="zero3", bucket_mb=13.0))
+    assert then - now == pytest.approx(-(10 + 20), abs=4)
+    with pytest.raises(CannotPlanError, match=r"The units of this record have 4\.0 MB or more"):
+        sharded.predict(Question(sharding="zero3", bucket_mb=1.0))
+    (one,) = (
+        each for each in sharded.predict(Question(sharding="zero3", bucket_mb=13.0)).rests if "Larger" in each.what
+    )
+    assert one.detail.startswith("2 units instead")
+
+
+def hybrid(rank: int) -> str:
+    """A rank of two that shard and two copies (HSDP): FSDP's step four times as long, with an AllReduce of each unit's
+    shard between copies after its reduce-scatter, on a stream of its own.
+    """
+    blocks = []
+    for lane, begin, end, name in FSDP_BLOCKS:
+        start, stop = 4 * begin, 4 * end
+        of_shards = re.sub(r"^(ag|rs)\d", rf"\g<0>/s{rank // 2}", name)
+        if lane == "autograd" and name.startswith("rs"):
+            blocks += [(lane, start, start + 10, of_shards), (lane, start + 10, stop, f"ar{name[2]}/c{rank % 2}")]
+            continue
+        blocks.append((lane, start, stop, of_shards))
+        if name.startswith("rs"):
+            blocks.append(("comm", stop, stop + 20, f"ar{name[2]}/c{rank % 2}@1"))
+    return drawn(*blocks, width=1100).replace("#", str(rank))
+
+
+def test_of_hsdp_the_record_is_told_and_nothing_else_predicted() -> None:
+    text = traces.repeat("".join(map(hybrid, range(4))), 3)
+    plan = Planner(PlanRecord(Facts(traces.job(text))))
+    found = plan.sharded
+    assert found is not None
+    assert (found.stage, found.shards, found.copies, found.units) == ("zero3", 2, 2, 3)
+    with pytest.raises(CannotPlanError, match=r"shards among 2 ranks and has 2 copies \(HSDP\)"):
+        plan.predict(Question(prefetch=1))
 
 
 def played_ms(plan: Planner, question: Question) -> tuple[float, float]:

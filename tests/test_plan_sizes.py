@@ -33,6 +33,7 @@ QUESTIONS = (
     Question(bucket_mb=1.0),
     Question(ranks=128),
     Question(ranks=128, strong=True),
+    Question(mesh="dp=128"),
     Question(links=2.0),
     Question(links_of="fast"),
     Question(dtype="bfloat16"),

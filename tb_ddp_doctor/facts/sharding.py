@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.calibration.transfer_fit import transfer_fit
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.numbering import in_order, numbered
 from tb_ddp_doctor.facts.transfers import moving
@@ -36,6 +37,8 @@ class Sharding(msgspec.Struct, frozen=True, eq=False):
     #: All-gathers of a step, and the bytes of one of them in the middle; 0 if unknown.
     gathers: float
     bytes: float
+    #: The share of latency in the transfer of all-gathers, by their times over bytes; 0 where their sizes do not tell.
+    latency_share: float
     #: Element types seen, as torch names them.
     dtypes: tuple[str, ...]
     calls: ShardCalls
@@ -126,6 +129,7 @@ def sharding(job: Job) -> Sharding | None:
         last_ns=_of_each_step(job, length, np.flatnonzero(scatter)),
         gathers=int((job.call_step[gather] >= 0).sum()) / job.step_index.size,
         bytes=float(np.median(size[size >= 0])) if (size >= 0).any() else 0.0,
+        latency_share=_latency_share(size, length[gather]),
         dtypes=calls.text("dtype").among(gather),
         calls=_calls(job, gather, scatter, start, end),
     )
@@ -169,6 +173,15 @@ def of_shards(job: Job) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     outside = np.bincount(group[scatter & (calls.column("backward") < 0)], minlength=len(group))
     shards = ((scatters > 0) & (outside <= _MOST_OUTSIDE * scatters))[group]
     return gather & shards, scatter & shards
+
+
+def _latency_share(size: Ints, length_ns: Ints) -> float:
+    """The share of latency in calls of some sizes (bytes) and lengths; 0 where these do not tell."""
+    known = (size > 0) & (length_ns > 0)
+    line = transfer_fit(size[known], length_ns[known]) if known.any() else None
+    if line is None or not line.is_significant:
+        return 0.0
+    return min(max(line.alpha_ns, 0.0) * int(known.sum()) / float(length_ns[known].sum()), 1.0)
 
 
 def _of_each_step(job: Job, length: Ints, calls: Ints) -> Ints:

@@ -22,6 +22,7 @@ from tb_ddp_doctor.planning.model import (
     Question,
     RankBytes,
     Refusal,
+    ShardedRecord,
 )
 from tb_ddp_doctor.planning.owners import recorded_ms
 from tb_ddp_doctor.planning.predict import Planner
@@ -80,6 +81,7 @@ def answer(
     drawn: list[PlanCurve] = []
     prediction: Prediction | None = None
     buckets: Buckets | None = None
+    sharded: ShardedRecord | None = None
     now_bytes: RankBytes | None = None
     try:
         planner = made()
@@ -104,9 +106,10 @@ def answer(
         except CannotPlanError as error:
             if not any(one.question == "bucket_mb" for one in refusals.values()):
                 refusals["bucket_mb"] = Refusal("bucket_mb", str(error))
+        sharded = planner.sharded
         predictions = [*([prediction] if prediction else []), *(point for curve in drawn for point in curve.points)]
-        sharded = next((one.question for one in predictions if one.rank_bytes), None)
-        now_bytes = planner.resharding(sharded).rank_bytes()[0] if sharded else None
+        resharding = next((one.question for one in predictions if one.rank_bytes), None)
+        now_bytes = planner.resharding(resharding).rank_bytes()[0] if resharding else None
     return PlanResult(
         run=job.name,
         world_size=job.world_size,
@@ -115,6 +118,7 @@ def answer(
         now_ms=job.step_ns / 1e6,
         owners_ms=recorded_ms(job),
         buckets=buckets,
+        sharded=sharded,
         rank_bytes=now_bytes,
         prediction=prediction,
         curves=tuple(drawn),

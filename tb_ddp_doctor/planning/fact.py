@@ -7,7 +7,8 @@ from functools import cached_property
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts import Facts, fact
-from tb_ddp_doctor.planning.model import Prediction, Question
+from tb_ddp_doctor.planning.buckets import MIB
+from tb_ddp_doctor.planning.model import Prediction, Question, ShardedRecord
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.questions import shown
 from tb_ddp_doctor.planning.record import PlanRecord
@@ -18,6 +19,9 @@ from tb_ddp_doctor.planning.refusal import CannotPlanError
 _BUCKET_MB = (1.0, 2.0, 5.0, 10.0, 25.0)
 _AS_GOOD = 0.01
 _WORKERS = (4, 8, 16)
+#: Larger units of FSDP are neighbours that together have at least this many times the median unit's parameters; a bit
+#: less than two, so that two units of about one size are one.
+_LARGER = 1.9
 
 
 class Plans:
@@ -56,6 +60,20 @@ class Plans:
         known = [one for one in predictions if one is not None]
         least = min((one.step_ms for one in known), default=0.0)
         return next((one for one in known if one.step_ms <= (1 + _AS_GOOD) * least), None)
+
+    @property
+    def sharded(self) -> ShardedRecord | None:
+        """How the record shards its states; None where it does not, or where that does not show."""
+        return self._planner.sharded if self._planner is not None else None
+
+    def larger_units(self) -> Prediction | None:
+        """The predicted step with units of twice the median size; None if it is not known."""
+        recorded = self.sharded
+        if recorded is None:
+            return None
+        return self.predict(
+            Question(sharding=recorded.stage, bucket_mb=round(_LARGER * recorded.median_bytes / MIB, 1))
+        )
 
     def said(self, *predictions: Prediction | None) -> str:
         """A sentence on some predictions, after a space; "" if there are none."""

@@ -178,6 +178,31 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True):
     buckets: tuple[Bucket, ...]
 
 
+class ShardedRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How the record shards its parameters, gradients and optimizer states (FSDP)."""
+
+    #: zero2: parameters stay gathered after forward (`reshard_after_forward=False`, SHARD_GRAD_OP); zero3: backward
+    #: gathers them again (FULL_SHARD).
+    stage: str
+    #: Ranks that store one copy of the states, and copies that the job has (more than one with HSDP).
+    shards: int
+    copies: int
+    #: Units that are gathered, and the parameters of the smallest, the median and the largest one, bytes.
+    units: int
+    least_bytes: int
+    median_bytes: float
+    most_bytes: int
+    #: How many units ahead the parameters are gathered.
+    ahead_forward: int
+    ahead_backward: int
+    #: All-gathers of a step and rank.
+    gathers: float
+    #: Those of them that start as soon as the CPU has launched them, with the device idle: they wait for the CPU.
+    late_gathers: float
+    #: How long these have no kernel beside them, ms a step.
+    late_ms: float
+
+
 class PlanCurve(msgspec.Struct, frozen=True, kw_only=True):
     """Predictions over the values of one field."""
 
@@ -214,6 +239,8 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
     #: The recorded step by owner, ms.
     owners_ms: dict[str, float]
     buckets: Buckets | None
+    #: How the record shards its states; None where it does not, or where its collectives do not show it.
+    sharded: ShardedRecord | None
     #: What each rank stores and sends in the record; None if the question is not about sharding.
     rank_bytes: RankBytes | None
     prediction: Prediction | None

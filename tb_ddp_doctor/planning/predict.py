@@ -8,6 +8,7 @@ taken from the step that the account predicts with these fixes: the verdict and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import get_args
 
 import msgspec
@@ -21,11 +22,13 @@ from tb_ddp_doctor.planning.buckets import BucketLimits, last_of_buckets
 from tb_ddp_doctor.planning.costs.messages import Case
 from tb_ddp_doctor.planning.effect import Effect
 from tb_ddp_doctor.planning.mesh.effect import refuse_others
-from tb_ddp_doctor.planning.model import Breaks, Prediction, Question
+from tb_ddp_doctor.planning.model import Breaks, Prediction, Question, ShardedRecord
 from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.scaling import breaks, scaling
+from tb_ddp_doctor.planning.shards.recorded import sharded_record
 from tb_ddp_doctor.planning.shards.steps import Resharding, asks_of_sharding
+from tb_ddp_doctor.planning.shards.units import units
 from tb_ddp_doctor.planning.steps import Otherwise, PlayedSteps
 from tb_ddp_doctor.replay.change import Change
 
@@ -79,6 +82,14 @@ class Planner:
     def now_ns(self) -> float:
         """The recorded step, mean over all ranks and steps, ns."""
         return self.record.job.step_ns
+
+    @cached_property
+    def sharded(self) -> ShardedRecord | None:
+        """How the record shards its states; None where it does not, or where its collectives do not show it."""
+        try:
+            return sharded_record(self.record, units(self.record))
+        except CannotPlanError:
+            return None
 
     def predict(self, question: Question) -> Prediction:
         """The predicted step with its range. Raises CannotPlanError."""

@@ -11,6 +11,8 @@ import msgspec
 from tb_ddp_doctor.choices import did_you_mean, refusal
 from tb_ddp_doctor.planning.model import SHARDINGS, Question
 
+#: Sharding with units of parameters, whose size `bucket_mb` is then.
+_OF_UNITS, _UNITS = ("zero2", "zero3", "hsdp"), "units of {} MiB"
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8"}
 
 
@@ -217,8 +219,11 @@ def asked(given: Mapping[str, Sequence[object]], **more: object) -> tuple[Questi
 
 def shown(question: Question) -> str:
     """A question in a few words, such as "bucket_cap_mb 50, 16 ranks"."""
+    has_units = question.bucket_mb is not None and question.sharding in _OF_UNITS
     parts = [
-        field.shown.format(f"{value:g}" if isinstance(value, float) else value)
+        (_UNITS if has_units and name == "bucket_mb" else field.shown).format(
+            f"{value:g}" if isinstance(value, float) else value
+        )
         for name, field in FIELDS.items()
         if (value := getattr(question, name)) is not None
     ]

@@ -9,7 +9,17 @@ from rich.console import Console
 from rich.table import Table
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.planning.model import Breaks, Buckets, PlanCurve, PlanResult, Prediction, RankBytes, Rests, Scaling
+from tb_ddp_doctor.planning.model import (
+    Breaks,
+    Buckets,
+    PlanCurve,
+    PlanResult,
+    Prediction,
+    RankBytes,
+    Rests,
+    Scaling,
+    ShardedRecord,
+)
 from tb_ddp_doctor.planning.questions import FIELDS, shown
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_trailing_spaces
@@ -24,6 +34,8 @@ def print_plan(console: Console, found: PlanResult) -> None:
         print_code(console, f"{printable(found.run)}: {wording.duration(found.now_ms)} a step now", "bold")
         if found.buckets:
             print_wrapped(console, _recorded(found.buckets))
+        if found.sharded:
+            print_wrapped(console, _sharded(found.sharded))
         if found.prediction:
             print_wrapped(console, _said(found.prediction, found.now_ms), "bold")
             for sentence in _details(found.prediction, found.rank_bytes):
@@ -66,6 +78,19 @@ def _recorded(buckets: Buckets) -> str:
     return (
         f"DDP sends {buckets.gradients} gradients, {wording.decimals(buckets.bytes / 2**20, 1)} MiB, in "
         f"{each if count > 1 else '1 bucket'}{explained}.{modules}{_layers(buckets)}"
+    )
+
+
+def _sharded(record: ShardedRecord) -> str:
+    """How the record shards its states."""
+    copies = f", {record.copies} copies" if record.copies > 1 else ""
+    again = f" and {record.ahead_backward} in backward" if record.stage == "zero3" else ""
+    return (
+        f"FSDP gathers {record.units} units of {wording.size(record.least_bytes)} to {wording.size(record.most_bytes)} "
+        f"({record.stage}, {record.shards} ranks{copies}), {record.ahead_forward} ahead in forward{again}. "
+        f"Of {wording.decimals(record.gathers, 0)} all-gathers a "
+        f"step {wording.decimals(record.late_gathers, 0)} wait for the CPU to launch them, with the GPU idle "
+        f"({wording.duration(record.late_ms)})."
     )
 
 

@@ -13,7 +13,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.sharding import Sharding
 from tb_ddp_doctor.planning.fact import Plans
-from tb_ddp_doctor.planning.model import Question
+from tb_ddp_doctor.planning.model import Question, ShardedRecord
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits, part
@@ -34,7 +34,9 @@ class ShardingWait(Rule):
         same time. Without that prefetch, or if a unit computes for less time than the next all-gather takes, the GPU
         waits at each unit.
     Evidence:
-        The longest exposed communication on the slowest rank of the step. The cost is what more overlap would hide,
+        The longest exposed communication on the slowest rank of the step; the stage of ZeRO, how many units ahead
+        parameters are gathered, all-gathers that wait for the CPU to launch them, and the share of latency in them. The
+        cost is what more overlap would hide,
         without straggler wait. The first all-gather of a step and the last reduce-scatter cannot be hidden, and are not
         counted. An all-gather that is launched only when the unit before has computed would be hidden behind that unit
         with prefetching.
@@ -92,7 +94,8 @@ class ShardingWait(Rule):
             why=f"{wording.decimals(sharding.gathers, 0)} all-gathers{size} a step, and the reduce-scatters, take "
             f"{wording.ms(moved)}; in the {cause} pass {wording.ms(float(whatif.at_slowest(of_cause).mean()))} are "
             f"exposed. Overlap would hide {wording.ms(float(forward.mean()))} more in the forward and "
-            f"{wording.ms(float(backward.mean()))} more in the backward pass. {basis}",
+            f"{wording.ms(float(backward.mean()))} more in the backward pass. {_as_sharded(plans.sharded, sharding)}"
+            f"{basis}",
             fix=_fix(cause, sharding, plans, len(set(frame.nodes)) > 1),
             evidence=most_exposed(alone, whatif, places),
         )
@@ -128,15 +131,53 @@ def _fix(cause: str, sharding: Sharding, plans: Plans, has_nodes: bool) -> str:
     between = _BETWEEN_NODES if has_nodes else ""
     smaller = _FLOAT32 if "Float" in sharding.dtypes else ""
     advice, code = (_FORWARD if cause == "forward" else _BACKWARD).split("\n\n", 1)
-    predicted = plans.said(*map(plans.predict, _ASKED[cause]))
+    predicted = plans.said(*map(plans.predict, _ASKED), plans.larger_units())
     return f"{advice}{predicted}\n\n{code}{smaller}{between}"
 
 
-#: What the fix of each cause changes.
-_ASKED = {
-    "forward": (Question(prefetch=1), Question(prefetch=2)),
-    "backward": (Question(prefetch=1), Question(prefetch=2), Question(sharding="zero2")),
+#: What the fix changes, one by one: units gathered ahead, and parameters kept after the forward pass.
+_ASKED = (Question(prefetch=1), Question(prefetch=2), Question(sharding="zero2"))
+#: Latency takes more than this share of the all-gathers where units are small.
+_SMALL = 0.3
+_STAGES = {
+    "zero2": "ZeRO stage 2 (SHARD_GRAD_OP: parameters stay gathered after the forward pass)",
+    "zero3": "ZeRO stage 3 (FULL_SHARD: the backward pass gathers parameters again)",
 }
+
+
+def _as_sharded(recorded: ShardedRecord | None, sharding: Sharding) -> str:
+    """How the job shards, and what its all-gathers wait for, sentences and a space; "" where that does not show."""
+    if recorded is None:
+        return ""
+    size = wording.size(recorded.least_bytes)
+    if recorded.most_bytes > recorded.least_bytes:
+        size += f" to {wording.size(recorded.most_bytes)}"
+    copies = f" and {recorded.copies} copies (HSDP)" if recorded.copies > 1 else ""
+    said = (
+        f"The job shards as {_STAGES[recorded.stage]} among {recorded.shards} ranks{copies}, in "
+        f"{_units(recorded.units)} of {size}; {_ahead(recorded)}. "
+    )
+    if recorded.late_gathers >= 0.5:
+        said += (
+            f"{wording.decimals(recorded.late_gathers, 0)} of {wording.decimals(recorded.gathers, 0)} all-gathers a "
+            f"step start only when the CPU launches them, with the GPU idle ({wording.ms(1e6 * recorded.late_ms)} "
+            "exposed). "
+        )
+    if sharding.latency_share > _SMALL:
+        said += f"Units are small: latency takes {wording.percent(sharding.latency_share)} of the all-gathers. "
+    return said
+
+
+def _units(count: int) -> str:
+    return f"{count} unit{'' if count == 1 else 's'}"
+
+
+def _ahead(recorded: ShardedRecord) -> str:
+    forward, backward = recorded.ahead_forward, recorded.ahead_backward
+    if recorded.stage == "zero2":
+        return f"forward gathers {_units(forward)} ahead"
+    return f"forward gathers {_units(forward)} ahead, backward {backward}"
+
 
 _FORWARD = """\
 Gather the next unit's parameters while this one computes. If every unit computes for less time than the next \

@@ -18,8 +18,9 @@ from tb_ddp_doctor.planning.model import SHARDINGS, Question, RankBytes, Rests
 from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.shards.collectives import AHEAD, OVERHEAD, Strategy, Time, launched
+from tb_ddp_doctor.planning.shards.recorded import ranks_of_shards
 from tb_ddp_doctor.planning.shards.states import of_rank, offloaded, states
-from tb_ddp_doctor.planning.shards.units import units
+from tb_ddp_doctor.planning.shards.units import Units, merged, units
 from tb_ddp_doctor.planning.steps import PlayedSteps
 
 #: How long DDP's host takes to launch an AllReduce, if the record has none, ns; 140 to 240 µs were measured.
@@ -47,6 +48,10 @@ class Resharding:
         self._record, self._question, self._calibration = record, question, calibration
         self.units = units(record, question.bucket_mb if question.sharding not in _REDUCED else None)
         self.now = self._recorded()
+        #: The units that the question has: the recorded ones, or larger ones of these.
+        self.units_then = self.units
+        if question.bucket_mb is not None and self.units.is_sharded and question.sharding not in _REDUCED:
+            self.units_then = merged(self.units, question.bucket_mb)
         self.then = self._asked()
 
     def _recorded(self) -> Strategy:
@@ -55,6 +60,12 @@ class Resharding:
         if not recorded.is_sharded:
             return Strategy("ddp", ranks, 1, AHEAD, recorded.gradient_bytes)
         name = "zero3" if recorded.regathers else "zero2"
+        shards = ranks_of_shards(self._record)
+        if shards < ranks:
+            raise CannotPlanError(
+                f"This job shards among {shards} ranks and has {ranks // shards} copies (HSDP): what its AllReduces "
+                "between copies then wait for is not predicted. Record it with all ranks in one group."
+            )
         return Strategy(name, ranks, ranks, recorded.ahead, recorded.gradient_bytes)
 
     def _asked(self) -> Strategy:
@@ -69,16 +80,12 @@ class Resharding:
             )
         if (question.prefetch is not None or question.offload) and name in _REDUCED:
             raise CannotPlanError("Only sharded parameters are gathered ahead or offloaded: ask with --sharding zero3.")
-        if question.prefetch is not None and not 0 <= question.prefetch < len(self.units.elements):
-            raise CannotPlanError(f"This model has {len(self.units.elements)} units to gather ahead.")
+        if question.prefetch is not None and not 0 <= question.prefetch < len(self.units_then.elements):
+            raise CannotPlanError(f"This model has {len(self.units_then.elements)} units to gather ahead.")
         prefetch = question.prefetch
         ahead = (prefetch, prefetch) if prefetch is not None else self.units.ahead if self.units.regathers else AHEAD
         if question.dtype is not None and question.dtype not in DTYPE_BYTES:
             raise CannotPlanError(f"There is no dtype {question.dtype!r} for gradients.")
-        if question.bucket_mb is not None and self.units.is_sharded and name not in _REDUCED:
-            raise CannotPlanError(
-                "bucket_cap_mb sets the size of DDP's buckets, and this job shards its parameters: leave it out."
-            )
         element = DTYPE_BYTES.get(question.dtype or "", self.units.gradient_bytes)
         shards = 1 if name == "ddp" else self._of_a_node(ranks) if name == "hsdp" else ranks
         return Strategy(name, ranks, shards, ahead, element)
@@ -108,19 +115,18 @@ class Resharding:
         """The steps as the question shards them, and those to compare with. Raises CannotPlanError."""
         before = self._record.steps
         if self.units.is_sharded:
-            before = self._placed(self.now, case, None, None)
-        return self._placed(self.then, case, self._calibration, self._question.bucket_mb), before
+            before = self._placed(self.now, self.units, case, None)
+        return self._placed(self.then, self.units_then, case, self._calibration), before
 
-    def _placed(
-        self, strategy: Strategy, case: Case, calibration: Calibration | None, bucket_mib: float | None
-    ) -> PlayedSteps:
-        time = self._time(case, calibration)
+    def _placed(self, strategy: Strategy, placed: Units, case: Case, calibration: Calibration | None) -> PlayedSteps:
+        """The steps with units that are sharded in some way."""
+        time, bucket_mib = self._time(case, calibration), self._question.bucket_mb
         takes, freed = (
             round((self.units.launching_ns or _LAUNCH_NS) * (1 + OVERHEAD[case] * sharded))
             for sharded in (strategy.name not in _REDUCED, self.units.is_sharded)
         )
-        each = launched(self.units, strategy, time, takes, bucket_mib)
-        return PlayedSteps(with_pass_collectives(self._record.tracks, self.units, each, freed), self._record.steps)
+        each = launched(placed, strategy, time, takes, bucket_mib)
+        return PlayedSteps(with_pass_collectives(self._record.tracks, placed, each, freed), self._record.steps)
 
     def _time(self, case: Case, calibration: Calibration | None) -> Time:
         kinds = ("all_reduce", "all_gather", "reduce_scatter")
@@ -155,10 +161,9 @@ class Resharding:
     def rank_bytes(self) -> tuple[RankBytes, RankBytes]:
         """What each rank stores and sends, in the record and as the question shards the states."""
         whole = states(self._record.job, self.units)
-        size = np.sort(self.units.elements * self.units.parameter_bytes)[::-1]
         now, then = (
-            of_rank(whole, one.name, one.ranks, one.shards, float(size[: max(one.ahead) + 1].sum()))
-            for one in (self.now, self.then)
+            of_rank(whole, one.name, one.ranks, one.shards, _gathered(its, max(one.ahead) + 1))
+            for one, its in ((self.now, self.units), (self.then, self.units_then))
         )
         return now, offloaded(then) if self._question.offload else then
 
@@ -172,6 +177,9 @@ class Resharding:
         if sharded.is_sharded:
             ahead = "{} ahead in forward and {} in backward".format(*sharded.ahead)
             yield Rests("measured", "Units", f"{count}, as the record gathers them ({self.now.name}, {ahead})")
+            if self.units_then is not self.units:
+                several = f"{len(self.units_then.elements)} units instead, each of neighbours"
+                yield Rests("assumed", "Larger units", f"{several}, gathered before the first of them is computed")
         else:
             yield Rests("assumed", "Units", f"{count}: {_UNITS[sharded.has_root]}")
             yield Rests("assumed", "Forward of each unit", "its share of backward, in the reverse order")
@@ -199,6 +207,12 @@ class Resharding:
                 f"half (none to all) of the copies at {wording.decimals(rate / 1e9, 1)} GB/s, {how}, is exposed; the "
                 "CPU's update moves 28 bytes for each parameter at 25 GB/s (10 to 50)",
             )
+
+
+def _gathered(of: Units, several: int) -> float:
+    """The most bytes that some units have that are gathered at a time."""
+    size = np.sort(of.elements * of.parameter_bytes)[::-1]
+    return float(size[:several].sum())
 
 
 #: How the units of a record without FSDP were found, by whether there is a root.

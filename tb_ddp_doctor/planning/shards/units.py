@@ -16,11 +16,11 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor import record_again
+from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.facts.sharding import of_shards
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.setting import setting
-from tb_ddp_doctor.planning.buckets import BucketLimits, last_of_buckets
+from tb_ddp_doctor.planning.buckets import MIB, BucketLimits, last_of_buckets
 from tb_ddp_doctor.planning.edits.recorded_rows import RecordedRows
 from tb_ddp_doctor.planning.layers import repeated_layers
 from tb_ddp_doctor.planning.record import PlanRecord
@@ -83,6 +83,39 @@ def units(record: PlanRecord, unit_mib: float | None = None) -> Units:
     if gather[record.job.call_step >= 0].any():
         return _of_fsdp(record)
     return _of_ddp(record, unit_mib)
+
+
+def merged(recorded: Units, unit_mib: float) -> Units:
+    """Units of at least so many MiB, of neighbours that the record gathers one by one; the root stays alone.
+
+    A unit of several is gathered before the first of them is computed, in forward and in backward, and its gradients
+    are ready with the last one's. Raises CannotPlanError if no unit is smaller.
+    """
+    size = recorded.elements * recorded.parameter_bytes
+    blocks = len(size) - recorded.has_root
+    lasts, total = [], 0
+    for unit in range(blocks):
+        total += int(size[unit])
+        if total >= unit_mib * MIB or unit == blocks - 1:
+            lasts.append(unit)
+            total = 0
+    if len(lasts) == blocks:
+        raise CannotPlanError(
+            f"The units of this record have {wording.size(float(size.min()))} or more: what parts of a unit compute is "
+            "not in it. Larger units can be planned."
+        )
+    last = np.array([*lasts, *([len(size) - 1] if recorded.has_root else [])])
+    first = np.append(0, last[:-1] + 1)
+    return msgspec.structs.replace(
+        recorded,
+        forward_ns=recorded.forward_ns[:, last],
+        backward_ns=recorded.backward_ns[:, first],
+        before_forward_ns=recorded.before_forward_ns[:, last],
+        before_backward_ns=recorded.before_backward_ns[:, first],
+        ready_ns=recorded.ready_ns[:, last],
+        done_ns=recorded.done_ns[:, last],
+        elements=np.add.reduceat(recorded.elements, first),
+    )
 
 
 def _of_ddp(record: PlanRecord, unit_mib: float | None) -> Units:
