@@ -654,6 +654,8 @@ export interface MeshDimension {
   wait_share: number | null;
   transfer_share: number | null;
   share: number | null;
+  /** What could be better about it though nothing is wrong, in sentences. */
+  advice: string[];
 }
 
 /** The dimensions of a job and each rank's place in them. */

@@ -419,6 +419,8 @@ class MeshDimension(msgspec.Struct, frozen=True):
     wait_share: float | None
     transfer_share: float | None
     share: float | None
+    #: What could be better about it though nothing is wrong, in sentences.
+    advice: tuple[str, ...] = ()
 
 
 class MeshTable(msgspec.Struct, frozen=True):

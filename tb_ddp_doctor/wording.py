@@ -214,6 +214,7 @@ def dimensions(mesh: MeshTable) -> Iterator[str]:
             )
         if one.inferred:
             yield f"{one.name} is inferred: {one.inferred}."
+        yield from one.advice
 
 
 def uses_sockets(seen: Network | None) -> bool:

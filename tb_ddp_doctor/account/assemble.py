@@ -12,6 +12,7 @@ from tb_ddp_doctor.account import memory_text
 from tb_ddp_doctor.account.dimensions import summary
 from tb_ddp_doctor.account.floor import floor_lines
 from tb_ddp_doctor.account.layers import layer_table
+from tb_ddp_doctor.account.mesh_advice import with_advice
 from tb_ddp_doctor.account.rates import rates
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.account.verdict import verdict
@@ -186,7 +187,8 @@ def _mesh_table(facts: Facts, mesh: Mesh | None) -> MeshTable | None:
     """What each dimension of the job communicates; None where nothing shows dimensions, and where that fails."""
     try:
         table = facts.get(traffic) if len(facts.job.matched) else ()
-        return summary(facts.job, mesh, table) if mesh else None
+        found = summary(facts.job, mesh, table) if mesh else None
+        return with_advice(facts, mesh, found, table) if mesh and found else found
     except Exception:
         _log.debug("summing up the dimensions of the job failed", exc_info=True)
         return None

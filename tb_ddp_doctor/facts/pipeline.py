@@ -44,7 +44,8 @@ class Pipeline(msgspec.Struct, frozen=True, eq=False):
         """Stages, micro-batches and the schedule in words."""
         chunks = " of all chunks" if self.schedule == INTERLEAVED else ""
         named = f" ({self.schedule})" if self.schedule else ""
-        return f"{self.stages} stages and {self.micro_batches} micro-batches{chunks}{named}"
+        batches = f"{self.micro_batches} micro-batch{'' if self.micro_batches == 1 else 'es'}"
+        return f"{self.stages} stages and {batches}{chunks}{named}"
 
     def of_stages(self, values: Ints) -> tuple[Floats, list[Ints]]:
         """The mean over steps and each stage's ranks of values of shape (R, S), and these ranks (indices); where

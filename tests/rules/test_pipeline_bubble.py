@@ -184,7 +184,7 @@ def test_four_stages() -> None:
     assert found and (found.stages, found.micro_batches) == (4, 1)
     result = finding(RULE, steps(text))
     assert result.cause == "few_micro_batches"
-    assert "the bubble of 4 stages and 1 micro-batches is 48.0 ms" in result.title
+    assert "the bubble of 4 stages and 1 micro-batch is 48.0 ms" in result.title
     assert result.cost_ms == pytest.approx(24, abs=3)
 
 

@@ -170,6 +170,7 @@ function dimensions(table, shown) {
       ],
       rows,
     }),
+    ...table.dimensions.flatMap(({ advice }) => advice).map((sentence) => h("p", { class: "note" }, sentence)),
     guessed.length ? h("p", { class: "note" }, `No description names ${guessed.map(({ name, inferred }) => `${name} (inferred: ${inferred})`).join("; ")}.`) : null,
   );
 }

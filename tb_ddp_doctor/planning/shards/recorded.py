@@ -23,8 +23,10 @@ _AT_ONCE_NS = 50_000
 
 
 def sharded_record(record: PlanRecord, units: Units) -> ShardedRecord | None:
-    """How the record shards its states; None where it does not, or gathers no units."""
-    if not units.is_sharded:
+    """How the record shards its states; None where it does not, or gathers no units before it computes them: a
+    distributed optimizer (stage 1 of ZeRO) scatters gradients, and gathers what it has updated after that.
+    """
+    if not units.is_sharded or _gathers_last(record, units):
         return None
     job = record.job
     shards = ranks_of_shards(record)
@@ -44,6 +46,12 @@ def sharded_record(record: PlanRecord, units: Units) -> ShardedRecord | None:
         late_gathers=late,
         late_ms=late_ns / 1e6,
     )
+
+
+def _gathers_last(record: PlanRecord, units: Units) -> bool:
+    """Whether passes gather after they have scattered their gradients."""
+    arrival, count = record.tracks.arrival_ns, len(units.elements)
+    return bool((arrival[units.parts[:, 0]] > arrival[units.parts[:, -count]]).all())
 
 
 def ranks_of_shards(record: PlanRecord) -> int:

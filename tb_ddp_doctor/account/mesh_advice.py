@@ -1,0 +1,186 @@
+"""What could be better about each dimension of parallelism, in sentences: tensor, pipeline, experts and shards.
+
+What costs time though nothing is wrong is no finding. It is said here beside what the dimension takes: tensor
+parallelism across nodes with what another mesh is predicted to take, the bubble that more micro-batches would save,
+tokens that are padded or dropped, the stage of ZeRO.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from tb_ddp_doctor import findings, wording
+from tb_ddp_doctor.facts import Facts, MissingFactError
+from tb_ddp_doctor.facts.arrivals import stages
+from tb_ddp_doctor.facts.exchanges import exchanges
+from tb_ddp_doctor.facts.frame import frame
+from tb_ddp_doctor.facts.modules import module_tree
+from tb_ddp_doctor.facts.traffic import Traffic, dimensions_of_traffic
+from tb_ddp_doctor.mesh.homes import homes
+from tb_ddp_doctor.mesh.mesh import Mesh
+from tb_ddp_doctor.planning.fact import plans
+from tb_ddp_doctor.planning.mesh.sizes import recorded, written
+from tb_ddp_doctor.planning.model import Question
+from tb_ddp_doctor.planning.refusal import CannotPlanError
+from tb_ddp_doctor.rules.support import stage_layers
+
+#: With 8 ranks of tensor parallelism on one machine Megatron-LM kept 77 % of linear scaling (Shoeybi et al. 2019,
+#: arXiv 1909.08053, section 5.1): communication of a larger share of the step than the rest is more than that.
+_MOST_TENSOR = 0.23
+#: So many exchanges, of different sizes, tell whether their largest parts are capped.
+_SEVERAL = 4
+
+
+class _Dimension(msgspec.Struct, frozen=True):
+    """A dimension of a job, and how many collectives of each kind it has in a step of all its groups."""
+
+    facts: Facts
+    mesh: Mesh
+    row: findings.MeshDimension
+    kinds: Counter[str]
+
+
+def with_advice(facts: Facts, mesh: Mesh, table: findings.MeshTable, traffic: Sequence[Traffic]) -> findings.MeshTable:
+    """The dimensions with what could be better about each."""
+    kinds = _kinds(facts, mesh, traffic)
+    says = {"tp": _tensor, "pp": _pipeline, "ep": _experts}
+    return replace(
+        table,
+        dimensions=tuple(
+            replace(one, advice=tuple(says.get(one.name, _data)(_Dimension(facts, mesh, one, kinds[one.name]))))
+            for one in table.dimensions
+        ),
+    )
+
+
+def _kinds(facts: Facts, mesh: Mesh, traffic: Sequence[Traffic]) -> Mapping[str, Counter[str]]:
+    """How many collectives of each kind a step of the job has, by dimension."""
+    its, kinds = homes(mesh), {one.name: Counter[str]() for one in mesh.dimensions}
+    for one in traffic:
+        for name in dimensions_of_traffic(facts.job, its, one):
+            kinds[name][one.kind] += round(one.calls)
+    return kinds
+
+
+def _tensor(of: _Dimension) -> Iterator[str]:
+    if not of.facts.get(frame).trains or of.row.exposed_ms is None or of.row.share is None:
+        return
+    is_apart, is_large = of.row.within_node is False, of.row.share > _MOST_TENSOR
+    if is_apart:
+        yield (
+            f"tp goes across nodes, and {wording.duration(of.row.exposed_ms)} of it a step are exposed on links "
+            "between nodes: tensor parallelism belongs within a node, pipelines and data parallelism across nodes "
+            "(arXiv 2104.04473, section 3)."
+        )
+    if is_large:
+        yield (
+            f"tp exposes {wording.percent(of.row.share)} of the step: with 8 ranks on a node Megatron-LM lost "
+            f"{wording.percent(_MOST_TENSOR)} (arXiv 1909.08053, section 5.1)."
+        )
+    if is_apart or is_large:
+        yield from _other_meshes(of.facts, of.mesh, of.row.size, is_apart=is_apart)
+    if of.kinds["all_reduce"] and not of.kinds["all_gather"] and not of.kinds["reduce_scatter"]:
+        yield (
+            "tp reduces whole activations: with sequence parallelism (all-gathers and reduce-scatters of as many bytes)"
+            f" each rank computes norms and dropout for 1 / {of.row.size} of the sequence, and has as much less of "
+            "their activations; a layer was 3 % faster (arXiv 2205.05198, table 4)."
+        )
+
+
+def _other_meshes(facts: Facts, mesh: Mesh, tensor: int, *, is_apart: bool) -> Iterator[str]:
+    """What meshes with less tensor parallelism are predicted to take."""
+    try:
+        now = recorded(mesh, facts.job.world_size)
+    except CannotPlanError as error:
+        yield f"Another mesh is not predicted: {error}"
+        return
+    on_node = max(Counter(filter(None, facts.job.nodes)).values(), default=tensor)
+    fewer = [size for size in range(1, tensor) if tensor % size == 0 and (size <= on_node or not is_apart)]
+    if not fewer:
+        return
+    times = tensor // fewer[-1]
+    for name in ("dp", "pp"):
+        if now[name] == 1:
+            continue
+        asked = written({**{each: now[each] for each in ("dp", "tp", "pp")}, "tp": fewer[-1], name: now[name] * times})
+        found = facts.get(plans).predict(Question(mesh=asked))
+        if found is None:
+            yield f"Mesh {asked} is not predicted: ddp-doctor plan --mesh {asked} says why."
+            continue
+        assumed = any("GB/s that" in each.detail for each in found.rests)
+        yield (
+            f"Mesh {asked} is predicted to take {wording.decimals(found.step_ms, 1)} ms a step "
+            f"({wording.decimals(found.low_ms, 1)} to {wording.decimals(found.high_ms, 1)}), now "
+            f"{wording.decimals(facts.job.step_ns / 1e6, 1)}{', by the data sheet of its links' if assumed else ''}."
+        )
+
+
+def _pipeline(of: _Dimension) -> Iterator[str]:
+    try:
+        found = of.facts.get(stages)
+    except MissingFactError:
+        return
+    if found is None or found.stages < 2:
+        return
+    compute, ranks = found.of_stages(of.facts.job.budget.of("compute"))
+    must = found.bubble_ns(float(compute.mean()))
+    yield (
+        f"pp has {found.shape}: its bubble, (p - 1) / m of what a stage computes, is {wording.ms(must)}, of which "
+        f"twice the micro-batches would save {wording.ms(must / 2)}. Sends and receives have nothing beside them for "
+        f"{wording.ms(float(found.exposed_ns.mean()))}, in {wording.ms(float(found.moving_ns.mean()))} of which data "
+        "moves: that is not overlapped."
+    )
+    if split := stage_layers.said(of.facts.get(module_tree), ranks).strip():
+        yield split
+
+
+def _experts(of: _Dimension) -> Iterator[str]:
+    found = exchanges(of.facts.job)
+    if found.of or len(found.row) < _SEVERAL:
+        return
+    matched = of.facts.job.matched
+    elements = of.facts.job.calls.column("elements")[matched.call]
+    segments, part = matched.segments.select(found.row)
+    largest = segments.max(elements[part])
+    if len(np.unique(elements[part])) == 1:
+        yield (
+            f"All parts of AllToAlls have {int(largest[0])} elements: tokens are padded to a capacity, and dropped "
+            "beyond it. How many of each is not in the sizes."
+        )
+    elif len(np.unique(largest)) == 1:
+        capped = segments.each(largest) == elements[part]
+        yield (
+            f"No part of an AllToAll has more than {int(largest[0])} elements, which {wording.percent(capped.mean())} "
+            "of the parts have: a capacity drops the tokens beyond it. How many is not in the sizes."
+        )
+
+
+def _data(of: _Dimension) -> Iterator[str]:
+    """The stage of ZeRO of data parallelism that shards."""
+    if (
+        not {"dp", "dp_shard"} & {*of.row.name.split("+")}
+        or not of.kinds["all_gather"]
+        or not of.facts.get(frame).trains
+    ):
+        return
+    found = of.facts.get(plans).sharded
+    if found is not None:
+        again = (
+            "backward gathers parameters again" if found.stage == "zero3" else "parameters stay gathered after forward"
+        )
+        yield (
+            f"{of.row.name} shards as ZeRO stage {found.stage[-1]}: {again}, in {found.units} units; forward gathers "
+            f"{found.ahead_forward} ahead{f', backward {found.ahead_backward}' if found.stage == 'zero3' else ''}."
+        )
+    elif of.kinds["all_reduce"] or of.kinds["reduce_scatter"]:
+        sent = "reduce-scatters" if of.kinds["reduce_scatter"] else "AllReduces"
+        if of.kinds["all_gather"] <= max(of.kinds["all_reduce"], of.kinds["reduce_scatter"]):
+            yield (
+                f"{of.row.name} shards the optimizer's states, as ZeRO stage 1 does (a distributed optimizer): "
+                f"gradients go by {sent}, updated parameters by {of.kinds['all_gather']} all-gathers a step."
+            )

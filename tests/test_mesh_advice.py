@@ -1,0 +1,127 @@
+"""What could be better about each dimension of parallelism, on drawn jobs whose numbers follow from the drawing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pytest
+import traces
+from test_plan_mesh import ACROSS, drawn
+from test_plan_sharding import FSDP
+
+from tb_ddp_doctor import engine, wording
+from tb_ddp_doctor.account import mesh_advice
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.report import markdown
+
+#: A step with a forward and a backward pass, four exchanges of tokens and an AllReduce of gradients of all ranks.
+EXCHANGES = """
+    rank# step     |1
+          host     [fwd][a2aa/ep][a2ab/ep]                           [sync............]
+          autograd                        [bwd][a2ac/ep][a2ad/ep][ar/dp]
+          gpu      [fwd....]                                 [bwd..]
+          nccl              [a2aa/ep@A][a2ab/ep@B]                  [a2ac/ep@C][a2ad/ep@D][ar/dp@9]
+"""
+
+
+def advice(job: Job) -> dict[str, str]:
+    """What is said of each dimension."""
+    table = engine.examine(job).mesh
+    assert table is not None
+    return {one.name: " ".join(one.advice) for one in table.dimensions}
+
+
+def test_tensor_parallelism_without_sequence_parallelism_is_said() -> None:
+    found = advice(drawn())
+    assert found["tp"].startswith("tp reduces whole activations: with sequence parallelism")
+    assert "for 1 / 2 of the sequence" in found["tp"] and "arXiv 2205.05198" in found["tp"]
+
+
+def test_tensor_parallelism_across_nodes_has_its_cost_and_other_meshes() -> None:
+    found = advice(drawn(ACROSS, "NVIDIA H100 80GB HBM3"))["tp"]
+    # Two AllReduces of 10 ms with nothing beside them.
+    assert "tp goes across nodes, and 20.0 ms of it a step are exposed on links between nodes" in found
+    # Without tp: test_plan_mesh has both by hand.
+    asked = {text: float(ms) for text, ms in re.findall(r"Mesh (\S+) is predicted to take (\d+\.\d) ms", found)}
+    assert asked == {"dp=4,tp=1,pp=2": pytest.approx(80, rel=0.03), "dp=2,tp=1,pp=4": pytest.approx(103, rel=0.03)}
+    assert "now 105.0" in found
+
+
+def test_a_share_beyond_what_a_guide_reports_is_said_with_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "arXiv 1909.08053" not in advice(drawn())["tp"]
+    # tp exposes 20 of 105 ms.
+    monkeypatch.setattr(mesh_advice, "_MOST_TENSOR", 0.18)
+    found = advice(drawn())["tp"]
+    assert "tp exposes 19 % of the step: with 8 ranks on a node Megatron-LM lost 18 % (arXiv 1909.08053" in found
+    assert "Mesh dp=4,tp=1,pp=2 is predicted to take" in found
+
+
+def test_a_pipeline_has_its_bubble_its_messages_and_what_more_micro_batches_save() -> None:
+    assert advice(drawn())["pp"] == (
+        # Each stage computes 18 ms. The first one is in messages for 6 and 44 ms, the last one for 25 and 6.
+        "pp has 2 stages and 1 micro-batch: its bubble, (p - 1) / m of what a stage computes, is 18.0 ms, of which "
+        "twice the micro-batches would save 9.0 ms. Sends and receives have nothing beside them for 40.5 ms, in 12.0 "
+        "ms of which data moves: that is not overlapped."
+    )
+
+
+def test_data_parallelism_that_shards_has_its_stage_of_zero() -> None:
+    sharded = traces.job(traces.ranks(FSDP, FSDP, steps=3))
+    assert advice(sharded)["dp"] == (
+        "dp shards as ZeRO stage 3: backward gathers parameters again, in 3 units; forward gathers 0 ahead, backward 0."
+    )
+    kept = re.sub(r"\[ag[56][^]]*\]", lambda block: " " * len(block[0]), FSDP)
+    assert (
+        "dp shards as ZeRO stage 2: parameters stay gathered after forward"
+        in advice(traces.job(traces.ranks(kept, kept, steps=3)))["dp"]
+    )
+
+
+def test_an_optimizer_that_gathers_what_it_updated_is_stage_1() -> None:
+    step = """
+        rank# step     |1
+              host     [fwd]                  [opt][ag]  [sync...................]
+              autograd      [bwd][rs1][b2][rs2]
+              gpu      [fwd..][bwd..][b2...]          [opt]
+              nccl                   [rs1@4] [rs2@4]       [ag1@8................]
+    """.replace("[ag]", "[ag1]")
+    assert advice(traces.job(traces.ranks(step, step)))["dp"] == (
+        "dp shards the optimizer's states, as ZeRO stage 1 does (a distributed optimizer): gradients go by "
+        "reduce-scatters, updated parameters by 1 all-gathers a step."
+    )
+    one = step.replace("@8", "@4").replace("[rs1]", "     ").replace("[rs1@4]", "       ")
+    # As many gathers as scatters, of the same size: what FSDP does is to gather first.
+    assert "ZeRO stage 1" in advice(traces.job(traces.ranks(one, one)))["dp"]
+
+
+def exchanging(sizes: Mapping[int, str]) -> str:
+    """Ranks whose four exchanges have these sizes, millions of elements, a digit each."""
+    text = ""
+    for rank, four in sizes.items():
+        step = EXCHANGES.replace("#", str(rank))
+        for letter, size in zip("ABCD", four, strict=True):
+            step = step.replace(f"@{letter}]", f"@{size}]")
+        text += step
+    return traces.repeat(text, 3)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({0: "4444", 1: "4444"}, "All parts of AllToAlls have 4000000 elements: tokens are padded to a capacity, and"),
+        ({0: "4343", 1: "2434"}, "No part of an AllToAll has more than 4000000 elements, which 50 % of the parts have"),
+        ({0: "4567", 1: "2222"}, ""),
+    ],
+)
+def test_sizes_tell_where_a_capacity_pads_or_drops_tokens(sizes: dict[int, str], said: str) -> None:
+    found = advice(traces.job(exchanging(sizes)))["ep"]
+    assert found.startswith(said) if said else found == ""
+
+
+def test_it_stands_below_the_table_of_dimensions_and_in_markdown() -> None:
+    found = engine.examine(drawn())
+    assert found.mesh is not None
+    sentences = list(wording.dimensions(found.mesh))
+    assert any(one.startswith("tp reduces whole activations") for one in sentences)
+    assert "tp reduces whole activations" in markdown._dimensions(found.mesh)
