@@ -1,7 +1,8 @@
 // Drives a page of Perfetto in a frame or a window: it is asked until it answers, then given the trace and the range.
 // Its interface is postMessage: "PING" until "PONG", a buffer, a range in seconds of the trace's own clock.
 
-/** @typedef {{buffer: ArrayBuffer, title: string, seen: [string, string]}} Shown seen: start and end in whole ns */
+/** @typedef {{buffer: ArrayBuffer, title: string, seen: [string, string], first: number | null}} Shown seen: start and end in whole ns; first: the rank
+ * that stands above the others */
 /**
  * @typedef Viewer
  * @property {(message: unknown) => void} say
@@ -9,7 +10,7 @@
  * @property {boolean} arranges whether it sorts ranks and selects the evidence (frame.js)
  */
 
-const PING_MS = 100;
+const PING_MS = 25;
 const PATIENCE_MS = 30_000;
 /** Perfetto gives up on a range some seconds after it was told; larger traces take longer to load. */
 const AGAIN_MS = 3_000;
@@ -74,12 +75,12 @@ async function file(folder, name) {
  * @param {Viewer} viewer
  * @param {Shown} shown
  */
-export async function show({ say, page, arranges }, { buffer, title, seen }) {
+export async function show({ say, page, arranges }, { buffer, title, seen, first }) {
   const ping = setInterval(say, PING_MS, "PING");
   await answer(() => page, "PONG", PATIENCE_MS).finally(() => clearInterval(ping));
   say({ perfetto: { buffer, title, keepApiOpen: true } });
   if (arranges) {
-    say({ arrange: seen });
+    say({ arrange: seen, first });
     await answer(() => page, "ARRANGED", LOADING_MS).catch(() => {});
   }
   const range = { perfetto: { timeStart: seconds(seen[0]), timeEnd: seconds(seen[1]), viewPercentage: SHARE } };

@@ -24,7 +24,7 @@ export function openButton(report, finding, item) {
   const title = `${report.diagnosis.name}: rank ${rank}, step ${step}`;
   return h(
     "button",
-    { type: "button", class: "open-trace", "aria-label": `Open rank ${rank}, step ${step} in the trace`, click: () => openWindow(report.diagnosis.name, where, title) },
+    { type: "button", class: "open-trace", "aria-label": `Open rank ${rank}, step ${step} in the trace`, pointerenter: warm, focus: warm, click: () => openWindow(report.diagnosis.name, where, title, rank) },
     "Open trace",
   );
 }
@@ -113,42 +113,64 @@ function download(run, where, format, label) {
 const torchProfiler = () =>
   h("p", {}, h("a", { href: `${parent.location.pathname}#pytorch_profiler`, target: "_parent" }, "torch-tb-profiler"), ": its view Trace shows one rank.");
 
+/** A page of Perfetto that nobody has asked for is given up after this. */
+const SPARE_MS = 60_000;
+
+/** @type {ReturnType<typeof begun> | null} */
+let spare = null;
+
+/** Start Perfetto, which takes a second, when somebody points at what opens it. */
+function warm() {
+  if (document.querySelector("dialog.trace")) return; // a dialog that closes gives the focus back before it is gone
+  const one = begun();
+  spare = one;
+  setTimeout(() => {
+    if (spare !== one) return;
+    one.dialog.remove();
+    spare = null;
+  }, SPARE_MS);
+}
+
+/** A closed dialog in which Perfetto starts, where it is installed. */
+function begun() {
+  const status = h("p", { role: "status" }, "Loading the slice…");
+  const body = h("div", { class: "viewer" }, status);
+  const head = h("header");
+  const dialog = /** @type {HTMLDialogElement} */ (h("dialog", { class: "trace", inert: "" }, head, body));
+  document.body.append(dialog);
+  const viewers = fetchViewers();
+  const frame = viewers.then(({ perfetto }) => (perfetto ? framed(body, addressOf(perfetto).href, { sandbox: "allow-scripts", allow: "clipboard-write *" }) : null));
+  const viewer = frame.then((page) => page && sandboxed(page, new URL(".", page.src).href));
+  viewer.catch(() => {}); // it is told where it is asked for
+  return { dialog, head, body, status, viewers, frame, viewer };
+}
+
 /**
  * Perfetto with a window of some ranks, in a dialog.
  * @param {string} run
  * @param {SliceWindow} where
  * @param {string} title
+ * @param {number | null} [first] the rank that stands above the others
  */
-export async function openWindow(run, where, title) {
-  const status = h("p", { role: "status" }, "Loading the slice…");
-  const body = h("div", { class: "viewer" }, status);
-  const close = h("button", { type: "button", click: () => dialog.close() }, "Close");
-  const dialog = /** @type {HTMLDialogElement} */ (
-    h(
-      "dialog",
-      { class: "trace", "aria-label": title },
-      h("header", {}, h("b", {}, title), download(run, where, "native", "Download"), close),
-      body,
-    )
-  );
+export async function openWindow(run, where, title, first = null) {
+  const { dialog, head, body, status, viewers, frame, viewer } = spare ?? begun();
+  spare = null;
+  head.append(h("b", {}, title), download(run, where, "native", "Download"), h("button", { type: "button", click: () => dialog.close() }, "Close"));
+  dialog.inert = false;
+  dialog.setAttribute("aria-label", title);
   dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
   dialog.showModal();
   try {
     const cut = fetchTrace(run, where);
     cut.catch(() => {}); // it is told below
-    const viewers = await fetchViewers();
-    if (viewers.perfetto) {
-      // Perfetto starts while the slice is cut.
-      const page = addressOf(viewers.perfetto).href;
-      const frame = framed(body, page, { sandbox: "allow-scripts", allow: "clipboard-write *" });
-      const [viewer, buffer] = await Promise.all([sandboxed(frame, new URL(".", page).href), cut]);
-      await show(viewer, { buffer, title, seen: where.seen });
-    } else {
-      await elsewhere(body, viewers.frames_perfetto_dev, { buffer: await cut, title, seen: where.seen });
-    }
+    // Perfetto starts while the slice is cut.
+    const [page, buffer] = await Promise.all([viewer, cut]);
+    const shown = { buffer, title, seen: where.seen, first };
+    if (page) await show(page, shown);
+    else await elsewhere(body, (await viewers).frames_perfetto_dev, shown);
   } catch (error) {
     status.textContent = error instanceof Error ? error.message : String(error);
+    await frame.catch(() => null); // it would stand where the error does
     body.replaceChildren(status);
   }
 }
