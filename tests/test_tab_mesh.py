@@ -35,6 +35,7 @@ def test_ranks_stand_where_the_mesh_has_them(page: Page, server: str) -> None:
                     "within_node": name != "pp",
                     **dict.fromkeys(numbers, None if why else 1.5),
                     **dict.fromkeys(shares, None if why else 0.1),
+                    "advice": ["tp goes across nodes."] if name == "tp" else [],
                 }
                 for name, size, stride, why in (("dp", 4, 2, ""), ("pp", 2, 8, "neighbours send"), ("tp", 2, 1, ""))
             ],
@@ -55,6 +56,7 @@ def test_ranks_stand_where_the_mesh_has_them(page: Page, server: str) -> None:
     for _ in range(4):
         page.keyboard.press("ArrowRight")
     expect(readout).to_have_text(re.compile(r"^rank 9 \(dp 0, pp 1, tp 1\) on node1: [\d.]+\sms \(affected rank\)$"))
+    expect(tab.get_by_text("tp goes across nodes.")).to_be_visible()
     assert unnamed_figures(tab) == []
     page.screenshot(path=SCREENSHOTS / "mesh.png")
     page.keyboard.press("Enter")

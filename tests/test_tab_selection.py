@@ -623,6 +623,18 @@ def test_nodes_and_groups_are_compared(page: Page, server: str) -> None:
         body["nodes"][0]["stands_out"] = True
         route.fulfill(json=body)
 
+    def meshed(route: Route) -> None:
+        body = route.fetch().json()
+        numbers = dict.fromkeys(("calls", "megabytes", "bus_gb_s", "wait_ms", "transfer_ms", "exposed_ms"))
+        shares = dict.fromkeys(("wait_share", "transfer_share", "share"))
+        more = {"inferred": "", "is_axis": True, "within_node": True, "advice": [], **numbers, **shares}
+        body["diagnosis"]["mesh"] = {
+            "dimensions": [{"name": name, "size": 2, "stride": by, **more} for name, by in (("dp", 2), ("tp", 1))],
+            "coordinates": {str(rank): {"dp": rank // 2, "tp": rank % 2} for rank in range(4)},
+        }
+        route.fulfill(json=body)
+
+    page.route("**/ddp_doctor/run?*", meshed)
     tab = opened(page, server, "communication")
     chosen(tab, "straggler_cpu")
     nodes = tab.get_by_role("region", name="nodes")
@@ -660,6 +672,15 @@ def test_nodes_and_groups_are_compared(page: Page, server: str) -> None:
     page.keyboard.press("ArrowUp")
     page.keyboard.press("ArrowDown")
     expect(pairs.locator(".readout")).to_have_text("rank 2 to rank 3: 4\xa0a step, sent")
+    # By dimension: ranks that differ in dp alone stand together, and a row may have all ranks of a place.
+    pairs.get_by_label("A row per").select_option("rank of dp")
+    pairs.locator("canvas").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(pairs.locator(".readout")).to_have_text(re.compile(r"rank \d \(dp \d, tp \d\) to rank \d \(dp \d, tp \d\)"))
+    pairs.get_by_label("A row per").select_option("dp")
+    pairs.locator("canvas").focus()
+    page.keyboard.press("ArrowDown")
+    expect(pairs.locator(".readout")).to_have_text("within dp 1: 4\u00a0a step, sent")
 
 
 def test_the_affected_is_marked_among_the_ranks(page: Page, server: str) -> None:

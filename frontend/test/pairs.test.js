@@ -46,3 +46,34 @@ test("too many ranks are shown by node, and without nodes several in a row", () 
   assert.equal(places.length, MOST_ROWS);
   assert.deepEqual(places[1], { name: "ranks 4-7", ranks: [4, 5, 6, 7] });
 });
+
+/** Eight ranks with the dimensions dp (stride 4), pp (stride 2) and tp, and experts on the ranks of dp. */
+const mesh = {
+  dimensions: ["dp", "pp", "tp", "ep"].map((name) => ({ name, is_axis: name !== "ep" })),
+  coordinates: Object.fromEntries(Array.from({ length: 8 }, (_, rank) => [String(rank), { dp: rank >> 2, pp: (rank >> 1) & 1, tp: rank & 1, ep: rank >> 2 }])),
+};
+const eight = [...Array(8).keys()];
+
+test("of a mesh the ranks of one group stand together, with their coordinates", () => {
+  const cuts = placesOf(eight, [], mesh);
+  assert.deepEqual(cuts.map(({ id }) => id), ["rank", "rank of dp", "rank of pp", "rank of tp", "dp", "pp", "tp"]);
+  const ofData = cuts[1].places;
+  assert.deepEqual(ofData.map(({ ranks }) => ranks[0]), [0, 4, 1, 5, 2, 6, 3, 7]);
+  assert.equal(ofData[3].where, "dp 1, pp 0, tp 1");
+  const groups = [0, 1, 2, 3].map((rank) => of(`dp${rank}`, [rank, rank + 4], 100));
+  // Blocks of two along the diagonal.
+  assert.deepEqual(cells(busbw(groups, ofData, 8), 8).map(([a, b]) => [a, b]), [[0, 1], [1, 0], [2, 3], [3, 2], [4, 5], [5, 4], [6, 7], [7, 6]]);
+});
+
+test("each place of a dimension is a row with all its ranks", () => {
+  const stages = placesOf(eight, [], mesh).find(({ id }) => id === "pp")?.places ?? [];
+  assert.deepEqual(stages, [{ name: "pp 0", ranks: [0, 1, 4, 5] }, { name: "pp 1", ranks: [2, 3, 6, 7] }]);
+  /** @type {import("../src/communication/pairs.js").Sent[]} */
+  const sent = eight.filter((rank) => !(rank & 2)).map((rank) => [rank, rank + 2, 3, null, null]);
+  assert.deepEqual(cells(pointToPoint(sent, stages, "count"), 2), [[0, 1, 12]]);
+});
+
+test("a job of one dimension has no rows by it", () => {
+  const one = { ...mesh, dimensions: mesh.dimensions.slice(0, 1) };
+  assert.deepEqual(placesOf(eight, [], one).map(({ id }) => id), ["rank"]);
+});

@@ -3,7 +3,7 @@
 
 /** @typedef {{kind: string, group: string, parallelism: string, ranks: number[], size: number, bus_factor: number, calls: number, mean_bytes: number | null, mean_transfer_us: number, is_slow: boolean}} Group */
 /** @typedef {[number, number, number, number | null, number | null]} Sent sender, receiver; transfers, bytes and us in a step */
-/** @typedef {{name: string, ranks: number[]}} Place a row and a column of a matrix */
+/** @typedef {{name: string, ranks: number[], where?: string}} Place a row and a column of a matrix, and where it is in the mesh */
 
 /**
  * @typedef {object} Matrix
@@ -14,14 +14,19 @@
 /** More rows than this are no longer told apart. */
 export const MOST_ROWS = 512;
 
+/** @typedef {{id: string, name: string, places: Place[]}} Cut what a matrix has a row for */
+/** @typedef {Pick<import("../../schema.js").MeshTable, "coordinates"> & {dimensions: {name: string, is_axis: boolean}[]}} Mesh */
+
 /**
- * The rows and columns that a matrix may have: each rank while these can be told apart, each node where there are several,
- * and where neither works as many ranks in a row as it takes.
+ * The rows and columns that a matrix may have: each rank while these can be told apart, in their order or with those of a
+ * group of one dimension next to each other; each place of a dimension; each node where there are several; and where nothing
+ * else works as many ranks in a row as it takes.
  * @param {number[]} ranks
  * @param {string[]} nodes of each rank, "" if unknown
- * @returns {{id: "rank" | "node" | "ranks", name: string, places: Place[]}[]}
+ * @param {Mesh | null} [mesh]
+ * @returns {Cut[]}
  */
-export function placesOf(ranks, nodes) {
+export function placesOf(ranks, nodes, mesh = null) {
   /** @type {Map<string, number[]>} */
   const by = new Map();
   ranks.forEach((rank, i) => {
@@ -30,14 +35,39 @@ export function placesOf(ranks, nodes) {
     if (some) some.push(rank);
     else by.set(node, [rank]);
   });
-  /** @type {ReturnType<typeof placesOf>} */
+  /** @type {Cut[]} */
   const found = [];
   if (ranks.length <= MOST_ROWS) found.push({ id: "rank", name: "rank", places: ranks.map((rank) => ({ name: `rank ${rank}`, ranks: [rank] })) });
   if (by.size > 1 && by.size <= MOST_ROWS && !by.has("")) found.push({ id: "node", name: "node", places: [...by].map(([name, some]) => ({ name, ranks: some })) });
+  found.push(...byDimension(ranks, mesh));
   if (found.length) return found;
   const of = Math.ceil(ranks.length / MOST_ROWS);
   const places = Array.from({ length: Math.ceil(ranks.length / of) }, (_, i) => ranks.slice(i * of, (i + 1) * of)).map((some) => ({ name: `ranks ${some[0]}-${some[some.length - 1]}`, ranks: some }));
   return [{ id: "ranks", name: `${of} ranks`, places }];
+}
+
+/**
+ * The rows by dimension, of a job of several: ranks with those of one group together, as those of dp that differ in dp alone,
+ * and the places of the dimension, each with all its ranks.
+ * @param {number[]} ranks
+ * @param {Mesh | null} mesh
+ * @returns {Cut[]}
+ */
+function byDimension(ranks, mesh) {
+  const axes = (mesh?.dimensions ?? []).filter(({ is_axis }) => is_axis).map(({ name }) => name);
+  if (!mesh || axes.length < 2) return [];
+  const at = (/** @type {number} */ rank, /** @type {string} */ axis) => mesh.coordinates[String(rank)]?.[axis] ?? -1;
+  const where = (/** @type {number} */ rank) => axes.map((axis) => `${axis} ${at(rank, axis)}`).join(", ");
+  const ordered = axes.map((axis) => {
+    const order = [...axes.filter((other) => other !== axis), axis];
+    const sorted = [...ranks].sort((a, b) => order.map((each) => at(a, each) - at(b, each)).find((apart) => apart) ?? a - b);
+    return { id: `rank of ${axis}`, name: `rank, groups of ${axis} together`, places: sorted.map((rank) => ({ name: `rank ${rank}`, ranks: [rank], where: where(rank) })) };
+  });
+  const each = axes.map((axis) => {
+    const places = [...new Set(ranks.map((rank) => at(rank, axis)))].filter((place) => place >= 0).sort((a, b) => a - b);
+    return { id: axis, name: `place of ${axis}`, places: places.map((place) => ({ name: `${axis} ${place}`, ranks: ranks.filter((rank) => at(rank, axis) === place) })) };
+  });
+  return [...(ranks.length <= MOST_ROWS ? ordered : []), ...each.filter(({ places }) => places.length > 1 && places.length <= MOST_ROWS)];
 }
 
 /**

@@ -39,7 +39,7 @@ const MANY = 128;
  * @param {Sent[]} sent
  * @param {import("../views.js").Shown} shown
  */
-export function pairsCard(groups, sent, { diagnosis: { ranks, world_size }, views, whole }) {
+export function pairsCard(groups, sent, { diagnosis: { ranks, world_size, mesh }, views, whole }) {
   const here = new Set(ranks);
   const both = sent.filter(([from, to]) => here.has(from) && here.has(to));
   const telling = groups.filter((group) => tells(group, world_size));
@@ -50,7 +50,7 @@ export function pairsCard(groups, sent, { diagnosis: { ranks, world_size }, view
   if (both.some(([, , , bytes, us]) => bytes && us)) kinds.push({ id: "rate", name: "busbw of point-to-point transfers", unit: "GB/s", less: true, of: (places) => pointToPoint(both, places, "rate"), said: () => "bytes sent over the time in which both have a transfer running" });
   if (both.length) kinds.push({ id: "sent", name: "point-to-point transfers a step", unit: "a step", less: false, of: (places) => pointToPoint(both, places, "count"), said: () => "sent" });
   if (!kinds.length) return null;
-  const cuts = placesOf(ranks, views?.nodes ?? []);
+  const cuts = placesOf(ranks, views?.nodes ?? [], mesh);
   const drawn = () => {
     const { places } = cuts.find(({ id }) => id === by.value) ?? cuts[0];
     return matrix(kinds.find(({ id }) => id === choice.value) ?? kinds[0], places);
@@ -163,7 +163,8 @@ function matrix({ name, unit, less, of, said }, places) {
     paint(canvas);
     const [from, to] = [places[cursor.a], places[cursor.b]];
     const i = cursor.a * n + cursor.b;
-    const two = from === to ? `within ${from.name}` : `${from.name} ${less ? "and" : "to"} ${to.name}`;
+    const called = (/** @type {Place} */ { name: short, where }) => (where ? `${short} (${where})` : short);
+    const two = from === to ? `within ${called(from)}` : `${called(from)} ${less ? "and" : "to"} ${called(to)}`;
     readout.textContent = Number.isNaN(value[i]) ? `${two}: nothing recorded` : `${two}: ${amount(value[i])}, ${said(from, to)}${slow[i] ? ", slower than comparable groups" : ""}`;
   }
   /** @param {number} one */
