@@ -7,7 +7,12 @@ their number. The schedule is told by the messages of the last stage, which rece
     GPipe   recv recv recv recv send send send send    4 micro-batches in flight
     1F1B    recv send recv send recv send recv send    1 micro-batch in flight
 
-With interleaved stages the last stage sends activations to the first one as well.
+With interleaved stages the last stage sends activations to the first one as well. A zero-bubble schedule (ZB-H1) has
+the messages of 1F1B, but splits backward: gradients of activations are sent before gradients of weights are computed,
+so that the last stage still computes backward after its last message:
+
+    1F1B          F B> F B> F B>              B: backward, > a message to the stage before
+    zero-bubble   F b> F b> w F b> w w        b, w: the halves of backward
 """
 
 from __future__ import annotations
@@ -20,8 +25,15 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.mesh.mesh import Mesh
 from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
+from tb_ddp_doctor.trace.names import Phase
 
-GPIPE, ONE_F_ONE_B, INTERLEAVED = "GPipe", "1F1B", "interleaved 1F1B"
+GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE = "GPipe", "1F1B", "interleaved 1F1B", "zero-bubble"
+#: After its last message the last stage computes this share of a micro-batch's backward, or more, if backward is split;
+#: the gradients of weights are about half of it.
+_SPLIT = 0.25
+#: The bubble of ZB-H1 over that of 1F1B where forward and both halves of backward take as long:
+#: (F + b - w) / (F + b + w) (Qi et al. 2023, arXiv 2401.10241, table 1).
+_OF_ZERO_BUBBLE = 1 / 3
 
 
 class Pipeline(msgspec.Struct, frozen=True, eq=False):
@@ -30,7 +42,7 @@ class Pipeline(msgspec.Struct, frozen=True, eq=False):
     stages: int
     #: Messages from one stage to the next in a step: its micro-batches, once for each chunk of layers that a rank has.
     micro_batches: int
-    #: "GPipe", "1F1B" or "interleaved 1F1B"; "" where the messages do not tell.
+    #: "GPipe", "1F1B", "interleaved 1F1B" or "zero-bubble"; "" where the messages do not tell.
     schedule: str
     #: Stage of each rank, shape (R,); -1 where it is not known.
     stage: Ints
@@ -57,9 +69,10 @@ class Pipeline(msgspec.Struct, frozen=True, eq=False):
 
     def bubble_ns(self, compute_ns: float) -> float:
         """How long a stage waits for other stages in each step though all are equal, ns, if it computes for
-        `compute_ns`: of m micro-batches on p stages, (p - 1) / m of that.
+        `compute_ns`: of m micro-batches on p stages, (p - 1) / m of that; with a zero-bubble schedule a third of it.
         """
-        return compute_ns * (self.stages - 1) / self.micro_batches
+        share = _OF_ZERO_BUBBLE if self.schedule == ZERO_BUBBLE else 1.0
+        return share * compute_ns * (self.stages - 1) / self.micro_batches
 
 
 class _Messages(msgspec.Struct, frozen=True, eq=False):
@@ -92,12 +105,15 @@ def pipeline(job: Job, mesh: Mesh) -> Pipeline | None:
     if not links:
         return None
     inner, around = links
+    schedule = INTERLEAVED if around else _schedule(messages, stage, stages)
+    if schedule == ONE_F_ONE_B and _splits_backward(job, messages, stage, stages, inner):
+        schedule = ZERO_BUBBLE
     calls = np.zeros(len(job.calls), np.bool_)
     calls[messages.call] = True
     return Pipeline(
         stages=stages,
         micro_batches=max(round(inner), 1),
-        schedule=INTERLEAVED if around else _schedule(messages, stage, stages),
+        schedule=schedule,
         stage=stage,
         exposed_ns=transfers.messages_alone(job, calls),
         moving_ns=job.measure(transfers.exposed_alone(job, calls)),
@@ -154,6 +170,27 @@ def _schedule(messages: _Messages, stage: Ints, stages: int) -> str:
         return GPIPE
     # One may be received in advance.
     return ONE_F_ONE_B if warm <= most <= warm + 1 and most < many else ""
+
+
+def _splits_backward(job: Job, messages: _Messages, stage: Ints, stages: int, micro_batches: float) -> bool:
+    """Whether the last stage computes backward after its last message of most steps."""
+    shares = []
+    for rank in np.flatnonzero(stage == stages - 1).tolist():
+        track = job.digests[rank].track
+        mine = messages.rank == rank
+        row = np.full(int(job.calls.first[rank + 1] - job.calls.first[rank]), -1)
+        launching = np.flatnonzero((track.launches >= 0) & (track.launches < len(row)))
+        row[track.launches[launching]] = launching
+        launched = row[messages.call[mine] - job.calls.first[rank]]
+        launched = launched[launched >= 0]
+        own_step = track.step[launched]
+        backward = np.where(track.phase == Phase.BACKWARD, np.maximum(track.device_ns, 0), 0)
+        for step in np.unique(own_step).tolist():
+            here = track.step == step
+            total, last = int(backward[here].sum()), int(launched[own_step == step].max())
+            after = int(backward[here & (np.arange(len(here)) > last)].sum())
+            shares.append(after / total if total else 0.0)
+    return bool(shares) and float(np.median(shares)) >= _SPLIT / max(micro_batches, 1)
 
 
 def _from_counts(job: Job) -> tuple[int, int] | None:

@@ -35,7 +35,7 @@ class PipelineBubble(Rule):
         Stages that send to and receive from their neighbours, and wait there longer than the bubble of p stages and m
         micro-batches: because a stage computes longer (cause uneven_stages), because of the schedule and its
         point-to-point transfers (schedule), or because m is small (few_micro_batches). The
-        order in which the last stage receives and sends shows the schedule: GPipe, 1F1B or interleaved stages.
+        order in which the last stage receives and sends shows the schedule: GPipe, 1F1B, interleaved or zero-bubble.
     Why:
         A pipeline fills and drains once a step: each stage idles for (p - 1) of the (m + p - 1) slots of a micro-batch,
         with any schedule without interleaving (GPipe, 1F1B). More micro-batches make that share smaller; a longer stage
@@ -52,7 +52,8 @@ class PipelineBubble(Rule):
         The number of micro-batches is that of point-to-point transfers between neighbours: if a micro-batch needs
         several transfers, the bubble is underestimated. Slower kernels of smaller micro-batches are not counted.
         Gloo does not name the other rank, so traces of all ranks of one pipeline are needed. A schedule that splits
-        backward (zero bubble) looks like 1F1B.
+        backward is told by the last stage, which computes backward after its last message (ZB-H1); others look like
+        1F1B.
     """
 
     id: ClassVar[str] = "pipeline-bubble"

@@ -43,6 +43,19 @@ ONE_FORWARD_ONE_BACKWARD = """
           gpu       [fwd][bwd....][fwd][bwd....][fwd][bwd....][fwd][bwd....]
           nccl [r0.][r0]          [s0] [r0]     [s0] [r0]     [s0]          [s0]
 """
+#: Backward is split (ZB-H1): gradients of weights are computed after those of activations are sent.
+ZERO_BUBBLE = """
+    rank0 step     |1
+          host     [fwd][fwd]                  [fwd]
+          autograd                        [bwd]        [wgt][bwd]     [bwd][wgt][wgt]
+          gpu      [fwd][fwd]             [bwd][fwd]   [wgt][bwd]     [bwd][wgt][wgt]
+          nccl          [s1] [s1][r1.....]    [r1..][s1]      [r1....]
+    rank1 step     |1
+          host              [fwd]     [fwd]             [fwd]
+          autograd               [bwd]     [bwd] [wgt]       [bwd] [wgt][wgt]
+          gpu               [fwd][bwd][fwd][bwd] [wgt]  [fwd][bwd] [wgt][wgt]
+          nccl      [r0....][r0.]     [s0]      [s0][r0]          [s0]
+"""
 #: The second stage computes twice as long as the first: a step of 90 ms, where even stages would take 75.
 UNEVEN = """
     rank0 step |1
@@ -93,6 +106,19 @@ def test_stages_micro_batches_and_the_schedule_are_read(text: str, turns: int, s
     assert found
     assert (found.stages, found.micro_batches, found.schedule) == (2, turns, schedule)
     assert found.stage.tolist() == [0, 1]
+
+
+def test_a_schedule_that_splits_backward_has_a_third_of_the_bubble() -> None:
+    found = pipeline(*of(steps(ZERO_BUBBLE)))
+    assert found
+    assert (found.stages, found.micro_batches, found.schedule) == (2, 3, "zero-bubble")
+    # Nine kernels of 5 ms: (p - 1) / m of 45 ms is 15.
+    assert found.bubble_ns(45e6) == pytest.approx(5e6)
+    # Without what the last stage computes after its last message it is 1F1B.
+    again = pipeline(*of(steps(ZERO_BUBBLE.replace("[wgt][wgt]", "          "))))
+    assert again
+    assert again.schedule == "1F1B"
+    assert again.bubble_ns(45e6) == pytest.approx(15e6)
 
 
 def test_few_micro_batches_make_a_large_bubble() -> None:
