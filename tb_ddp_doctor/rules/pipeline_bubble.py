@@ -52,7 +52,7 @@ class PipelineBubble(Rule):
         The number of micro-batches is that of point-to-point transfers between neighbours: if a micro-batch needs
         several transfers, the bubble is underestimated. Slower kernels of smaller micro-batches are not counted.
         Gloo does not name the other rank, so traces of all ranks of one pipeline are needed. A schedule that splits
-        backward is told by the last stage, which computes backward after its last message (ZB-H1); others look like
+        backward is recognised if its last stage computes backward after its last message (ZB-H1); others look like
         1F1B.
     """
 
