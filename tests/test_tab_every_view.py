@@ -88,6 +88,11 @@ def test_what_belongs_together_stands_in_one_row(page: Page, server: str) -> Non
             expect(table.locator("tbody tr").first).to_be_visible()
             over = table.evaluate("element => element.scrollWidth - element.clientWidth")
             assert over == 0, f"{view}: {table.get_attribute('aria-label')} is {over} px too wide"
+            covered = table.evaluate(
+                "element => [...element.querySelectorAll('th:has(.tip)')].filter(head => head.querySelector('.tip')"
+                ".getBoundingClientRect().right - 5 > head.getBoundingClientRect().right).map(head => head.textContent)"
+            )
+            assert covered == [], f"{view}: the next heading covers the question mark's ring"
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -194,6 +199,23 @@ def test_every_control_takes_the_focus_in_its_place(shared_page: Page, server: s
     )
     assert found > 10
     assert wrong == []
+
+
+def test_a_view_is_three_presses_of_the_tab_key_away(page: Page, server: str) -> None:
+    """Past the list of runs and past the heading, each with a key; all of them would be two dozen."""
+    for view in VIEWS:
+        tab = opened(page, server, view, run="straggler_cpu")
+        drawn(tab, view)
+        tab.locator(".skip").first.focus()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        expect(tab.locator(".skip").nth(1)).to_be_focused()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        if view == "mesh":  # this job has one dimension, and no mesh to show
+            continue
+        inside = tab.locator("html").evaluate("() => document.activeElement.closest('.view') !== null")
+        assert inside, view
 
 
 @pytest.mark.parametrize("view", ["verdict", "timeline"])

@@ -145,10 +145,11 @@ const whose = ({ ranks, nodes }) => `${ranks ? ` of ${count(ranks, "rank")}` : "
 
 /** @param {Hours} hours */
 function figures({ goodput, goodput_trend: trend, slowdown, slowest_workers: slowest }) {
-  const facts = /** @type {[string, string, string][]} */ ([["Goodput", percent(goodput), trend ? `of its time trained: ${trend}` : "of its time trained"]]);
+  const facts = /** @type {[string, string, string][]} */ ([["Goodput", percent(goodput), "of its time trained"]]);
   if (slowdown !== null) facts.push(["S", `${decimals(slowdown, 3)}×`, "slowdown by stragglers"]);
   if (slowest !== null) facts.push(["M_W", percent(slowest), "of it by the slowest 3 % of ranks"]);
-  return h("dl", { class: "hours-figures" }, facts.map(([name, value, why]) => h("div", { class: "card" }, h("dt", {}, name), h("dd", {}, h("b", {}, value), h("small", {}, why)))));
+  const tiles = h("dl", { class: "hours-figures" }, facts.map(([name, value, why]) => h("div", { class: "card" }, h("dt", {}, name), h("dd", {}, h("b", {}, value), h("small", {}, why)))));
+  return h("div", {}, tiles, trend && h("p", { class: "note" }, `Goodput ${trend}.`));
 }
 
 /**
