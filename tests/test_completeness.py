@@ -605,6 +605,34 @@ def test_ranks_that_do_less_on_their_cpu_are_whole() -> None:
     whole(ranks(BUSY, less, BUSY))
 
 
+def test_how_often_a_rank_asks_whether_work_is_done_says_nothing_of_its_record() -> None:
+    """The allocator asks a thousand times in a step of one stage of a pipeline, and forty times in that of another."""
+    traces = [*read(ranks(*[BUSY] * 3, steps=6)).values()]
+    asking = [with_queries(trace, 400) for trace in traces[:2]]
+    job = build("drawn", {rank: digest(trace) for rank, trace in enumerate((*asking, traces[2]))}, {}, 3)
+    assert job.ranks.tolist() == [0, 1, 2] and len(job.steps) == 6
+
+
+def with_queries(trace: RankTrace, count: int) -> RankTrace:
+    """So many calls of cudaEventQuery in the middle of each operator."""
+    events = trace.events
+    rows = np.concatenate((np.arange(len(events)), np.repeat(np.flatnonzero(events.category == Category.OP), count)))
+    more = type(events)(*(getattr(events, name)[rows] for name in events.__struct_fields__))
+    new = np.arange(len(rows)) >= len(events)
+    return replace(
+        trace,
+        strings=(*trace.strings, "cudaEventQuery"),
+        events=replace(
+            more,
+            category=np.where(new, Category.RUNTIME, more.category).astype(more.category.dtype),
+            name=np.where(new, len(trace.strings), more.name).astype(more.name.dtype),
+            start_ns=more.start_ns + np.where(new, more.duration_ns // 2, 0),
+            duration_ns=np.where(new, 0, more.duration_ns),
+            correlation=np.where(new, -1, more.correlation),
+        ),
+    )
+
+
 @pytest.mark.parametrize("others", [1, 3])
 def test_a_rank_with_many_times_the_collectives_of_the_others_is_left_out(others: int) -> None:
     each = digests(ranks(*[HEALTHY] * (others + 1), steps=5))

@@ -114,6 +114,22 @@ def test_an_operator_that_begins_as_the_one_before_ends_overlaps_by_rounding_onl
     assert not found.out_of_turn.any()
 
 
+def test_phases_of_compiling_do_not_nest_with_operators() -> None:
+    """Dynamo leaves the annotation of a phase when it leaves the phase, wherever it entered it (torch 2.11)."""
+    trace = drawn()
+    crossing = moved(trace, rows(trace, "aten::b", Category.OP)[1:2], -1.5)
+    category, strings = crossing.events.category.copy(), list(crossing.strings)
+    name = crossing.events.name.copy()
+    (phase,) = rows(crossing, "aten::b", Category.OP)[1:2]
+    category[phase], name[phase] = Category.ANNOTATION, len(strings)
+    strings.append("backend_compile_data: compile_id=0/12")
+    events = replace(crossing.events, category=category, name=name)
+    found = counted(replace(crossing, events=events, strings=tuple(strings)))
+    assert not found.out_of_turn.any()
+    strings[-1] = "## forward ##"
+    assert counted(replace(crossing, events=events, strings=tuple(strings))).out_of_turn.any()
+
+
 def test_a_clock_is_not_set_right_where_the_order_is_broken() -> None:
     trace = drawn()
     early = moved(trace, [row for name in "abc" for row in rows(trace, f"{name}_kernel")[8:12]], -20)

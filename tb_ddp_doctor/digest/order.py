@@ -11,7 +11,8 @@ kernel here and there that runs on for 10 µs beside the next one:
                             [3...]
 
 - on a thread, a driver numbers its calls (`correlation`) as they come;
-- on a thread, operators and annotations nest: one that begins within another ends within it.
+- on a thread, operators and annotations nest: one that begins within another ends within it. Of torch.compile at work
+  some annotations do not.
 
 Work before its launch cannot be either. That is seen once the device's clock is right beside the host's
 (`device_clock`), and where the order above is broken it is not the clock that is wrong.
@@ -29,6 +30,7 @@ from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.steps import step_of
 from tb_ddp_doctor.digest.sums import count
 from tb_ddp_doctor.digest.vocabulary import Mask
+from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
 #: Kernels that are launched programmatically overlap by microseconds, and clocks are aligned as well, ns.
@@ -91,8 +93,9 @@ def out_of_turn(host: HostCalls, host_start_ns: Ints, host_end_ns: Ints) -> Ints
 
 def crossing(host: HostCalls) -> Ints:
     """The operators and annotations that end behind the one within which they begin, by their indices."""
-    # The runtime's calls are timed by another clock than the host's other events.
-    timed = host.trains & ~host.is_runtime
+    # The runtime's calls are timed by another clock than the host's other events. Dynamo leaves the annotations of its
+    # phases when it leaves the phase, wherever it entered them.
+    timed = host.trains & ~host.is_runtime & ~(host.is_annotation & host.named(names.is_phase_of_compiling))
     inside = np.flatnonzero(timed & (host.parent >= 0) & ~host.is_nested)
     parent = host.parent[inside]
     crosses = timed[parent] & (host.end_ns[inside] - host.end_ns[parent] > _OVERLAP_NS)

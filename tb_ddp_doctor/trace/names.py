@@ -97,6 +97,7 @@ _SYNC = re.compile(
 )
 #: Of all streams of a device.
 _SYNC_OF_ALL = re.compile(r"(Device|Ctx|Context)Synchronize$|^cudaThreadSynchronize$")
+_QUERY = re.compile(r"^(cuda|cu|hip)(Event|Stream)Query")
 _ALLOC = re.compile(
     r"^(cu|cuda|hip)(Mem)?(Malloc|Free|Alloc|HostAlloc|FreeHost|HostMalloc|HostFree|HostRegister|HostUnregister)"
     r"|^(cu|cuda|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree)"
@@ -430,6 +431,11 @@ def autotunes(name: str) -> bool:
     return bool(_AUTOTUNES.search(name[:_LETTERS]))
 
 
+def is_phase_of_compiling(name: str) -> bool:
+    """Whether an annotation is a phase of torch.compile: "backend_compile_data: compile_id=0/12"."""
+    return bool(_PHASE_OF_COMPILING.search(name))
+
+
 def compiled_region(name: str) -> str:
     """The code that a compiled region runs: "3" of "Torch-Compiled Region: 3/1"; "" for every other name.
 
@@ -477,6 +483,11 @@ def is_full_queue(name: str) -> bool:
 def launches_kernel(name: str) -> bool:
     """Whether a runtime or driver call launches one kernel: cudaLaunchKernelExC, cuLaunchKernel, hipLaunchKernel."""
     return bool(_LAUNCH.search(name))
+
+
+def is_query(name: str) -> bool:
+    """Whether a runtime call only asks whether work is done: cudaEventQuery, cuStreamQuery, hipEventQuery."""
+    return bool(_QUERY.search(name))
 
 
 def is_alloc(name: str) -> bool:
@@ -738,6 +749,7 @@ _CAPTURE_BEGINS = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
 _CAPTURE_ENDS = re.compile(r"^(cuda|cu|hip)StreamEndCapture")
 _COMPILED_REGION = re.compile(r"Torch-Compiled Region: (\d{1,9})/\d")
 #: Dynamo's and Inductor's marks (`dynamo_timed`), and their functions in stacks.
+_PHASE_OF_COMPILING = re.compile(r"_data: compile_id=\d")
 _COMPILES = re.compile(
     r"\(dynamo_timed\)|torch/_dynamo/convert_frame\.py\(\d+\): _?compile|"
     r"torch/_inductor/compile_fx\.py\(\d+\): compile_fx"
