@@ -301,7 +301,7 @@ def _with_calls(digest: RankDigest, calls: int) -> RankDigest:
         *(np.full(calls, digest.steps.start_ns[0]), np.full(calls, digest.steps.start_ns[0] + 100_000)),
     )
     row, call = np.repeat(np.arange(rows, dtype=np.int32), calls), np.tile(index.astype(np.int32), rows)
-    avoidable = Avoidable(np.arange(rows, dtype=np.int32), *[np.full(rows, 1_000_000)] * 2)
+    avoidable = Avoidable(np.arange(rows, dtype=np.int32), *[np.full(rows, 1_000_000)] * 2, *[np.full(rows, 300)] * 4)
     work = Roofline(table, RooflineRows(row, call, count, per_call), avoidable)
     return replace(digest, roofline=work, strings=(*STRINGS, *sizes), device="NVIDIA H200")
 

@@ -40,7 +40,9 @@ def on_scores(host: HostCalls, device: DeviceEvents) -> OnScores:
     scores = _scores(host, is_product, np.flatnonzero(with_shape & host.named(names.is_softmax)))
     product, other = np.zeros(len(device), np.bool_), np.zeros(len(device), np.bool_)
     if scores:
-        known = np.flatnonzero(device.computes & device.is_launched & (device.step >= 0))
+        # A clone of scores is a copy within the device.
+        runs = device.computes | device.is_copy
+        known = np.flatnonzero(runs & device.is_launched & (device.step >= 0))
         inside = host.around(device.launch[known], with_shape)
         known, operator = known[inside >= 0], inside[inside >= 0]
         touches = _touches(host, operator, is_product, scores)

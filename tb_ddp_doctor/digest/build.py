@@ -212,7 +212,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         op_stalls=op_stalls(host, device, steps, layers, stuck, words),
         memory=memory(host, number, steps, phases, collectives, words),
         track=played,
-        roofline=roofline(host, device, row_end_ns, parameters, scores, alone, words),
+        roofline=roofline(host, device, row_end_ns, parameters, scores, alone, phase, words),
         gradients=parameters,
         modules=device_modules(host, device, steps, layers, phases, phase, recomputes, words),
         contents=contents,

@@ -29,7 +29,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 14
+MEANING = 15
 
 
 class RankOwner(IntEnum):
@@ -509,12 +509,18 @@ class RooflineRows(msgspec.Struct, frozen=True, eq=False):
 
 
 class Avoidable(msgspec.Struct, frozen=True, eq=False):
-    """Bytes in rows of `Track` that fusion of consecutive loops over elements avoids (see `digest.roofline`)."""
+    """What rows of `Track` would not read and write if loops over elements were fused (see `digest.fusion`)."""
 
     row: Indices
-    #: Reads of what the kernel before wrote; and these writes, which go too where nothing else needs them.
+    #: Reads of what a kernel before wrote; and these writes, which go too where nothing else needs them.
     read_bytes: Ints
     written_bytes: Ints
+    #: Calls that read so, which another call would do as well.
+    calls: Ints
+    #: The share of their kernels' time, by bytes; and of the writes those that hardly anything else needs, ns.
+    read_ns: Ints
+    temporary_ns: Ints
+    written_ns: Ints
 
     def __len__(self) -> int:
         return len(self.row)

@@ -21,10 +21,11 @@ from tb_ddp_doctor.digest import operator_work
 from tb_ddp_doctor.digest.attention import OnScores
 from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.fusion import FUSED, Loop, LoopCalls, avoidable, no_avoidable
 from tb_ddp_doctor.digest.host_calls import HostCalls
-from tb_ddp_doctor.digest.model import Avoidable, GpuTime, Gradients, Roofline, RooflineCalls, RooflineRows
+from tb_ddp_doctor.digest.model import GpuTime, Gradients, Roofline, RooflineCalls, RooflineRows
 from tb_ddp_doctor.digest.numbering import numbered
-from tb_ddp_doctor.digest.operator_inputs import Dims, inputs
+from tb_ddp_doctor.digest.operator_inputs import Dims, Inputs, inputs
 from tb_ddp_doctor.digest.operator_work import Work, element_text
 from tb_ddp_doctor.digest.sums import longest_of, summed
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
@@ -33,10 +34,6 @@ from tb_ddp_doctor.trace.model import Category, Ints
 
 #: Tensors of a call that are spelled out, and letters of the longest text.
 _INPUTS, _LETTERS = 3, 120
-#: Fewer elements than this take no longer than a launch, whatever they are fused with.
-_FEWEST = 1 << 14
-#: What one kernel may take over from another: loops over elements, with a reduction or a cast at an end.
-_FUSED = (GpuTime.ELEMENTWISE, GpuTime.NORM, GpuTime.COPY)
 _NUMBER = re.compile(r"_\d+$")
 
 
@@ -47,15 +44,14 @@ class _Signature(msgspec.Struct, frozen=True):
     inputs: str
     dtype: str
     precision: str
-    #: Sizes in elements and bytes of the tensors that it reads.
-    reads: tuple[tuple[int, int], ...]
+    loop: Loop
 
 
 def no_roofline() -> Roofline:
     """That of a rank without kernels."""
     index, nothing = np.empty(0, np.int32), np.empty(0, np.int64)
     calls = RooflineCalls(*(index,) * 6, *(nothing,) * 11)
-    return Roofline(calls, RooflineRows(index, index, nothing, nothing), Avoidable(index, nothing, nothing))
+    return Roofline(calls, RooflineRows(index, index, nothing, nothing), no_avoidable())
 
 
 def roofline(
@@ -65,11 +61,13 @@ def roofline(
     parameters: Gradients,
     scores: OnScores,
     updates: Mask,
+    phase: Ints,
     words: Vocabulary,
 ) -> Roofline:
     """The work of the steps' kernels; `row_end_ns` is when each row of the track ends on the host, shape (rows,).
 
-    `scores` and `updates` flag device events (see `digest.attention` and `digest.optimizer`).
+    `scores` and `updates` flag device events (see `digest.attention` and `digest.optimizer`), and `phase` is
+    what launched each.
     """
     events = np.flatnonzero((device.step >= 0) & ~device.communicates)
     if not len(events):
@@ -109,7 +107,23 @@ def roofline(
             longest_end_ns=device.end_ns[calls.last[longest]],
         ),
         rows=_rows(row[in_track], signature[in_track], calls.total_ns[in_track], size),
-        avoidable=_avoidable(device, calls, signature, table, row, in_track),
+        avoidable=avoidable(
+            _loop_calls(calls, signature, np.where(in_track, row, -1), phase), [one.loop for one in table]
+        ),
+    )
+
+
+def _loop_calls(calls: _Calls, signature: Ints, row: Ints, phase: Ints) -> LoopCalls:
+    device, first = calls.device, calls.first
+    return LoopCalls(
+        loop=signature,
+        stream=device.stream[first],
+        step=device.step[first],
+        start_ns=device.start_ns[first],
+        total_ns=calls.total_ns,
+        row=row,
+        is_late=np.isin(phase[first], (names.Phase.BACKWARD, names.Phase.OPTIMIZER)),
+        computes=device.computes[first],
     )
 
 
@@ -303,8 +317,16 @@ def _signature(
         inputs=", ".join(map(_spelled, shown))[:_LETTERS],
         dtype=dtype,
         precision=_precision(dtype, kernel) if work and work.flops else "",
-        reads=tuple((one.elements, one.bytes) for one in given.every()) if work and work.kind in _FUSED else (),
+        loop=_loop(operator, given, work),
     )
+
+
+def _loop(operator: str, given: Inputs, work: Work | None) -> Loop:
+    if work is None or work.kind not in FUSED:
+        return Loop(work, (), False)
+    # A copy is given its destination first.
+    sources = [*given.every()][operator == "aten::copy_" :]
+    return Loop(work, tuple((one.elements, one.bytes) for one in sources), names.saves_output(operator))
 
 
 def _spelled(sizes: Dims) -> str:
@@ -329,7 +351,7 @@ def _of_copy(kernel: str, category: int, size: int) -> _Signature:
         work = Work(GpuTime.COPY, 0, 0, size)
     elif category == Category.MEMCPY and size > 0 and "DtoD" in kernel:
         work = Work(GpuTime.COPY, 0, size, size)
-    return _Signature(work, "", "", "", ())
+    return _Signature(work, "", "", "", Loop(work, (), False))
 
 
 def _rows(row: Ints, signature: Ints, length_ns: Ints, size: int) -> RooflineRows:
@@ -341,44 +363,3 @@ def _rows(row: Ints, signature: Ints, length_ns: Ints, size: int) -> RooflineRow
         count=np.bincount(which, minlength=len(keys)).astype(np.int64),
         ns=summed(which, length_ns, len(keys)),
     )
-
-
-def _avoidable(
-    device: DeviceEvents, calls: _Calls, signature: Ints, table: list[_Signature], row: Ints, in_track: Mask
-) -> Avoidable:
-    """What calls read that the call before them on their stream wrote, where both only loop over elements.
-
-    Such a call reads as many elements of the same size as the one before wrote. A chain may begin or end with a
-    reduction, which none follows.
-    """
-    works = [one.work for one in table]
-    fused = np.array(
-        [work is not None and work.kind in _FUSED and work.elements >= _FEWEST for work in works], np.bool_
-    )
-    reduces = np.array([work is not None and work.kind == GpuTime.NORM for work in works], np.bool_)
-    chosen = np.flatnonzero(fused[signature])
-    every = np.lexsort((device.start_ns[calls.first], device.stream[calls.first]))
-    place = np.empty(len(every), np.int64)
-    place[every] = np.arange(len(every))
-    behind = chosen[place[chosen] > 0]
-    before = every[place[behind] - 1]
-    likely = fused[signature[before]] & (device.stream[calls.first[before]] == device.stream[calls.first[behind]])
-    likely &= device.step[calls.first[before]] == device.step[calls.first[behind]]
-    likely &= ~(reduces[signature[before]] & reduces[signature[behind]]) & in_track[behind]
-    behind, before = behind[likely], before[likely]
-    pairs, which = distinct(signature[before] * len(table) + signature[behind], len(table) ** 2)
-    shared = np.array([_taken_over(table[pair // len(table)], table[pair % len(table)]) for pair in pairs.tolist()])
-    taken = shared.astype(np.int64)[which] if len(pairs) else np.empty(0, np.int64)
-    fused_row = row[behind][taken > 0]
-    rows, of = distinct(fused_row, int(fused_row.max(initial=0)) + 1)
-    read = summed(of, taken[taken > 0], len(rows))
-    return Avoidable(rows.astype(np.int32), read, read.copy())
-
-
-def _taken_over(before: _Signature, after: _Signature) -> int:
-    """Bytes of the tensor that one call writes and the next one reads; 0 if there is none."""
-    work = before.work
-    if work is None or not work.elements:
-        return 0
-    written = work.elements, work.written
-    return work.written if written in after.reads else 0

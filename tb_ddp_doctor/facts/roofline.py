@@ -97,6 +97,10 @@ class RooflineTimes(msgspec.Struct, frozen=True, eq=False):
     #: Of attainable time: reads that fusion avoids for certain, and writes that it may avoid too.
     avoidable: tuple[Ints, ...]
     possible: tuple[Ints, ...]
+    #: Of recorded time, what fusion takes away: those reads; the writes that hardly anything else needs; other writes.
+    fused_reads: tuple[Ints, ...]
+    fused_temporaries: tuple[Ints, ...]
+    fused_writes: tuple[Ints, ...]
 
 
 class RankCalls(msgspec.Struct, frozen=True, eq=False):
@@ -123,6 +127,10 @@ class JobRoofline(msgspec.Struct, frozen=True, eq=False):
     roofs: Roofs | None
     #: Sentences on what could not be modelled, and on what to record.
     notes: tuple[str, ...]
+
+    def fused_calls(self) -> Ints:
+        """Calls of each rank that fusion would do within others, shape (R,)."""
+        return np.array([int(one.digest.roofline.avoidable.calls.sum()) for one in self.ranks], np.int64)
 
     def times_without(self, removed: tuple[Floats, ...] | None) -> RooflineTimes:
         """The times of what is left once a share of each call is removed, as `Change.of_calls` has it."""
@@ -186,23 +194,33 @@ def _attainable_ns(digest: RankDigest, known: Roofs | None) -> Floats:
 def _times(every: Sequence[RankCalls], removed: Sequence[Floats]) -> RooflineTimes:
     ranks = [_of_rank(*one) for one in zip(every, removed, strict=True)]
     return RooflineTimes(
-        above={kind: tuple(above[kind] for above, *_ in ranks) for kind in CLASSES},
-        not_modelled=tuple(unknown for _, unknown, _, _ in ranks),
-        avoidable=tuple(avoidable for *_, avoidable, _ in ranks),
-        possible=tuple(possible for *_, possible in ranks),
+        above={kind: tuple(one.above[kind] for one in ranks) for kind in CLASSES},
+        not_modelled=tuple(one.unknown for one in ranks),
+        **{name: tuple(one.fusible[i] for one in ranks) for i, name in enumerate(_FUSIBLE)},
     )
 
 
-def _of_rank(one: RankCalls, removed: Floats) -> tuple[Ints, Ints, Ints, Ints]:
-    """Of each row of a rank's track: time above attainable by class, (classes, rows); of what is not modelled; and of
-    reads and writes that fusion avoids. `removed` is the share of each call that is no longer there, shape (K,).
-    """
+#: What fusion takes away, in the order of `_RowTimes.fusible`.
+_FUSIBLE = ("avoidable", "possible", "fused_reads", "fused_temporaries", "fused_writes")
+
+
+class _RowTimes(msgspec.Struct, frozen=True, eq=False):
+    """Of each row of a rank's track, ns; shape (rows,)."""
+
+    #: Time above attainable by class, shape (classes, rows); and all time of what is not modelled.
+    above: Ints
+    unknown: Ints
+    fusible: tuple[Ints, ...]
+
+
+def _of_rank(one: RankCalls, removed: Floats) -> _RowTimes:
+    """`removed` is the share of each call that is no longer there, shape (K,)."""
     digest, known, attainable = one.digest, one.roofs, one.attainable_ns
     size, rows = len(digest.track), digest.roofline.rows
     device_ns = np.maximum(digest.track.device_ns, 0)
     if known is None or not len(rows):
         above = np.broadcast_to(np.int64(0), (len(CLASSES), size))
-        return above, device_ns, above[0], above[0]
+        return _RowTimes(above, device_ns, (above[0],) * len(_FUSIBLE))
     row, least = rows.row, attainable.take(rows.call) * rows.count
     modelled = ~np.isnan(least)
     remaining_ns = rows.ns * (1 - removed.take(rows.call)) if removed.any() else rows.ns.astype(np.float64)
@@ -215,17 +233,31 @@ def _of_rank(one: RankCalls, removed: Floats) -> tuple[Ints, Ints, Ints, Ints]:
     not_modelled = np.bincount(row, np.where(modelled, 0.0, remaining_ns), size) * scale
     unknown: Ints = np.where(took > 0, not_modelled, device_ns).astype(np.int64)
     gone = np.bincount(row, rows.ns - remaining_ns, size) * scale
-    left = np.maximum(device_ns - gone - above.sum(axis=0) - unknown, 0)
-    return above, unknown, *_fusible(digest, known.bandwidth, scale, left)
+    left = np.maximum(device_ns - gone - unknown, 0)
+    return _RowTimes(above, unknown, _fusible(digest, known.bandwidth, scale, left, above.sum(axis=0)))
 
 
-def _fusible(digest: RankDigest, bandwidth: float, scale: Floats, left: Ints) -> tuple[Ints, Ints]:
-    """Reads that fusion avoids of each row, and writes that it may avoid, ns: at most the time `left` of the row."""
+def _fusible(digest: RankDigest, bandwidth: float, scale: Floats, left: Ints, above: Ints) -> tuple[Ints, ...]:
+    """What fusion takes away of each row (see `RooflineTimes`), ns: at most the time `left`, of which some is `above`
+    attainable.
+    """
     fused = digest.roofline.avoidable
-    moved = (np.bincount(fused.row, column, len(left)) for column in (fused.read_bytes, fused.written_bytes))
-    read, written = (amount / bandwidth * 1e9 for amount in moved)
-    avoidable = np.minimum(read * scale, left).astype(np.int64)
-    return avoidable, np.minimum(written * scale, left - avoidable).astype(np.int64)
+
+    def of_rows(column: Ints) -> Floats:
+        moved: Floats = np.bincount(fused.row, column, len(left)) * scale
+        return moved
+
+    def one_after_the_other(amounts: Sequence[Floats], most: Ints) -> Iterator[Ints]:
+        for amount in amounts:
+            taken = np.minimum(amount, most).astype(np.int64)
+            most = most - taken
+            yield taken
+
+    least = [of_rows(column) / bandwidth * 1e9 for column in (fused.read_bytes, fused.written_bytes)]
+    others = fused.written_ns - fused.temporary_ns
+    took = [of_rows(column) for column in (fused.read_ns, fused.temporary_ns, others)]
+    at_least = np.maximum(left - above, 0)
+    return *one_after_the_other(least, at_least), *one_after_the_other(took, left)
 
 
 def _kernels(job: Job, ranks: Sequence[RankCalls]) -> tuple[tuple[KernelRoof, ...], tuple[Ints, ...]]:

@@ -33,14 +33,16 @@ class UnfusedAttention(Rule):
         The scores of all queries against all keys are the largest tensors of a model, and each of these ops reads or
         writes them in GPU memory. Fused attention keeps them on the chip.
     Evidence:
-        The longest such op on the scores. The cost is the GPU time of these ops, minus what fused attention recomputes
-        in backward, and their share of the launches. The GEMMs stay.
+        The longest such op on the scores. The cost is the GPU time of these ops and their share of the launches, and
+        what the GEMMs take longer than in fused attention, where they read and write no scores either and one more
+        computes them again in backward. The lower end of its interval has the GEMMs as they are, and that one more; the
+        upper end has them at the speed of the fastest fused attention.
     Fix:
         torch.nn.functional.scaled_dot_product_attention.
     Limits:
         Needs the shapes of operators. Compiled attention has no such operators. If scores are no larger than the
-        queries (sequences shorter than the head dimension), they cannot be distinguished. The GEMMs of fused attention
-        are often faster too, which is not counted. launch-bound does not charge this cost again.
+        queries (sequences shorter than the head dimension), they cannot be distinguished. How fast fused attention is
+        on this GPU with these shapes is not known. launch-bound does not charge this cost again.
     """
 
     id: ClassVar[str] = "unfused-attention"
@@ -51,6 +53,12 @@ class UnfusedAttention(Rule):
     recomputed: float = threshold(
         0.17, "of the GEMMs' time", "Fused attention computes the scores again in backward: one GEMM more beside six."
     )
+    reached: float = threshold(
+        0.35,
+        "of the peak FLOPS",
+        "FlashAttention 2 on an H100, forward and backward; 50 to 73 % on an A100 (arXiv 2307.08691, 2407.08608).",
+    )
+    fastest: float = threshold(0.75, "of the peak FLOPS", "FlashAttention 3 on an H100 (arXiv 2407.08608).")
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 
     def check(
@@ -67,11 +75,13 @@ class UnfusedAttention(Rule):
         passes, passes_ns = attentions.score_passes, attentions.score_passes_ns
         if not passes.any():
             return Clear("No unfused attention is seen whose scores are larger than its queries.")
-        faster = passes_ns - attentions.score_products_ns * self.recomputed
-        change = Change(
-            host={CpuTime.WORK: np.minimum(passes / np.maximum(computed.kernels, 1), 1)},
-            device_ns=np.maximum(faster, 0).astype(np.int64),
-            of_calls=calls.on_scores(np.maximum(faster, 0), passes_ns),
+        least, change, most = (
+            self._without_scores(share, attentions, computed, calls)
+            for share in (
+                1 + self.recomputed,
+                self._fused(roofline, self.reached),
+                self._fused(roofline, self.fastest),
+            )
         )
         cost = whatif.cost_ns(change)
         mean = passes_ns.mean(axis=1)
@@ -98,6 +108,27 @@ class UnfusedAttention(Rule):
             f"{_FELL_BACK if fell_back else ''}{basis}",
             fix=_FALLBACK if fell_back else _FIX,
             evidence=tuple(_longest(attentions, places, int(rank)) for rank in affected[:2]),
+            between=(least, most),
+        )
+
+    def _fused(self, roofline: JobRoofline, reached: float) -> float:
+        """The time of the GEMMs in fused attention that reaches so much of the peak, as a share of theirs."""
+        products = [one for one in roofline.kernels if one.on_scores and one.flops and one.peak_flops]
+        took = sum(one.step_ns for one in products)
+        least = sum(one.flops * one.count / one.peak_flops * 1e9 for one in products)
+        longer = 1 + self.recomputed
+        return min(longer * least / (reached * took), longer) if took else longer
+
+    def _without_scores(
+        self, share: float, attentions: AttentionWork, computed: KernelWork, calls: ShortenedCalls
+    ) -> Change:
+        """Attention without passes over its scores, whose GEMMs take such a share of their time."""
+        passes, passes_ns = attentions.score_passes, attentions.score_passes_ns
+        faster = np.maximum(passes_ns + attentions.score_products_ns * (1 - share), 0)
+        return Change(
+            host={CpuTime.WORK: np.minimum(passes / np.maximum(computed.kernels, 1), 1)},
+            device_ns=faster.astype(np.int64),
+            of_calls=calls.on_scores(faster, passes_ns),
         )
 
 

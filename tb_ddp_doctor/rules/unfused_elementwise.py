@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.digest.model import GpuTime
+from tb_ddp_doctor.digest.model import CpuTime, GpuTime, KernelWork
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.roofline import JobRoofline
@@ -31,13 +33,16 @@ class UnfusedElementwise(Rule):
         Each of these kernels reads its tensor from memory and writes it back. One fused kernel reads and writes it
         once. torch.compile fuses them; fused ops do so for norms, activations and losses.
     Evidence:
-        The longest of these kernels. The saving is the step without the reads of what was just written; the upper end
-        of its interval is without these writes too, which remain where backward needs the results.
+        The longest of these kernels. The saving is the step without the reads of what was just written, without the
+        launches of kernels that read so, and without those writes that hardly anything else needs: of backward, of the
+        optimizer, and of what is cast at once. The lower end of its interval is without the reads and launches alone;
+        the upper end is without all these writes, and with what remains of such kernels at the speed that memory
+        allows, as compiled kernels often are.
     Fix:
         `torch.compile`, or fused ops.
     Limits:
-        A kernel is taken to read what the one before wrote if that has as many bytes, so it needs shapes. What fusion
-        saves in launches is not counted.
+        A kernel is taken to read what the last one before it wrote that has as many elements and bytes, so it needs
+        shapes.
     """
 
     id: ClassVar[str] = "unfused-elementwise"
@@ -48,14 +53,22 @@ class UnfusedElementwise(Rule):
 
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 
-    def check(self, *, frame: Frame, whatif: WhatIf, roofline: JobRoofline, places: Places) -> Result:
+    def check(
+        self, *, frame: Frame, whatif: WhatIf, computed: KernelWork, roofline: JobRoofline, places: Places
+    ) -> Result:
         if why := why_not(roofline):
             return NotApplicable(why)
         loops = [one for one in roofline.kernels if one.kind in _LOOPS]
         taken = of_step(sum(one.step_ns for one in loops), frame.step_ns)
-        change = Change(row_ns=roofline.times.avoidable)
+        fewer = roofline.fused_calls() / np.maximum(computed.kernels.sum(axis=1), 1)
+        launches = np.broadcast_to(np.minimum(fewer, 1.0)[:, None], computed.kernels.shape)
+        reads = Change(host={CpuTime.WORK: launches}, row_ns=roofline.times.fused_reads)
+        change = reads | Change(row_ns=roofline.times.fused_temporaries)
         cost = 0.0 if change.is_nothing else whatif.cost_ns(change)
-        most = change | Change(row_ns=roofline.times.possible)
+        times = roofline.times
+        most = Change(host=reads.host)
+        for some in (*(times.above[kind] for kind in _LOOPS), times.avoidable, times.possible):
+            most |= Change(row_ns=some)
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Elementwise kernels take {taken}; fusion would avoid {wording.ms(cost)} of it.")
         level, basis = certainty.confidence(frame, cost, len(frame.steps))
@@ -68,13 +81,13 @@ class UnfusedElementwise(Rule):
             confidence=level,
             title=f"{taken} are elementwise kernels that fusion would shorten.",
             why=f"{wording.decimals(count, 0)} kernels of a step are loops over elements: most time is in "
-            f"{operators(loops)}. Reads of "
-            f"what the kernel before wrote take {wording.ms(cost)} at the memory's bandwidth; with these writes, which "
-            f"remain where backward needs them, {wording.ms(whatif.cost_ns(most))}. {basis}",
+            f"{operators(loops)}. Reads of what a kernel before wrote take {wording.ms(whatif.cost_ns(reads))} of the "
+            f"step, with those writes that hardly anything else needs {wording.ms(cost)}. Without all of these writes, "
+            f"at the speed that memory allows, the step would be {wording.ms(whatif.cost_ns(most))} shorter. {basis}",
             fix=_FIX,
             evidence=longest(sorted(loops, key=lambda one: -one.step_ns)[:2], places),
             remedy="torch.compile",
-            between=(change, most),
+            between=(reads, most),
         )
 
 

@@ -98,6 +98,7 @@ _SYNC = re.compile(
 #: Of all streams of a device.
 _SYNC_OF_ALL = re.compile(r"(Device|Ctx|Context)Synchronize$|^cudaThreadSynchronize$")
 _QUERY = re.compile(r"^(cuda|cu|hip)(Event|Stream)Query")
+_SAVES_OUTPUT = re.compile(r"softmax|sigmoid|tanh|relu|exp|sqrt|dropout")
 _ALLOC = re.compile(
     r"^(cu|cuda|hip)(Mem)?(Malloc|Free|Alloc|HostAlloc|FreeHost|HostMalloc|HostFree|HostRegister|HostUnregister)"
     r"|^(cu|cuda|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree)"
@@ -488,6 +489,11 @@ def launches_kernel(name: str) -> bool:
 def is_query(name: str) -> bool:
     """Whether a runtime call only asks whether work is done: cudaEventQuery, cuStreamQuery, hipEventQuery."""
     return bool(_QUERY.search(name))
+
+
+def saves_output(operator: str) -> bool:
+    """Whether backward of an operator needs what it wrote, as of softmax and tanh."""
+    return bool(_SAVES_OUTPUT.search(operator))
 
 
 def is_alloc(name: str) -> bool:
