@@ -11,10 +11,11 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor import kernel_names, wording
-from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.digest.model import GpuTime, RankOwner
 from tb_ddp_doctor.facts.compute import Gemms
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.roofline import JobRoofline
 from tb_ddp_doctor.facts.shortened_calls import ShortenedCalls
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
@@ -23,7 +24,7 @@ from tb_ddp_doctor.rules.support import certainty, limits, part
 from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
-from tb_ddp_doctor.trace.names import Product
+from tb_ddp_doctor.trace.names import Precision, Product, product
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class NoTensorCores(Rule):
     Limits:
         Recognised by kernel names; names of compiled kernels (Triton) show neither type nor instruction. Matrix-vector
         multiplications and depthwise convolutions gain nothing and are not counted, nor is float64. The speed-up is an
-        assumption, limited by the peaks of the GPU where these are known: small GEMMs gain less.
+        assumption, limited by the peaks of the GPU where these are known: small GEMMs gain less. With shapes, GEMMs of
+        misaligned dimensions are taken to come as close to their peak as the job's other GEMMs in half precision.
         float32 on AMD's matrix cores counts as using them.
     """
 
@@ -68,12 +70,21 @@ class NoTensorCores(Rule):
     shortest: float = threshold(5.0, "µs", "A GEMM on tensor cores takes at least this long, however small.")
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 
-    def check(self, *, frame: Frame, whatif: WhatIf, gemms: Gemms, calls: ShortenedCalls, places: Places) -> Result:
+    def check(
+        self,
+        *,
+        frame: Frame,
+        whatif: WhatIf,
+        gemms: Gemms,
+        calls: ShortenedCalls,
+        roofline: JobRoofline,
+        places: Places,
+    ) -> Result:
         slow_ns = gemms.work.float32_ns + gemms.work.misaligned_ns
         slowest = most_affected(slow_ns)
         if not len(slowest):
             return Clear("No GEMM runs without tensor cores, by the kernel names.")
-        by_kind = self._saved(gemms, 1.0)
+        by_kind = self._saved(gemms, roofline, 1.0)
         change, saved = _change(by_kind, gemms, calls), sum(by_kind.values(), np.zeros(slow_ns.shape, np.int64))
         cost = whatif.cost_ns(change)
         slowed = part.mean(slow_ns[slowest], frame.window_ns[slowest])
@@ -81,39 +92,55 @@ class NoTensorCores(Rule):
             return Clear(
                 f"GEMMs without tensor cores take {wording.ms(slowed.ns)} a step; tensor cores would save nothing."
             )
-        at_half, at_most = (_change(self._saved(gemms, share), gemms, calls) for share in (0.5, self.speedup_most))
+        at_half, at_most = (
+            _change(self._saved(gemms, roofline, share), gemms, calls) for share in (0.5, self.speedup_most)
+        )
         is_float32 = gemms.work.float32_ns.sum() >= gemms.work.misaligned_ns.sum()
         seen = int((whatif.at_slowest(saved) > self.min_cost * frame.step_ns).sum())
         level, basis = certainty.confidence(frame, cost, seen)
-        count = float(whatif.at_slowest(gemms.work.float32_products + gemms.work.misaligned_products).mean())
+        products = whatif.at_slowest(gemms.work.float32_products + gemms.work.misaligned_products)
         most = wording.listing(
             [f"{kernel_names.short(name)}{f' (of {inputs})' if inputs else ''}" for name, inputs in gemms.slowest]
         )
         what = "in float32, without tensor cores" if is_float32 else "in half precision, with misaligned dimensions"
         affected = most_affected(saved)
-        on = f" on {wording.ranks(frame.rank_numbers(slowest))}" if len(slowest) < len(frame.ranks) else ""
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
             cause="float32" if is_float32 else "misaligned",
             confidence=level,
-            title=f"GEMMs take {slowed}{on} {what}.",
-            why=f"{wording.decimals(count, 0)} of these a step; the longest are {most}. At half "
+            title=f"GEMMs take {slowed}{_on(frame, slowest)} {what}.",
+            why=f"{wording.decimals(float(products.mean()), 0)} of these a step; the longest are {most}. At half "
             f"the assumed speed-up the fix would save {wording.ms(whatif.cost_ns(at_half))}. {basis}",
             fix=_fix(gemms, is_float32=is_float32),
             evidence=tuple(_longest(gemms, places, int(rank)) for rank in affected[:2]),
             between=(at_half, at_most),
         )
 
-    def _saved(self, gemms: Gemms, share: float) -> dict[Product, Ints]:
+    def _aligned(self, roofline: JobRoofline) -> float:
+        """How many times as fast misaligned GEMMs are when aligned: as close to their roof as the job's other GEMMs.
+
+        Without shapes, or where all are misaligned, the assumed speed-up.
+        """
+        took_ns, least_ns = np.zeros(2), np.zeros(2)
+        for one in roofline.kernels:
+            if one.kind is GpuTime.GEMM and one.precision == Precision.HALF.value and one.limit == "compute":
+                misaligned = int(product(one.name) is Product.MISALIGNED)
+                took_ns[misaligned] += one.step_ns
+                least_ns[misaligned] += one.attainable_ns
+        if not least_ns.all():
+            return self.speedup_aligned
+        others, misaligned_share = least_ns / took_ns
+        return max(float(others / misaligned_share), 1.0)
+
+    def _saved(self, gemms: Gemms, roofline: JobRoofline, share: float) -> dict[Product, Ints]:
         """Time that each rank would save on its device at a share of the assumed speed-ups, shape (R, S), ns."""
         work, speedup = gemms.work, min(self.speedup, gemms.fastest or self.speedup)
+        aligned = self._aligned(roofline)
         return {
             Product.FLOAT32: self._faster(work.float32_ns, work.float32_products, max(speedup * share, 1.0)),
-            Product.MISALIGNED: self._faster(
-                work.misaligned_ns, work.misaligned_products, max(self.speedup_aligned * share, 1.0)
-            ),
+            Product.MISALIGNED: self._faster(work.misaligned_ns, work.misaligned_products, max(aligned * share, 1.0)),
         }
 
     def _faster(self, taken_ns: Ints, count: Ints, speedup: float) -> Ints:
@@ -121,6 +148,10 @@ class NoTensorCores(Rule):
         left = np.maximum(taken_ns / speedup, count * self.shortest * 1e3)
         saved: Ints = np.maximum(taken_ns - left, 0).astype(np.int64)
         return saved
+
+
+def _on(frame: Frame, ranks: Ints) -> str:
+    return f" on {wording.ranks(frame.rank_numbers(ranks))}" if len(ranks) < len(frame.ranks) else ""
 
 
 def _change(saved: Mapping[Product, Ints], gemms: Gemms, calls: ShortenedCalls) -> Change:

@@ -54,6 +54,30 @@ def test_products_in_float32_are_found_with_what_tensor_cores_would_save() -> No
     assert "torch.bfloat16" in found.fix and "set_float32_matmul_precision" in found.fix
 
 
+def test_misaligned_gemms_are_taken_to_be_as_fast_as_the_jobs_other_gemms() -> None:
+    """An odd vocabulary of a GPT on an H100: cuBLAS took a kernel of Turing's for it, at an eighth of the peak."""
+    text = """
+        rank# step |1
+              host [fwd][addmm][mm][sync............................]
+              gpu  [fwd][addmm][mm..........................]
+              nccl                                            [ar..]
+    """
+    square = [[11_400, 11_400], [11_400, 11_400]]
+    options = {
+        "device": {"name": "NVIDIA H100 80GB HBM3", "computeMajor": 9},
+        "dims": {"mm": [[11_401, 11_401]] * 2, "addmm": [[11_400], *square]},
+        "types": {"mm": ["c10::BFloat16"] * 2, "addmm": ["c10::BFloat16"] * 3},
+        "kernels": {
+            "mm": "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1>()",
+            "addmm": "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT",
+        },
+    }
+    found = finding(RULE, ranks(text, text), **options)
+    assert found.cause == "misaligned"
+    # As many FLOPs as the other one has.
+    assert found.cost_ms == pytest.approx(len("[mm..........................]") - len("[addmm]"), rel=0.05)
+
+
 def test_evidence_is_the_longest_such_kernel() -> None:
     text = ranks(FLOAT32, FLOAT32)
     for window in finding(RULE, text).evidence:

@@ -15,6 +15,7 @@ from tb_ddp_doctor.facts.without_faults import Charged
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.trace.model import Floats
+from tb_ddp_doctor.trace.names import Product, product
 
 #: Operators that are named.
 _NAMED = 3
@@ -33,8 +34,8 @@ def is_charged(one: KernelRoof, charged: Charged) -> bool:
         return "unfused-optimizer" in charged.rules
     if one.on_scores and "unfused-attention" in charged.rules:
         return True
-    products = (GpuTime.GEMM, GpuTime.CONVOLUTION, GpuTime.ATTENTION)
-    return one.kind in products and "no-tensor-cores" in charged.rules
+    off_tensor_cores = product(one.name) in (Product.FLOAT32, Product.MISALIGNED)
+    return off_tensor_cores and "no-tensor-cores" in charged.rules
 
 
 def operators(kernels: Sequence[KernelRoof]) -> str:
