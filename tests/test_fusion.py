@@ -89,3 +89,10 @@ def test_what_two_loops_read_is_written_once() -> None:
     found = calls(ADD, CAST, CAST)
     assert us(found, "read_ns") == pytest.approx({1: 100 * 4 / 6, 2: 100 * 4 / 6}, abs=0.01)
     assert us(found, "written_ns") == {0: 50}
+
+
+def test_passes_of_an_optimizer_over_all_parameters_follow_each_other() -> None:
+    passes = loop(GpuTime.OPTIMIZER, WIDE, WIDE)
+    assert us(calls(passes, passes, late=(0, 1)), "temporary_ns") == {0: 50}
+    fused = Loop(Work(GpuTime.OPTIMIZER, 0, 16 * MB, 12 * MB, MB), (), is_saved=False)
+    assert not len(calls(fused, fused))

@@ -28,7 +28,8 @@ from tb_ddp_doctor.trace.model import Ints
 
 #: Fewer elements than this take no longer than a launch, whatever they are fused with.
 _FEWEST = 1 << 14
-#: What one kernel may take over from another: loops over elements, with a reduction, a cast or an index at an end.
+#: What one kernel may take over from another: loops over elements, with a reduction, a cast or an index at an end. Of
+#: the optimizer only its passes over lists of tensors have `reads`.
 FUSED = (GpuTime.ELEMENTWISE, GpuTime.NORM, GpuTime.COPY, GpuTime.EMBEDDING)
 
 
@@ -44,7 +45,7 @@ class Loop(msgspec.Struct, frozen=True):
     @property
     def is_fused(self) -> bool:
         """Whether another kernel may do it as well."""
-        return self.work is not None and self.work.kind in FUSED and bool(self.reads or self.work.elements)
+        return self.work is not None and (bool(self.reads) or (self.work.kind in FUSED and self.work.elements > 0))
 
 
 class LoopCalls(msgspec.Struct, frozen=True, eq=False):

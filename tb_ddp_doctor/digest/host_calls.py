@@ -107,12 +107,8 @@ class HostCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def recorded_ns(self) -> Ints:
-        """Starts of the calls of the training threads, ascending, without those that ask whether work is done.
-
-        How often the allocator asks depends on how late that work is: a thousand times in a step of one rank, and
-        forty times in that of another which does the same.
-        """
-        return np.sort(self.start_ns[self.trains & ~(self.is_runtime & self.named(names.is_query))], kind="stable")
+        """Starts of all calls of the training threads, ascending."""
+        return np.sort(self.start_ns[self.trains], kind="stable")
 
     @cached_property
     def training_thread(self) -> int:

@@ -489,7 +489,8 @@ def _foreach(inputs: Inputs) -> Work:
     size = count_of(inputs.tensors[0])
     if not size:
         raise LookupError
-    return Work(GpuTime.OPTIMIZER, 0, count_of(inputs.every()), size)
+    elements = sum(one.elements for one in inputs.tensors[0])
+    return Work(GpuTime.OPTIMIZER, 0, count_of(inputs.every()), size, elements)
 
 
 def _copy_lists(inputs: Inputs) -> Work:

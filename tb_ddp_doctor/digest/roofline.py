@@ -322,7 +322,7 @@ def _signature(
 
 
 def _loop(operator: str, given: Inputs, work: Work | None) -> Loop:
-    if work is None or work.kind not in FUSED:
+    if work is None or (work.kind not in FUSED and not operator.startswith("aten::_foreach_")):
         return Loop(work, (), False)
     # A copy is given its destination first.
     sources = [*given.every()][operator == "aten::copy_" :]

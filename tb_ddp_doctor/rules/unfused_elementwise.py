@@ -28,7 +28,8 @@ class UnfusedElementwise(Rule):
     """Elementwise kernels read what the kernel before them wrote, which one fused kernel would keep on the chip.
 
     What:
-        Consecutive memory-bound kernels of one stream, each of which reads what the one before wrote.
+        Memory-bound kernels of one stream, each of which reads what one before wrote: norms, activations, casts,
+        losses, the passes of an optimizer over all parameters.
     Why:
         Each of these kernels reads its tensor from memory and writes it back. One fused kernel reads and writes it
         once. torch.compile fuses them; fused ops do so for norms, activations and losses.
@@ -58,7 +59,7 @@ class UnfusedElementwise(Rule):
     ) -> Result:
         if why := why_not(roofline):
             return NotApplicable(why)
-        loops = [one for one in roofline.kernels if one.kind in _LOOPS]
+        loops = [one for one in roofline.kernels if one.kind in _LOOPS or one.operator.startswith("aten::_foreach_")]
         taken = of_step(sum(one.step_ns for one in loops), frame.step_ns)
         fewer = roofline.fused_calls() / np.maximum(computed.kernels.sum(axis=1), 1)
         launches = np.broadcast_to(np.minimum(fewer, 1.0)[:, None], computed.kernels.shape)
@@ -92,6 +93,8 @@ class UnfusedElementwise(Rule):
 
 
 _FIX = """\
-Compile the model: torch.compile fuses elementwise kernels, norms and casts. Where it cannot, use fused ops.
+Compile the model: torch.compile fuses elementwise kernels, norms and casts. Where it cannot, use fused ops, as the \
+optimizer's.
 
-model = torch.compile(model)"""
+model = torch.compile(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"""
