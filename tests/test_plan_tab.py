@@ -6,7 +6,7 @@ import re
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from tab import SCREENSHOTS, get, opened, unnamed_figures, violations_of_axe
 
 
@@ -62,6 +62,31 @@ def test_the_predicted_step_follows_its_sliders(page: Page, server: str, dark: b
     expect(ahead).to_be_disabled()
     tab.get_by_label("Sharding", exact=True).select_option("zero3")
     expect(ahead).to_be_enabled()
+
+
+def test_another_mesh_is_chosen_among_those_of_as_many_ranks(page: Page, server: str) -> None:
+    def meshed(route: Route) -> None:
+        body = route.fetch().json()
+        numbers = dict.fromkeys(("calls", "megabytes", "bus_gb_s", "wait_ms", "transfer_ms", "exposed_ms"))
+        more = {"inferred": "", "is_axis": True, "within_node": True, "advice": [], **numbers}
+        more |= dict.fromkeys(("wait_share", "transfer_share", "share"))
+        body["diagnosis"]["mesh"] = {
+            "dimensions": [{"name": name, "size": 2, "stride": by, **more} for name, by in (("dp", 2), ("tp", 1))],
+            "coordinates": {str(rank): {"dp": rank // 2, "tp": rank % 2} for rank in range(4)},
+        }
+        route.fulfill(json=body)
+
+    page.route("**/ddp_doctor/run?*", meshed)
+    tab = opened(page, server, "plan", run="healthy")
+    meshes = tab.get_by_label("Mesh, as many ranks", exact=True)
+    expect(meshes.locator("option")).to_have_text(["as now", "dp=1,tp=4", "dp=4,tp=1"])
+    with page.expect_request(re.compile(r"/plan\?.*mesh=dp%3D4%2Ctp%3D1")):
+        meshes.select_option("dp=4,tp=1")
+    expect(tab.locator("pre")).to_contain_text("--tensor-model-parallel-size 1")
+    # The record itself is of data parallelism alone, so that dp=4 is as recorded.
+    expect(tab.locator(".prospect")).to_contain_text(re.compile(r"ms a step instead of"))
+    tab.get_by_label("Mesh, as many ranks", exact=True).select_option("dp=1,tp=4")
+    expect(tab.locator(".plan-found")).to_contain_text("This job has tp=1: how large the activations are")
 
 
 def test_the_route_refuses_what_makes_no_question(server: str) -> None:

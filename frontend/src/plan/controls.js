@@ -3,6 +3,7 @@
 import { h } from "../dom.js";
 import { ms } from "../format.js";
 import { mark } from "../verdict/badge.js";
+import { meshesOf } from "./meshes.js";
 import { labelled, NOW, nowOf, stopsOf, written } from "./stops.js";
 
 /**
@@ -33,7 +34,7 @@ const AS_NOW = "as now";
 const NEEDS = { prefetch: "sharding", offload: "sharding", strong: "ranks" };
 
 /** Names of fields, for curves and refusals. @type {Map<string, string>} */
-export const NAMES = new Map(CONTROLS.map(({ field, name }) => [field, name]));
+export const NAMES = new Map([...CONTROLS.map(({ field, name }) => /** @type {[string, string]} */ ([field, name])), ["mesh", "Mesh"]]);
 
 /**
  * What a control does besides being shown.
@@ -56,7 +57,10 @@ export function controls(chosen, diagnosis, choose) {
     lock();
     choose(field);
   };
-  for (const control of CONTROLS) levers.set(control.field, (control.choice ? list : slider)(control, chosen, picked));
+  const meshes = meshesOf(diagnosis.mesh);
+  /** @type {Control[]} */
+  const ofMesh = meshes.length ? [{ field: "mesh", name: "Mesh, as many ranks", unit: "", values: meshes, choice: true }] : [];
+  for (const control of [...CONTROLS, ...ofMesh]) levers.set(control.field, (control.choice ? list : slider)(control, chosen, picked));
   for (const [field, label] of TICKS) levers.set(field, tick([label], chosen.has(field), (on) => picked(field, on ? "1" : "")));
   lock();
 

@@ -116,6 +116,8 @@ export function codeOf(chosen) {
   if (chosen.has("prefetch")) {
     lines.push("for block, following in zip(blocks, blocks[1:]):", "    block.set_modules_to_forward_prefetch([following])", "    following.set_modules_to_backward_prefetch([block])");
   }
+  const mesh = new Map((chosen.get("mesh") ?? "").split(",").map((part) => /** @type {[string, string]} */ (part.split("="))));
+  if (chosen.has("mesh")) lines.push(`--tensor-model-parallel-size ${mesh.get("tp") ?? 1} --pipeline-model-parallel-size ${mesh.get("pp") ?? 1}  # Megatron-LM; data parallelism takes what is left, ${mesh.get("dp") ?? 1}`);
   if (chosen.has("offload")) lines.push("fully_shard(model, offload_policy=CPUOffloadPolicy())");
   if (chosen.get("dtype") === "bfloat16") {
     lines.push("from torch.distributed.algorithms.ddp_comm_hooks import default_hooks", "model.register_comm_hook(None, default_hooks.bf16_compress_hook)");
