@@ -54,6 +54,7 @@ def ended(
         call=call,
         arrival_ns=end - 50 * US,
         end_ns=end,
+        sends=np.zeros(len(end), np.bool_),
         together=np.ones(count, np.bool_),
         unmatched=(0,) * ranks,
         refused=0,

@@ -53,6 +53,7 @@ def fit(matched: Matched, nodes: Sequence[str]) -> ClockFit:
     ranks, bounding = len(nodes), select(matched, np.flatnonzero(~matched.together & (matched.parts == 2)))
     if matched.together.any() and not matched.together.all():
         matched = select(matched, np.flatnonzero(matched.together))
+    matched = _without_one_way(matched)
     offset, drift, noise = np.zeros(ranks), np.zeros(ranks), np.zeros(ranks)
     if not len(matched):
         return ClockFit(offset, drift, 0, None)
@@ -84,6 +85,19 @@ def fit(matched: Matched, nodes: Sequence[str]) -> ClockFit:
     corrected = ends - offset[rank] - drift[rank] * ends
     spread = segments.max(corrected) - segments.min(corrected)
     return ClockFit(offset, drift, origin, float(np.median(spread)), float(spread.max()))
+
+
+def _without_one_way(matched: Matched) -> Matched:
+    """Without messages in one direction, if all ranks that they join are joined by others.
+
+    Their sender ends as soon as NCCL has them, which may be milliseconds before the receiver does.
+    """
+    one_way = matched.one_way
+    if not one_way.any():
+        return matched
+    others = select(matched, np.flatnonzero(~one_way))
+    joined, still = (joined_by(some.segments, some.rank, len(some.unmatched)) for some in (matched, others))
+    return others if np.array_equal(joined, still) else matched
 
 
 def _circles(matched: Matched) -> tuple[Ints, Flags]:

@@ -51,6 +51,9 @@ class Matched(msgspec.Struct, frozen=True, eq=False):
     #: Shape (P,), ns, each rank's own clock.
     arrival_ns: Ints
     end_ns: Ints
+    #: Whether a part only sends, shape (P,): NCCL keeps some megabytes for the receiver, so that it may end before that
+    #: arrives.
+    sends: Flags
     #: Whether the parts meet each other alone and so end together, shape (M,): not so two kernels that send and receive
     #: where one of them meets a third.
     together: Flags
@@ -69,6 +72,12 @@ class Matched(msgspec.Struct, frozen=True, eq=False):
         """How many ranks have a part, shape (M,)."""
         return self.segments.length
 
+    @property
+    def one_way(self) -> Flags:
+        """Which are messages in one direction, shape (M,): only the receiver waits for the other one."""
+        one_way: Flags = self.segments.any(self.sends) & (self.parts == 2)
+        return one_way
+
     def is_of(self, kinds: Sequence[str]) -> Flags:
         """Which collectives are of one of these kinds, shape (M,)."""
         return np.array([kind in kinds for kind in self.kind], np.bool_)
@@ -79,12 +88,19 @@ class Matched(msgspec.Struct, frozen=True, eq=False):
 
 
 def assemble(
-    digests: Sequence[RankDigest], calls: Calls, match: Ints, call: Ints, together: Flags, unmatched: Ints
+    digests: Sequence[RankDigest],
+    calls: Calls,
+    match: Ints,
+    call: Ints,
+    together: Flags,
+    unmatched: Ints,
+    sends: Flags,
 ) -> Matched:
     """The collectives that calls are parts of, by first arrival.
 
     `call` are rows of the job's table and `match` the number of each one's collective, both of shape (P,). `together`,
-    by number, says whose parts end together; `unmatched`, shape (R,), counts the calls that found no partner.
+    by number, says whose parts end together; `unmatched`, shape (R,), counts the calls that found no partner; `sends`
+    says which of all calls only send.
     """
     segments, order = Segments.grouped(match)
     call, of = call[order], match[order[segments.first[:-1]]]
@@ -105,6 +121,7 @@ def assemble(
         call=call,
         arrival_ns=calls.column("arrival_ns")[call],
         end_ns=calls.column("end_ns")[call],
+        sends=sends[call],
         together=together[of],
         unmatched=tuple(unmatched.tolist()),
         refused=0,
@@ -131,6 +148,7 @@ def select(matched: Matched, chosen: Ints) -> Matched:
         call=matched.call[parts],
         arrival_ns=matched.arrival_ns[parts],
         end_ns=matched.end_ns[parts],
+        sends=matched.sends[parts],
         together=matched.together[chosen],
     )
 
@@ -138,12 +156,15 @@ def select(matched: Matched, chosen: Ints) -> Matched:
 def refuse_impossible(matched: Matched, offset_ns: Ints, tolerance_ns: int) -> Matched:
     """Give up matches in which a rank ends before another has arrived: no collective can.
 
-    Of one that `ends_apart` alone, its part is given up, and the match of the others remains. `offset_ns`, shape (P,),
+    A message may be sent before its receiver arrives. Nobody waits then, and its match is given up without a word. Of
+    one that `ends_apart` alone, its part is given up, and the match of the others remains. `offset_ns`, shape (P,),
     is what to subtract from each rank's clock.
     """
-    impossible = _impossible(matched, np.ones(len(matched.rank), np.bool_), offset_ns, tolerance_ns)
+    whole = np.ones(len(matched.rank), np.bool_)
+    impossible = _impossible(matched, whole, offset_ns, tolerance_ns)
     if not impossible.any():
         return matched
+    sent_early = impossible & ~_impossible(matched, whole, offset_ns, tolerance_ns, ending=~matched.sends)
     odd = ends_apart(matched, offset_ns, tolerance_ns)
     given_up = np.bincount(matched.rank[odd], minlength=len(matched.unmatched))
     refused = impossible & ~matched.segments.any(odd)
@@ -154,11 +175,12 @@ def refuse_impossible(matched: Matched, offset_ns: Ints, tolerance_ns: int) -> M
         call=matched.call[~odd],
         arrival_ns=matched.arrival_ns[~odd],
         end_ns=matched.end_ns[~odd],
+        sends=matched.sends[~odd],
         unmatched=tuple((np.array(matched.unmatched) + given_up).tolist()),
         odd=tuple((given_up + (np.array(matched.odd) if matched.odd else 0)).tolist()),
     )
     kept = _in_order(select(matched, np.flatnonzero(~refused)))
-    return replace(kept, refused=matched.refused + int(refused.sum()))
+    return replace(kept, refused=matched.refused + int((refused & ~sent_early).sum()))
 
 
 def ends_apart(matched: Matched, offset_ns: Ints, tolerance_ns: int) -> Flags:
@@ -180,13 +202,17 @@ def ends_apart(matched: Matched, offset_ns: Ints, tolerance_ns: int) -> Flags:
     return odd
 
 
-def _impossible(matched: Matched, counted: Flags, offset_ns: Ints, tolerance_ns: int) -> Flags:
+def _impossible(
+    matched: Matched, counted: Flags, offset_ns: Ints, tolerance_ns: int, ending: Flags | None = None
+) -> Flags:
     """Which collectives one of the counted parts, shape (P,), ends before another arrives, shape (M,).
 
+    Of the counted parts only those that are `ending`, if that is given, are looked at for their ends.
     Broadcasts and reductions to one rank may end early on the root, so they are not judged.
     """
     last_arrival = matched.segments.max(np.where(counted, matched.arrival_ns - offset_ns, EARLIEST))
-    first_end = matched.segments.min(np.where(counted, matched.end_ns - offset_ns, LATEST))
+    looked_at = counted if ending is None else counted & ending
+    first_end = matched.segments.min(np.where(looked_at, matched.end_ns - offset_ns, LATEST))
     ends_early: Flags = ~matched.is_of(ENDS_APART) & (first_end < last_arrival - tolerance_ns)
     return ends_early
 

@@ -22,7 +22,7 @@ from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.numbering import RankRuns, chosen_of, numbered
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.collectives import UNEVEN, Matched, assemble
-from tb_ddp_doctor.job.message_matching import matched_messages
+from tb_ddp_doctor.job.message_matching import matched_messages, only_send
 from tb_ddp_doctor.job.realigning import can_realign, places
 from tb_ddp_doctor.job.unnamed_groups import unnamed_groups
 from tb_ddp_doctor.trace.model import Indices, Ints
@@ -71,10 +71,11 @@ def match(digests: Sequence[RankDigest], calls: Calls, ranks: Sequence[int]) -> 
     for members in _irregular(candidates, runs.start[~regular], runs.length[~regular]):
         _pair(members, calls.column("end_ns"), pairs)
     number, call, of_messages = matched_messages(digests, calls, ranks)
+    sends = only_send(digests, calls)
     together = np.concatenate((np.ones(pairs.count, np.bool_), of_messages))
     pairs.add(number, call, len(of_messages))
     number, call = pairs.joined()
-    return assemble(digests, calls, number, call, together, _unmatched(calls, could, call))
+    return assemble(digests, calls, number, call, together, _unmatched(calls, could, call), sends)
 
 
 def _unmatched(calls: Calls, could: NDArray[np.bool_], matched: Ints) -> Ints:

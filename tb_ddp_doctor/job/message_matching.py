@@ -57,6 +57,16 @@ def matched_messages(digests: Sequence[RankDigest], calls: Calls, ranks: Sequenc
     return part // len(calls), part % len(calls), together
 
 
+def only_send(digests: Sequence[RankDigest], calls: Calls) -> Flags:
+    """Which calls are kernels that send and do not receive; shape (calls,)."""
+    sent, received = np.zeros((2, len(calls)), np.bool_)
+    for rank, digest in enumerate(digests):
+        ends = digest.message_ends
+        sent[calls.first[rank] + ends.call[ends.sent == 1]] = True
+        received[calls.first[rank] + ends.call[ends.sent == 0]] = True
+    return sent & ~received
+
+
 def _ends(digests: Sequence[RankDigest], calls: Calls, ranks: Sequence[int]) -> _Ends:
     tables = [digest.message_ends for digest in digests]
     rank = np.repeat(np.arange(len(digests)), [len(table) for table in tables])
