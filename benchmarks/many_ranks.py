@@ -248,7 +248,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         operators=Operators(
             np.array([5], np.int32),
             np.array([1], np.int32),
-            *(np.array([value]) for value in (600 * steps, 0, int(compute.sum()), 0, 0, 0)),
+            *(np.array([value]) for value in (600 * steps, 0, int(compute.sum()), 0, 0, 0, 0)),
         ),
         track=_track(start + stall, start, finish, compute, arrival, end, shown),
         roofline=no_roofline(),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import frontend_sources
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from tensorboard.plugins import base_plugin
@@ -67,6 +68,18 @@ def test_operations_are_the_mean_of_a_step(get: Get) -> None:
     row = next(i for i, name in enumerate(found["names"]) if "fwd" in name and found["on_device"][i])
     assert found["device_ms"][row] == pytest.approx((9 + 13 + 9) / 3, abs=0.01)
     assert (found["most_rank"][row], found["most_ms"][row]) == (1, 13)
+    annotations = {name for name, is_one in zip(found["names"], found["is_annotation"], strict=True) if is_one}
+    assert "ProfilerStep" in annotations and not any(name.startswith("aten::") for name in annotations)
+
+
+def test_a_collectives_wait_is_told_apart_from_its_transfer(get: Get) -> None:
+    found, told = detail(get, "operators"), detail(get, "ranks")
+    waits = {name: wait for name, wait in zip(found["names"], found["wait_ms"], strict=True) if wait is not None}
+    (name,) = waits
+    assert "AllReduce" in name
+    # What is left of the kernel's time is communication without wait, as the view Ranks has it.
+    left = found["device_ms"][found["names"].index(name)] - waits[name]
+    assert waits[name] > 1 and left == pytest.approx(np.mean(told["moving_ms"]), abs=0.01)
 
 
 def test_communication_has_a_point_for_each_collective(get: Get) -> None:

@@ -265,6 +265,8 @@ class Operators(msgspec.Struct, frozen=True, eq=False):
     occupied_ns: Ints
     #: Device time of products on tensor cores.
     tensor_ns: Ints
+    #: How many of the host's events are annotations, as ProfilerStep and Optimizer.step: they are no operators.
+    annotated: Ints
 
     def __len__(self) -> int:
         return len(self.name)

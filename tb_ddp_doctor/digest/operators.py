@@ -14,7 +14,7 @@ from tb_ddp_doctor.digest.model import Operators, Steps
 from tb_ddp_doctor.digest.sums import count, total
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Ints, RankTrace
+from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 
 #: Names kept of the host's and of the device's, the rest is summed: a rank of 4,096 may not cost a megabyte.
 MOST = 96
@@ -49,6 +49,7 @@ def _on_host(host: HostCalls, device: DeviceEvents, steps: Steps, words: Vocabul
         count=count(host.name, chosen, size),
         host_ns=total(host.name, chosen, own, size),
         device_ns=total(host.name[by], launches, device.length_ns[launched], size),
+        annotated=count(host.name, chosen & (host.category == Category.ANNOTATION), size),
     )
 
 

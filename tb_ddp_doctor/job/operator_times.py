@@ -13,7 +13,7 @@ from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
-_SUMS = ("count", "host_ns", "device_ns", "estimated_ns", "occupied_ns", "tensor_ns")
+_SUMS = ("count", "host_ns", "device_ns", "estimated_ns", "occupied_ns", "tensor_ns", "annotated")
 
 
 class OperatorTimes(msgspec.Struct, frozen=True, eq=False):
@@ -30,6 +30,8 @@ class OperatorTimes(msgspec.Struct, frozen=True, eq=False):
     estimated_ns: Ints
     occupied_ns: Ints
     tensor_ns: Ints
+    #: How many of the events are annotations.
+    annotated: Ints
     #: The longest sum of a rank for a step, of the host's time for the host's and of the device's for the device's, ns;
     #: and that rank.
     most_ns: Ints

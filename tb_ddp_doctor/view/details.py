@@ -5,6 +5,7 @@ What the page draws first is in `views`; these are larger, or seldom asked for.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,10 +19,11 @@ from tb_ddp_doctor.facts.links import SLOW_TIMES, Link, links
 from tb_ddp_doctor.facts.roofline import KernelRoof, LinkSpeed, roofline
 from tb_ddp_doctor.facts.traffic import Traffic, communication
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.operator_times import operators
+from tb_ddp_doctor.job.operator_times import OperatorTimes, operators
 from tb_ddp_doctor.slices.cut import on_common_clock
 from tb_ddp_doctor.slices.words import label
 from tb_ddp_doctor.step_parts import IDLE, KERNEL_CLASSES
+from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.view.history import history
 from tb_ddp_doctor.view.messages import sent
@@ -49,6 +51,7 @@ def _operations(result: Result) -> dict[str, Any]:
         "ranks": len(job.ranks),
         "names": [label(name) for name in spent.names],
         "on_device": spent.on_device.tolist(),
+        "is_annotation": (2 * spent.annotated > spent.count).tolist(),
         "named_by": spent.ranks.tolist(),
         "calls": _rounded(spent.count / steps),
         "host_ms": _rounded(spent.host_ns / steps / 1e6),
@@ -63,7 +66,31 @@ def _operations(result: Result) -> dict[str, Any]:
         "tensor": _rounded(spent.tensor_ns / device_ns),
         "most_ms": _rounded(spent.most_ns / 1e6),
         "most_rank": spent.most_rank.tolist(),
+        "wait_ms": _waits_in(job, spent),
     }
+
+
+def _waits_in(job: Job, spent: OperatorTimes) -> list[float | None]:
+    """How much of each kernel's time in a step is straggler wait, ms; None of kernels that do not communicate.
+
+    Waits are known by the kind of collective. If several kernels are of a kind, each has its share of the kind's time.
+    """
+    waits: defaultdict[str, float] = defaultdict(float)
+    for one in communication(job):
+        waits[one.kind] += float(one.wait_ns.sum()) / one.steps / len(job.ranks) / 1e6
+    steps = max(sum(len(digest.steps) for digest in job.digests), 1)
+    taken = spent.device_ns / steps / 1e6
+    kinds = [
+        names.collective(name) if on_device and names.is_communication_kernel(name) else ""
+        for name, on_device in zip(spent.names, spent.on_device.tolist(), strict=True)
+    ]
+    totals: defaultdict[str, float] = defaultdict(float)
+    for kind, ms in zip(kinds, taken.tolist(), strict=True):
+        totals[kind] += ms
+    return [
+        round(ms * min(waits[kind] / totals[kind], 1.0), 3) if kind and kind in waits and totals[kind] else None
+        for kind, ms in zip(kinds, taken.tolist(), strict=True)
+    ]
 
 
 def _communication(result: Result) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import { plainName } from "../timeline/rows.js";
  * @property {number} ranks
  * @property {string[]} names "" for the sum of what has no name here
  * @property {boolean[]} on_device
+ * @property {boolean[]} is_annotation
  * @property {number[]} named_by ranks
  * @property {number[]} calls
  * @property {number[]} host_ms
@@ -22,6 +23,7 @@ import { plainName } from "../timeline/rows.js";
  * @property {number[]} tensor
  * @property {number[]} most_ms
  * @property {number[]} most_rank
+ * @property {(number | null)[]} wait_ms straggler wait in a kernel's time; null of those that do not communicate
  */
 
 /** @type {import("../views.js").View} */
@@ -45,13 +47,17 @@ export const operators = {
 function tables(told, shown) {
   const rows = told.names.map((_, i) => i);
   const device = rows.filter((i) => told.on_device[i]);
-  const host = rows.filter((i) => !told.on_device[i]);
+  const host = rows.filter((i) => !told.on_device[i] && !told.is_annotation[i]);
+  const annotations = rows.filter((i) => told.is_annotation[i]);
   const about = `ms per step, mean over ${count(told.ranks, "rank")}. Concurrent streams or threads add up to more than the step.`;
   return [
     device.length
-      ? card("Kernels, copies and memsets", h("p", { class: "note" }, about), kernels(told, device, shown))
+      ? card("Kernels, copies and memsets", h("p", { class: "note" }, `${about} Straggler wait in a collective, as Communication has it, is a row of its own.`), kernels(told, device, shown))
       : null,
-    card("Operators and CUDA calls", h("p", { class: "note" }, device.length ? "ms per step. Self CPU: time in the operator without the operators it calls. Self CUDA: time of the kernels it launched itself." : about), table(told, host, shown)),
+    card("Operators and CUDA calls", h("p", { class: "note" }, device.length ? "ms per step. Self CPU: time in the operator without the operators it calls. Self CUDA: time of the kernels it launched itself." : about), table(told, host, shown, "operator")),
+    annotations.length
+      ? card("Annotations", h("p", { class: "note" }, "ms per step. Self CPU: time in the annotation outside of operators and calls. They are no operators: what they are around counts for itself."), table(told, annotations, shown, "annotation"))
+      : null,
   ];
 }
 
@@ -61,13 +67,16 @@ function tables(told, shown) {
  */
 const instances = ({ views, link }) => (/** @type {string} */ name, /** @type {string} */ text) => {
   if (!views || views.from_digests || name === named("")) return null;
-  const anchor = link("timeline", { find: name.slice(0, LETTERS) });
+  const anchor = link("timeline", { find: name.replace(WAIT, "").slice(0, LETTERS) });
   anchor.textContent = text;
   return anchor;
 };
 
 /** Of a name that is sought: names of kernels may be hundreds of letters. */
 const LETTERS = 120;
+
+/** What stands before the name of a kernel in the row of its straggler wait. */
+const WAIT = "straggler wait in ";
 
 const named = (/** @type {string} */ name) => name || "(all others)";
 
@@ -94,17 +103,15 @@ function kernels(told, rows, shown) {
       { head: "max", unit: "ms", show: plain, title: "the largest of all ranks" },
       { head: "(rank)", title: "the rank with the max" },
     ],
-    rows: rows.map((i) => [
-      named(told.names[i]),
-      told.device_ms[i],
-      total > 0 ? told.device_ms[i] / total : 0,
-      told.calls[i],
-      told.mean_us[i],
-      told.occupancy[i],
-      told.tensor[i],
-      told.most_ms[i],
-      told.most_rank[i],
-    ]),
+    rows: rows.flatMap((i) => {
+      const calls = told.calls[i];
+      const row = (/** @type {string} */ name, /** @type {number} */ ms, /** @type {(number | null)[]} */ ...more) => [name, ms, total > 0 ? ms / total : 0, calls, ...more];
+      const [name, ms, wait] = [named(told.names[i]), told.device_ms[i], told.wait_ms[i]];
+      if (!wait) return [row(name, ms, told.mean_us[i], told.occupancy[i], told.tensor[i], told.most_ms[i], told.most_rank[i])];
+      // Which rank has the most is known of both together alone: the rank that waits longest.
+      const part = (/** @type {string} */ title, /** @type {number} */ some) => row(title, some, calls > 0 ? (1e3 * some) / calls : null, null, null, null, null);
+      return [part(name, ms - wait), part(WAIT + name, wait)];
+    }),
   });
 }
 
@@ -112,15 +119,16 @@ function kernels(told, rows, shown) {
  * @param {Operations} told
  * @param {number[]} rows
  * @param {Shown} shown
+ * @param {"operator" | "annotation"} what
  */
-function table(told, rows, shown) {
+function table(told, rows, shown, what) {
   return grid({
-    title: "operators",
+    title: `${what}s`,
     shown,
     search: "Filter",
     sort: 1,
     columns: [
-      { head: "operator", link: instances(shown) },
+      { head: what, link: instances(shown) },
       { head: "Self CPU", unit: "ms", show: plain, bar: true },
       { head: "Self CUDA", unit: "ms", show: plain, bar: true },
       { head: "calls", show: perStep, title: "per step and rank" },
