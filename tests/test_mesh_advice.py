@@ -88,7 +88,7 @@ def test_an_optimizer_that_gathers_what_it_updated_is_stage_1() -> None:
     """.replace("[ag]", "[ag1]")
     assert advice(traces.job(traces.ranks(step, step)))["dp"] == (
         "dp shards the optimizer's states, as ZeRO stage 1 does (a distributed optimizer): gradients go by "
-        "reduce-scatters, updated parameters by 1 all-gathers a step."
+        "reduce-scatters, updated parameters by all-gathers, 1 a step."
     )
     one = step.replace("@8", "@4").replace("[rs1]", "     ").replace("[rs1@4]", "       ")
     # As many gathers as scatters, of the same size: what FSDP does is to gather first.
@@ -109,8 +109,14 @@ def exchanging(sizes: Mapping[int, str]) -> str:
 @pytest.mark.parametrize(
     ("sizes", "said"),
     [
-        ({0: "4444", 1: "4444"}, "All parts of AllToAlls have 4000000 elements: tokens are padded to a capacity, and"),
-        ({0: "4343", 1: "2434"}, "No part of an AllToAll has more than 4000000 elements, which 50 % of the parts have"),
+        (
+            {0: "4444", 1: "4444"},
+            "All parts of AllToAlls have 4,000,000 elements, as where tokens are padded to a capacity, and",
+        ),
+        (
+            {0: "4343", 1: "2434"},
+            "No part of an AllToAll has more than 4,000,000 elements, which 50 % of the parts have",
+        ),
         ({0: "4567", 1: "2222"}, ""),
     ],
 )
@@ -125,3 +131,19 @@ def test_it_stands_below_the_table_of_dimensions_and_in_markdown() -> None:
     sentences = list(wording.dimensions(found.mesh))
     assert any(one.startswith("tp reduces whole activations") for one in sentences)
     assert "tp reduces whole activations" in markdown._dimensions(found.mesh)
+
+
+def test_collectives_are_counted_in_one_group() -> None:
+    """Two groups of data parallelism, each with one all-gather a step."""
+    names = {"rs1@4": "rs1/g#@4", "ag1@8": "ag1/g#@8", "[rs1]": "[rs1/g#]", "[ag1]": "[ag1/g#]"}
+    step = """
+        rank@  step     |1
+               host     [fwd]                  [opt][ag1]    [sync.......................]
+               autograd      [bwd][rs1]
+               gpu      [fwd..][bwd..]                 [opt]
+               nccl                   [rs1@4...]            [ag1@8................]
+    """
+    for short, long in names.items():
+        step = step.replace(short, long)
+    text = "".join(step.replace("rank@", f"rank{rank}").replace("g#", f"g{rank // 2}") for rank in range(4))
+    assert "updated parameters by all-gathers, 1 a step." in advice(traces.job(traces.repeat(text, 3)))["dp"]

@@ -37,7 +37,7 @@ _SEVERAL = 4
 
 
 class _Dimension(msgspec.Struct, frozen=True):
-    """A dimension of a job, and how many collectives of each kind it has in a step of all its groups."""
+    """A dimension of a job, and how many collectives of each kind a group of it has in a step."""
 
     facts: Facts
     mesh: Mesh
@@ -59,11 +59,11 @@ def with_advice(facts: Facts, mesh: Mesh, table: findings.MeshTable, traffic: Se
 
 
 def _kinds(facts: Facts, mesh: Mesh, traffic: Sequence[Traffic]) -> Mapping[str, Counter[str]]:
-    """How many collectives of each kind a step of the job has, by dimension."""
+    """How many collectives of each kind a group of a dimension has in a step, the most of any group."""
     its, kinds = homes(mesh), {one.name: Counter[str]() for one in mesh.dimensions}
     for one in traffic:
         for name in dimensions_of_traffic(facts.job, its, one):
-            kinds[name][one.kind] += round(one.calls)
+            kinds[name][one.kind] = max(kinds[name][one.kind], round(one.calls))
     return kinds
 
 
@@ -149,14 +149,15 @@ def _experts(of: _Dimension) -> Iterator[str]:
     largest = segments.max(elements[part])
     if len(np.unique(elements[part])) == 1:
         yield (
-            f"All parts of AllToAlls have {int(largest[0])} elements: tokens are padded to a capacity, and dropped "
-            "beyond it. How many of each is not in the sizes."
+            f"All parts of AllToAlls have {int(largest[0]):,} elements, as where tokens are padded to a capacity, and "
+            "dropped beyond it; how many of each is not in the sizes."
         )
     elif len(np.unique(largest)) == 1:
         capped = segments.each(largest) == elements[part]
         yield (
-            f"No part of an AllToAll has more than {int(largest[0])} elements, which {wording.percent(capped.mean())} "
-            "of the parts have: a capacity drops the tokens beyond it. How many is not in the sizes."
+            f"No part of an AllToAll has more than {int(largest[0]):,} elements, which "
+            f"{wording.percent(capped.mean())} of the parts have: a capacity drops the tokens beyond "
+            "it. How many is not in the sizes."
         )
 
 
@@ -182,5 +183,5 @@ def _data(of: _Dimension) -> Iterator[str]:
         if of.kinds["all_gather"] <= max(of.kinds["all_reduce"], of.kinds["reduce_scatter"]):
             yield (
                 f"{of.row.name} shards the optimizer's states, as ZeRO stage 1 does (a distributed optimizer): "
-                f"gradients go by {sent}, updated parameters by {of.kinds['all_gather']} all-gathers a step."
+                f"gradients go by {sent}, updated parameters by all-gathers, {of.kinds['all_gather']} a step."
             )
