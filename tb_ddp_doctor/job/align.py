@@ -58,22 +58,23 @@ def align(
     calls = Calls(tuple(usable.values()))
     damaged = damages(usable, calls, world_size)
     aligned = _joined(usable, nodes, damaged, calls)
-    if aligned.matched.together.all() and aligned.clock.most_apart_ns < min(LEAST_ODD_NS, END_TOLERANCE_NS):
+    close = aligned.clock.most_apart_ns < min(LEAST_ODD_NS, END_TOLERANCE_NS)
+    if close and aligned.matched.together.all() and not aligned.matched.one_way.any():
         # All ranks arrive before the last one ends, so none ends before another one arrives.
         return aligned, damaged
-    ends = EndsApart.of(aligned.matched, aligned.clock)
+    ends = _ends(aligned)
 
     def every() -> tuple[tuple[int, ...], EndsApart]:
         """The ranks, and how far apart they end the collectives of all steps, also of damaged ones."""
         joined = _joined(usable, nodes, {}, calls)
-        return tuple(joined.ranks), EndsApart.of(joined.matched, joined.clock)
+        return tuple(joined.ranks), _ends(joined)
 
     for check in (partial(clock_jumps, damaged=damaged, every=every), other_paces):
         if odd := check(tuple(aligned.ranks), aligned.digests, ends):
             for rank, damage in odd.items():
                 damaged.setdefault(rank, []).extend(damage)
             aligned = _joined(usable, nodes, damaged, calls)
-            ends = EndsApart.of(aligned.matched, aligned.clock)
+            ends = _ends(aligned)
     apart = ends_apart(aligned.matched, *_offsets(aligned))
     apart |= outlasted(aligned.digests, aligned.matched, *_offsets(aligned))
     if odd := odd_collectives(tuple(aligned.ranks), aligned.digests, aligned.matched, apart):
@@ -81,6 +82,10 @@ def align(
             damaged.setdefault(rank, []).extend(damage)
         aligned = _joined(usable, nodes, damaged, calls)
     return _with_possible_matches(aligned), damaged
+
+
+def _ends(aligned: Aligned) -> EndsApart:
+    return EndsApart.of(clocks.without_one_way(aligned.matched), aligned.clock)
 
 
 def _joined(usable: Mapping[int, RankDigest], nodes: Mapping[int, str], damaged: Damages, every: Calls) -> Aligned:

@@ -53,7 +53,7 @@ def fit(matched: Matched, nodes: Sequence[str]) -> ClockFit:
     ranks, bounding = len(nodes), select(matched, np.flatnonzero(~matched.together & (matched.parts == 2)))
     if matched.together.any() and not matched.together.all():
         matched = select(matched, np.flatnonzero(matched.together))
-    matched = _without_one_way(matched)
+    matched = without_one_way(matched)
     offset, drift, noise = np.zeros(ranks), np.zeros(ranks), np.zeros(ranks)
     if not len(matched):
         return ClockFit(offset, drift, 0, None)
@@ -87,7 +87,7 @@ def fit(matched: Matched, nodes: Sequence[str]) -> ClockFit:
     return ClockFit(offset, drift, origin, float(np.median(spread)), float(spread.max()))
 
 
-def _without_one_way(matched: Matched) -> Matched:
+def without_one_way(matched: Matched) -> Matched:
     """Without messages in one direction, if all ranks that they join are joined by others.
 
     Their sender ends as soon as NCCL has them, which may be milliseconds before the receiver does.
