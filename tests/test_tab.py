@@ -285,6 +285,20 @@ def test_what_one_step_shows_is_not_lost_all_day(page: Page, server: str, severi
     expect(lost).to_contain_text(re.compile(r"seen once in 3\ssteps: how often is not known"))
 
 
+def test_a_day_is_not_told_from_one_step(page: Page, server: str) -> None:
+    def answer(route: Route) -> None:
+        body = route.fetch().json()
+        body["diagnosis"]["steps"] = [3]
+        route.fulfill(json=body)
+
+    page.route("**/ddp_doctor/run?run=straggler_cpu", answer)
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    lost = tab.locator(".tiles > div").filter(has_text="hours lost a day")
+    expect(lost.locator("b")).to_have_text("unknown")
+    expect(lost).to_contain_text("one step recorded")
+
+
 def test_evidence_begins_with_its_sum(page: Page, server: str) -> None:
     def answer(route: Route) -> None:
         body = route.fetch().json()

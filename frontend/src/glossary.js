@@ -34,7 +34,7 @@ export const GLOSSARY = new Map([
   ["cost", "how much shorter the step gets when a finding is fixed, once the findings charged before it are fixed. Costs, floor, tracing and unexplained sum to the step"],
   ["if fixed alone", "how much shorter the step gets when only this finding is fixed"],
   ["step with the fixes", "step time minus the costs of all findings of 3 % of the step or more, played together"],
-  ["GPU-hours lost a day", "GPUs of the job x 24 h x (step time - step with the fixes) / step time; rank-hours where the job runs on CPUs. Faults that only one of several steps shows do not count: how often they come is not known"],
+  ["GPU-hours lost a day", "GPUs of the job x 24 h x (step time - step with the fixes) / step time; rank-hours where the job runs on CPUs. Faults that only one of several steps shows do not count: how often they come is not known; nor is it where one step was recorded"],
   ["unexplained", "how much shorter a faultless step is than the step with all findings fixed. A faultless step takes no CPU time, and kernels, copies and transfers take at most the median"],
   ["floor", "the rest of the step, without tracing, findings and what is unexplained. What is equally slow on all ranks and in all steps is in it"],
   ["80 % interval", "a range that holds the true value in 8 of 10 predictions"],

@@ -56,7 +56,8 @@ function ofUser({ rates, world_size, step_ms: step, findings, opportunities }) {
 
 /**
  * What the findings cost the whole job in a day: not from few of its ranks, and no loss only where all were recorded.
- * What one of several steps shows is left out: nobody knows how often it comes.
+ * What one of several steps shows is left out, and nothing is said of a day where one step was recorded: nobody knows how
+ * often it comes.
  * @param {Diagnosis} diagnosis
  * @param {number} lost ms
  * @param {number} once Of it in faults that one step shows, ms.
@@ -68,6 +69,7 @@ function hours({ step_ms: step, world_size, ranks, steps }, lost, once, processo
   const all = ranks.length === world_size;
   const most = ranks.length > 1 && 2 * ranks.length >= world_size && lost > 0;
   if (!all && !most) return { ...fact, value: "unknown", basis: `${ranks.length} of ${count(world_size, "rank")} recorded` };
+  if (steps.length === 1 && lost > 0) return { ...fact, value: "unknown", basis: "one step recorded: what others lose is not known" };
   const often = `seen once in ${count(steps.length, "step")}: how often is not known`;
   if (once > 0 && once >= lost) return { ...fact, value: "unknown", basis: often };
   const value = step > 0 ? (world_size * 24 * (lost - once)) / step : 0;

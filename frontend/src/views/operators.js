@@ -52,7 +52,7 @@ function tables(told, shown) {
   const about = `ms per step, mean over ${count(told.ranks, "rank")}. Concurrent streams or threads add up to more than the step.`;
   return [
     device.length
-      ? card("Kernels, copies and memsets", h("p", { class: "note" }, `${about} Straggler wait in a collective, as Communication has it, is a row of its own.`), kernels(told, device, shown))
+      ? card("Kernels, copies and memsets", h("p", { class: "note" }, `${about} Straggler wait in a collective, as Communication has it, is a separate row.`), kernels(told, device, shown))
       : null,
     card("Operators and CUDA calls", h("p", { class: "note" }, device.length ? "ms per step. Self CPU: time in the operator without the operators it calls. Self CUDA: time of the kernels it launched itself." : about), table(told, host, shown, "operator")),
     annotations.length
