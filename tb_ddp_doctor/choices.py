@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 from collections.abc import Callable, Iterable
 from typing import NoReturn
@@ -34,6 +33,8 @@ def did_you_mean(given: object, names: Iterable[str]) -> str:
     """A sentence to put behind another one, with the name nearest to what was given; "" where none is near."""
     # The dashes that all options begin with make none of them near.
     by_letters = {name.casefold().lstrip("-"): name for name in names}
+    import difflib  # for what is misspelled alone
+
     near = difflib.get_close_matches(str(given).casefold().lstrip("-"), by_letters, n=1, cutoff=0.6)
     return f" Did you mean {by_letters[near[0]]!r}?" if near else ""
 

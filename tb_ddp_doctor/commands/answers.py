@@ -99,13 +99,18 @@ def _entry(options: argparse.Namespace) -> Path | None:
 
 def _code() -> tuple[str, ...]:
     """What code there is: that which made an answer is not asked once it has changed."""
-    folder = PACKAGE
-    states = [(path, path.stat()) for path in sorted(folder.rglob("*.py"))]
-    return (
-        __version__,
-        platform.python_version(),
-        *(f"{path} {status.st_size} {status.st_mtime_ns}" for path, status in states),
-    )
+    return __version__, platform.python_version(), *sorted(_sources(PACKAGE))
+
+
+def _sources(folder: str | os.PathLike[str]) -> Iterator[str]:
+    """Modules below a folder, with their sizes and times; of 600 `Path.rglob` takes milliseconds longer."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _sources(entry)
+            elif entry.name.endswith(".py"):
+                state = entry.stat()
+                yield f"{entry.path} {state.st_size} {state.st_mtime_ns}"
 
 
 def _load(entry: Path) -> _Answer | None:

@@ -6,8 +6,6 @@ import re
 
 #: What `ddp-doctor digest` adds to a trace's name.
 DIGEST_SUFFIX = ".digest"
-#: What `tb_ddp_doctor.check` leaves.
-CALIBRATION_NAME = "calibration.json"
 TORCH_NAME = re.compile(r"(?P<worker>.+?)(?:\.(?P<span>\d+))?\.pt\.trace\.(?:json|pftrace)(?:\.gz)?", re.DOTALL)
 #: Kineto's traces, as JSON or in Perfetto's format.
 TRACE_NAME = re.compile(r"(?P<worker>.+?)(?:\.trace)?\.(?:json|pftrace|perfetto-trace)(?:\.gz)?", re.DOTALL)
