@@ -119,8 +119,8 @@ const SPARE_MS = 60_000;
 /** @type {ReturnType<typeof begun> | null} */
 let spare = null;
 
-/** Start Perfetto, which takes a second, when somebody points at what opens it. */
-function warm() {
+/** Start Perfetto, which takes a second or two, when somebody points at what opens it or what is around that. */
+export function warm() {
   if (document.querySelector("dialog.trace")) return; // a dialog that closes gives the focus back before it is gone
   const one = begun();
   spare = one;

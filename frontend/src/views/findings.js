@@ -10,7 +10,7 @@ import { where } from "../findings/where.js";
 import { among, count, interval, moneyAndEnergy, ms, percent, ranges } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
 import { belowFaults, evidenceId, evidenceSum, faults, ownerName, ownerOf } from "../model.js";
-import { openButton, otherTools } from "../trace.js";
+import { openButton, otherTools, warm } from "../trace.js";
 import { tip } from "../tips.js";
 import { mark } from "../verdict/badge.js";
 import { arithmetic } from "../verdict/costliest.js";
@@ -181,7 +181,7 @@ function body(finding, shown) {
   const { diagnosis, views, link } = shown;
   const [advice, code] = advised(finding.fix_parts, shown.live ?? false);
   const affected = new Set(finding.ranks.length < diagnosis.ranks.length ? finding.ranks : []);
-  const windows = h("div", { class: "windows" });
+  const windows = h("div", { class: "windows", pointerenter: finding.evidence.some(({ window }) => window) && warm });
   const draw = () => windows.replaceChildren(...(finding.evidence.length ? [h("h3", {}, "Where to look"), ...[total(finding), evidence(finding, shown)].filter((part) => part !== null)] : []));
   draw();
   return h(
