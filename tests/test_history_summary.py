@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from whole_history import whole
 
 from tb_ddp_doctor.cli import main
@@ -22,6 +23,7 @@ from tb_ddp_doctor.history.read import MarkedTime, RankHistory, Stretch, history
 from tb_ddp_doctor.history.sentences import trend
 from tb_ddp_doctor.history.summary import Summary, summarise
 from tb_ddp_doctor.report.escape import markdown, printable_json_line
+from tb_ddp_doctor.view.history import begins_with_first
 
 START_NS = 1_790_000_000 * 10**9
 #: Steps that a letter of a drawing stands for, busy time and the rest of a step, µs.
@@ -316,6 +318,32 @@ def test_other_programs_read_the_answer(slowed: Path, capsys: pytest.CaptureFixt
     metrics = capsys.readouterr().out
     assert metrics.endswith("# EOF\n")
     assert 'ddp_doctor_event_cost_seconds{kind="change",level="rank"} 3' in metrics
+
+
+def test_a_change_that_begins_with_the_first_capture_is_explained() -> None:
+    """CUPTI stays attached: four ranks on an H100 took 27.0 ms a step before their first capture and 33.0 after it."""
+    captures = {200: Path("step_200"), 400: Path("step_400")}
+    change = Event(
+        kind="change",
+        level="job",
+        ranks=(0, 1),
+        node=None,
+        first_step=201,
+        last_step=898,
+        begin_s=0,
+        end_s=20,
+        added_ms=6.0,
+        added_share=0.2,
+        every=None,
+        times=None,
+        cost_s=4.0,
+        cost_share=0.2,
+    )
+    assert begins_with_first(change, captures)
+    assert not begins_with_first(replace(change, first_step=401), captures)
+    assert not begins_with_first(replace(change, added_ms=-6.0), captures)
+    assert not begins_with_first(replace(change, level="rank"), captures)
+    assert not begins_with_first(change, {})
 
 
 def test_damaged_files_are_named_and_the_others_read(

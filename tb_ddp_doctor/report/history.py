@@ -25,7 +25,7 @@ from tb_ddp_doctor.history.sentences import (
 )
 from tb_ddp_doctor.history.summary import Summary
 from tb_ddp_doctor.report.escape import markdown, printable, printable_json_line
-from tb_ddp_doctor.view.history import nearest
+from tb_ddp_doctor.view.history import ATTACHED, begins_with_first, nearest
 from tb_ddp_doctor.wording import duration, percent
 
 #: Events that are shown without --json.
@@ -37,16 +37,19 @@ _LISTED = 30
 _Gauge: TypeAlias = tuple[str, str, list[tuple[str, float]]]
 
 
-class Nearest(msgspec.Struct, frozen=True):
+class Nearest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The folders of the captures on either side of an event; None where there is none."""
 
     before: str | None
     after: str | None
+    #: Whether all ranks are slower from the first capture on.
+    begins_with_first: bool = False
 
     @classmethod
     def of(cls, event: Event, captures: Mapping[int, Path]) -> Nearest:
         """Those of an event; `captures` are folders by step."""
-        return cls(*(None if path is None else str(path) for path in nearest(event, captures)))
+        before, after = (None if path is None else str(path) for path in nearest(event, captures))
+        return cls(before, after, begins_with_first(event, captures))
 
 
 class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +79,7 @@ def _of_steps(answer: HistoryAnswer, price: Price | None) -> Iterator[str]:
     yield facts(summary)
     yield headline(summary)
     for number, event in enumerate(summary.events[:_SHOWN]):
-        yield f"{number + 1:2}  {sentence(event, summary, price)}{_captures(answer, number)}"
+        yield f"{number + 1:2}  {sentence(event, summary, price)}{_captures(answer, number)}{_attached(answer, number)}"
     if len(summary.events) > _SHOWN:
         yield f"    {len(summary.events) - _SHOWN} more: --json has all."
     yield from notes(summary)
@@ -104,7 +107,12 @@ def history_markdown(answer: HistoryAnswer, price: Price | None) -> str:
 
 def _event_table(answer: HistoryAnswer, summary: Summary, price: Price | None) -> str:
     rows = [
-        (str(number + 1), f"{what(event, summary)}{beside(event)}", cost(event, summary, price), _near(answer, number))
+        (
+            str(number + 1),
+            f"{what(event, summary)}{beside(event)}{_attached(answer, number)}",
+            cost(event, summary, price),
+            _near(answer, number),
+        )
         for number, event in enumerate(summary.events[:_LISTED])
     ]
     heads = ("", "What changed", "Costs", "Captures")
@@ -173,6 +181,10 @@ def _captures(answer: HistoryAnswer, number: int) -> str:
     ):
         return ""
     return f" Compare: ddp-doctor compare {shlex.quote(near.before)} {shlex.quote(near.after)}"
+
+
+def _attached(answer: HistoryAnswer, number: int) -> str:
+    return f". {ATTACHED}" if answer.nearest_captures[number].begins_with_first else ""
 
 
 def _near(answer: HistoryAnswer, number: int) -> str:

@@ -71,6 +71,23 @@ def nearest(event: Event, captures: Mapping[int, Path]) -> tuple[Path | None, Pa
     return captures.get(before), captures.get(after)
 
 
+#: What is said of a change that begins with the first capture.
+ATTACHED = (
+    "It begins with the first capture: torch's profiler stays attached to the GPU's driver, which may slow every launch; "
+    "TEARDOWN_CUPTI=1 in the job's environment detaches it (docs/capturing.md)"
+)
+#: A change is placed as exactly as this, in steps, and as this share of what follows it.
+_EXACT_STEPS, _EXACT_SHARE = 5, 0.001
+
+
+def begins_with_first(event: Event, captures: Mapping[int, Path]) -> bool:
+    """Whether all ranks are slower from the first capture on: the profiler may have stayed attached."""
+    if event.kind != "change" or event.level != "job" or event.added_ms <= 0 or not captures:
+        return False
+    exact = max(_EXACT_STEPS, _EXACT_SHARE * (event.last_step - event.first_step))
+    return abs(event.first_step - min(captures)) <= exact
+
+
 def kept_history(result: Result, keep: KeepAnswers) -> bytes:
     """`history` as JSON, made once for a state of the job's files."""
     found = places(result)
@@ -119,10 +136,7 @@ def history(result: Result, keep: Keep | None = None) -> dict[str, Any]:
         "slowdown": summary.account.slowdown,
         "slowest_workers": summary.account.slowest_workers,
         "time_s": {label(name): round(seconds, 3) for name, seconds in summary.account.time_s.items()},
-        "events": [
-            _event(event, summary, _price(result), run_of, nearest(event, by_step))
-            for event in summary.events[:_EVENTS]
-        ],
+        "events": [_event(event, summary, _price(result), run_of, by_step) for event in summary.events[:_EVENTS]],
         "captures": [
             {"step": capture.step, "at_s": _when(job, capture.step), "run": run_of(capture.path)}
             for capture in captures
@@ -161,12 +175,14 @@ def _price(result: Result) -> Price | None:
 
 
 def _event(
-    event: Event, summary: Summary, price: Price | None, run_of: _Runs, near: tuple[Path | None, Path | None]
+    event: Event, summary: Summary, price: Price | None, run_of: _Runs, captures: Mapping[int, Path]
 ) -> dict[str, Any]:
+    near = nearest(event, captures)
+    attached = f". {ATTACHED}" if begins_with_first(event, captures) else ""
     return {
         "kind": event.kind,
         "level": event.level,
-        "what": label(what(event, summary)),
+        "what": label(f"{what(event, summary)}{attached}"),
         "cost": label(cost(event, summary, price)),
         "cost_s": event.cost_s,
         "cost_share": event.cost_share,
