@@ -79,7 +79,7 @@ def _of_steps(answer: HistoryAnswer, price: Price | None) -> Iterator[str]:
     yield facts(summary)
     yield headline(summary)
     for number, event in enumerate(summary.events[:_SHOWN]):
-        yield f"{number + 1:2}  {sentence(event, summary, price)}{_captures(answer, number)}{_attached(answer, number)}"
+        yield f"{number + 1:2}  {sentence(event, summary, price)}{_attached(answer, number)}{_captures(answer, number)}"
     if len(summary.events) > _SHOWN:
         yield f"    {len(summary.events) - _SHOWN} more: --json has all."
     yield from notes(summary)
@@ -109,7 +109,7 @@ def _event_table(answer: HistoryAnswer, summary: Summary, price: Price | None) -
     rows = [
         (
             str(number + 1),
-            f"{what(event, summary)}{beside(event)}{_attached(answer, number)}",
+            f"{what(event, summary)}{beside(event)}.{_attached(answer, number)}".removesuffix("."),
             cost(event, summary, price),
             _near(answer, number),
         )
@@ -184,7 +184,7 @@ def _captures(answer: HistoryAnswer, number: int) -> str:
 
 
 def _attached(answer: HistoryAnswer, number: int) -> str:
-    return f". {ATTACHED}" if answer.nearest_captures[number].begins_with_first else ""
+    return f" {ATTACHED}" if answer.nearest_captures[number].begins_with_first else ""
 
 
 def _near(answer: HistoryAnswer, number: int) -> str:
