@@ -132,6 +132,15 @@ def test_check_says_that_it_needs_pytorch(monkeypatch: pytest.MonkeyPatch, capsy
     assert "PyTorch is not installed here" in capsys.readouterr().err
 
 
+def test_a_clone_is_small() -> None:
+    """A cache of 299 MB that a benchmark left behind was once committed."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
+    files = [ROOT / os.fsdecode(name) for name in listed.split(b"\0") if name]
+    assert len(files) > 500
+    assert not [path for path in files if path.suffix in (".columns", ".answer")]
+    assert sum(path.stat().st_size for path in files if path.is_file()) < 40e6
+
+
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: pip install -e '.[test,torch]'")
 def test_from_a_clone_to_the_verdict_of_ones_own_job_as_the_readme_says(tmp_path: Path) -> None:
     """README's lines in a job of two processes over gloo, from a clone; .ci/first_hour also installs it."""
