@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts import Facts, fact
@@ -48,7 +49,8 @@ class MoeImbalance(Rule):
     Evidence:
         By how much the ranks' compute before an exchange differs; where sizes are recorded, how many more tokens the
         ranks with most get; and whether the same ranks have most. The cost is that of the replay in which the ranks of
-        an exchange compute as long as they do on average, and exchange equal parts.
+        an exchange compute as long as they do on average, and exchange equal parts; the lower end of its interval is
+        without faster exchanges, since ranks that share a link move as many tokens over it in all.
     Fix:
         A router with a balancing loss or bias, a capacity limit, copies of busy experts, experts placed by their load.
     Limits:
@@ -89,13 +91,15 @@ class MoeImbalance(Rule):
             return Clear("AllToAlls have equal sizes on all ranks: no expert gets more tokens than another.")
         pieces = whatif.replay.routing
         every = np.ones(whatif.shape, np.bool_)
-        change = Change(balanced=every, transfer_ns=_saved_transfers(exchanges, sized, whatif.shape))
+        compute = Change(balanced=every)
+        change = compute | Change(transfer_ns=_saved_transfers(exchanges, sized, whatif.shape))
         cost = whatif.cost_ns(change)
         excess = pieces.excess_ns(every)
         of_rank = np.bincount(pieces.rank, excess, len(frame.ranks))
         if cost < self.min_cost * frame.step_ns or not of_rank.any():
             return Clear(f"Balanced experts would save {wording.ms(cost)} a step.")
-        return _fault(change, cost, excess, pieces, exchanges, frame, arrivals, places)
+        found = _fault(change, cost, excess, pieces, exchanges, frame, arrivals, places)
+        return replace(found, between=(compute, change))
 
 
 def _saved_transfers(exchanges: Exchanges, sized: Sized | None, shape: tuple[int, ...]) -> Ints | None:

@@ -84,7 +84,10 @@ def test_a_straggler_beside_hot_experts_is_found_as_well() -> None:
 
 
 def test_sizes_say_how_many_more_tokens_the_ranks_with_most_get() -> None:
-    assert "the largest part has 2.8 times the elements of the smallest" in finding(RULE, layers(TURNS)).why
+    found = finding(RULE, layers(TURNS))
+    assert "the largest part has 2.8 times the elements of the smallest" in found.why
+    # Over a link that ranks share, as many tokens as before take as long as before.
+    assert found.range_ms[0] < 0.95 * found.cost_ms
 
 
 def test_equal_parts_deal_out_no_tokens() -> None:
