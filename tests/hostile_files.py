@@ -207,12 +207,12 @@ def digest_of_many_collectives(folder: Path) -> Path:
     return path
 
 
-def digests_of_many_messages(folder: Path) -> Path:
-    """Digests of all ranks, each of which tells of messages to 60,000 others and as many collectives more."""
+def digests_of_many_messages(folder: Path, count: int = 60_000) -> Path:
+    """Digests of all ranks, each of which tells of messages to so many others and of as many collectives more."""
     folder.mkdir(parents=True, exist_ok=True)
     for rank, made in digests(JOB).items():
         path = folder / f"host{rank}_{100 + rank}.1700000000000000000.pt.trace.json.digest"
-        tables = {name: _grown(getattr(made, name), 60_000) for name in ("messages", "collectives")}
+        tables = {name: _grown(getattr(made, name), count) for name in ("messages", "collectives")}
         tables["messages"] = replace(tables["messages"], peer=np.arange(len(tables["messages"])))
         with path.open("wb") as file:
             column_file.dump(replace(made, file=str(path), **tables), digest_version(), file)

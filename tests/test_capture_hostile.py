@@ -17,7 +17,6 @@ import msgspec
 import pytest
 from test_capture import FakeRecorder, Loop, agent, loop
 
-from tb_ddp_doctor.calibration import CALIBRATION_NAME
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.capture import agent as agent_module
 from tb_ddp_doctor.capture import child, hang, requests, scalars, scratch
@@ -28,6 +27,7 @@ from tb_ddp_doctor.capture.requests import CapturePlan, Mailbox, Request
 from tb_ddp_doctor.capture.starts import JoinedStart, Listed
 from tb_ddp_doctor.capture.task import Task
 from tb_ddp_doctor.capture.windows import CaptureWindow
+from tb_ddp_doctor.discover.calibration_name import CALIBRATION_NAME
 from tb_ddp_doctor.evidence.model import RankEvidence
 
 __all__ = ["loop"]

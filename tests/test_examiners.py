@@ -58,7 +58,8 @@ def asked(source: RunFiles, route: str = "detail", *others: RunFiles, **paramete
 def test_a_run_made_to_be_joined_for_long_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which nothing is computed in the process that serves the tab."""
     write(tmp_path / "good", TRACES)
-    digests_of_many_messages(tmp_path / "planted")
+    # A second of CPU time is the least that a system can limit.
+    digests_of_many_messages(tmp_path / "planted", 400_000)
     usual = examiners._limits
     few = {"planted": FEW}
     monkeypatch.setattr(examiners, "_limits", lambda source: few.get(source.run.name) or usual(source))

@@ -12,10 +12,10 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tb_ddp_doctor.calibration import CALIBRATION_NAME
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.check.options import add_options
 from tb_ddp_doctor.choices import Parser
+from tb_ddp_doctor.discover.calibration_name import CALIBRATION_NAME
 from tb_ddp_doctor.report.calibration import page, printed
 from tb_ddp_doctor.report.escape import printable, printable_json
 from tb_ddp_doctor.storage.whole_file import check_output, written_whole

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tb_ddp_doctor.calibration import CALIBRATION_NAME
 from tb_ddp_doctor.choices import number
+from tb_ddp_doctor.discover.calibration_name import CALIBRATION_NAME
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from tb_ddp_doctor.calibration import CALIBRATION_NAME
+from tb_ddp_doctor.discover.calibration_name import CALIBRATION_NAME
 from tb_ddp_doctor.discover.recorder import Beside
 
 _TESTS = re.compile(r"nccl[-_]?tests|(?:^|[._-])(?:all|reduce|broadcast|sendrecv)\w*_perf", re.IGNORECASE)
