@@ -26,6 +26,10 @@ _CATEGORIES = (Category.OP, Category.ANNOTATION, Category.RUNTIME)
 _COLUMNS = ("row", "thread", "start_ns", "end_ns", "category", "name", "trains")
 #: Bits of a sortable key for the time since the first event: three days; the others are for the thread.
 _TIME_BITS = 48
+#: Kernels that are launched programmatically overlap by microseconds, and clocks are aligned as well, ns.
+OVERLAP_NS = 100_000
+#: Times of old traces are whole microseconds: which of two calls in one came first is not told, ns.
+ROUNDED_NS = 2_000
 
 
 class HostCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -104,6 +108,18 @@ class HostCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
     def shape(self) -> Indices:
         """Index into `trace.strings` of what operators are given; -1 where that is not told."""
         return self.trace.events.shape[self.row]
+
+    @cached_property
+    def crossing(self) -> Ints:
+        """The operators and annotations that end behind the one within which they begin, by their indices."""
+        # The runtime's calls are timed by another clock than the host's other events. Dynamo leaves the annotations of
+        # its phases when it leaves the phase, wherever it entered them.
+        timed = self.trains & ~self.is_runtime & ~(self.is_annotation & self.named(names.is_phase_of_compiling))
+        inside = np.flatnonzero(timed & (self.parent >= 0) & ~self.is_nested)
+        parent = self.parent[inside]
+        crosses = timed[parent] & (self.end_ns[inside] - self.end_ns[parent] > OVERLAP_NS)
+        crosses &= self.end_ns[parent] - self.start_ns[inside] > ROUNDED_NS
+        return inside[crosses]
 
     @cached_property
     def recorded_ns(self) -> Ints:

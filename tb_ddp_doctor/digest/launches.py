@@ -65,6 +65,13 @@ class DeviceRows(msgspec.Struct, frozen=True, eq=False, dict=True):
         same = (stream[this] == stream[following]) & (device[this] == device[following])
         return rows[this[same]], rows[following[same]]
 
+    @cached_property
+    def overlap_ns(self) -> Ints:
+        """By how much the first of two neighbours runs on beside the second, below 0 where it ends before."""
+        this, following = self.neighbours
+        start = self.events.start_ns
+        return start[this] + self.events.duration_ns[this] - start[following]
+
 
 def is_on_device(events: Events) -> Mask:
     """Which events are the device's."""

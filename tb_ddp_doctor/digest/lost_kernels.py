@@ -73,9 +73,10 @@ def _calls(host: HostCalls, host_start_ns: Ints, host_end_ns: Ints) -> Ints:
     How often the allocator asks depends on how late that work is: a thousand times in a step of one stage of a
     pipeline, and forty times in that of another which does the same.
     """
-    asks = host.is_runtime & host.named(names.is_query)
     edges = np.minimum(np.append(host_start_ns, host_end_ns[-1]), host_end_ns[-1])
-    return np.diff(searchsorted(np.sort(host.start_ns[host.trains & ~asks], kind="stable"), edges))
+    asks = np.flatnonzero(host.is_runtime & host.trains & host.named(names.is_query))
+    asked = np.sort(host.start_ns[asks], kind="stable")
+    return np.diff(searchsorted(host.recorded_ns, edges)) - np.diff(searchsorted(asked, edges))
 
 
 def without_device(number: Ints) -> LostKernels:

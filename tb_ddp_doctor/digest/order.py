@@ -25,18 +25,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.host_calls import OVERLAP_NS, ROUNDED_NS, HostCalls
 from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.steps import step_of
 from tb_ddp_doctor.digest.sums import count
 from tb_ddp_doctor.digest.vocabulary import Mask
-from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
-#: Kernels that are launched programmatically overlap by microseconds, and clocks are aligned as well, ns.
-_OVERLAP_NS = 100_000
-#: Times of old traces are whole microseconds: which of two calls in one came first is not told, ns.
-_ROUNDED_NS = 2_000
 #: An operator is as long as others of its name, of which there are some, or a stall within it is its parent's as well.
 _OVERLONG, _LEAST_ALIKE = 5, 3
 #: A device's clock is set right to a microsecond; single events are dropped from 10 ms on, ns.
@@ -56,7 +51,7 @@ def broken_order(rows: DeviceRows) -> Mask:
     pairs = np.flatnonzero((first >= 0) & (second >= 0) & (first != second))
     this, following, first, second = this[pairs], following[pairs], first[pairs], second[pairs]
     start, length = events.start_ns, events.duration_ns
-    overlaps = start[this] + length[this] - start[following] > _OVERLAP_NS
+    overlaps = rows.overlap_ns[pairs] > OVERLAP_NS
     # Of calls on two threads that overlap nobody knows which one came first.
     later = (start[second] + length[second] < start[first]) & (start[this] < start[following])
     is_out_of_order = np.zeros(len(events), np.bool_)
@@ -85,22 +80,10 @@ def out_of_turn(host: HostCalls, host_start_ns: Ints, host_end_ns: Ints) -> Ints
     number = host.trace.events.correlation[host.row[numbered]]
     numbered, number = numbered[number > 0], number[number > 0]
     thread, start = host.thread[numbered], host.start_ns[numbered]
-    back = (thread[1:] == thread[:-1]) & (number[1:] < number[:-1]) & (start[1:] - start[:-1] > _ROUNDED_NS)
-    inside = crossing(host)
+    back = (thread[1:] == thread[:-1]) & (number[1:] < number[:-1]) & (start[1:] - start[:-1] > ROUNDED_NS)
+    inside = host.crossing
     calls = np.concatenate((numbered[:-1][back], numbered[1:][back], inside, host.parent[inside]))
     return by_step(host.start_ns[calls], host_start_ns, host_end_ns)
-
-
-def crossing(host: HostCalls) -> Ints:
-    """The operators and annotations that end behind the one within which they begin, by their indices."""
-    # The runtime's calls are timed by another clock than the host's other events. Dynamo leaves the annotations of its
-    # phases when it leaves the phase, wherever it entered them.
-    timed = host.trains & ~host.is_runtime & ~(host.is_annotation & host.named(names.is_phase_of_compiling))
-    inside = np.flatnonzero(timed & (host.parent >= 0) & ~host.is_nested)
-    parent = host.parent[inside]
-    crosses = timed[parent] & (host.end_ns[inside] - host.end_ns[parent] > _OVERLAP_NS)
-    crosses &= host.end_ns[parent] - host.start_ns[inside] > _ROUNDED_NS
-    return inside[crosses]
 
 
 def overlong(host: HostCalls) -> int:
@@ -111,7 +94,7 @@ def overlong(host: HostCalls) -> int:
         [aten::linear.....]          [aten::linear.....]
             [aten::to.........................]             others take a hundredth of that
     """
-    for call in crossing(host).tolist():
+    for call in host.crossing.tolist():
         same_name = np.flatnonzero(host.is_operator & (host.name == host.name[call]))
         others = np.sort(host.length_ns[same_name])[:-1]
         if len(others) >= _LEAST_ALIKE and host.length_ns[call] > _OVERLONG * others[-1]:

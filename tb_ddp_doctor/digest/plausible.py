@@ -218,9 +218,8 @@ def _with_ends_of_steps(trace: RankTrace) -> RankTrace:
 
 def _overlapping(device: DeviceRows) -> Mask:
     """Device events that run on for long beside the next one of their stream."""
-    events, (this, following) = device.events, device.neighbours
-    odd = np.zeros(len(events), np.bool_)
-    over = events.start_ns[this] + events.duration_ns[this] - events.start_ns[following]
+    (this, _), over = device.neighbours, device.overlap_ns
+    odd = np.zeros(len(device.events), np.bool_)
     odd[this[over > _FEW_OVERLAP_NS]] = True
     odd = _few(odd, len(device.row))
     odd[this[over > _OVERLAP_NS]] = True
