@@ -208,7 +208,7 @@ def _dump(rank: int, ranks: int, enqueued: int, done: int, size: int) -> Content
                 "p2p_seq_id": 0,
                 "op_id": i + 1,
                 "profiling_name": "nccl:all_reduce",
-                "time_created_ns": START_NS + i * 10**9 + rank * 1000,
+                "time_created_ns": START_NS + i * 10**9 + rank * 1000 + 137,  # as recorders do: not whole µs
                 "input_sizes": [[size if i + 1 > done else 4096]],
                 "input_dtypes": ["Float"],
                 "output_sizes": [[size if i + 1 > done else 4096]],
