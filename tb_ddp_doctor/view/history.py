@@ -73,7 +73,7 @@ def nearest(event: Event, captures: Mapping[int, Path]) -> tuple[Path | None, Pa
 
 #: What is said of a change that begins with the first capture.
 ATTACHED = (
-    "It begins with the first capture: torch's profiler stays attached to the GPU's driver, which may slow every "
+    "It begins with the first capture: on GPUs torch's profiler stays attached to the driver, which may slow every "
     "launch; TEARDOWN_CUPTI=1 in the job's environment detaches it, with CUDA 12.6 or later and without CUDA graphs."
 )
 #: A change is placed as exactly as this, in steps, and as this share of what follows it.
