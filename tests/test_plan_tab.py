@@ -64,6 +64,27 @@ def test_the_predicted_step_follows_its_sliders(page: Page, server: str, dark: b
     expect(ahead).to_be_enabled()
 
 
+def test_a_change_that_is_made_before_the_first_curve_has_its_curve(page: Page, server: str) -> None:
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route(re.compile(r"/plan\?.*fields=1"), hold)
+    tab = opened(page, server, "plan", run="no_overlap")
+    fix = tab.get_by_label(re.compile("no-overlap"))
+    expect(fix).to_be_checked()
+    expect(tab.locator(".prospect")).to_contain_text("instead of")
+    page.wait_for_timeout(500)  # for what is asked of the fields
+    assert len(held) == 1
+    with page.expect_response(re.compile(r"/plan\?(?!.*fields)")):
+        fix.uncheck()
+    expect(tab.locator(".prospect")).to_contain_text("nothing changed")
+    for route in held:
+        route.continue_()
+    expect(tab.locator(".plan-chart .measured")).to_have_count(2)
+
+
 def test_another_mesh_is_chosen_among_those_of_as_many_ranks(page: Page, server: str) -> None:
     def meshed(route: Route) -> None:
         body = route.fetch().json()

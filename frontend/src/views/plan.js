@@ -45,13 +45,14 @@ function planned(element, { diagnosis, place, keep }) {
   const split = h("div");
   const more = h("div");
   const picture = h("div", { class: "plan-picture" });
-  const broken = h("p", { class: "note" });
+  const broken = h("p", { class: "note" }, "Predicting…");
   const recorded = h("div");
   const rests = h("div");
   const apply = h("div");
   const levers = controls(chosen, diagnosis, choose);
   let over = CURVES.find((field) => chosen.has(field)) ?? "";
-  let isAsked = false;
+  /** @type {Promise<void> | null} */
+  let refused = null;
   let isPlaced = false;
   let asked = 0;
   let timer = 0;
@@ -92,22 +93,27 @@ function planned(element, { diagnosis, place, keep }) {
     }
   }
 
-  /** Which fields have no answer, and then the curve over the first that has one. @param {number} mine */
+  /** Which fields have no answer; the curve is over the first that has one, if no other is chosen. */
+  async function refuse() {
+    const { unanswerable } = await fetchPlan(diagnosis.name, new URLSearchParams(), { fields: "1" });
+    const fields = unanswerable.map(({ question }) => question);
+    over ||= CURVES.find((field) => !fields.includes(field)) ?? CURVES[0];
+    for (const { question, reason } of unanswerable) levers.refuse(question, reason);
+  }
+
+  /** @param {number} mine */
   async function curve(mine) {
     try {
-      if (!isAsked) {
-        isAsked = true;
-        const { unanswerable } = await fetchPlan(diagnosis.name, new URLSearchParams(), { fields: "1" });
-        const refused = unanswerable.map(({ question }) => question);
-        over ||= CURVES.find((field) => !refused.includes(field)) ?? CURVES[0];
-        for (const { question, reason } of unanswerable) levers.refuse(question, reason);
-      }
+      await (refused ??= refuse());
+      if (mine !== asked) return;
       const answer = await fetchPlan(diagnosis.name, chosen, { curve: over });
       if (mine !== asked) return;
       drawn = answer;
       draw();
-    } catch {
+    } catch (error) {
       // What is chosen was predicted; the curve of before stays.
+      refused = null;
+      if (mine === asked) broken.textContent = `This curve was not predicted: ${error instanceof Error ? error.message : String(error)}`;
     }
   }
 
