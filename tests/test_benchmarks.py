@@ -31,3 +31,18 @@ def test_a_simulated_mesh_is_graded() -> None:
     assert row.found and row.named and row.true_ms > 0.08 * row.step_ms
     assert abs(row.cost_error) < 10
     assert all(reached for *_, reached in grade["bars"]([row]))
+
+
+def test_a_stall_behind_a_slow_stage_is_no_sync() -> None:
+    """Without the sync at the end of its step, the CPU of rank 1 would stall while its GPU works. It is a straggler."""
+    grade = runpy.run_path(str(BENCHMARKS / "simulated_mesh.py"))
+    shape = grade["Shape"](grade["Mesh"](dp=2, pp=2), micro_batches=8, layers=1, sharding="zero1")
+    pause_us = 1.35 * grade["work_us"](shape)
+    faults = [
+        grade["Faults"](kernel=lambda rank, *_: 1.8 if rank in (2, 3) else 1.0),
+        grade["Faults"](pause=lambda rank, _: pause_us if rank == 1 else 0.0),
+    ]
+    truths = [grade["Truth"](("straggler",), (2, 3), "pp 1"), grade["Truth"](("straggler",), (1,), "dp 1")]
+    row = grade["grade"](grade["Draw"]("two", shape, "mesh", faults, truths), random.Random(1), None)
+    assert row.found and row.named and row.false == ()
+    assert abs(row.cost_error) < 1

@@ -44,9 +44,10 @@ class HostSync(Rule):
         Read values rarely, and one step late; keep metrics on the GPU.
     Limits:
         Blocking copies from pageable memory to the GPU are pageable-memcpy's, and syncs on one rank alone are
-        straggler's. Syncs that await what an optimizer on the CPU works on do not count. Where stacks were recorded
-        (with_stack=True), the function of each call is named, with the line where the function begins, not that of the
-        call. Calls that the job cannot do without count as well: the trace does not show which these are.
+        straggler's; so is what the CPU of one rank stalls beside them. Syncs that await what an optimizer on the CPU
+        works on do not count. Where stacks were recorded (with_stack=True), the function of each call is named, with
+        the line where the function begins, not that of the call. Calls that the job cannot do without count as well:
+        the trace does not show which these are.
     """
 
     id: ClassVar[str] = "host-sync"
@@ -78,7 +79,7 @@ class HostSync(Rule):
         # A rank that waits alone is a straggler.
         share = blocking_calls.removable(whatif, CpuTime.SYNC, idle_ns)
         change = Change({CpuTime.SYNC: np.where(median_rank(blocked_ns) > _ALONE * blocked_ns, share, 0.0)})
-        cost = whatif.cost_ns(change)
+        cost = blocking_calls.cost_ns(whatif, change, CpuTime.SYNC)
         number = sum(call.count for call in calls)
         blocked = sum(call.blocked_ns for call in calls)
         many = f"{blocking_calls.count(number)} call{'s' if number != 1 else ''} a step"

@@ -12,11 +12,14 @@ from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.host import BlockingCallsOfOp
 from tb_ddp_doctor.findings import Evidence
+from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace.model import Ints
 
 #: Calls that a finding names.
 _NAMED = 3
+#: Less than this share of what a fix saves is saved without the stalls of single ranks: the rest is theirs.
+_OF_CALLS = 0.5
 
 
 def named(calls: Sequence[BlockingCallsOfOp]) -> str:
@@ -37,6 +40,27 @@ def removable(whatif: WhatIf, kind: CpuTime, idle_ns: Ints) -> NDArray[np.float6
         return np.ones(whatif.shape)
     blocked = whatif.host_ns(kind)
     return np.minimum(idle_ns / np.maximum(blocked, 1), 1.0)
+
+
+def cost_ns(whatif: WhatIf, change: Change, kind: CpuTime) -> float:
+    """What removing blocking calls of a kind saves, mean over steps, ns.
+
+    If most of that is gone in a job whose CPUs take as long as the median rank's for everything else, it is what is
+    saved there.
+
+    Without the calls a CPU runs further ahead of its GPU. That may hide what one rank's CPU does for longer than the
+    others', which is a straggler's fault and not that of the calls:
+
+        rank 0  [launch][sync at the end of the step ...]
+        rank 1  [launch][stall 40 ms][launch][sync ...  ]    without the syncs it stalls while its GPU still works
+    """
+    cost = whatif.cost_ns(change)
+    if not cost or not whatif.plays:
+        return cost
+    others = [one for one in CpuTime if one is not kind]
+    as_median = whatif.at_the_median(np.ones(whatif.shape, np.bool_), kinds=others)
+    shared = whatif.after(as_median, supposed=True).cost_ns(change)
+    return shared if shared < _OF_CALLS * cost else cost
 
 
 def count(number: float) -> str:
