@@ -17,8 +17,8 @@ from tb_ddp_doctor.facts.frame import frame as frame_of
 from tb_ddp_doctor.facts.traffic import communication, dimensions_of_traffic
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.mesh.dimensions import by_description, by_pattern
-from tb_ddp_doctor.mesh.groups import Group, Uses
+from tb_ddp_doctor.mesh.dimensions import by_description, by_pattern, carrying
+from tb_ddp_doctor.mesh.groups import Group, Uses, ranks_of_groups
 from tb_ddp_doctor.mesh.mesh import Mesh, _by_pattern, mesh
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.report import markdown
@@ -111,6 +111,72 @@ def test_the_groups_of_megatron_are_of_one_dimension_each() -> None:
 def test_experts_spread_over_the_ranks_of_another_dimension_are_one_as_well() -> None:
     group = Group((0, 1), ("DATA_PARALLEL_GROUP", "EXPERT_MODEL_PARALLEL_GROUP"))
     assert by_description([group]) == {(0, 1): ("dp", "ep")}
+
+
+_REDUCES = ({"all_reduce": Uses(4, 4)},)
+_OF_TWO = ("DATA_PARALLEL_GROUP", "EXPERT_MODEL_PARALLEL_GROUP")
+
+
+@pytest.mark.parametrize(
+    ("group", "pairs", "left"),
+    [
+        (Group((0, 1), ("mesh_tp",)), (), ()),
+        (Group((0, 1), ("mesh_tp",), _REDUCES, ("mesh_tp",)), (), ("tp",)),
+        (Group((0, 1), ("mesh_pp",)), {(0, 1)}, ("pp",)),
+        (Group((0, 1), ("mesh_pp",)), {(1, 2)}, ()),
+        # DDP reduces in the group of all ranks, tensor parallelism has the same ranks and is not used.
+        (Group((0, 1), ("default_pg", "mesh_tp"), _REDUCES, ("default_pg",)), (), ()),
+        # Nothing says which of two groups of these ranks it is.
+        (Group((0, 1), ("default_pg", "mesh_tp"), _REDUCES, ("",)), (), ("tp",)),
+        (Group((0, 1), _OF_TWO, _REDUCES, _OF_TWO[:1]), (), ("dp",)),
+        (Group((0, 1), _OF_TWO, ({"all_to_all": Uses(4, 2)},), ("",)), (), ("ep",)),
+        (Group((0, 1), _OF_TWO, ({"all_to_all": Uses(4, 2)}, *_REDUCES), ("",)), (), ("dp", "ep")),
+    ],
+)
+def test_a_dimension_of_which_nothing_is_recorded_is_none(
+    group: Group, pairs: Collection[tuple[int, int]], left: tuple[str, ...]
+) -> None:
+    found = carrying(by_description([group]), [group], pairs)
+    assert found == ({group.ranks: left} if left else {})
+
+
+def test_groups_that_a_job_does_not_use_give_ranks_no_coordinates() -> None:
+    """A framework makes groups for context parallelism and experts too, and the job runs nothing in them."""
+    job = eight({"tp": "mesh_tp", "dp": "mesh_dp"})
+    unused = {f"ep{rank // 2}": (rank & ~1, rank | 1) for rank in range(8)}
+    described = []
+    for rank, digest in zip(job.ranks.tolist(), job.digests, strict=True):
+        header = digest.header
+        cross = tuple(sorted({rank, rank ^ 5}))
+        more = {f"ep{rank // 2}": unused[f"ep{rank // 2}"], f"cp{min(cross)}": cross}
+        told = {**header.group_descriptions, f"ep{rank // 2}": "mesh_ep", f"cp{min(cross)}": "mesh_cp"}
+        header = replace(header, groups={**header.groups, **more}, group_descriptions=told)
+        described.append(replace(digest, header=header))
+    found = mesh(replace(job, digests=tuple(described)))
+    assert [one.name for one in found.dimensions] == ["dp", "pp", "tp"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "ranks"),
+    [
+        ("[0, 4, 8]", 3, (0, 4, 8)),
+        ("[3, 7, 11, ...]", 5, (3, 7, 11, 15, 19)),
+        ("[0, 4, 9, ...]", 5, ()),
+        ("[0, 4, 8, ...]", 3, ()),
+        ("[...]", 3, ()),
+    ],
+)
+def test_a_list_of_ranks_that_torch_cut_short_goes_on_in_equal_steps(
+    text: str, size: int, ranks: tuple[int, ...]
+) -> None:
+    (digest,) = digests("rank0 step |1\n      nccl [ar/g]\n      gpu  [a]").values()
+    table = digest.collectives
+    strings = (*digest.strings, text, "g")
+    code = np.full_like(table.group, len(strings) - 1)
+    sized = replace(table, group=code, group_ranks=code - 1, group_size=np.full_like(table.group_size, size))
+    header = replace(digest.header, groups={})
+    found = ranks_of_groups(replace(digest, header=header, strings=strings, collectives=sized))
+    assert found == ({"g": ranks} if ranks else {})
 
 
 @pytest.mark.parametrize(("uses", "dimension"), [((), None), (({"all_reduce": Uses(1, 1)},), ("ep+pp+tp",))])

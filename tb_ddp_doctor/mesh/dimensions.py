@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tb_ddp_doctor.mesh.groups import Group, Uses
 from tb_ddp_doctor.trace import names
 
 #: Of a group's calls of one kind this share comes from the backward pass where they carry gradients.
 _GRADIENTS = 0.7
+#: How torch describes the group of all ranks that it makes itself.
+_OF_ALL = "default_pg"
 #: Kinds of calls that exchange tokens between experts, as `trace.names` has them.
 EXCHANGES = ("all_to_all", "dispatch", "combine")
 
@@ -66,6 +68,38 @@ def _sizes(spans: Mapping[tuple[int, ...], Iterable[frozenset[str]]]) -> dict[st
         if len(known) == before:
             break
     return known
+
+
+def carrying(
+    described: Mapping[tuple[int, ...], tuple[str, ...]], groups: Iterable[Group], pairs: Collection[tuple[int, int]]
+) -> dict[tuple[int, ...], tuple[str, ...]]:
+    """What `by_description` found, without dimensions none of whose groups carries anything in the record.
+
+    A framework may make groups for dimensions that a job does not use. `pairs` are the ranks of each message, sender
+    and receiver.
+    """
+    used = {name for group in groups for name in _carried(group, described.get(group.ranks, ()))}
+    for name in {name for its in described.values() for name in its} - used:
+        group_of = {rank: ranks for ranks, its in described.items() if name in its for rank in ranks}
+        if any(one in group_of and other in group_of[one] for one, other in pairs):
+            used.add(name)
+    left = {ranks: tuple(name for name in its if name in used) for ranks, its in described.items()}
+    return {ranks: its for ranks, its in left.items() if its}
+
+
+def _carried(group: Group, its: Sequence[str]) -> set[str]:
+    """Which of a group's dimensions the collectives among its ranks are of; all of them if nothing says which.
+
+    What runs in torch's group of all ranks is of no other group, though this may have all ranks too.
+    """
+    if not group.uses or set(group.used) == {_OF_ALL}:
+        return set()
+    said = {dimension for description in group.used for dimension in names.dimensions(description)}
+    found = {name for name in its if said & set(name.split("+"))}
+    if "" in group.used:
+        kinds = {kind in EXCHANGES for uses in group.uses for kind in uses}
+        found |= {name for name in its if (name == "ep") in kinds}
+    return found or set(its)
 
 
 def by_pattern(uses: Mapping[str, Uses], *, trains: bool) -> tuple[str, str]:

@@ -18,6 +18,8 @@ from tb_ddp_doctor.job.model import Job
 #: A rank's list of groups and a group's list of ranks may be any length; longer ones than these name no dimension.
 _MOST_GROUPS = 4096
 _MOST_RANKS = 1 << 20
+#: What a list ends with that torch cut short.
+_CUT = ", ...]"
 #: The counts of so many different columns are kept.
 _MOST_KEPT = 16
 
@@ -39,6 +41,8 @@ class Group(msgspec.Struct, frozen=True):
     descriptions: tuple[str, ...] = ()
     #: Of each process group that communicates, by kind of collective, as "all_reduce".
     uses: tuple[dict[str, Uses], ...] = ()
+    #: The descriptions of the process groups that communicate, "" for none.
+    used: tuple[str, ...] = ()
 
 
 def stride(ranks: Sequence[int]) -> int:
@@ -51,6 +55,7 @@ def groups(job: Job) -> tuple[Group, ...]:
     """The groups of two ranks or more that the traces name, by their ranks."""
     descriptions: dict[tuple[int, ...], Counter[str]] = {}
     uses: dict[tuple[int, ...], dict[str, dict[str, Uses]]] = {}
+    used: dict[tuple[int, ...], set[str]] = {}
     for digest in job.digests:
         ranks_of = ranks_of_groups(digest)
         for name, ranks in ranks_of.items():
@@ -61,18 +66,30 @@ def groups(job: Job) -> tuple[Group, ...]:
                 known = uses.setdefault(ranks, {}).setdefault(name, {})
                 before = known.get(kind, Uses(0, 0))
                 known[kind] = Uses(before.calls + its.calls, before.from_backward + its.from_backward)
+                used.setdefault(ranks, set()).add(digest.header.group_descriptions.get(name, ""))
     return tuple(
-        Group(ranks, tuple(sorted(descriptions[ranks])), tuple(uses.get(ranks, {}).values()))
+        Group(
+            ranks,
+            tuple(sorted(descriptions[ranks])),
+            tuple(uses.get(ranks, {}).values()),
+            tuple(sorted(used.get(ranks, ()))),
+        )
         for ranks in sorted(descriptions)
     )
+
+
+def name_their_groups(job: Job) -> bool:
+    """Whether all collectives and messages of a job, of which there are some, name their process group."""
+    groups = [(digest, np.unique(digest.collectives.group).tolist()) for digest in job.digests]
+    return any(codes for _, codes in groups) and all(digest.strings[code] for digest, codes in groups for code in codes)
 
 
 def ranks_of_groups(digest: RankDigest) -> dict[str, tuple[int, ...]]:
     """The ranks of each process group of two ranks or more, by its name: of the header, else of its calls."""
     table, text = digest.collectives, digest.strings
-    pairs = _counted(*map(_packed, (table.group, table.group_ranks)))
-    named = {(text[group], text[ranks]) for group, ranks in pairs}
-    found = {group: _listed(ranks) for group, ranks in sorted(named)[:_MOST_GROUPS]}
+    rows = _counted(_packed(table.group), _packed(table.group_ranks), _packed(table.group_size))
+    named = {(text[group], text[ranks], size) for group, ranks, size in rows}
+    found = {group: _listed(ranks, size) for group, ranks, size in sorted(named)[:_MOST_GROUPS]}
     found |= dict(list(digest.header.groups.items())[:_MOST_GROUPS])
     return {name: ranks for name, listed in found.items() if len(ranks := _ascending(listed)) > 1}
 
@@ -105,11 +122,20 @@ def _ascending(ranks: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=_MOST_GROUPS)
-def _listed(text: str) -> tuple[int, ...]:
-    """Ranks of a text such as "[0, 1, 2]"; () where it makes no sense (torch cuts long lists short)."""
+def _listed(text: str, size: int) -> tuple[int, ...]:
+    """Ranks of a text such as "[0, 1, 2]"; () where it makes no sense.
+
+    torch cuts lists of more than 30 short, "[0, 8, 16, ..., 232, ...]" without the last ones: if those that are there
+    are in steps of one stride, so are the others of a group of this size.
+    """
+    is_cut = text.endswith(_CUT)
     try:
-        ranks = json.loads(text)
+        ranks = json.loads(text.removesuffix(_CUT) + "]" if is_cut else text)
     except (ValueError, RecursionError):
         return ()
-    is_list = isinstance(ranks, list) and all(type(rank) is int and rank >= 0 for rank in ranks)
-    return tuple(ranks) if is_list else ()
+    if not isinstance(ranks, list) or not all(type(rank) is int and rank >= 0 for rank in ranks):
+        return ()
+    if not is_cut:
+        return tuple(ranks)
+    step = stride(ranks)
+    return tuple(range(ranks[0], ranks[0] + size * step, step)) if step > 0 and len(ranks) < size < _MOST_RANKS else ()

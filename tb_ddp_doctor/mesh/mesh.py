@@ -10,8 +10,8 @@ import numpy as np
 
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.mesh import messages
-from tb_ddp_doctor.mesh.dimensions import by_description, by_pattern
-from tb_ddp_doctor.mesh.groups import Group, groups, stride
+from tb_ddp_doctor.mesh.dimensions import by_description, by_pattern, carrying
+from tb_ddp_doctor.mesh.groups import Group, groups, name_their_groups, stride
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -83,11 +83,16 @@ class Mesh(msgspec.Struct, frozen=True, eq=False):
 
 
 def mesh(job: Job) -> Mesh:
-    """The dimensions that the process groups and messages of a job show; none where they show none."""
+    """The dimensions that the process groups and messages of a job show; none where they show none.
+
+    Where all collectives name their process group, dimensions that none of them is of are left out.
+    """
     every, trains = groups(job), _has_backward(job)
     by_name: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
     why: dict[str, str] = {}
     described = by_description(every)
+    if name_their_groups(job):
+        described = carrying(described, every, messages.sends(job, {}).pairs)
     for ranks, names in described.items():
         for name in names:
             by_name[name].append(ranks)
