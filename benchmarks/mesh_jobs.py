@@ -34,6 +34,8 @@ BETWEEN_US = 300.0
 NOISE = 0.01
 _MAIN, _AUTOGRAD = 1, 2
 _COMPUTE = 7
+#: A longer list is cut short by torch.
+_LISTED = 30
 #: The elements of a message between stages, and of an all-to-all per rank; any number will do.
 _ELEMENTS = 1 << 20
 
@@ -88,7 +90,7 @@ class Mesh:
 
     def where(self, **places: int) -> tuple[int, ...]:
         """The ranks with these coordinates."""
-        return tuple(rank for rank in range(self.size) if places.items() <= self.place(rank).items())
+        return tuple(rank for rank, place in enumerate(_places(self)) if places.items() <= place.items())
 
     def group(self, rank: int, dimension: str) -> tuple[int, ...]:
         """The ranks of the group of a dimension that a rank is in."""
@@ -96,7 +98,17 @@ class Mesh:
 
     def groups(self, dimension: str) -> list[tuple[int, ...]]:
         """All groups of a dimension."""
-        return sorted({self.group(rank, dimension) for rank in range(self.size)})
+        return _groups(self, dimension)
+
+
+@cache
+def _places(mesh: Mesh) -> list[dict[str, int]]:
+    return [mesh.place(rank) for rank in range(mesh.size)]
+
+
+@cache
+def _groups(mesh: Mesh, dimension: str) -> list[tuple[int, ...]]:
+    return sorted({mesh.group(rank, dimension) for rank in range(mesh.size)})
 
 
 @cache
@@ -496,22 +508,25 @@ class Job:
     # What follows writes traces.
 
     def traces(self, first: int, naming: str, clock_us: Sequence[float]) -> dict[int, bytes]:
-        """The JSON of each rank's trace, of the steps from `first` on. `naming` says what describes the process groups:
-        "megatron", "mesh" (DeviceMesh) or "none". `clock_us` is by how much each node's clock is off.
+        """The JSON of each rank's trace, as `trace` writes it. `clock_us` is by how much each node's clock is off."""
+        of = self.shape.mesh
+        return {rank: self.trace(rank, first, naming, clock_us[rank // of.node]) for rank in range(of.size)}
+
+    def trace(self, rank: int, first: int, naming: str, clock_us: float) -> bytes:
+        """The JSON of a rank's trace, of the steps from `first` on, by a clock that is off.
+
+        `naming` says what describes the process groups: "megatron", "mesh" (DeviceMesh) or "none".
         """
-        mesh, found = self.shape.mesh, {}
-        for rank in range(mesh.size):
-            events = _Recorded(rank, naming, mesh, clock_us[rank // mesh.node])
-            for step, ranks in enumerate(self.steps[first:], first):
-                events.add_step(step, ranks[rank])
-            trace = {
-                "schemaVersion": 1,
-                "deviceProperties": [_DEVICE],
-                "distributedInfo": events.about(),
-                "traceEvents": events.list,
-            }
-            found[rank] = msgspec.json.encode(trace)
-        return found
+        events = _Recorded(rank, naming, self.shape.mesh, clock_us)
+        for step, ranks in enumerate(self.steps[first:], first):
+            events.add_step(step, ranks[rank])
+        trace = {
+            "schemaVersion": 1,
+            "deviceProperties": [_DEVICE],
+            "distributedInfo": events.about(),
+            "traceEvents": events.list,
+        }
+        return msgspec.json.encode(trace)
 
 
 def write(folder: Path, traces: Mapping[int, bytes], mesh: Mesh) -> None:
@@ -542,6 +557,11 @@ _DESCRIPTIONS = {
     },
     "mesh": {name: f"mesh_{name}" for name in ("tp", "pp", "cp", "ep", "dp", "dp_shard", "dp_replicate")},
 }
+
+
+def _listed(values: Sequence[int]) -> str:
+    """A list as torch writes it, which cuts long ones short."""
+    return str(list(values)) if len(values) <= _LISTED else f"[{', '.join(map(str, values[:_LISTED]))}, ...]"
 
 
 def stream_of(operation: Operation) -> str:
@@ -642,7 +662,7 @@ class _Recorded:
         """The metadata of a collective, or of each of some messages."""
         group = {
             "Process Group Name": self._groups[operation.dimension, operation.group],
-            "Process Group Ranks": str(list(operation.group)),
+            "Process Group Ranks": _listed(operation.group),
             "Group size": len(operation.group),
             "dtype": "BFloat16",
         }
@@ -651,7 +671,7 @@ class _Recorded:
         size = {"In msg nelems": operation.elements[0], "Out msg nelems": operation.elements[1]}
         if operation.kind == "collective":
             splits = {
-                name: str(list(split))
+                name: _listed(split)
                 for name, split in zip(("In split size", "Out split size"), operation.splits, strict=True)
             }
             return [{"Collective name": operation.kernel, **size, **group, **splits}]

@@ -1,10 +1,11 @@
 """How right the doctor is on simulated jobs of several dimensions of parallelism, whose faults are known.
 
-    python benchmarks/simulated_mesh.py [--jobs 40] [--seed 1] [--first 0] [--only KIND] [--keep DIR]
+    python benchmarks/simulated_mesh.py [--jobs 40] [--seed 1] [--first 0] [--only KIND] [--keep DIR] [--large]
 
 `mesh_jobs.py` plays the jobs: 4 to 32 ranks with data, tensor, pipeline, context and expert parallelism and HSDP, with
-and without names of their groups. Job k of a seed is the same whatever the number of jobs. A fault's true cost is the
-played step minus the step of its twin, the same job without the fault. Graded are:
+and without names of their groups; with --large 64 to 512 ranks, of whose traces only the digests are kept. Job k of a
+seed is the same whatever the number of jobs. A fault's true cost is the played step minus the step of its twin, the
+same job without the fault. Graded are:
 
 - Dimensions: each process group's. A wrong one must be said to be inferred.
 - Ranks: a finding of an expected rule names the faulty ranks, all of them and no others.
@@ -23,7 +24,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
@@ -43,6 +44,8 @@ from tb_ddp_doctor.trace.reader import decode
 
 #: Steps that are played, and the first one that is recorded.
 STEPS, FIRST = 5, 1
+#: Ranks of large jobs.
+LARGE = (64, 128, 256, 512)
 #: Share of the step that a fault has to cost to have to be found.
 FAULTY = 0.08
 SLOW = ("straggler", "load-imbalance", "pipeline-bubble", "moe-imbalance")
@@ -86,12 +89,13 @@ class Draw:
     truths: list[Truth] = field(default_factory=list)
 
 
-def draw(kind: str, rng: random.Random) -> Draw:
+def draw(kind: str, rng: random.Random, *, large: bool = False) -> Draw:
     """A random job of a kind."""
     needs = {"slow_stage": "pp", "pp_link": "pp", "slow_tp": "tp", "tp_link": "tp", "slow_replica": "dp"}
     needs |= {"hot_experts": "ep", "moving_experts": "ep", "slow_cp": "cp"}
     kinds = rng.sample(["slow_stage", "slow_rank", "stall", "tp_link"], 2) if kind == "two" else [kind]
-    shape = drawn_shape(rng, {needs[one] for one in kinds if one in needs}, node=kind == "slow_node")
+    needed = {needs[one] for one in kinds if one in needs}
+    shape = large_shape(rng, needed) if large else drawn_shape(rng, needed, node=kind == "slow_node")
     drawn = Draw(kind, shape, rng.choice(("megatron", "mesh", "none")))
     for one in kinds:
         if one != "healthy":
@@ -119,7 +123,32 @@ def drawn_shape(rng: random.Random, needed: set[str], *, node: bool) -> Shape:
         and (not node or one["dp"] * one["tp"] * one["pp"] * one["cp"] > 8)
     ]
     chosen = rng.choice(fitting)
-    found = Mesh(**chosen, node=rng.choice((4, 8)))
+    return shape_of(Mesh(**chosen, node=rng.choice((4, 8))), rng)
+
+
+def large_shape(rng: random.Random, needed: set[str]) -> Shape:
+    """A random mesh of 64 to 512 ranks with these dimensions, and what its step does: fewer calls on each rank."""
+    ranks = rng.choice(LARGE)
+    lengths = ((1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4))
+    sizes = [dict(zip(("dp", "tp", "pp", "cp"), one, strict=True)) for one in product(*lengths)]
+    if "ep" in needed or (rng.random() < 0.2 and "cp" not in needed):
+        sizes = [one | {"ep": ep} for one in sizes for ep in (4, 8) if one["dp"] % ep == 0 and one["cp"] == 1]
+    elif rng.random() < 0.3:
+        sizes = [one | {"replicate": rng.choice((2, 4))} for one in sizes if one["dp"] >= 8]
+    fitting = [
+        one
+        for one in sizes
+        if all(one.get(name, 1) > 1 for name in needed)
+        and one["dp"] * one["tp"] * one["pp"] * one["cp"] == ranks
+        and sum(size > 1 for size in one.values()) > 1
+    ]
+    shape = shape_of(Mesh(**rng.choice(fitting), node=8), rng)
+    stages = shape.mesh.pp
+    return replace(shape, micro_batches=2 * stages if stages > 1 else 1, layers=1 if stages > 1 else 3)
+
+
+def shape_of(found: Mesh, rng: random.Random) -> Shape:
+    """A random model on a mesh."""
     stages = found.pp
     return Shape(
         found,
@@ -305,10 +334,12 @@ def examined(
 ) -> tuple[Diagnosis, dict[str, object]]:
     """What the doctor says of a job, and its dimensions by name."""
     of = job.shape.mesh
-    traces = job.traces(FIRST, naming, clock_us)
     if keep:
-        write(keep, traces, of)
-    digests = {rank: digest(decode([trace], f"rank{rank}.json")) for rank, trace in traces.items()}
+        write(keep, job.traces(FIRST, naming, clock_us), of)
+    digests = {
+        rank: digest(decode([job.trace(rank, FIRST, naming, clock_us[rank // of.node])], f"rank{rank}.json"))
+        for rank in range(of.size)
+    }
     built = build("mesh", digests, {rank: f"node{rank // of.node}" for rank in digests}, of.size)
     return engine.examine(built), {one.name: one for one in mesh(built).dimensions}
 
@@ -384,6 +415,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first job")
     parser.add_argument("--only", choices=KINDS, help="jobs of this kind alone")
+    parser.add_argument("--large", action="store_true", help="jobs of 64 to 512 ranks")
     parser.add_argument("--keep", type=Path, help="where traces stay")
     options = parser.parse_args(arguments)
     console = Console(width=150)
@@ -393,7 +425,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kind = KINDS[number % len(KINDS)]
         if options.only not in (None, kind):
             continue
-        row = grade(draw(kind, rng), rng, options.keep and options.keep / str(number))
+        row = grade(draw(kind, rng, large=options.large), rng, options.keep and options.keep / str(number))
         rows.append(row)
         if complaints := list(row.complaints()):
             places = [f"{one.place} {one.ranks}" for one in row.draw.truths]

@@ -46,3 +46,18 @@ def test_a_stall_behind_a_slow_stage_is_no_sync() -> None:
     row = grade["grade"](grade["Draw"]("two", shape, "mesh", faults, truths), random.Random(1), None)
     assert row.found and row.named and row.false == ()
     assert abs(row.cost_error) < 1
+
+
+def test_large_meshes_have_every_kind_of_fault() -> None:
+    grade = runpy.run_path(str(BENCHMARKS / "simulated_mesh.py"))
+    for number, kind in enumerate(grade["KINDS"]):
+        drawn = grade["draw"](kind, random.Random(number), large=True)
+        of = drawn.shape.mesh
+        assert 64 <= of.size <= 512
+        assert all(truth.ranks and set(truth.ranks) <= set(range(of.size)) for truth in drawn.truths)
+        assert bool(drawn.truths) == (kind != "healthy")
+        # Every group has the ranks of its dimension, and each rank is in one of them.
+        for name, size in of.dimensions.items():
+            groups = of.groups(name)
+            assert {len(group) for group in groups} == {size}
+            assert sorted(rank for group in groups for rank in group) == list(range(of.size))
