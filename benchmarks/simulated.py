@@ -76,6 +76,8 @@ class Truth:
     all_ranks: bool = True
     #: Whether one finding has to name all of its ranks, as of a node.
     as_one: bool = False
+    #: The only recorded step that it is in, counted from 0; None if it is in others too.
+    once: int | None = None
 
     def fits(self, finding: Finding) -> bool:
         return finding.rule in self.rules and (self.ranks is None or set(finding.ranks) <= set(self.ranks))
@@ -132,7 +134,10 @@ class Known:
     def without_first(self, steps: int) -> Known:
         """The same without some of the first recorded steps, which the doctor leaves out where ranks begin apart."""
         step = self.rest_ms[steps] if steps else self.step_ms
-        return replace(self, step_ms=step, true_ms=self.true_ms + step - self.step_ms)
+        truths = tuple(
+            replace(one, required=False) if one.once is not None and one.once < steps else one for one in self.truths
+        )
+        return replace(self, step_ms=step, true_ms=self.true_ms + step - self.step_ms, truths=truths)
 
 
 @dataclass(frozen=True)
@@ -422,7 +427,8 @@ class Player:
             at = self.place(rng, draw.base, {"loader_on_all": "loader", "host": "optend"}.get(kind, "fwend"))
             us, factor = rng.uniform(20e3, 100e3), rng.uniform(1.3, 2.5)
             parts.append(fault(kind, rank, once, at, us, factor))
-            draw.truths.append(Truth(COMBINED[kind], (rank,) if kind in OF_ONE_RANK else None))
+            in_one = once - FIRST if kind in IN_ONE_STEP else None
+            draw.truths.append(Truth(COMBINED[kind], (rank,) if kind in OF_ONE_RANK else None, once=in_one))
 
         def pauses(rank: int, step: int) -> list[tuple[float, float]]:
             return sorted(pause for part in parts if "pauses" in part for pause in part["pauses"](rank, step))
@@ -543,6 +549,7 @@ COMBINED = {
     "network_once": ("slow-step", "variable-transfers"),
 }
 OF_ONE_RANK = ("stall", "device", "rare_stall")
+IN_ONE_STEP = ("rare_stall", "device_once", "network_once")
 HEALTHY = ("healthy", "jitter", "noise2", "noise6")
 
 

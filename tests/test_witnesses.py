@@ -176,6 +176,15 @@ def test_a_rank_on_the_path_whose_finding_the_replay_saves_most_of() -> None:
     assert not said(witnesses([0, 0, 0, 1], [0, 0, 0, 1]), named, saved_ms=2)
 
 
+def test_ranks_that_are_slow_in_turn_hide_each_other_from_the_replay_of_one() -> None:
+    """Without rank 3 alone, rank 2 is waited for in its step; a fix of most ranks says nothing of rank 3."""
+    late = witnesses([0, 0, 0.4, 0.6], [0, 0, 0.4, 0.6])
+    both = replace(finding("straggler", TEXT), rule="load-imbalance", ranks=(2, 3), alone_ms=15.0)
+    assert not said(late, [both], saved_ms=2)
+    assert said(late, [replace(both, alone_ms=2.0)], saved_ms=2)
+    assert said(late, [replace(both, ranks=(1, 2, 3))], saved_ms=2)
+
+
 def test_a_contradiction_lowers_the_confidence_of_the_findings_that_it_is_about() -> None:
     innocent = replace(finding("straggler", TEXT), ranks=(1,), confidence="high")
     other = replace(innocent, id="straggler:2", ranks=(3,))

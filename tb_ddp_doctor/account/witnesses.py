@@ -180,8 +180,9 @@ def _unsaved(seen: Witnesses, loud: Sequence[Finding], whatif: WhatIf, job: Job)
     expected = min(float(in_steps.mean()), float(spare.mean(axis=1).min())) * float(seen.of_lateness[rank])
     if not whatif.plays or seen.of_path[rank] < _MOST or expected < _LEAST_WAIT * job.step_ns:
         return
-    of_rank = [one.alone_ms * 1e6 for one in loud if one.ranks == (int(job.ranks[rank]),)]
-    if max(of_rank, default=0.0) >= _LEAST_SAVED * expected:
+    # Where ranks are slow in turn, those of one finding hide each other, and its fix is that of all of them.
+    of_few = [one for one in loud if int(job.ranks[rank]) in one.ranks and 2 * len(one.ranks) <= len(job.ranks)]
+    if max((one.alone_ms * 1e6 for one in of_few), default=0.0) >= _LEAST_SAVED * expected:
         return  # the replay of its fix has saved as much
     share = np.zeros(whatif.shape)
     share[rank] = 1
