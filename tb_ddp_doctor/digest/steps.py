@@ -182,13 +182,13 @@ def iterations(trace: RankTrace) -> tuple[Ints, Ints, list[Iteration]]:
 
     Of marks within each other, which two layers of a server may set, the outer one counts.
     """
-    marks = [program_names.iteration(text) for text in trace.strings]
-    is_mark = np.array([mark is not None for mark in marks], np.bool_)
-    if not is_mark.any():
+    rows = np.flatnonzero(trace.events.category == int(Category.ANNOTATION))
+    named = {name: program_names.iteration(trace.strings[name]) for name in set(trace.events.name[rows].tolist())}
+    marks = {name: mark for name, mark in named.items() if mark}
+    if not marks:
         return np.empty(0, np.int64), np.empty(0, np.int64), []
-    rows = np.flatnonzero((trace.events.category == Category.ANNOTATION) & is_mark[trace.events.name])
-    rows, start, end = _outermost(trace, rows)
-    return start, end, [mark for name in trace.events.name[rows].tolist() if (mark := marks[name])]
+    rows, start, end = _outermost(trace, rows[np.isin(trace.events.name[rows], [*marks])])
+    return start, end, [marks[name] for name in trace.events.name[rows].tolist()]
 
 
 def _marked_iterations(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:

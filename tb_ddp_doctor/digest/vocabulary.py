@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.trace.model import Bytes8, Indices, Ints
 
 Mask = NDArray[np.bool_]
+
+#: Other ranks have the same names: answers to so many questions about names of so many letters at most are kept.
+_KEPT, _MOST_KEPT_LETTERS = 1 << 16, 1 << 12
 
 
 class Vocabulary:
@@ -32,18 +36,21 @@ class Names:
     """The names in a column; arrays have shape (strings,), and zeros for strings that are not in the column."""
 
     def __init__(self, strings: tuple[str, ...], column: Ints | Indices) -> None:
-        self._strings = strings
         used = np.zeros(len(strings), np.bool_)
         used[column] = True
-        self._used = np.flatnonzero(used).tolist()
+        self._strings = len(strings)
+        self._used = np.flatnonzero(used)
+        self._texts = [strings[name] for name in self._used.tolist()]
+        self._can_be_kept = max(map(len, self._texts), default=0) <= _MOST_KEPT_LETTERS
         self._kinds: dict[Callable[[str], int], Bytes8] = {}
 
     def kinds(self, classify: Callable[[str], int]) -> Bytes8:
         """What each name is; of a test, 1 for what passes."""
         classes = self._kinds.get(classify)
         if classes is None:
-            classes = np.zeros(len(self._strings), np.int8)
-            classes[self._used] = [classify(self._strings[name]) for name in self._used]
+            classes = np.zeros(self._strings, np.int8)
+            asked = partial(_kept_class_of, classify) if self._can_be_kept else classify
+            classes[self._used] = [*map(asked, self._texts)]
             self._kinds[classify] = classes
         return classes
 
@@ -53,3 +60,8 @@ class Names:
         # Most tests are of what most traces lack.
         passes: Mask = kinds.astype(np.bool_).take(name) if kinds.any() else np.zeros(len(name), np.bool_)
         return passes
+
+
+@lru_cache(_KEPT)
+def _kept_class_of(classify: Callable[[str], int], name: str) -> int:
+    return classify(name)
