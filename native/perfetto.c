@@ -88,6 +88,8 @@ struct perfetto {
     struct bytes states;  /* a `struct sequence` for each of `sequences` */
     struct bytes texts;   /* where each of `strings` stands in `names`: two numbers */
     struct bytes mark_tracks, mark_times, mark_kinds;
+    struct bytes only_end; /* 1 for each packet that only ends a slice */
+    size_t taken;          /* how many packets were */
     const uint8_t *places;
     const uint64_t *place_ends;
     size_t place_count;
@@ -722,24 +724,25 @@ static void take_descriptor(struct perfetto *perfetto, struct span descriptor) {
            append(perfetto, &perfetto->descriptors, descriptor.at, descriptor.size));
 }
 
-static void take_event(struct perfetto *perfetto, const struct packet *packet, const struct sequence *sequence) {
+/* Returns the event's type; 0 for what is none. */
+static uint64_t take_event(struct perfetto *perfetto, const struct packet *packet, const struct sequence *sequence) {
     struct event event;
     if (!packet->has_time || packet->time > INT64_MAX || !read_event(packet->event, &event)) {
         lose(perfetto, PERFETTO_BROKEN);
-        return;
+        return 0;
     }
     if (!event.has_track && sequence && sequence->has_track) {
         event.track = sequence->track;
     }
     if (event.type != TYPE_BEGIN && event.type != TYPE_END && event.type != TYPE_INSTANT) {
-        return;
+        return event.type;
     }
     if (!perfetto->is_writing) {
         const int32_t track = number_of(perfetto, &perfetto->tracks, &event.track, sizeof event.track);
         if (event.type != TYPE_INSTANT) {
             add_mark(perfetto, track, (int64_t)packet->time, (uint8_t)event.type);
         }
-        return;
+        return event.type;
     }
     int64_t duration = 0;
     if (event.type == TYPE_BEGIN) {
@@ -749,13 +752,15 @@ static void take_event(struct perfetto *perfetto, const struct packet *packet, c
     if (event.type != TYPE_END && duration >= 0) {
         put_event(perfetto, packet->id, sequence, &event, packet->time, duration);
     }
+    return event.type;
 }
 
-static void take_packet(struct perfetto *perfetto, struct span message) {
+/* Returns whether the packet only ends a slice: then a second reading needs nothing of it. */
+static bool take_message(struct perfetto *perfetto, struct span message) {
     struct packet packet;
     if (!read_packet(message, &packet)) {
         lose(perfetto, PERFETTO_BROKEN);
-        return;
+        return false;
     }
     struct sequence *sequence = sequence_of(perfetto, packet.id);
     if (sequence && packet.flags) {
@@ -771,8 +776,17 @@ static void take_packet(struct perfetto *perfetto, struct span message) {
     if (packet.descriptor.at && !perfetto->is_writing) {
         take_descriptor(perfetto, packet.descriptor);
     }
-    if (packet.event.at) {
-        take_event(perfetto, &packet, sequence);
+    const uint64_t type = packet.event.at ? take_event(perfetto, &packet, sequence) : 0;
+    return type == TYPE_END && sequence && !packet.flags && !packet.defaults.at && !packet.interned.at;
+}
+
+static void take_packet(struct perfetto *perfetto, struct span message) {
+    const size_t number = perfetto->taken++;
+    if (!perfetto->is_writing) {
+        const uint8_t only_ends = take_message(perfetto, message);
+        (void)append(perfetto, &perfetto->only_end, &only_ends, sizeof only_ends);
+    } else if (number >= perfetto->only_end.size || !perfetto->only_end.at[number]) {
+        (void)take_message(perfetto, message);
     }
 }
 
@@ -886,7 +900,8 @@ void perfetto_free(struct perfetto *perfetto) {
     }
     struct bytes *const all[] = {&perfetto->carry,       &perfetto->text,       &perfetto->descriptors,
                                  &perfetto->names,       &perfetto->states,     &perfetto->texts,
-                                 &perfetto->mark_tracks, &perfetto->mark_times, &perfetto->mark_kinds};
+                                 &perfetto->mark_tracks, &perfetto->mark_times, &perfetto->mark_kinds,
+                                 &perfetto->only_end};
     for (size_t index = 0; index < sizeof all / sizeof *all; index++) {
         free(all[index]->at);
     }
@@ -905,6 +920,7 @@ void perfetto_rewind(struct perfetto *perfetto, const uint8_t *places, const uin
     perfetto->is_writing = true;
     perfetto->is_astray = perfetto->has_written = false;
     perfetto->position = perfetto->skip = 0;
+    perfetto->taken = 0;
     perfetto->carry.size = perfetto->text.size = perfetto->states.size = perfetto->names.size = perfetto->texts.size = 0;
     clear_vocabulary(&perfetto->sequences, perfetto->max_strings);
     clear_vocabulary(&perfetto->strings, perfetto->max_strings);

@@ -12,7 +12,7 @@
  * Ignored: counters, legacy events, compressed packets, clocks other than the trace's, extensions, and all else that a
  * TracePacket can hold. A packet that is none is passed over and counted; a length that leads astray ends the reading.
  *
- * Memory: 13 bytes for each beginning and end, the strings, which have limits, a packet that is cut by a block's end,
+ * Memory: 14 bytes for each beginning and end, the strings, which have limits, a packet that is cut by a block's end,
  * and the text of one block.
  */
 #ifndef DDP_DOCTOR_PERFETTO_H
