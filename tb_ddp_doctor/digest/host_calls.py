@@ -74,6 +74,11 @@ class HostCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
             training[thread[calls[known.among(name[calls], names.launches_work)]]] = True
         return cls(trace, known, rows, thread, start, end, category, name, around(start, end, thread), training[thread])
 
+    def training_process(self) -> str:
+        """The process whose threads train; "" where none is known to."""
+        training = self.trains.argmax() if self.trains.any() else -1
+        return self.trace.threads[self.thread[training]][0] if training >= 0 else ""
+
     def without(self, call: int, warning: FileWarning) -> HostCalls:
         """The same but for one call, whose children have its parent, with a warning that says so."""
         columns = {column: np.delete(getattr(self, column), call) for column in _COLUMNS}

@@ -118,3 +118,9 @@ def _calls_left_out(host: HostCalls) -> float:
     # Both, so that one long break in the numbers, as where another thread works, is no sample.
     is_sampled = counted > _SAMPLED * len(numbers) and between > _SAMPLED / 4
     return 1 - len(numbers) * _USUAL / counted if is_sampled else 0.0
+
+
+def loader_kind(trace: RankTrace) -> str:
+    """How the DataLoader was seen to work: single_process, workers, or "" if it was not seen."""
+    kinds = {kind for text in trace.strings if (kind := names.loader(text)) is not None}
+    return min(kinds).name.lower() if kinds else ""

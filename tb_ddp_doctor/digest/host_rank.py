@@ -1,0 +1,175 @@
+"""The digest of a rank that computes on its CPU: operators stand for kernels, and gloo's events for communication."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from tb_ddp_doctor.digest import owners
+from tb_ddp_doctor.digest.allocator import ON_CPU
+from tb_ddp_doctor.digest.collectives import host_collectives
+from tb_ddp_doctor.digest.compiled import compiled_work
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.frames import code, stalled
+from tb_ddp_doctor.digest.gap_ops import gap_ops
+from tb_ddp_doctor.digest.gradients import no_gradients
+from tb_ddp_doctor.digest.graph_walks import graph_walks
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.host_meetings import no_host_meetings
+from tb_ddp_doctor.digest.kernels import operators_as_kernels
+from tb_ddp_doctor.digest.late_launches import no_blocking, recording
+from tb_ddp_doctor.digest.launches import DeviceRows
+from tb_ddp_doctor.digest.lost_kernels import without_device
+from tb_ddp_doctor.digest.memory import memory
+from tb_ddp_doctor.digest.model import (
+    AttentionWork,
+    Collectives,
+    CopyWork,
+    FlopWork,
+    GemmWork,
+    KernelWork,
+    LaunchDelay,
+    OptimizerWork,
+    PhaseWork,
+    Pieces,
+    RankDigest,
+    RedundantWork,
+    Steps,
+    StepWork,
+    zeros,
+)
+from tb_ddp_doctor.digest.modules import host_modules
+from tb_ddp_doctor.digest.op_stalls import no_op_stalls
+from tb_ddp_doctor.digest.operators import operators
+from tb_ddp_doctor.digest.phases import HostPhases, exposed_on_host, host_phases, stalled_phases
+from tb_ddp_doctor.digest.point_to_point import messages, no_message_ends
+from tb_ddp_doctor.digest.recorded_steps import contents_and_steps
+from tb_ddp_doctor.digest.roofline import no_roofline
+from tb_ddp_doctor.digest.serving import serving_work
+from tb_ddp_doctor.digest.steps import NO_STEP
+from tb_ddp_doctor.digest.trace_contents import loader_kind
+from tb_ddp_doctor.digest.track import no_track
+from tb_ddp_doctor.digest.vocabulary import Vocabulary
+from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.trace.model import Ints, RankTrace
+
+#: In place of a device's number.
+_NO_DEVICE = -1
+
+
+class _HostRank(msgspec.Struct, frozen=True, eq=False):
+    """What several parts of the digest are made from: what the host does in the steps, made once."""
+
+    host: HostCalls
+    #: No event.
+    device: DeviceEvents
+    steps: Steps
+    #: Which calls compute, and which call or are collectives.
+    operators: owners.HostOperators
+    #: When something runs that may own the rank's time.
+    layers: owners.Layers
+    #: Each owner's time in each step, shape (S, len(RankOwner)), and the pieces of steps that are kept.
+    owner_ns: Ints
+    pieces: Pieces
+    #: When the host is in which phase.
+    phases: HostPhases
+
+    @classmethod
+    def of(cls, host: HostCalls, steps: Steps) -> _HostRank:
+        device = DeviceEvents.of(host, _NO_DEVICE, DeviceRows.none(host.trace.events))
+        calls = owners.host_operators(host)
+        layers = owners.host_layers(host, calls)
+        owner_ns, pieces = owners.cut(layers, steps)
+        return cls(host, device, steps, calls, layers, owner_ns, pieces, host_phases(host, device))
+
+
+def digest_host(host: HostCalls) -> RankDigest:
+    """The digest of a rank without kernels of a device.
+
+    Names are numbered in the order in which the parts ask for them.
+    """
+    trace, words = host.trace, Vocabulary()
+    contents, (number, start, end) = contents_and_steps(host)
+    keep = (end > start) & (number != NO_STEP)
+    steps = Steps(number[keep], start[keep], end[keep], start[keep], end[keep])
+    rank = _HostRank.of(host, steps)
+    device, pieces = rank.device, rank.pieces
+    collectives = host_collectives(host, steps, end.max(initial=0), words)
+    return RankDigest(
+        file=trace.file,
+        header=trace.header,
+        has_device=False,
+        device="",
+        device_number=_NO_DEVICE,
+        device_bytes=0,
+        has_launches=False,
+        has_steps=contents.steps_from != "",
+        pid=host.training_process(),
+        loader=loader_kind(trace),
+        lost_kernels=without_device(number[number != NO_STEP]),
+        steps=steps,
+        work=_step_work(rank),
+        pieces=pieces,
+        collectives=collectives,
+        messages=messages(trace, steps),
+        message_ends=no_message_ends(),
+        host_meetings=no_host_meetings(),
+        kernels=operators_as_kernels(host, rank.operators.computing, steps, words),
+        operators=operators(host, device, steps, words),
+        blocking=no_blocking(),
+        stalled=stalled(host, pieces, words),
+        gap_ops=gap_ops(host, device, pieces, words),
+        code=code(host, device, words),
+        op_stalls=no_op_stalls(),
+        memory=memory(host, ON_CPU, steps, rank.phases, collectives, words),
+        track=no_track(),
+        roofline=no_roofline(),
+        gradients=no_gradients(),
+        modules=host_modules(host, steps, rank.layers, rank.operators, rank.phases, words),
+        contents=contents,
+        warnings=(*trace.warnings, *_group_warnings(trace, collectives)),
+        strings=words.strings(),
+    )
+
+
+def _step_work(rank: _HostRank) -> StepWork:
+    """What each step did; nothing in the tables on a device's work."""
+    host, steps = rank.host, rank.steps
+    phase_ns = rank.phases.measure(steps)
+    return StepWork(
+        owner_ns=rank.owner_ns,
+        phases=PhaseWork(
+            host_ns=phase_ns,
+            device_ns=phase_ns,
+            exposed_ns=exposed_on_host(rank.phases, rank.pieces, steps),
+            stalled_ns=stalled_phases(rank.phases, rank.pieces, steps),
+        ),
+        kernels=zeros(KernelWork, len(steps)),
+        loader_ns=rank.layers.input.measure(steps.start_ns, steps.end_ns),
+        copies=zeros(CopyWork, len(steps)),
+        gemms=zeros(GemmWork, len(steps)),
+        flops=zeros(FlopWork, len(steps)),
+        optimizer=zeros(OptimizerWork, len(steps)),
+        attention=zeros(AttentionWork, len(steps)),
+        redundant=zeros(RedundantWork, len(steps)),
+        recording_ns=recording(host, rank.device, steps),
+        graph_walks=graph_walks(host, steps),
+        serving=serving_work(host.trace, steps),
+        compiled=compiled_work(host, steps),
+        late_launch_ns=np.zeros((len(steps), len(LaunchDelay)), np.int64),
+    )
+
+
+def _group_warnings(trace: RankTrace, collectives: Collectives) -> list[FileWarning]:
+    """Gloo's events do not name their process group, so with several groups a match is a guess."""
+    groups = sum(len(ranks) > 1 for ranks in trace.header.groups.values())
+    unnamed = int((collectives.group_size < 0).sum())
+    if groups < 2 or not unnamed:
+        return []
+    return [
+        FileWarning(
+            trace.file,
+            f"This rank is in {groups} process groups, and {unnamed} collectives do not name theirs: some may be "
+            "matched with ranks outside their group.",
+        )
+    ]

@@ -1,0 +1,34 @@
+"""What a trace records, and where its steps begin and end on the host, whatever marks them."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.model import TraceContents
+from tb_ddp_doctor.digest.steps import UPDATE, host_steps, repeated_steps, updates
+from tb_ddp_doctor.digest.trace_contents import MARKED, trace_contents
+from tb_ddp_doctor.trace.model import Events, Ints
+
+#: Programs whose iterations are looked for where no step is marked: what repeats in them. Training repeats updates.
+_ITERATES = ("serving", "diffusion", "inference", "benchmark")
+
+
+def contents_and_steps(host: HostCalls) -> tuple[TraceContents, tuple[Ints, Ints, Ints]]:
+    """What the trace records, and the numbers, starts and ends (ns) of its steps on the host, by time."""
+    marked = host_steps(host)
+    if len(marked[0]):
+        return trace_contents(host, MARKED), marked
+    contents, events = trace_contents(host, ""), host.trace.events
+    if contents.program in _ITERATES and (repeated := repeated_steps(host.trace)):
+        return replace(contents, steps_from=repeated[0]), repeated[1]
+    if updated := updates(host):
+        return replace(contents, steps_from=UPDATE), updated
+    return contents, _whole_trace(events) if len(events) else marked
+
+
+def _whole_trace(events: Events) -> tuple[Ints, Ints, Ints]:
+    """A trace without ProfilerSteps is one step, number 0."""
+    end = events.start_ns + events.duration_ns
+    return np.zeros(1, np.int64), events.start_ns.min(keepdims=True), end.max(keepdims=True) + 1
