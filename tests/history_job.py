@@ -42,8 +42,8 @@ def train(rank: int, logdir: Path, first: int, last: int, is_killed: bool) -> No
         distributed.all_reduce(gradient)
         doctor.step(step)
     if is_killed:
-        assert doctor._history is not None
-        doctor._history.flush()
+        assert doctor._history is not None and doctor._history.recorder is not None
+        doctor._history.recorder.flush()
         os.kill(os.getpid(), signal.SIGKILL)
     doctor.close()
 

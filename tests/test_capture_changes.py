@@ -110,7 +110,7 @@ def test_rank_0_looks_while_it_trains(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(("given", "a_day"), [(True, 4), (False, 0), (12, 12)])
 def test_on_change_is_allowed_so_often_a_day(tmp_path: Path, given: bool | int, a_day: int) -> None:
     doctor = Doctor(tmp_path, on_change=given, scratch=tmp_path / "scratch")
-    assert (doctor._on_change, doctor._keeps_history) == (a_day, bool(given))
+    assert (doctor._on_change, doctor._history is not None) == (a_day, bool(given))
     doctor.close()
 
 

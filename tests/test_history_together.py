@@ -23,6 +23,7 @@ from whole_history import whole
 
 from tb_ddp_doctor.capture import Doctor
 from tb_ddp_doctor.capture.samplers import GarbageWatch, GpuStepWatch, LoadingWatch, device_of_this_thread, memory
+from tb_ddp_doctor.capture.step_history import StepHistory
 from tb_ddp_doctor.history import blocks
 from tb_ddp_doctor.history.blocks import QUANTITIES, SAMPLE_ROW
 from tb_ddp_doctor.history.read import RankHistory, history_files
@@ -117,7 +118,7 @@ def test_batches_are_timed_while_they_are_awaited(tmp_path: Path) -> None:
     assert list(Doctor(tmp_path, scratch=tmp_path).batches([1, 2])) == [1, 2]
     doctor = Doctor(tmp_path, history=True, scratch=tmp_path)
     assert list(doctor.batches([1, 2])) == [1, 2]
-    assert doctor._loading is not None and set(doctor._loading.sample()) == {"loading time"}
+    assert doctor._history is not None and set(doctor._history._loading.sample()) == {"loading time"}
 
 
 def test_steps_are_timed_on_the_gpu_by_events_that_nobody_waits_for(
@@ -150,9 +151,10 @@ def test_steps_are_timed_on_the_gpu_by_events_that_nobody_waits_for(
     assert watch.sample() == {"GPU time of a step": pytest.approx(0.02)}
     assert watch.sample() == {}
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
-    doctor = Doctor(tmp_path, scratch=tmp_path)
-    doctor._mark_gpu_step(watch)
-    assert doctor._gpu_steps is None and "steps are not timed on the GPU" in caplog.text
+    history = StepHistory(["gpu_time"])
+    history._gpu_steps = watch
+    history.mark_gpu_step()
+    assert history._gpu_steps is None and "steps are not timed on the GPU" in caplog.text
 
 
 def with_long_steps(collected: list[int]) -> tuple[list[RankHistory], dict[int, NDArray[np.void]]]:
@@ -215,8 +217,8 @@ def test_a_doctor_records_what_it_is_asked_for(tmp_path: Path, monkeypatch: pyte
     for step in range(5):
         doctor.step(step)
     assert len(gc.callbacks) == watches + 1
-    assert doctor._history is not None
-    doctor._history._look()
+    assert doctor._history is not None and doctor._history.recorder is not None
+    doctor._history.recorder._look()
     doctor.close()
     assert len(gc.callbacks) == watches
     rows = only(tmp_path).samples

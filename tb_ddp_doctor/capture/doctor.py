@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
-import math
-import operator
 import os
 import shutil
 import signal
@@ -14,36 +12,34 @@ import socket
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from tb_ddp_doctor.capture.agent import Agent, Captured
+from tb_ddp_doctor.capture.arguments import (
+    check_choice,
+    check_flags,
+    check_number,
+    check_whole,
+    given_number,
+    given_numbers,
+)
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.capture.hang import HangWatch
 from tb_ddp_doctor.capture.nvtx_ranges import NvtxRanges
-from tb_ddp_doctor.capture.samplers import (
-    GarbageWatch,
-    GpuStepWatch,
-    LoadingWatch,
-    Recorded,
-    device_of_this_thread,
-    memory,
-    of_gpu,
-)
+from tb_ddp_doctor.capture.planned_windows import PlannedWindows
+from tb_ddp_doctor.capture.samplers import Recorded
 from tb_ddp_doctor.capture.scratch import new as new_scratch
+from tb_ddp_doctor.capture.step_history import StepHistory
 from tb_ddp_doctor.capture.task import Keep
 from tb_ddp_doctor.capture.windows import CaptureSchedule, CaptureWindow
-from tb_ddp_doctor.choices import refusal
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.capture.directory import CaptureVerdict
     from tb_ddp_doctor.capture.recorder import WindowRecorder
     from tb_ddp_doctor.capture.watch import Watched
-    from tb_ddp_doctor.history.write import StepRecorder
 
 T = TypeVar("T")
 _NEVER = sys.maxsize
@@ -58,6 +54,26 @@ class Doctor:
     `step()` counts; where a capture is due it starts torch's profiler and stops it again. All else happens on a thread
     and in a child process of low priority. Whatever goes wrong is logged once, and the doctor switches itself off.
     """
+
+    #: The last step that ended.
+    _step = -1
+    #: How often a step came that is before the last one, as where a training goes on from a checkpoint.
+    _rewinds = 0
+    #: `step` has nothing to do but to count before the end of this step.
+    _due = -1
+    _rank = 0
+    #: Of the window that begins next, or is being recorded.
+    _recorder: WindowRecorder | None = None
+    #: The window that was prepared or passed over, and is not tried again.
+    _tried: CaptureWindow | None = None
+    #: The thread that records.
+    _thread = 0
+    _agent: Agent | None = None
+    _gpu: Gpu | None = None
+    _watched: Watched | None = None
+    #: Signals that asked for a capture.
+    _signals = 0
+    _is_off = False
 
     def __init__(
         self,
@@ -116,71 +132,33 @@ class Doctor:
 
         Raises ValueError for arguments that make no sense, and nothing afterwards.
         """
-        if keep not in get_args(Keep):
-            raise ValueError(refusal("keep", keep, get_args(Keep)))
-        for name, flag in (("stacks", stacks), ("memory", memory), ("nvtx", nvtx), ("history", history)):
-            if not isinstance(flag, bool):
-                raise ValueError(f"{name} is True or False, not {flag!r}.")
-        if isinstance(on_change, bool):
-            on_change = _CAPTURES_A_DAY if on_change else 0
-        self._on_change = max(_whole("on_change", on_change), 0)
-        for recorded in record:
-            if recorded not in get_args(Recorded):
-                raise ValueError(refusal("record", recorded, get_args(Recorded)))
-        max_gb = _number("max_gb", max_gb) if max_gb is not None else None
-        margin_s = _number("margin_s", margin_s) if margin_s is not None else None
-        poll_s, patience_s = _number("poll_s", poll_s, above=True), _number("patience_s", patience_s)
-        on_hang_s = _number("on_hang_s", on_hang_s, above=True) if on_hang_s is not None else None
-        workload = {
-            "tokens_per_step": tokens_per_step,
-            "samples_per_step": samples_per_step,
-            "model_flops_per_step": model_flops_per_step,
-        }
-        self._workload = {
-            name: _number(name, value, above=True) for name, value in workload.items() if value is not None
-        }
+        check_flags(stacks=stacks, memory=memory, nvtx=nvtx, history=history)
+        self._keep: Keep = check_choice("keep", keep, get_args(Keep))
+        self._on_change = _captures_a_day(on_change)
+        recorded = [check_choice("record", each, get_args(Recorded)) for each in record]
+        self._max_gb = given_number("max_gb", max_gb)
+        self._margin_s = given_number("margin_s", margin_s)
+        self._patience_s = check_number("patience_s", patience_s)
+        self._poll_s = check_number("poll_s", poll_s, above=True)
+        on_hang_s = given_number("on_hang_s", on_hang_s, above=True)
+        self._workload = given_numbers(
+            tokens_per_step=tokens_per_step,
+            samples_per_step=samples_per_step,
+            model_flops_per_step=model_flops_per_step,
+        )
         if on_verdict is not None and not callable(on_verdict):
             raise ValueError(f"on_verdict is a function that takes a verdict, not {on_verdict!r}.")
         self._on_verdict = on_verdict
-        every = _whole("every", every) if every is not None else None
-        self._schedule = CaptureSchedule(every, _whole("steps", steps), stacks, memory)
-        self._logdir = Path(logdir).absolute()
-        self._keep: Keep = keep
-        self._limits = (max_gb, patience_s)
-        self._poll_s, self._margin_s = poll_s, margin_s
-        self._scratch = new_scratch(scratch)
+        every = check_whole("every", every) if every is not None else None
+        self._windows = PlannedWindows(CaptureSchedule(every, check_whole("steps", steps), stacks, memory))
+        self._logdir, self._scratch = Path(logdir).absolute(), new_scratch(scratch)
         self._ranges = NvtxRanges() if nvtx else None
         if self._ranges is not None:
             self._ranges.watch_optimizers()
-        self._keeps_history, self._recorded = bool(history or record or on_change), frozenset(record)
-        self._garbage: GarbageWatch | None = None
-        self._gpu_steps: GpuStepWatch | None = None
-        self._loading = LoadingWatch() if self._keeps_history else None
-        self._history: StepRecorder | None = None
-        self._step = -1
-        #: How often a step came that is before the last one, as where a training goes on from a checkpoint.
-        self._rewinds = 0
-        #: `step` has nothing to do but to count before the end of this step.
-        self._due = -1
-        #: From other threads, in order of arrival: windows, and names of requests that were withdrawn.
-        self._offered: deque[CaptureWindow | str] = deque()
-        self._planned: list[CaptureWindow] = []
-        #: Of the window that begins next, or is being recorded.
-        self._recorder: WindowRecorder | None = None
-        #: It was prepared or passed over, and is not tried again.
-        self._tried: CaptureWindow | None = None
-        #: Why windows were missed.
-        self._said: set[str] = set()
-        #: The thread that records, and whether calls on others were said.
-        self._thread = 0
-        self._said_thread = False
-        self._agent: Agent | None = None
-        self._gpu: Gpu | None = None
-        self._rank = 0
-        self._watched: Watched | None = None
-        self._signals = 0
-        self._is_off = False
+        self._history = StepHistory(recorded) if history or recorded or self._on_change else None
         self._process = os.getpid()
+        #: What was said once.
+        self._said: set[str] = set()
         self._hang = HangWatch(self._logdir, on_hang_s, lambda: self._step)
         if on_hang_s is not None:
             self._hang.start()
@@ -196,8 +174,8 @@ class Doctor:
             n = self._step + 1
         if self._ranges is not None:
             self._ranges.begin(n + 1)
-        if self._gpu_steps is not None:
-            self._mark_gpu_step(self._gpu_steps)
+        if self._history is not None:
+            self._history.mark_gpu_step()
         if self._step < n < self._due:
             self._step = n
             if self._history is not None:
@@ -219,7 +197,7 @@ class Doctor:
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of a loader, `for batch in doctor.batches(loader):`, whose waiting times the history keeps."""
-        return iter(loader) if self._loading is None else self._loading.timed(loader)
+        return iter(loader) if self._history is None else self._history.batches(loader)
 
     def waits(self) -> None:
         """Say that this step waits for other ranks from here on: before its first collective.
@@ -241,7 +219,7 @@ class Doctor:
             self._watched = self._watched or Watched(self._scratch)
             if model is not None:
                 self._watched.watch_model(model, depth)
-                if self._keeps_history:
+                if self._history is not None:
                     watch_first_gradient(model, self.waits)
                 if self._ranges is not None:
                     self._ranges.watch(model, self._watched.modules())
@@ -261,8 +239,6 @@ class Doctor:
         try:
             self._due = _NEVER
             self._hang.close()
-            if self._garbage is not None:
-                self._garbage.stop()
             if self._history is not None:
                 self._history.close()
             if self._ranges is not None:
@@ -275,13 +251,6 @@ class Doctor:
                 self._agent = None
         except Exception as error:
             self._fail(error)
-
-    def _mark_gpu_step(self, steps: GpuStepWatch) -> None:
-        try:
-            steps.end()
-        except Exception as error:
-            self._gpu_steps = None
-            _log.warning("ddp-doctor: steps are not timed on the GPU (%s: %s).", type(error).__name__, error)
 
     # ------------------------------------------------------------------------------- what follows is rarely called
 
@@ -305,7 +274,7 @@ class Doctor:
         self._advance(n + 1, agent)
         self._due = self._next_due(n)
         # An offer that came meanwhile has just been overwritten.
-        if self._offered:
+        if self._windows.has_offers():
             self._due = -1
 
     def _begin(self) -> Agent:
@@ -313,17 +282,16 @@ class Doctor:
 
         self._rank, world_size = rank_and_world_size()
         node = socket.gethostname()
-        max_gb, patience_s = self._limits
         agent = Agent(
             logdir=self._logdir,
             scratch=self._scratch,
-            schedule=self._schedule,
+            schedule=self._windows.schedule,
             rank=self._rank,
             world_size=world_size,
             node=node,
             keep=self._keep,
-            max_gb=max_gb,
-            patience_s=patience_s,
+            max_gb=self._max_gb,
+            patience_s=self._patience_s,
             poll_s=self._poll_s,
             margin_s=self._margin_s,
             progress=lambda: self._step,
@@ -335,24 +303,8 @@ class Doctor:
             on_change=self._on_change,
         )
         self._who = {"rank": self._rank, "world_size": world_size, "node": node}
-        if self._keeps_history:
-            from tb_ddp_doctor.history.write import StepRecorder
-
-            max_bytes = None if max_gb is None else max_gb * 1e8 / max(world_size, 1)
-            gpu = Gpu.of_this_thread() if "gpu" in self._recorded else None
-            samplers: list[Callable[[], Mapping[str, float]]] = [self._loading.sample] if self._loading else []
-            samplers += [partial(memory, device_of_this_thread())] if "memory" in self._recorded else []
-            samplers += [partial(of_gpu, gpu)] if gpu else []
-            if "gpu_time" in self._recorded and device_of_this_thread() is not None:
-                self._gpu_steps = GpuStepWatch()
-                samplers.append(self._gpu_steps.sample)
-            self._history = StepRecorder(
-                self._logdir, self._rank, world_size, node, max_bytes=max_bytes, samplers=samplers
-            )
-            self._history.start()
-            if "garbage" in self._recorded:
-                self._garbage = GarbageWatch(self._history.sample)
-                self._garbage.start()
+        if self._history is not None:
+            self._history.begin(self._logdir, self._rank, world_size, node, self._max_gb)
         atexit.register(self.close)
         agent.start()
         self._hang.start()
@@ -360,39 +312,18 @@ class Doctor:
 
     def _offer(self, window: CaptureWindow) -> None:
         """Called on the agent's thread."""
-        self._offered.append(window)
+        self._windows.offer(window)
         self._due = -1
 
     def _withdraw(self, request: str) -> None:
         """Called on the agent's thread."""
-        self._offered.append(request)
+        self._windows.withdraw(request)
         self._due = -1
 
     def _take_offers(self, n: int) -> None:
-        while self._offered:
-            window = self._offered.popleft()
-            if isinstance(window, str):
-                self._forget(window)
-                continue
-            if window.ranks is not None and self._rank not in window.ranks:
-                continue
-            if window.first <= n:
-                self._say_late(window)
-            else:
-                self._planned.append(window)
-
-    def _forget(self, request: str) -> None:
-        self._planned = [window for window in self._planned if window.request != request]
-        if self._recorder is not None and self._recorder.window.request == request:
+        withdrawn = self._windows.take(n, self._rank)
+        if self._recorder is not None and self._recorder.window.request in withdrawn:
             self._drop("it was cancelled")
-
-    def _say_late(self, window: CaptureWindow) -> None:
-        _log.warning(
-            "ddp-doctor: rank %d is missing from the capture of %s: it learned of it too late. Doctor's margin_s sets "
-            "how many seconds ahead captures are placed.",
-            self._rank,
-            window,
-        )
 
     def _advance(self, step: int, agent: Agent) -> None:
         """Do what must be done before `step` begins."""
@@ -404,7 +335,7 @@ class Doctor:
         elif recorder is not None and step != recorder.window.first:
             self._drop(f"step {step} came instead")
         if self._recorder is None:
-            window = self._window_from(step)
+            window = self._windows.first_from(step, self._rank)
             if window is not None and window != self._tried and step >= window.first - 1:
                 self._prepare(window, agent)
         recorder = self._recorder
@@ -440,21 +371,11 @@ class Doctor:
         looks = self._gpu.looks() if self._gpu else ()
         agent.take(Captured(window, trace, time.time_ns(), self._rewinds, gpu, loading, *of_cores, looks))
 
-    def _window_from(self, step: int) -> CaptureWindow | None:
-        """The next window that begins at `step` or later."""
-        for window in self._planned:
-            if window.first < step:
-                self._say_late(window)
-        self._planned = [window for window in self._planned if window.first >= step]
-        scheduled = self._schedule.first_from(step)
-        windows = [*self._planned, *([scheduled] if scheduled else [])]
-        return min(windows, key=lambda window: window.first, default=None)
-
     def _prepare(self, window: CaptureWindow, agent: Agent) -> None:
         from tb_ddp_doctor.capture.recorder import BusyError, WindowRecorder
 
         self._tried = window
-        self._planned = [other for other in self._planned if other != window]
+        self._windows.remove(window)
         if not agent.has_room():
             self._say_missing(window, "traces of earlier captures still wait to be digested")
             return
@@ -490,8 +411,8 @@ class Doctor:
         return not recorder.is_recording or threading.get_ident() == self._thread
 
     def _say_other_thread(self) -> None:
-        if not self._said_thread:
-            self._said_thread = True
+        if "threads" not in self._said:
+            self._said.add("threads")
             _log.warning(
                 "ddp-doctor: step() is called on two threads; while rank %d records, only the calls of the thread that "
                 "began to record count.",
@@ -514,7 +435,7 @@ class Doctor:
         """The end of which step something must be done at, after step `n`."""
         if self._recorder is not None:
             return n + 1
-        following = self._window_from(n + 2)
+        following = self._windows.first_from(n + 2, self._rank)
         # The step before a window is for preparing it: at the end of the one before that.
         return max(following.first - 2, n + 1) if following else _NEVER - 1
 
@@ -545,20 +466,11 @@ class Doctor:
         self._signals += 1
 
 
-def _whole(name: str, value: object) -> int:
-    """A number of steps, of whichever type. Raises ValueError."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise ValueError(f"{name} is a whole number, such as 1000, not {value!r}.")
-    return operator.index(value)
-
-
-def _number(name: str, value: object, *, above: bool = False) -> float:
-    """A finite number from 0 on, or only above 0. Raises ValueError."""
-    is_number = isinstance(value, SupportsFloat) and not isinstance(value, bool)
-    number = float(value) if is_number else math.nan  # type: ignore[arg-type]
-    if not 0 <= number < math.inf or (above and not number):
-        raise ValueError(f"{name} is a number {'above 0' if above else 'from 0 on'}, such as 1.5, not {value!r}.")
-    return number
+def _captures_a_day(on_change: object) -> int:
+    """How many captures a change may ask for in a day; 0 for none. Raises ValueError."""
+    if isinstance(on_change, bool):
+        return _CAPTURES_A_DAY if on_change else 0
+    return max(check_whole("on_change", on_change), 0)
 
 
 def _say_somewhere() -> None:
