@@ -12,15 +12,15 @@ from tb_ddp_doctor.wording import duration, gigabytes_per_second, listing, perce
 _KINDS, _CHANGES, _LATE = 3, 3, 3
 
 
-def sentences(found: CollectiveHours) -> Iterator[str]:
+def sentences(hours: CollectiveHours) -> Iterator[str]:
     """Bandwidth of the kinds that take most, its changes, and the ranks that arrive last."""
-    kinds = "; ".join(map(_kind, found.kinds[:_KINDS]))
-    groups = f"{found.groups:,} group{'s' if found.groups != 1 else ''}"
-    yield f"Collectives, by the Inspector: {found.calls:,} calls in {groups}. {kinds}."
-    yield from map(_change, found.changes[:_CHANGES])
-    yield from map(_late, found.late_ranks[:_LATE])
-    if found.lost_lines:
-        yield f"Not read: {found.lost_lines:,} lines of the Inspector's."
+    kinds = "; ".join(map(_kind, hours.kinds[:_KINDS]))
+    groups = f"{hours.groups:,} group{'s' if hours.groups != 1 else ''}"
+    yield f"Collectives, by the Inspector: {hours.calls:,} calls in {groups}. {kinds}."
+    yield from map(_change, hours.changes[:_CHANGES])
+    yield from map(_late, hours.late_ranks[:_LATE])
+    if hours.lost_lines:
+        yield f"Not read: {hours.lost_lines:,} lines of the Inspector's."
 
 
 def _kind(one: CollectiveCalls) -> str:

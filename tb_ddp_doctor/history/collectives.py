@@ -161,10 +161,10 @@ def _joined(lines: InspectorCalls) -> _Calls:
 
 def _kinds(lines: InspectorCalls, calls: _Calls) -> tuple[CollectiveCalls, ...]:
     shapes = np.array(lines.communicators)[calls.communicator]
-    found = []
+    bandwidths = []
     for rows in _largest((calls.kind, calls.size, shapes[:, 0], shapes[:, 1]), calls.transfer_us):
         ranks, nodes = lines.communicators[int(calls.communicator[rows[0]])]
-        found.append(
+        bandwidths.append(
             CollectiveCalls(
                 collective=lines.kinds[int(calls.kind[rows[0]])],
                 size=int(calls.size[rows[0]]),
@@ -176,12 +176,12 @@ def _kinds(lines: InspectorCalls, calls: _Calls) -> tuple[CollectiveCalls, ...]:
                 transfer_s=float(calls.transfer_us[rows].sum(dtype=np.float64)) / 1e6,
             )
         )
-    return tuple(found)
+    return tuple(bandwidths)
 
 
 def _changes(lines: InspectorCalls, calls: _Calls) -> tuple[BandwidthChange, ...]:
     """Changes of the bandwidth of each group, kind and size."""
-    found = []
+    bandwidth_changes = []
     for rows in _largest((calls.communicator, calls.kind, calls.size), calls.transfer_us):
         rows = rows[np.argsort(calls.at_us[rows], kind="stable")]
         width = max(_FEWEST_CALLS, -(-len(rows) // _MOST_BINS))
@@ -195,7 +195,7 @@ def _changes(lines: InspectorCalls, calls: _Calls) -> tuple[BandwidthChange, ...
             took_us = calls.transfer_us[rows[shift.at * width : end * width]]
             if abs(after - before) < LEAST_CHANGE * before or before <= 0:
                 continue
-            found.append(
+            bandwidth_changes.append(
                 BandwidthChange(
                     collective=lines.kinds[int(calls.kind[rows[0]])],
                     size=int(calls.size[rows[0]]),
@@ -207,7 +207,7 @@ def _changes(lines: InspectorCalls, calls: _Calls) -> tuple[BandwidthChange, ...
                     cost_s=float(took_us.sum(dtype=np.float64)) / 1e6 * (1 - after / before),
                 )
             )
-    return tuple(sorted(found, key=lambda one: -abs(one.cost_s)))
+    return tuple(sorted(bandwidth_changes, key=lambda one: -abs(one.cost_s)))
 
 
 def _late_ranks(lines: InspectorCalls, calls: _Calls) -> tuple[LateRank, ...]:
@@ -215,7 +215,7 @@ def _late_ranks(lines: InspectorCalls, calls: _Calls) -> tuple[LateRank, ...]:
     is_waiting = calls.wait_us >= np.maximum(_LEAST_WAIT * calls.transfer_us, 1)
     compared = np.bincount(calls.communicator[calls.last_rank >= 0], minlength=len(lines.communicators))
     rows = np.flatnonzero(is_waiting & (calls.last_rank >= 0))
-    found = []
+    late_ranks = []
     for at in _largest((calls.communicator[rows], calls.last_rank[rows]), calls.wait_us[rows]):
         communicator, rank = int(calls.communicator[rows[at[0]]]), int(calls.last_rank[rows[at[0]]])
         ranks = lines.communicators[communicator][0]
@@ -224,7 +224,7 @@ def _late_ranks(lines: InspectorCalls, calls: _Calls) -> tuple[LateRank, ...]:
         if compared[communicator] >= _FEWEST_COMPARED and share >= max(LEAST_LATE, 1.5 / ranks):
             wait_ms = float(np.median(calls.wait_us[rows[at]])) / 1000
             host = lines.hosts.get((communicator, rank), "")
-            found.append(
+            late_ranks.append(
                 LateRank(
                     rank=rank,
                     host=host,
@@ -234,7 +234,7 @@ def _late_ranks(lines: InspectorCalls, calls: _Calls) -> tuple[LateRank, ...]:
                     wait_ms=wait_ms,
                 )
             )
-    return tuple(found)
+    return tuple(late_ranks)
 
 
 def _largest(keys: tuple[NDArray[Any], ...], weight: NDArray[Any]) -> list[NDArray[Any]]:
@@ -252,5 +252,5 @@ def _largest(keys: tuple[NDArray[Any], ...], weight: NDArray[Any]) -> list[NDArr
 
 def _hosts(lines: InspectorCalls, communicator: int) -> tuple[str, ...]:
     """The hosts of a group's ranks, each once."""
-    found = sorted((rank, host) for (number, rank), host in lines.hosts.items() if number == communicator)
-    return tuple(dict.fromkeys(host for _, host in found))
+    by_rank = sorted((rank, host) for (number, rank), host in lines.hosts.items() if number == communicator)
+    return tuple(dict.fromkeys(host for _, host in by_rank))

@@ -64,12 +64,12 @@ def events(pyramid: Pyramid, median_us: float, of_column: int = 1, samples: Samp
 
     `median_us` is the job's median column, each of `of_column` steps.
     """
-    found = _Events(pyramid, median_us, of_column, samples or {})
-    medians = found.medians
+    job_events = _Events(pyramid, median_us, of_column, samples or {})
+    medians = job_events.medians
     if medians.shape[1] and not np.isnan(medians).all():
-        found.add_levels()
-        found.add_rare()
-    return tuple(sorted(found.events, key=lambda event: -abs(event.cost_s)))
+        job_events.add_levels()
+        job_events.add_rare()
+    return tuple(sorted(job_events.events, key=lambda event: -abs(event.cost_s)))
 
 
 class _Events:
@@ -102,21 +102,21 @@ class _Events:
         if len(by_node) > 1:
             for rows in by_node.values():
                 if len(rows) > 1:
-                    found = levels(lower_median(beside[rows]), least)
-                    self._add_levels("node", np.array(rows), found)
-                    beside[rows] -= fitted(found, beside.shape[1])
+                    node_levels = levels(lower_median(beside[rows]), least)
+                    self._add_levels("node", np.array(rows), node_levels)
+                    beside[rows] -= fitted(node_levels, beside.shape[1])
         sigma = np.maximum(noise(beside), least / 20)
         t, _ = largest_t(beside, sigma)
         for row in np.flatnonzero(t >= LEAST_T).tolist():
             self._add_levels("rank", np.array([row]), levels(beside[row], least))
 
-    def _add_levels(self, level: Level, rows: NDArray[Any], found: Levels) -> None:
+    def _add_levels(self, level: Level, rows: NDArray[Any], of_level: Levels) -> None:
         width = self._width
-        if found.slope:
-            total = found.slope * self._count / width
+        if of_level.slope:
+            total = of_level.slope * self._count / width
             ramp = total * np.arange(self._count) / self._count
             self._add("drift", level, rows, 0, self._count, total, cost_us=self._without(level, rows, ramp))
-        shifts = list(found.shifts)
+        shifts = list(of_level.shifts)
         self._edges += [shift.at * width for shift in shifts]
         while shifts:
             shift = shifts.pop(0)
@@ -149,91 +149,91 @@ class _Events:
 
     def add_rare(self) -> None:
         """Periods of the job and of ranks, then what the other long steps have in common."""
-        found = self._job.long_steps
+        long_steps = self._job.long_steps
         # The first steps after a change are long beside the median of their bin, most of which lies before it.
         for edge in self._edges:
-            found = found.where(np.abs(found.columns - edge) > self._width)
-        if not len(found.rows):
+            long_steps = long_steps.where(np.abs(long_steps.columns - edge) > self._width)
+        if not len(long_steps.rows):
             return
-        found = self._periods_of_ranks(found) if self._job.is_busy else found
-        while len(found.rows):
-            every = period(np.unique(found.columns))
+        long_steps = self._periods_of_ranks(long_steps) if self._job.is_busy else long_steps
+        while len(long_steps.rows):
+            every = period(np.unique(long_steps.columns))
             if every is None:
                 break
-            chosen = np.isin(found.columns, of_period(np.unique(found.columns), every))
-            self._add_outliers("period", found.where(chosen), every)
-            found = found.where(~chosen)
-        if len(found.rows):
-            self._other_outliers(found)
+            chosen = np.isin(long_steps.columns, of_period(np.unique(long_steps.columns), every))
+            self._add_outliers("period", long_steps.where(chosen), every)
+            long_steps = long_steps.where(~chosen)
+        if len(long_steps.rows):
+            self._other_outliers(long_steps)
 
-    def _periods_of_ranks(self, found: LongSteps) -> LongSteps:
+    def _periods_of_ranks(self, long_steps: LongSteps) -> LongSteps:
         """Add the periods that each rank has for itself, of equal length in one event; returns the other outliers."""
         by_period: dict[int, list[NDArray[Any]]] = {}
-        for row in np.unique(found.rows):
-            mask = found.rows == row
-            every = period(found.columns[mask])
+        for row in np.unique(long_steps.rows):
+            mask = long_steps.rows == row
+            every = period(long_steps.columns[mask])
             if every is not None:
-                chosen = mask & np.isin(found.columns, of_period(found.columns[mask], every))
+                chosen = mask & np.isin(long_steps.columns, of_period(long_steps.columns[mask], every))
                 by_period.setdefault(every, []).append(chosen)
-        left = np.ones(len(found.rows), dtype=bool)
+        left = np.ones(len(long_steps.rows), dtype=bool)
         for every, masks in by_period.items():
             chosen = np.logical_or.reduce(masks)
-            self._add_outliers("period", found.where(chosen), every)
+            self._add_outliers("period", long_steps.where(chosen), every)
             left &= ~chosen
-        return found.where(left)
+        return long_steps.where(left)
 
-    def _other_outliers(self, found: LongSteps) -> None:
+    def _other_outliers(self, long_steps: LongSteps) -> None:
         """One event for each rank or node that most have in common, and one for the rest."""
         nodes = np.array(self._job.nodes)
-        columns = len(np.unique(found.columns))
-        rows, counts = np.unique(found.rows, return_counts=True)
-        shared = len(found.rows) > 2 * columns or not self._job.is_busy
+        columns = len(np.unique(long_steps.columns))
+        rows, counts = np.unique(long_steps.rows, return_counts=True)
+        shared = len(long_steps.rows) > 2 * columns or not self._job.is_busy
 
         def fewest(share: float) -> float:
             """Long steps that this share of the ranks has in common: of two nodes each has half of any."""
             return max(max(0.5, min(1.5 * share, 1.0)) * columns, 5)
 
-        common = [] if shared else [found.rows == row for row in rows[counts >= fewest(1 / len(nodes))]]
+        common = [] if shared else [long_steps.rows == row for row in rows[counts >= fewest(1 / len(nodes))]]
         if not shared and not common:
             common = [
                 mask
                 for node in np.unique(nodes)
                 if len(np.unique(nodes)) > 1
-                and np.count_nonzero(mask := nodes[found.rows] == node) >= fewest(np.mean(nodes == node))
+                and np.count_nonzero(mask := nodes[long_steps.rows] == node) >= fewest(np.mean(nodes == node))
             ]
-        left = np.ones(len(found.rows), dtype=bool)
+        left = np.ones(len(long_steps.rows), dtype=bool)
         for mask in common:
-            self._add_outliers("outliers", found.where(mask), None)
+            self._add_outliers("outliers", long_steps.where(mask), None)
             left &= ~mask
-        if len(np.unique(found.columns[left])) >= 3:
-            self._add_outliers("outliers", found.where(left), None)
+        if len(np.unique(long_steps.columns[left])) >= 3:
+            self._add_outliers("outliers", long_steps.where(left), None)
 
-    def _add_outliers(self, kind: Kind, found: LongSteps, every: int | None) -> None:
-        rows = np.unique(found.rows)
-        columns = np.unique(found.columns)
+    def _add_outliers(self, kind: Kind, long_steps: LongSteps, every: int | None) -> None:
+        rows = np.unique(long_steps.rows)
+        columns = np.unique(long_steps.columns)
         cost = np.zeros(self._count)
-        cost[columns] = self._excess_of(found, columns)
+        cost[columns] = self._excess_of(long_steps, columns)
         nodes = {self._job.nodes[row] for row in rows}
         # Of a job whose ranks all have them in the same steps.
-        level: Level = "rank" if self._job.is_busy and len(found.rows) < 2 * len(columns) else "job"
+        level: Level = "rank" if self._job.is_busy and len(long_steps.rows) < 2 * len(columns) else "job"
         if level == "rank" and len(rows) > 1 and len(nodes) == 1 and len(set(self._job.nodes)) > 1:
             level = "node"
         first, end = int(columns[0]), int(columns[-1]) + 1
-        size = float(np.median(found.excess_us))
-        garbage = self._garbage_share(found)
+        size = float(np.median(long_steps.excess_us))
+        garbage = self._garbage_share(long_steps)
         self._add(kind, level, rows, first, end, size, cost_us=cost, every=every, times=len(columns), garbage=garbage)
 
-    def _garbage_share(self, found: LongSteps) -> float | None:
+    def _garbage_share(self, long_steps: LongSteps) -> float | None:
         """In which share of these steps Python collected garbage; None where that says nothing."""
         steps = self._job.steps
         seen = often = 0
         in_all, timed = 0, 0
-        for row in np.unique(found.rows).tolist():
+        for row in np.unique(long_steps.rows).tolist():
             samples = self._samples.get(int(self._job.ranks[row]))
             if samples is None or not len(samples):
                 continue
             is_collected = collected(samples, steps.begins_ns, steps.length_us)
-            of_row = is_collected[found.columns[found.rows == row]]
+            of_row = is_collected[long_steps.columns[long_steps.rows == row]]
             seen, often = seen + len(of_row), often + int(np.count_nonzero(of_row))
             in_all, timed = in_all + int(np.count_nonzero(is_collected)), timed + len(is_collected)
         # Where most steps have a collection, it explains none that is long.
@@ -241,12 +241,12 @@ class _Events:
             return None
         return often / seen
 
-    def _excess_of(self, found: LongSteps, columns: NDArray[Any]) -> NDArray[Any]:
+    def _excess_of(self, long_steps: LongSteps, columns: NDArray[Any]) -> NDArray[Any]:
         """How much longer these steps of the job are since those of ranks are long, µs."""
         steps, every = self._job.steps, self._job.long_steps
         numbers = every.rows * self._count + every.columns
         others = every.where(
-            np.isin(every.columns, columns) & ~np.isin(numbers, found.rows * self._count + found.columns)
+            np.isin(every.columns, columns) & ~np.isin(numbers, long_steps.rows * self._count + long_steps.columns)
         )
         fixed_us = steps.regular_us[columns].astype(np.float64)
         np.fmax.at(fixed_us, np.searchsorted(columns, others.columns), others.busy_us)

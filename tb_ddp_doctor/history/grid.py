@@ -112,15 +112,15 @@ def place(
 
 def restarts_of(files: Sequence[RankHistory]) -> tuple[tuple[Restart, ...], float]:
     """Where one rank's job ended and went on, and the time of its steps that came again, s."""
-    found, again_us = [], 0.0
+    restarts, again_us = [], 0.0
     reached, end_ns = -1, 0
     for file in files:
         for number, stretch in enumerate(file.stretches):
             length = len(stretch.steps_us)
             again = max(min(reached + 1, stretch.first_step + length) - stretch.first_step, 0)
             if reached >= 0 and (number == 0 or again):
-                found.append(Restart(end_ns, max(stretch.begin_ns, end_ns), again))
+                restarts.append(Restart(end_ns, max(stretch.begin_ns, end_ns), again))
             again_us += float(stretch.steps_us[:again].sum(dtype=np.float64))
             reached = max(reached, stretch.first_step + length - 1)
             end_ns = stretch.begin_ns + int(stretch.steps_us.sum(dtype=np.int64)) * 1000
-    return tuple(found), again_us / 1e6
+    return tuple(restarts), again_us / 1e6

@@ -86,28 +86,28 @@ def levels(series: NDArray[Any], least: float) -> Levels:
     return best
 
 
-def fitted(found: Levels, count: int) -> NDArray[Any]:
+def fitted(series_levels: Levels, count: int) -> NDArray[Any]:
     """The series that levels make, from 0 on, shape (count,)."""
     bins = np.arange(count)
-    result: NDArray[Any] = found.slope * bins
-    for shift in found.shifts:
+    result: NDArray[Any] = series_levels.slope * bins
+    for shift in series_levels.shifts:
         result = result + shift.height * (bins >= shift.at)
     return result
 
 
 def _segments(series: NDArray[Any], sigma: float) -> list[int]:
     """First bins of the segments after the first."""
-    found: list[int] = []
+    splits: list[int] = []
     todo = [(0, len(series))]
-    while todo and len(found) < _MOST_CHANGES:
+    while todo and len(splits) < _MOST_CHANGES:
         begin, end = todo.pop()
         t, at = largest_t(series[begin:end], np.array(sigma))
         if t >= LEAST_T:
             split = begin + int(at)
-            found.append(split)
+            splits.append(split)
             # A change within a bin leaves its median between both levels: on neither side does it count.
             todo += [(begin, split - 1), (split + 1, end)]
-    return sorted(found)
+    return sorted(splits)
 
 
 def _fit(series: NDArray[Any], at: list[int], sigma: float, least: float) -> Levels:

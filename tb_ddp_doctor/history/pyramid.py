@@ -181,11 +181,11 @@ def _columns(grid: StepGrid, long_steps: LongSteps) -> StepColumns:
     for begin in range(0, count, most):
         part = busy[:, begin : begin + most].T.copy()
         at = slice(begin, begin + len(part))
-        found, end = np.searchsorted(ordered.columns, [begin, begin + most])
+        first, end = np.searchsorted(ordered.columns, [begin, begin + most])
         values[0, at] = lower_median_of_rows(part)
         # No busy time is negative: -1 is nothing in what follows.
         np.nan_to_num(part, copy=False, nan=-1)
-        long = ordered.where(np.arange(found, end))
+        long = ordered.where(np.arange(first, end))
         values[1, at] = _without_excess(part, long.columns - begin, long).max(axis=1)
         row[at] = part.argmax(axis=1)
         values[2:, at] = _slowest(part, row[at], (node_of, by_node, first_of_node))

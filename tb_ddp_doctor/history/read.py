@@ -177,8 +177,10 @@ def read_portion(file: BinaryIO, at: int, until: int = _LAST_STEP) -> Portion:
             if blocks[-1].first_step >= until:
                 later = blocks.pop()
                 samples = np.concatenate(sampled)
-                found = _stretches(blocks)
-                return Portion(found, phases, lost_before, earlier_at, later.first_step, bool(later.has_busy), samples)
+                stretches = _stretches(blocks)
+                return Portion(
+                    stretches, phases, lost_before, earlier_at, later.first_step, bool(later.has_busy), samples
+                )
             if not is_later:
                 earlier_at, lost_before = base + place, lost
         place = end
@@ -231,9 +233,11 @@ def _stretches(blocks: list[_Block]) -> list[Stretch]:
     ends_ns = begins_ns + np.add.reduceat(steps_us.astype(np.int64), edges[:-1]) * 1000
     goes_on = (first[1:] == first[:-1] + rows[:-1]) & (np.abs(begins_ns[1:] - ends_ns[:-1]) < _SAME_TIME_NS)
     starts = [0, *(np.flatnonzero(~goes_on) + 1).tolist(), len(blocks)]
-    found = []
+    stretches = []
     for one, following in pairwise(starts):
         part = slice(int(edges[one]), int(edges[following]))
         is_known = bool(has_busy[one:following].any())
-        found.append(Stretch(int(first[one]), int(begins_ns[one]), steps_us[part], busy_us[part] if is_known else None))
-    return found
+        stretches.append(
+            Stretch(int(first[one]), int(begins_ns[one]), steps_us[part], busy_us[part] if is_known else None)
+        )
+    return stretches

@@ -49,19 +49,19 @@ def sentence(event: Event, summary: Summary, price: Price | None) -> str:
 
 def beside(event: Event) -> str:
     """What changed with an event, where that was recorded: ", process memory grows with it: 38 MB an hour (rank 3)"."""
-    found = []
+    changes = []
     hours = max((event.end_s - event.begin_s) / 3600, 1e-9)
     for one in event.together:
         change, rank = one.after - one.before, ranks([one.rank])
         if event.kind == "drift":
             grows, rate = "grows" if change > 0 else "falls", _amount(one.quantity, abs(change) / hours)
-            found.append(f"{one.quantity} {grows} with it: {rate} an hour ({rank})")
+            changes.append(f"{one.quantity} {grows} with it: {rate} an hour ({rank})")
         else:
             levels = f"{_amount(one.quantity, one.before)} before, {_amount(one.quantity, one.after)} since"
-            found.append(f"{one.quantity} changes with it: {levels} ({rank})")
+            changes.append(f"{one.quantity} changes with it: {levels} ({rank})")
     if event.garbage_share is not None:
-        found.append(f"Python collects garbage in {percent(event.garbage_share)} of them")
-    return "".join(f", {each}" for each in found)
+        changes.append(f"Python collects garbage in {percent(event.garbage_share)} of them")
+    return "".join(f", {each}" for each in changes)
 
 
 def _amount(quantity: str, value: float) -> str:

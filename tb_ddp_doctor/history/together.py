@@ -62,7 +62,7 @@ def collected(samples: NDArray[Any], begins_ns: NDArray[Any], lengths_us: NDArra
 
 def _most(samples: Samples, levels: _Levels) -> tuple[ChangedQuantity, ...]:
     """What `levels` finds of the times and values of each quantity, of the rank with most."""
-    found = []
+    most_changed = []
     for number, name in enumerate(QUANTITIES):
         if number == _GARBAGE:
             continue
@@ -73,8 +73,8 @@ def _most(samples: Samples, levels: _Levels) -> tuple[ChangedQuantity, ...]:
             if both is not None and abs(both[1] - both[0]) >= _LEAST_OF.get(name, 0.0):
                 of_ranks.append(ChangedQuantity(name, rank, *both))
         if of_ranks:
-            found.append(max(of_ranks, key=lambda one: abs(one.after - one.before)))
-    return tuple(found)
+            most_changed.append(max(of_ranks, key=lambda one: abs(one.after - one.before)))
+    return tuple(most_changed)
 
 
 def _line(at_s: NDArray[Any], values: NDArray[Any], begin_s: float, end_s: float) -> tuple[float, float] | None:

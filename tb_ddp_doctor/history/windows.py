@@ -142,17 +142,17 @@ def read_job(
 
 def _samples(files: Sequence[StepTimesFile]) -> NDArray[Any]:
     """What was recorded on request of a rank; of files that are gone nothing."""
-    found = [np.zeros(0, dtype=SAMPLE_ROW)]
+    rows = [np.zeros(0, dtype=SAMPLE_ROW)]
     for source in files:
         with contextlib.suppress(OSError):
             read = read_history(source.path)
-            found += [read.samples] if read else []
-    return np.concatenate(found)
+            rows += [read.samples] if read else []
+    return np.concatenate(rows)
 
 
 def _sources(paths: Sequence[Path]) -> tuple[list[StepTimesFile], list[str]]:
     """The files with steps, and a sentence for each that cannot be read."""
-    found, problems = [], []
+    with_steps, problems = [], []
     for path in paths:
         try:
             with open_plain(path) as file:
@@ -166,10 +166,10 @@ def _sources(paths: Sequence[Path]) -> tuple[list[StepTimesFile], list[str]]:
             problems.append(f"{path} cannot be read ({error.strerror or error}).")
             continue
         if later.later_step is not None:
-            found.append(
+            with_steps.append(
                 StepTimesFile(path, head, status.st_size, status.st_mtime, later.later_step, later.later_has_busy)
             )
-    return found, problems
+    return with_steps, problems
 
 
 def _parts(
@@ -254,8 +254,8 @@ def _read(
     ]
     busy = np.empty((len(files), asked.count), dtype=np.float32)
     rows: list[RankSteps | None] = [None] * len(files)
-    for found in _batches(batches):
-        for row, each in enumerate(found.rows, found.row):
+    for batch in _batches(batches):
+        for row, each in enumerate(batch.rows, batch.row):
             busy[row] = each.busy_us
             rows[row] = msgspec.structs.replace(each, busy_us=np.zeros(0, dtype=np.float32))
     return _part(files, busy, [row for row in rows if row is not None], asked, has_later)

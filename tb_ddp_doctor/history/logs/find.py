@@ -63,14 +63,14 @@ def read_hours(
 
 def read_logs(groups: Sequence[Sequence[Path]], since: int | None = None) -> tuple[JobHistory | None, list[str]]:
     """The hours of a job in the log of these that has most lines, and a sentence for each problem; see `log_files`."""
-    found, problems = _logs(groups, since)
-    if not found:
+    readable, problems = _logs(groups, since)
+    if not readable:
         return None, problems
-    found.sort(key=lambda log: -log.lines)
+    readable.sort(key=lambda log: -log.lines)
     problems += [
-        f"{log.path} has step times of {log.program} too, in fewer lines: name it to read it." for log in found[1:4]
+        f"{log.path} has step times of {log.program} too, in fewer lines: name it to read it." for log in readable[1:4]
     ]
-    return found[0].job, problems
+    return readable[0].job, problems
 
 
 def log_files(path: Path, *, directly: bool = False, leave_out: Collection[Path] = ()) -> list[list[Path]]:
@@ -102,7 +102,7 @@ def read_log(files: Sequence[Path], since: int | None = None) -> Log | None:
 
 def _logs(groups: Sequence[Sequence[Path]], since: int | None) -> tuple[list[Log], list[str]]:
     """The logs with step times, in the order of their names, and a sentence for each that cannot be read."""
-    found, problems = [], []
+    with_steps, problems = [], []
     asked = [(tuple(files), sum(map(_size, files))) for files in groups]
     answers = pool.run(
         partial(read_log, since=since),
@@ -118,8 +118,8 @@ def _logs(groups: Sequence[Sequence[Path]], since: int | None) -> tuple[list[Log
         except pool.CrashError as error:
             problems.append(f"{files[0]} is left out: {error}")  # type: ignore[index]
         else:
-            found += [log] if log else []
-    return sorted(found, key=lambda log: log.path), sorted(problems)
+            with_steps += [log] if log else []
+    return sorted(with_steps, key=lambda log: log.path), sorted(problems)
 
 
 def _size(path: Path) -> int:

@@ -86,13 +86,13 @@ class InspectorCalls(msgspec.Struct, frozen=True):
 
 def read_inspector(folder: Path) -> InspectorCalls | None:
     """The calls in the Inspector's files in a folder and below it; None where there are none."""
-    found = _Columns()
+    columns = _Columns()
     for path in inspector_files(folder):
         for line in _lines(path):
-            found.add(line)
-        if len(found.busbw) >= _MOST_LINES:
+            columns.add(line)
+        if len(columns.busbw) >= _MOST_LINES:
             break
-    return found.calls() if found.busbw else None
+    return columns.calls() if columns.busbw else None
 
 
 class _Columns:
@@ -137,13 +137,13 @@ class _Columns:
 def inspector_files(folder: Path) -> Iterator[Path]:
     """The Inspector's files in a folder and below it, by their names."""
     names = files = 0
-    for place, folders, found in os.walk(folder):
-        names += len(found) + len(folders)
+    for place, folders, file_names in os.walk(folder):
+        names += len(file_names) + len(folders)
         below = Path(place)
         if names > _MOST_NAMES or len(below.relative_to(folder).parts) >= _DEEPEST:
             folders.clear()
         folders.sort()
-        for name in sorted(found):
+        for name in sorted(file_names):
             if NAME.fullmatch(name) and files < _MOST_FILES:
                 files += 1
                 yield below / name

@@ -54,13 +54,13 @@ def read_trainer_state(path: Path) -> list[LoggedStep]:
         state = msgspec.json.decode(_read(path), type=known(_TrainerState))
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return []
-    found = []
+    steps = []
     for entry in state.log_history:
         step, at_s = _float(entry.get("step")), _float(entry.get("train_runtime"))
         # The last entry is about the whole job, from which train_loss is.
         if math.isfinite(step) and math.isfinite(at_s) and "train_loss" not in entry:
-            found.append(LoggedStep(int(step), at_s))
-    return found
+            steps.append(LoggedStep(int(step), at_s))
+    return steps
 
 
 def _read(path: Path) -> bytes:

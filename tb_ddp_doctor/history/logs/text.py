@@ -70,11 +70,11 @@ def read_text(path: Path) -> TextLog | None:
             (clock,), (step,), _ = parts
             program, point = "torchtitan", LoggedStep(int(step), _seconds(clock))
         else:
-            if b"MxRtt/Rnk" in line and (found := _STRAGGLER.search(line)):
-                fastest, slowest = _number(found[1]), _number(found[2])
-                reports += [(int(found[3]), slowest / fastest - 1)] if fastest > 0 and slowest > 0 else []
-            if not ranks and b"world" in line and (found := _RANKS.search(line)):
-                ranks = int(found[1])
+            if b"MxRtt/Rnk" in line and (line_match := _STRAGGLER.search(line)):
+                fastest, slowest = _number(line_match[1]), _number(line_match[2])
+                reports += [(int(line_match[3]), slowest / fastest - 1)] if fastest > 0 and slowest > 0 else []
+            if not ranks and b"world" in line and (line_match := _RANKS.search(line)):
+                ranks = int(line_match[1])
             if not points and done > _LOOKED_AT:
                 return None
             continue
@@ -95,14 +95,14 @@ def _slowest(reports: list[tuple[int, float]]) -> SlowestRank | None:
 
 def _in_turn(patterns: Sequence[re.Pattern[bytes]], line: bytes) -> list[tuple[bytes, ...]]:
     """The groups of each pattern, each found after the one before; nothing where one is not there."""
-    found, at = [], 0
+    groups, at = [], 0
     for pattern in patterns:
         match = pattern.search(line, at)
         if match is None:
             return []
-        found.append(match.groups())
+        groups.append(match.groups())
         at = match.end()
-    return found
+    return groups
 
 
 def _number(written: bytes) -> float:

@@ -37,7 +37,7 @@ _NO_STEPS = ("eval", "val", "test", "system", "ddp_doctor", "_")
 
 def read_wandb(path: Path) -> list[LoggedStep]:
     """The calls of `wandb.log` that are about training, up to where the file is damaged. Raises OSError."""
-    found = []
+    steps = []
     for record in _records(path):
         try:
             values = dict(_values(record))
@@ -47,8 +47,8 @@ def read_wandb(path: Path) -> list[LoggedStep]:
         if math.isfinite(step) and any(not name.lower().startswith(_NO_STEPS) for name in values):
             # Hugging Face's and Lightning's own numbers of steps are apart from W&B's, which counts calls.
             own = values.get("train/global_step", values.get("trainer/global_step", step))
-            found.append(LoggedStep(int(own) if math.isfinite(own) else int(step), at_s))
-    return found
+            steps.append(LoggedStep(int(own) if math.isfinite(own) else int(step), at_s))
+    return steps
 
 
 def _records(path: Path) -> Iterator[bytes]:
