@@ -49,16 +49,16 @@ class LayoutCopies(Rule):
         kernels = NeedlessKernels(
             redundant.layout_ns, redundant.layout_kernels, redundant.layout_start_ns, redundant.layout_end_ns
         )
-        found = removable(kernels, self.removed, frame, whatif, places, "A copy into another layout.")
-        if found is None:
+        gain = removable(kernels, self.removed, frame, whatif, places, "A copy into another layout.")
+        if gain is None:
             return Clear("No tensor is copied only for its layout.")
-        if found.cost_ns < self.min_cost * frame.step_ns:
-            return Clear(f"Copies into another layout take {found.of_step}; without, the step is hardly shorter.")
-        return found.fault(
+        if gain.cost_ns < self.min_cost * frame.step_ns:
+            return Clear(f"Copies into another layout take {gain.of_step}; without, the step is hardly shorter.")
+        return gain.fault(
             frame,
-            title=f"{found.of_step} copy tensors into another layout; one layout would shorten the step.",
-            why=f"{wording.decimals(found.count, 0)} kernels of a step change only the layout of a tensor. Without "
-            f"{wording.percent(self.removed)} of their time the step is {wording.ms(found.cost_ns)} shorter.",
+            title=f"{gain.of_step} copy tensors into another layout; one layout would shorten the step.",
+            why=f"{wording.decimals(gain.count, 0)} kernels of a step change only the layout of a tensor. Without "
+            f"{wording.percent(self.removed)} of their time the step is {wording.ms(gain.cost_ns)} shorter.",
             fix=_FIX,
             remedy="channels_last, no reshape after transpose",
             between=(share_of(kernels, self.removed_least), share_of(kernels, 1.0)),

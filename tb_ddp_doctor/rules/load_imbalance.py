@@ -96,14 +96,14 @@ class LoadImbalance(Rule):
     ) -> Result:
         if len(frame.steps) < 2:
             return NotApplicable("One step cannot show whether the slow rank changes from step to step.")
-        found = slowness(whatif, frame, self.straggler_excess, self.straggler_steps)
-        uneven = _UnevenSteps.of(found, self.min_cost * frame.step_ns)
+        slow_ranks = slowness(whatif, frame, self.straggler_excess, self.straggler_steps)
+        uneven = _UnevenSteps.of(slow_ranks, self.min_cost * frame.step_ns)
         change = whatif.at_the_median(uneven.excess_ns > self.min_cost * frame.step_ns / 2)
         cost = whatif.cost_ns(change)
         if not len(uneven) or cost < self._least_cost(uneven, cost, whatif) * frame.step_ns:
             return Clear(f"Ranks that are slow in some steps cost {wording.ms(cost)} a step.")
-        differs = f"Ranks and steps differ by {wording.ms(found.noise_ns)} (one standard deviation) from noise"
-        is_noise = float(uneven.lost_ns.mean()) < _BEYOND_NOISE * found.noise_ns
+        differs = f"Ranks and steps differ by {wording.ms(slow_ranks.noise_ns)} (one standard deviation) from noise"
+        is_noise = float(uneven.lost_ns.mean()) < _BEYOND_NOISE * slow_ranks.noise_ns
         if is_noise and cost < self.min_noise * frame.step_ns:
             return Clear(f"Ranks that are slow in some steps cost {wording.ms(cost)} a step. {differs}: this is noise.")
         more = uneven.more_ns(phases)
@@ -160,9 +160,9 @@ class _UnevenSteps(msgspec.Struct, frozen=True, eq=False):
     steps: Ints
 
     @classmethod
-    def of(cls, found: Slowness, least_ns: float) -> _UnevenSteps:
+    def of(cls, slow_ranks: Slowness, least_ns: float) -> _UnevenSteps:
         """Those in which a rank needs at least so much more."""
-        excess = np.where(found.now_and_then, found.excess_ns, 0)
+        excess = np.where(slow_ranks.now_and_then, slow_ranks.excess_ns, 0)
         return cls(excess, np.flatnonzero(excess.max(axis=0) > least_ns))
 
     def __len__(self) -> int:

@@ -106,8 +106,10 @@ def _of_attainable(roofline: JobRoofline) -> dict[str, float]:
 
 
 def _longest(rank: int, start_ns: int, end_ns: int, places: Places) -> Evidence:
-    found = places.between(rank, start_ns, end_ns, RankOwner.COMPUTE, "The longest run of a kernel with low occupancy.")
-    return found or places.window(rank, 0, "A step with kernels of low occupancy.")
+    evidence = places.between(
+        rank, start_ns, end_ns, RankOwner.COMPUTE, "The longest run of a kernel with low occupancy."
+    )
+    return evidence or places.window(rank, 0, "A step with kernels of low occupancy.")
 
 
 _FIX = """\

@@ -74,8 +74,8 @@ class LowerPrecision(Rule):
                 if least is not None and (share := 1 - max(least, LEAST_NS) * one.count / one.attainable_ns) > 0:
                     falls[cause][one] = share
         faults = [self._fault(cause, some, frame, whatif, roofline, places) for cause, some in falls.items()]
-        found = tuple(one for one in faults if one)
-        return found or Clear("Narrower types would hardly shorten the step.")
+        costly = tuple(one for one in faults if one)
+        return costly or Clear("Narrower types would hardly shorten the step.")
 
     def _fault(
         self,

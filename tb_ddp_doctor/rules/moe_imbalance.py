@@ -98,8 +98,8 @@ class MoeImbalance(Rule):
         of_rank = np.bincount(pieces.rank, excess, len(frame.ranks))
         if cost < self.min_cost * frame.step_ns or not of_rank.any():
             return Clear(f"Balanced experts would save {wording.ms(cost)} a step.")
-        found = _fault(change, cost, excess, pieces, exchanges, frame, arrivals, places)
-        return replace(found, between=(compute, change))
+        fault = _fault(change, cost, excess, pieces, exchanges, frame, arrivals, places)
+        return replace(fault, between=(compute, change))
 
 
 def _saved_transfers(exchanges: Exchanges, sized: Sized | None, shape: tuple[int, ...]) -> Ints | None:

@@ -164,8 +164,8 @@ def _longest(gemms: Gemms, places: Places, rank: int) -> Evidence:
     length = gemms.work.slow_product_end_ns[rank] - gemms.work.slow_product_start_ns[rank]
     step = int(length.argmax())
     start, end = int(gemms.work.slow_product_start_ns[rank, step]), int(gemms.work.slow_product_end_ns[rank, step])
-    found = places.between(rank, start, end, RankOwner.COMPUTE, "The longest GEMM without tensor cores.")
-    return found or places.longest(rank, step, RankOwner.COMPUTE, "GEMMs without tensor cores.")
+    evidence = places.between(rank, start, end, RankOwner.COMPUTE, "The longest GEMM without tensor cores.")
+    return evidence or places.longest(rank, step, RankOwner.COMPUTE, "GEMMs without tensor cores.")
 
 
 def _fix(gemms: Gemms, *, is_float32: bool) -> str:

@@ -53,19 +53,19 @@ class Recomputation(Rule):
             redundant.recomputed_start_ns,
             redundant.recomputed_end_ns,
         )
-        found = removable(kernels, 1.0, frame, whatif, places, "Forward, computed again in backward.")
-        if found is None:
+        gain = removable(kernels, 1.0, frame, whatif, places, "Forward, computed again in backward.")
+        if gain is None:
             return Clear("Backward does not compute forward again, as far as ops show.")
-        if found.cost_ns < self.min_cost * frame.step_ns:
-            return Clear(f"Backward computes forward again for {found.of_step}; without, the step is no shorter.")
-        return found.fault(
+        if gain.cost_ns < self.min_cost * frame.step_ns:
+            return Clear(f"Backward computes forward again for {gain.of_step}; without, the step is no shorter.")
+        return gain.fault(
             frame,
-            title=f"{found.of_step} compute forward again; keeping activations would shorten the step.",
-            why=f"{wording.decimals(found.count, 0)} kernels of a step are launched within backward by ops of forward. "
-            f"Without them the step is {wording.ms(found.cost_ns)} shorter, and needs the memory of these activations.",
+            title=f"{gain.of_step} compute forward again; keeping activations would shorten the step.",
+            why=f"{wording.decimals(gain.count, 0)} kernels of a step are launched within backward by ops of forward. "
+            f"Without them the step is {wording.ms(gain.cost_ns)} shorter, and needs the memory of these activations.",
             fix=_FIX,
             remedy="fewer activation checkpoints",
-            between=(share_of(kernels, self.kept_least), found.change),
+            between=(share_of(kernels, self.kept_least), gain.change),
         )
 
 

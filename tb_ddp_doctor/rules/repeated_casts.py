@@ -46,16 +46,16 @@ class RepeatedCasts(Rule):
         kernels = NeedlessKernels(
             redundant.recast_ns, redundant.recast_kernels, redundant.recast_start_ns, redundant.recast_end_ns
         )
-        found = removable(kernels, 1.0, frame, whatif, places, "A weight is cast again.")
-        if found is None:
+        gain = removable(kernels, 1.0, frame, whatif, places, "A weight is cast again.")
+        if gain is None:
             return Clear("No weight is cast twice between two updates.")
-        if found.cost_ns < self.min_cost * frame.step_ns:
-            return Clear(f"Casting weights again takes {found.of_step}; without, the step is no shorter.")
-        return found.fault(
+        if gain.cost_ns < self.min_cost * frame.step_ns:
+            return Clear(f"Casting weights again takes {gain.of_step}; without, the step is no shorter.")
+        return gain.fault(
             frame,
-            title=f"{found.of_step} cast weights that were cast before; one cast each would shorten the step.",
-            why=f"{wording.decimals(found.count, 0)} casts of a step are of weights that have not changed since their "
-            f"last cast. Without them the step is {wording.ms(found.cost_ns)} shorter.",
+            title=f"{gain.of_step} cast weights that were cast before; one cast each would shorten the step.",
+            why=f"{wording.decimals(gain.count, 0)} casts of a step are of weights that have not changed since their "
+            f"last cast. Without them the step is {wording.ms(gain.cost_ns)} shorter.",
             fix=_FIX,
             remedy="bfloat16 weights",
         )

@@ -65,11 +65,11 @@ class SlowKernels(Rule):
         for one in slow:
             groups.setdefault(_group(one, has_softmax), []).append(one)
         faults = [self._fault(cause, some, frame, whatif, roofline, places) for cause, some in groups.items()]
-        found = tuple(one for one in faults if one)
-        if not found:
+        costly = tuple(one for one in faults if one)
+        if not costly:
             total = of_step(sum(one.above_ns for one in slow), frame.step_ns)
             return Clear(f"Kernels below half of their attainable speed are {total} above it, in all.")
-        return found
+        return costly
 
     def _fault(
         self,

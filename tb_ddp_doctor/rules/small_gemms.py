@@ -77,9 +77,11 @@ class SmallGemms(Rule):
         if why := why_not(roofline):
             return NotApplicable(why)
         wasted = [
-            found
+            wasted_part
             for one in roofline.kernels
-            if one.kind is GpuTime.GEMM and not is_charged(one, charged) and (found := self._wasted(one, roofline))
+            if one.kind is GpuTime.GEMM
+            and not is_charged(one, charged)
+            and (wasted_part := self._wasted(one, roofline))
         ]
         faults = [self._fault(cause, wasted, frame, whatif, roofline, places) for cause in _CAUSES]
         if worth := tuple(one for one in faults if one):

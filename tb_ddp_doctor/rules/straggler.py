@@ -113,44 +113,44 @@ class Straggler(Rule):
         modules: ModuleTree | None,
         places: Places,
     ) -> Result:
-        found = slowness(whatif, frame, self.min_excess, self.min_steps)
-        if not len(found.persistent):
+        slow_ranks = slowness(whatif, frame, self.min_excess, self.min_steps)
+        if not len(slow_ranks.persistent):
+            most_ns = max(float(slow_ranks.excess_ns.mean(axis=1).max()), 0)
             return Clear(
-                f"No rank alone needs more than {wording.ms(max(float(found.excess_ns.mean(axis=1).max()), 0))} longer "
-                "than the median rank, on average."
+                f"No rank alone needs more than {wording.ms(most_ns)} longer than the median rank, on average."
             )
         slow_links = [link for link in links if link.is_slow(self.slow_link, self.min_steps)]
         causes = self._causes(
-            Peers.of(found, frame, budget, whatif, kernels, phases),
-            found,
+            Peers.of(slow_ranks, frame, budget, whatif, kernels, phases),
+            slow_ranks,
             most_ranks(whatif, frame, CpuTime.INPUT),
             slow_links,
         )
         if not causes:
             return Clear("Most ranks wait for their DataLoader: dataloader-stall reports that.")
-        known = _known_stalls(causes, found, stalls)
+        known = _known_stalls(causes, slow_ranks, stalls)
         causes |= {
             rank: (doing.cause or "host", f"{causes[rank][1]} It spends {doing.said}.") for rank, doing in known.items()
         }
         causes, above_ns = _with_split(causes, frame, whatif.device_ns if whatif.plays else budget.of("compute"))
-        lateness = Lateness.of(found, budget, waits)
-        groups = _groups(causes, found, lateness, frame)
-        changes = [_change(group, found, whatif, slow_links, above_ns) for group in groups]
-        more = _More(frame, found, whatif, op_stalls, rank_evidence, expected, modules)
-        job = _Job(frame, budget, arrivals, places, found, lateness, more, whatif.fixes_something)
+        lateness = Lateness.of(slow_ranks, budget, waits)
+        groups = _groups(causes, slow_ranks, lateness, frame)
+        changes = [_change(group, slow_ranks, whatif, slow_links, above_ns) for group in groups]
+        more = _More(frame, slow_ranks, whatif, op_stalls, rank_evidence, expected, modules)
+        job = _Job(frame, budget, arrivals, places, slow_ranks, lateness, more, whatif.fixes_something)
         return tuple(
             job.fault(group, causes[group.ranks[0]][1], change, cost_ns, known.get(group.ranks[0]))
             for group, change, cost_ns in zip(groups, changes, whatif.costs_ns(changes), strict=True)
         )
 
     def _causes(
-        self, peers: Peers, found: Slowness, loading: Most | None, slow_links: Sequence[Link]
+        self, peers: Peers, slow_ranks: Slowness, loading: Most | None, slow_links: Sequence[Link]
     ) -> dict[int, tuple[str, str]]:
         """Why each persistently slow rank (index) is slow, and what was seen there, but for ranks that wait for their
         DataLoader as most ranks do: `loading` are these.
         """
         of_work = WorkThresholds(self.same_work, self.larger_share)
-        causes = {rank: peers.cause(rank, of_work, slow_links) for rank in found.persistent.tolist()}
+        causes = {rank: peers.cause(rank, of_work, slow_links) for rank in slow_ranks.persistent.tolist()}
         if loading is None:
             return causes
         return {rank: seen for rank, seen in causes.items() if seen[0] != "input" or not loading.ranks[rank]}
@@ -176,7 +176,7 @@ class _More(msgspec.Struct, frozen=True, eq=False):
     """What else the traces, and the files beside them, say of slow ranks."""
 
     frame: Frame
-    found: Slowness
+    slow_ranks: Slowness
     whatif: WhatIf
     op_stalls: StallsInOps
     rank_evidence: tuple[RankEvidence, ...]
@@ -188,12 +188,12 @@ class _More(msgspec.Struct, frozen=True, eq=False):
         rank, cause, frame = group.ranks[0], group.cause, self.frame
         said = ""
         if cause == "host":
-            said += _op_stalls(rank, self.found.others, self.whatif, self.op_stalls)
-            said += _update(rank, self.found, self.whatif)
+            said += _op_stalls(rank, self.slow_ranks.others, self.whatif, self.op_stalls)
+            said += _update(rank, self.slow_ranks, self.whatif)
         said += _beside_traces(cause, rank, self.rank_evidence)
         if cause in _OF_COMPUTE and self.modules:
-            excess_ns = float(self.found.excess_ns[rank].mean())
-            said += layers.behind(self.modules, rank, self.found.others, excess_ns)
+            excess_ns = float(self.slow_ranks.excess_ns[rank].mean())
+            said += layers.behind(self.modules, rank, self.slow_ranks.others, excess_ns)
         if cause in _OF_HARDWARE:
             said += beside.of_check(int(frame.ranks[rank]), self.expected, len(frame.ranks) + frame.missing_ranks)
         return said
@@ -213,22 +213,22 @@ def _beside_traces(cause: str, rank: int, known: Sequence[RankEvidence]) -> str:
 
 
 def _change(
-    group: SlowGroup, found: Slowness, whatif: WhatIf, slow_links: Sequence[Link], above_mean_ns: Floats | None
+    group: SlowGroup, slow_ranks: Slowness, whatif: WhatIf, slow_links: Sequence[Link], above_mean_ns: Floats | None
 ) -> Change:
     """What the fix takes out of the steps; what slow links cost is slow-link's.
 
     Work that is split in another way goes to the ranks that had less: `above_mean_ns` is what goes, shape (R, S).
     """
-    chosen = found.persistently(group.rows)
+    chosen = slow_ranks.persistently(group.rows)
     if group.cause == CAUSAL_SPLIT and above_mean_ns is not None:
         return Change(device_ns=np.where(chosen, np.maximum(above_mean_ns, 0), 0).astype(np.int64))
     if group.cause != "slow_link":
-        return whatif.at_the_median(chosen, found.among)
+        return whatif.at_the_median(chosen, slow_ranks.among)
     charged = excess_ns(slow_links, *chosen.shape)
-    return Change(transfer_ns=np.maximum(np.where(chosen, found.excess_ns - charged, 0), 0))
+    return Change(transfer_ns=np.maximum(np.where(chosen, slow_ranks.excess_ns - charged, 0), 0))
 
 
-def _groups(causes: _Causes, found: Slowness, lateness: Lateness, frame: Frame) -> list[SlowGroup]:
+def _groups(causes: _Causes, slow_ranks: Slowness, lateness: Lateness, frame: Frame) -> list[SlowGroup]:
     """The findings on slow ranks (indices, with their causes): those that others wait for, then those that are hidden.
 
     A hidden rank of a node all of whose ranks are slow for one cause is one finding with them.
@@ -245,21 +245,21 @@ def _groups(causes: _Causes, found: Slowness, lateness: Lateness, frame: Frame) 
         if lateness.hidden[rank] and (cause, frame.nodes[rank]) not in nodes and cause != CAUSAL_SPLIT
     }
     others = {rank: cause for rank, cause in cause_of.items() if rank not in alone}
-    excess_ns = found.excess_ns.mean(axis=1)
+    excess_ns = slow_ranks.excess_ns.mean(axis=1)
     return [group for some in (others, alone) for group in slow_groups(some, excess_ns, frame)]
 
 
-def _known_stalls(causes: _Causes, found: Slowness, stalls: HostStalls) -> dict[int, activity.Known]:
+def _known_stalls(causes: _Causes, slow_ranks: Slowness, stalls: HostStalls) -> dict[int, activity.Known]:
     """What the ranks (indices) whose CPUs are slow do there while the median rank computes, if that is most of what
     they are slower by; without those of which stacks and annotations do not tell it.
     """
     mean, known = stalls.long_ns.mean(axis=1), {}
     for rank, (cause, _) in causes.items():
-        extra = float(mean[rank] - np.median(mean[found.others])) if len(found.others) else 0.0
+        extra = float(mean[rank] - np.median(mean[slow_ranks.others])) if len(slow_ranks.others) else 0.0
         if cause != "host" or extra <= 0:
             continue
-        least = max(extra, float(found.excess_ns[rank].mean())) / 2
-        if doing := activity.most(stalls.doing([rank]), least, stalls.doing(found.others.tolist())):
+        least = max(extra, float(slow_ranks.excess_ns[rank].mean())) / 2
+        if doing := activity.most(stalls.doing([rank]), least, stalls.doing(slow_ranks.others.tolist())):
             known[rank] = doing
     return known
 
@@ -283,11 +283,11 @@ def _verb(ranks: Sequence[int]) -> str:
     return "waits" if len(ranks) == 1 else "wait"
 
 
-def _update(rank: int, found: Slowness, whatif: WhatIf) -> str:
+def _update(rank: int, slow_ranks: Slowness, whatif: WhatIf) -> str:
     """By how much longer a rank's (index) optimizer works on the CPU, if that is most of what the rank is slower by."""
     spent = whatif.host_ns(CpuTime.UPDATE).mean(axis=1)
-    extra = float(spent[rank] - np.median(spent[found.others])) if len(found.others) else 0.0
-    if extra <= float(found.excess_ns[rank].mean()) / 2:
+    extra = float(spent[rank] - np.median(spent[slow_ranks.others])) if len(slow_ranks.others) else 0.0
+    if extra <= float(slow_ranks.excess_ns[rank].mean()) / 2:
         return ""
     return f" Its optimizer works {wording.ms(extra)} a step longer on the CPU than the median rank's."
 
@@ -299,7 +299,7 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
     budget: Budget
     arrivals: Arrivals
     places: Places
-    found: Slowness
+    slow_ranks: Slowness
     lateness: Lateness
     more: _More
     #: Whether other faults are fixed in the job that is looked at, so that another rank may be slower still.
@@ -307,7 +307,7 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
 
     def fault(self, group: SlowGroup, seen: str, change: Change, cost_ns: float, known: activity.Known | None) -> Fault:
         """The finding on a group, given what the cause of its first rank rests on ("it ...") and what its CPU does."""
-        frame, slow = self.frame, self.found.slow[group.rows]
+        frame, slow = self.frame, self.slow_ranks.slow[group.rows]
         seen += self.more.seen(group)
         on_host = known is not None or group.cause in ("host", "input")
         level, basis = certainty.confidence(
@@ -349,23 +349,25 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
         waits for it.
         """
         caused_ns = float(self.lateness.caused_ns[group.rows].sum())
-        return self.is_played and group.cause == "unknown" and caused_ns < self.found.limit_ns
+        return self.is_played and group.cause == "unknown" and caused_ns < self.slow_ranks.limit_ns
 
     def _harm(self, group: SlowGroup) -> str:
         """What the other ranks wait for a group, where they do; else how much slower than the median rank it is."""
         alone, rows = len(group.ranks) == 1, group.rows
-        slower = f"{wording.ms(float(self.found.excess_ns[rows].mean()))} a step slower than the median rank"
+        slower = f"{wording.ms(float(self.slow_ranks.excess_ns[rows].mean()))} a step slower than the median rank"
         if self.lateness.hidden[rows].all():
             own = part.mean(self.budget.of("wait")[rows], self.frame.window_ns[rows])
             it, them = ("it waits", "it") if alone else ("they wait", "they")
             verb = f"is no straggler yet: {it}" if alone else f"are no stragglers yet: {it}"
             are = "is" if alone else "are"
             return f"{verb} {own} for others. Once these are fixed, {them} {are} {slower}."
-        is_first = self.found.persistent[self.lateness.late[self.found.persistent]][0] in rows and not self.is_played
+        is_first = (
+            self.slow_ranks.persistent[self.lateness.late[self.slow_ranks.persistent]][0] in rows and not self.is_played
+        )
         order = "" if is_first else "next "
         verb = f"is the {order}straggler" if alone else f"are {order and 'the next '}stragglers"
         caused = self.lateness.caused(rows, self.frame)
-        waited = f"the other ranks wait {caused}" if caused.ns >= self.found.limit_ns else ""
+        waited = f"the other ranks wait {caused}" if caused.ns >= self.slow_ranks.limit_ns else ""
         if is_first and waited:
             return f"{verb}: {waited}."
         return f"{verb}, {slower}{waited and f': {waited}'}."

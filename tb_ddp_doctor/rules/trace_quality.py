@@ -68,7 +68,7 @@ class TraceQuality(Rule):
         steps, unmatched = len(frame.steps), quality.unmatched_share
         several = len(frame.ranks) > 1
         lack = "has" if frame.missing_ranks == 1 else "have"
-        found = [
+        possible = [
             (
                 frame.missing_ranks > 0,
                 "missing_ranks",
@@ -112,7 +112,7 @@ class TraceQuality(Rule):
                 "operator shapes were not recorded, so their FLOP is not known",
             ),
         ]
-        return [(cause, sentence) for is_so, cause, sentence in found if is_so]
+        return [(cause, sentence) for is_so, cause, sentence in possible if is_so]
 
 
 def _ties(quality: Quality) -> str:

@@ -136,10 +136,10 @@ def _longest(attentions: AttentionWork, places: Places, rank: int) -> Evidence:
     length = attentions.score_pass_end_ns[rank] - attentions.score_pass_start_ns[rank]
     step = int(length.argmax())
     start, end = int(attentions.score_pass_start_ns[rank, step]), int(attentions.score_pass_end_ns[rank, step])
-    found = places.between(
+    evidence = places.between(
         rank, start, end, RankOwner.COMPUTE, "An op on the attention scores that fused attention does not need."
     )
-    return found or places.longest(rank, step, RankOwner.COMPUTE, "Ops on attention scores.")
+    return evidence or places.longest(rank, step, RankOwner.COMPUTE, "Ops on attention scores.")
 
 
 _FELL_BACK = "scaled_dot_product_attention is called, but no fused kernel supports its inputs. "

@@ -106,8 +106,10 @@ class UnfusedOptimizer(Rule):
 
 def _window(optimizers: OptimizerWork, places: Places, rank: int, step: int) -> Evidence:
     start, end = int(optimizers.optimizer_start_ns[rank, step]), int(optimizers.optimizer_end_ns[rank, step])
-    found = places.between(rank, start, end, RankOwner.COMPUTE, "The optimizer's kernels, one tensor after the other.")
-    return found or places.longest(rank, step, RankOwner.DISPATCH, "The optimizer's launches.")
+    evidence = places.between(
+        rank, start, end, RankOwner.COMPUTE, "The optimizer's kernels, one tensor after the other."
+    )
+    return evidence or places.longest(rank, step, RankOwner.DISPATCH, "The optimizer's launches.")
 
 
 _FIX = """\

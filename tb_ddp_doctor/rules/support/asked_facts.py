@@ -37,24 +37,24 @@ def by_type(makers: Iterable[Fact], known: Mapping[Any, Fact]) -> dict[Any, Fact
 
     Raises ContractError where two functions return the same type, or one does not say what it returns.
     """
-    found = dict(known)
+    fact_of = dict(known)
     for make in makers:
         made = type_hints(make, f"The fact {_place(make)}").get("return")
         if made is None:
             raise ContractError(f"The fact {_place(make)} does not say what it returns: rules ask for it by that type.")
-        if other := found.get(made):
+        if other := fact_of.get(made):
             raise ContractError(
                 f"Both {_place(other)} and {_place(make)} make {_shown(made)}, and rules ask for facts by type: give "
                 "one of them a type of its own."
             )
-        found[made] = make
-    return found
+        fact_of[made] = make
+    return fact_of
 
 
 def _shared() -> Iterator[Fact]:
     """The facts that every rule may ask for."""
-    for found in pkgutil.iter_modules(facts.__path__, f"{facts.__name__}."):
-        yield from _defined_in(vars(importlib.import_module(found.name)))
+    for module in pkgutil.iter_modules(facts.__path__, f"{facts.__name__}."):
+        yield from _defined_in(vars(importlib.import_module(module.name)))
     yield from _defined_in(vars(of_plans))
 
 

@@ -183,9 +183,9 @@ def run(rule: Rule, facts: Facts) -> tuple[RuleOutcome, Found | None]:
     if isinstance(result, NotApplicable):
         return RuleOutcome(rule.id, "not-applicable", result.reason), None
     faults = result if isinstance(result, tuple) else (result,)
-    found = Found(rule, faults, reduce(or_, [fault.change for fault in faults]))
+    of_rule = Found(rule, faults, reduce(or_, [fault.change for fault in faults]))
     status: Status = "opportunity" if rule.is_opportunity else "finding"
-    return RuleOutcome(rule.id, status, " ".join(fault.title for fault in faults)), found
+    return RuleOutcome(rule.id, status, " ".join(fault.title for fault in faults)), of_rule
 
 
 def severity(rule: Rule, fault: Fault, share: float) -> Severity:

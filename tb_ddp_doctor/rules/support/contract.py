@@ -13,27 +13,27 @@ from tb_ddp_doctor.rules.support.base import Rule
 
 def catalogue(rules: Iterable[Rule]) -> dict[str, Rule]:
     """The rules by id, in the order of ids. Raises ContractError if one of them is declared wrongly."""
-    found: dict[str, Rule] = {}
+    by_id: dict[str, Rule] = {}
     for rule in rules:
         if not hasattr(rule, "id"):
             raise ContractError(f"Rule {type(rule).__name__} has no id.")
-        if rule.id in found:
+        if rule.id in by_id:
             raise ContractError(
-                f"Both {type(found[rule.id]).__name__} and {type(rule).__name__} have the id {rule.id}."
+                f"Both {type(by_id[rule.id]).__name__} and {type(rule).__name__} have the id {rule.id}."
             )
-        found[rule.id] = rule
+        by_id[rule.id] = rule
         _check_declarations(type(rule))
         asked(type(rule).check, rule.id)
-    for rule in found.values():
+    for rule in by_id.values():
         for general in rule.refined():
-            if general not in found:
-                near = did_you_mean(general, found)
+            if general not in by_id:
+                near = did_you_mean(general, by_id)
                 raise ContractError(f"Rule {rule.id} refines {general!r}, but there is no such rule.{near}")
     try:
-        TopologicalSorter({rule.id: rule.refined() for rule in found.values()}).prepare()
+        TopologicalSorter({rule.id: rule.refined() for rule in by_id.values()}).prepare()
     except CycleError as error:
         raise ContractError(f"These rules refine each other in a circle: {', '.join(error.args[1][1:])}.") from None
-    return dict(sorted(found.items()))
+    return dict(sorted(by_id.items()))
 
 
 def _check_declarations(rule: type[Rule]) -> None:

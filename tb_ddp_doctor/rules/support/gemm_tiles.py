@@ -67,10 +67,10 @@ def fit(kernel: str, sizes: Gemm, multiprocessors: int) -> TileUse:
 
     `multiprocessors` is 0 if unknown.
     """
-    found = next((pair for pair in _TILE.findall(kernel) if _is_tile(*map(int, pair))), None)
-    if found is None:
+    sides = next((pair for pair in _TILE.findall(kernel) if _is_tile(*map(int, pair))), None)
+    if sides is None:
         return TileUse(1.0, 1.0, 0)
-    one, other = map(int, found)
+    one, other = map(int, sides)
     rows, columns = max(
         ((one, other), (other, one)), key=lambda tile: _of_use(sizes.m, tile[0]) * _of_use(sizes.n, tile[1])
     )

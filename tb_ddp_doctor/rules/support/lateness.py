@@ -32,14 +32,14 @@ class Lateness(msgspec.Struct, frozen=True, eq=False):
     others: Ints
 
     @classmethod
-    def of(cls, found: Slowness, budget: Budget, waits: Waits) -> Lateness:
+    def of(cls, slow_ranks: Slowness, budget: Budget, waits: Waits) -> Lateness:
         """From the slow ranks of a job and the straggler waits as recorded."""
         own = budget.of("wait").mean(axis=1)
         caused = np.zeros(len(own))
-        caused[found.persistent] = waits.caused_ns(found.persistent, found.others)
-        late_ns = own[found.others].mean() - own
-        hidden = (own >= np.maximum(caused, found.limit_ns)) & (late_ns < found.limit_ns)
-        return cls(caused, hidden, found.others)
+        caused[slow_ranks.persistent] = waits.caused_ns(slow_ranks.persistent, slow_ranks.others)
+        late_ns = own[slow_ranks.others].mean() - own
+        hidden = (own >= np.maximum(caused, slow_ranks.limit_ns)) & (late_ns < slow_ranks.limit_ns)
+        return cls(caused, hidden, slow_ranks.others)
 
     @property
     def late(self) -> NDArray[np.bool_]:

@@ -55,8 +55,8 @@ def _of_nodes(whole: Sequence[str], frame: Frame) -> str:
 
 def rack(node: str) -> str:
     """The rack that a node's name tells, "rack2" of "rack2-node07" and "r12" of "r12n03"; "" if it tells none."""
-    found = _RACK.fullmatch(node)
-    return found[1] if found else ""
+    rack_name = _RACK.fullmatch(node)
+    return rack_name[1] if rack_name else ""
 
 
 def _rail(affected: Sequence[int], frame: Frame) -> int | None:
@@ -91,5 +91,5 @@ def most_of_nodes(affected: Sequence[int], frame: Frame) -> dict[str, int]:
 
 def function(name: str) -> str:
     """A Python function as torch spells it, "src/train.py(41): step": "step (src/train.py:41)"."""
-    found = names.source(name)
-    return f"{found[2]} ({found[0]}:{found[1]})" if found else _ADDRESS.sub("", name)
+    source = names.source(name)
+    return f"{source[2]} ({source[0]}:{source[1]})" if source else _ADDRESS.sub("", name)

@@ -77,11 +77,11 @@ def listed(kernels: Sequence[KernelRoof]) -> str:
 
 def longest(kernels: Sequence[KernelRoof], places: Places) -> tuple[Evidence, ...]:
     """The longest call of each of some kernels."""
-    found = [
+    calls = [
         places.between(one.rank, one.start_ns, one.end_ns, RankOwner.COMPUTE, f"The longest call of {plain(one)}.")
         for one in kernels
     ]
-    return tuple(one for one in found if one)
+    return tuple(one for one in calls if one)
 
 
 def at_share(kernels: Sequence[KernelRoof], reached: float, roofline: JobRoofline) -> Change:

@@ -31,14 +31,14 @@ class WorkThresholds(msgspec.Struct, frozen=True):
     larger_share: float
 
 
-def _gains(found: Slowness, whatif: WhatIf) -> dict[str, NDArray[np.float64]]:
+def _gains(slow_ranks: Slowness, whatif: WhatIf) -> dict[str, NDArray[np.float64]]:
     """See `Peers.gains_ns`."""
     if not whatif.plays:
         return {}
-    chosen = found.slow & found.persistently()
+    chosen = slow_ranks.slow & slow_ranks.persistently()
     others = [kind for kind in CpuTime if kind not in (CpuTime.INPUT, CpuTime.OVERHEAD, CpuTime.RECORDING)]
     return {
-        group: (whatif.busy_ns - whatif.alone_ns(whatif.at_the_median(chosen, found.among, kinds))).mean(axis=1)
+        group: (whatif.busy_ns - whatif.alone_ns(whatif.at_the_median(chosen, slow_ranks.among, kinds))).mean(axis=1)
         for group, kinds in (("input", [CpuTime.INPUT]), ("host", others))
     }
 
@@ -67,7 +67,7 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
     @classmethod
     def of(
         cls,
-        found: Slowness,
+        slow_ranks: Slowness,
         frame: Frame,
         budget: Budget,
         whatif: WhatIf,
@@ -75,7 +75,7 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
         phases: Phases,
     ) -> Peers:
         """The ranks, and those that are well among them."""
-        well = found.others
+        well = slow_ranks.others
         loading = whatif.host_ns(CpuTime.INPUT).mean(axis=1)
         owner_ns, phase_ns = budget.owner_ns.mean(axis=1), phases.busy_ns.mean(axis=1)
         launches = kernels.launches()
@@ -84,7 +84,7 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
             owner_ns,
             np.median(owner_ns[well], axis=0),
             loading - np.median(loading[well]),
-            _gains(found, whatif),
+            _gains(slow_ranks, whatif),
             phase_ns,
             np.median(phase_ns[well], axis=0),
             phases,

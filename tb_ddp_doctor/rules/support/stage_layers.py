@@ -76,8 +76,8 @@ def _layers(tree: ModuleTree, stages: Floats) -> Ints:
     """The numbered modules of one kind within one that take most time over all stages, as indices."""
     of_kind: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     for module in range(1, len(tree.path)):
-        if found := _NUMBERED.search(tree.path[module]):
-            of_kind[int(tree.parent[module]), found[1]].append(module)
+        if numbered := _NUMBERED.search(tree.path[module]):
+            of_kind[int(tree.parent[module]), numbered[1]].append(module)
     groups = [np.array(some) for some in of_kind.values() if len(some) >= _SEVERAL]
     return max(groups, key=lambda some: float(stages[:, some].sum()), default=np.empty(0, np.int64))
 
