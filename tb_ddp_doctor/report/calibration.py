@@ -29,41 +29,42 @@ _COLOURS = ("#2a78d6", "#eb6834", "#1baf7a", "#eda100", "#4a3aa7", "#e34948")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 760, 380, 76, 46, 14
 
 
-def printed(console: Console, found: Calibration) -> None:
+def printed(console: Console, calibration: Calibration) -> None:
     """Print the outliers first, then all measures."""
-    for sentence in sentences(found):
+    for sentence in sentences(calibration):
         console.print(Text(printable(sentence)), soft_wrap=True)
-    if found.measures:
-        console.print(_table(["", *(f"{one.name} ({one.unit})" for one in found.measures)], _rows(found)))
-    if found.curves:
+    if calibration.measures:
+        console.print(_table(["", *(f"{one.name} ({one.unit})" for one in calibration.measures)], _rows(calibration)))
+    if calibration.curves:
         head = ["collective", "ranks", "alpha", "busbw (fit)", "R²", "error: mean, max", "busbw at"]
-        console.print(_table(head, (_fitted(one) for one in found.curves)))
-    if found.pairs:
-        console.print(_table(["pairs", "", "µs", "GB/s"], _pair_rows(found)))
+        console.print(_table(head, (_fitted(one) for one in calibration.curves)))
+    if calibration.pairs:
+        console.print(_table(["pairs", "", "µs", "GB/s"], _pair_rows(calibration)))
 
 
-def sentences(found: Calibration) -> Iterator[str]:
+def sentences(calibration: Calibration) -> Iterator[str]:
     """What is to be known first: how many ranks answered, who did not, and the outliers."""
-    nodes = len(set(found.nodes) - {""})
+    nodes = len(set(calibration.nodes) - {""})
     where = f" on {nodes} node{'s' if nodes > 1 else ''}" if nodes else ""
-    silent = len(found.no_answer)
-    what = f"{found.world_size} rank{'s' if found.world_size > 1 else ''}{where}, {found.device or 'unknown device'}"
-    yield f"{what}{f', {found.backend}' if found.backend else ''}."
+    silent = len(calibration.no_answer)
+    ranks = f"{calibration.world_size} rank{'s' if calibration.world_size > 1 else ''}"
+    what = f"{ranks}{where}, {calibration.device or 'unknown device'}"
+    yield f"{what}{f', {calibration.backend}' if calibration.backend else ''}."
     if silent:
-        names = ", ".join(_named(found, one.rank) for one in found.no_answer[:16])
+        names = ", ".join(_named(calibration, one.rank) for one in calibration.no_answer[:16])
         more = f" and {silent - 16} more" if silent > 16 else ""
-        yield f"No answer in {found.no_answer[0].phase!r} from {names}{more}. What follows was measured before."
-    for outlier in found.outliers:
+        yield f"No answer in {calibration.no_answer[0].phase!r} from {names}{more}. What follows was measured before."
+    for outlier in calibration.outliers:
         yield f"Outlier: {outlier.sentence}"
-    if found.world_size == 1:
+    if calibration.world_size == 1:
         yield "One rank has nobody to be compared with: start the check as the job, by torchrun, srun or mpirun."
-    elif not found.outliers and not silent:
+    elif not calibration.outliers and not silent:
         yield "No outliers: no rank and no pair is worse than the others by more than they differ anyway."
-    yield from found.notes
+    yield from calibration.notes
 
 
-def _named(found: Calibration, rank: int) -> str:
-    return f"rank {rank} on {found.nodes[rank]}" if any(found.nodes[rank : rank + 1]) else f"rank {rank}"
+def _named(calibration: Calibration, rank: int) -> str:
+    return f"rank {rank} on {calibration.nodes[rank]}" if any(calibration.nodes[rank : rank + 1]) else f"rank {rank}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -75,13 +76,13 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     return table
 
 
-def _rows(found: Calibration) -> Iterator[list[str]]:
-    odd = {rank for outlier in found.outliers for rank in outlier.ranks}
-    if found.world_size > _MOST_ROWS:
-        yield ["median", *(_number(_middle(one)) for one in found.measures)]
-    for rank in range(found.world_size):
-        if found.world_size <= _MOST_ROWS or rank in odd:
-            yield [_named(found, rank), *(_measured(one, rank) for one in found.measures)]
+def _rows(calibration: Calibration) -> Iterator[list[str]]:
+    odd = {rank for outlier in calibration.outliers for rank in outlier.ranks}
+    if calibration.world_size > _MOST_ROWS:
+        yield ["median", *(_number(_middle(one)) for one in calibration.measures)]
+    for rank in range(calibration.world_size):
+        if calibration.world_size <= _MOST_ROWS or rank in odd:
+            yield [_named(calibration, rank), *(_measured(one, rank) for one in calibration.measures)]
 
 
 def _middle(measure: Measure) -> float | None:
@@ -122,9 +123,9 @@ def _fitted(one: Curve) -> list[str]:
     return [name, str(one.size), _time(fit.alpha_us), busbw_fit, wording.decimals(fit.r2, 2), errors, measured]
 
 
-def _pair_rows(found: Calibration) -> Iterator[list[str]]:
+def _pair_rows(calibration: Calibration) -> Iterator[list[str]]:
     for within in (True, False):
-        chosen = [pair for pair in found.pairs if pair.within_node is within]
+        chosen = [pair for pair in calibration.pairs if pair.within_node is within]
         if chosen:
             for name, pick in (("slowest", min), ("fastest", max)):
                 pair: Pair = pick(chosen, key=lambda one: one.gbs)
@@ -136,25 +137,25 @@ def _pair_rows(found: Calibration) -> Iterator[list[str]]:
 # ------------------------------------------------------------------------------------------------ the page
 
 
-def page(found: Calibration) -> str:
+def page(calibration: Calibration) -> str:
     """The whole page, as one file."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width">\n<title>Calibration</title>\n'
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>Calibration</h1>{section(found)}\n</body>\n</html>\n"
+        f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>Calibration</h1>{section(calibration)}\n</body>\n</html>\n"
     )
 
 
-def section(found: Calibration) -> str:
+def section(calibration: Calibration) -> str:
     """What the page shows below its heading, without a style of its own."""
-    lines, *said = [*sentences(found)]
-    odd = {(rank, outlier.measure) for outlier in found.outliers for rank in outlier.ranks}
+    lines, *said = [*sentences(calibration)]
+    odd = {(rank, outlier.measure) for outlier in calibration.outliers for rank in outlier.ranks}
     parts = [f"<p>{_escaped(lines)}</p>", *(f"<p>{_escaped(one)}</p>" for one in said)]
-    if found.curves:
+    if calibration.curves:
         parts += [
             "<h2>Time against size</h2>",
-            _log_log(found.curves),
+            _log_log(calibration.curves),
             _html_table(
                 [
                     "collective",
@@ -165,17 +166,18 @@ def section(found: Calibration) -> str:
                     "error of the fit: mean, max",
                     "largest measured",
                 ],
-                ([*row] for row in map(_fitted, found.curves)),
+                ([*row] for row in map(_fitted, calibration.curves)),
             ),
         ]
-    if found.pairs:
-        parts += ["<h2>Pairs: bandwidth one way, GB/s</h2>", _matrix(found)]
-    if found.measures:
-        head = ["rank", *(f"{one.name} ({one.unit})" for one in found.measures)]
+    if calibration.pairs:
+        parts += ["<h2>Pairs: bandwidth one way, GB/s</h2>", _matrix(calibration)]
+    if calibration.measures:
+        head = ["rank", *(f"{one.name} ({one.unit})" for one in calibration.measures)]
         rows = (
-            [_named(found, rank), *(_measured(one, rank) for one in found.measures)] for rank in range(found.world_size)
+            [_named(calibration, rank), *(_measured(one, rank) for one in calibration.measures)]
+            for rank in range(calibration.world_size)
         )
-        names = ["", *(one.name for one in found.measures)]
+        names = ["", *(one.name for one in calibration.measures)]
         parts += ["<h2>Ranks</h2>", _html_table(head, rows, lambda row, column: (row, names[column]) in odd)]
     return "\n".join(parts)
 
@@ -265,13 +267,13 @@ def _axes(times: Mapping[float, float], sizes: Mapping[float, int]) -> Iterator[
         yield f'<text x="{at:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{_size(size)}</text>'
 
 
-def _matrix(found: Calibration) -> str:
+def _matrix(calibration: Calibration) -> str:
     """Rank against rank; of many ranks node against node, each the slowest of its pairs."""
-    by_node = found.world_size > _MOST_CELLS
-    names = [*dict.fromkeys(found.nodes)] if by_node else [str(rank) for rank in range(found.world_size)]
+    by_node = calibration.world_size > _MOST_CELLS
+    names = [*dict.fromkeys(calibration.nodes)] if by_node else [str(rank) for rank in range(calibration.world_size)]
     cells: defaultdict[tuple[int, int], float] = defaultdict(lambda: math.inf)
-    for pair in found.pairs:
-        a, b = (names.index(found.nodes[rank]) if by_node else rank for rank in pair.ranks)
+    for pair in calibration.pairs:
+        a, b = (names.index(calibration.nodes[rank]) if by_node else rank for rank in pair.ranks)
         cells[a, b] = cells[b, a] = min(cells[a, b], pair.gbs)
     most = max(cells.values())
     side = max(min(720 // max(len(names), 1), 44), 9)

@@ -105,13 +105,13 @@ def _tests(diagnosis: Diagnosis, fails_from: Severity) -> Iterator[tuple[str, li
     failed = [(diagnosis.headline, diagnosis.headline)] if is_unexplained else []
     yield "verdict", failed, diagnosis.headline if diagnosis.verdict == "unknown" else ""
     for outcome in diagnosis.outcomes:
-        found = [
+        failures = [
             (one.title, f"{_costs(one, diagnosis)}{_said(one)}")
             for one in (*diagnosis.findings, *diagnosis.opportunities)
             if one.rule == outcome.rule and Severity[one.severity.upper()] >= fails_from
         ]
         is_skipped = outcome.status in ("not-applicable", "error")
-        yield outcome.rule, found, outcome.reason if is_skipped else ""
+        yield outcome.rule, failures, outcome.reason if is_skipped else ""
 
 
 def _unexplained(diagnosis: Diagnosis) -> Severity:

@@ -32,27 +32,31 @@ class ComparedTable(msgspec.Struct, frozen=True):
         return "l" + "r" * (len(self.heads) - 1)
 
 
-def parts(found: Comparison) -> Iterator[ComparedTable]:
+def parts(comparison: Comparison) -> Iterator[ComparedTable]:
     """Those that have something to show."""
-    findings = [ComparedAmount(f"{each.rule} ({each.fate})", each.before_ms, each.after_ms) for each in found.findings]
+    findings = [
+        ComparedAmount(f"{each.rule} ({each.fate})", each.before_ms, each.after_ms) for each in comparison.findings
+    ]
     tables = (
-        ComparedTable("Where a step goes, ms", _TIMES, tuple(_changes(found.owners))),
+        ComparedTable("Where a step goes, ms", _TIMES, tuple(_changes(comparison.owners))),
         ComparedTable("Findings, ms", _TIMES, tuple(_changes(findings))),
         ComparedTable(
-            "Communication without wait by kind of collective, ms", _TIMES, tuple(_changes(found.communication[:_MOST]))
+            "Communication without wait by kind of collective, ms",
+            _TIMES,
+            tuple(_changes(comparison.communication[:_MOST])),
         ),
-        ComparedTable("Modules that changed most, ms", _TIMES, tuple(_modules(found))),
-        ComparedTable("Kernels that changed most, ms", _TIMES_AND_CALLS, tuple(_kernels(found))),
+        ComparedTable("Modules that changed most, ms", _TIMES, tuple(_modules(comparison))),
+        ComparedTable("Kernels that changed most, ms", _TIMES_AND_CALLS, tuple(_kernels(comparison))),
         ComparedTable(
             "Kernels whose share of the attainable speed changed",
             ("", "before", "after", "ms before", "ms after"),
-            tuple(_roofs(found)),
+            tuple(_roofs(comparison)),
         ),
-        ComparedTable("Operators that changed most, Self CPU, ms", _TIMES_AND_CALLS, tuple(_on_host(found))),
+        ComparedTable("Operators that changed most, Self CPU, ms", _TIMES_AND_CALLS, tuple(_on_host(comparison))),
         ComparedTable(
             "Operators that changed most, Self CUDA, ms, collectives with straggler wait",
             _TIMES_AND_CALLS,
-            tuple(_on_device(found)),
+            tuple(_on_device(comparison)),
         ),
     )
     yield from (part for part in tables if part.rows)
@@ -64,40 +68,43 @@ def _changes(changes: Sequence[ComparedAmount]) -> Iterator[tuple[str, ...]]:
             yield change.name, *_amounts(change.before_ms, change.after_ms)
 
 
-def _modules(found: Comparison) -> Iterator[tuple[str, ...]]:
+def _modules(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     """The modules that changed most; the whole step is none."""
-    changes = [ComparedAmount(one.path, one.before_ms, one.after_ms) for one in found.modules if one.level]
+    changes = [ComparedAmount(one.path, one.before_ms, one.after_ms) for one in comparison.modules if one.level]
     changed = [one for one in changes if abs(one.change_ms) >= _LEAST_MS]
     return _changes(sorted(changed, key=lambda one: -abs(one.change_ms))[:_MOST])
 
 
-def _kernels(found: Comparison) -> Iterator[tuple[str, ...]]:
+def _kernels(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     return _most(
-        kernel_names.told_apart([each.name for each in found.kernels]),
-        [(each.before_ms, each.before_count, each.after_ms, each.after_count) for each in found.kernels],
+        kernel_names.told_apart([each.name for each in comparison.kernels]),
+        [(each.before_ms, each.before_count, each.after_ms, each.after_count) for each in comparison.kernels],
     )
 
 
-def _roofs(found: Comparison) -> Iterator[tuple[str, ...]]:
-    for one in found.roofs[:_MOST]:
+def _roofs(comparison: Comparison) -> Iterator[tuple[str, ...]]:
+    for one in comparison.roofs[:_MOST]:
         name = f"{one.operator.rpartition('::')[2]} of {one.inputs} {one.dtype}".rstrip()
         shares = wording.percent(one.before_share), wording.percent(one.after_share)
         yield name, *shares, wording.decimals(one.before_ms, 2), wording.decimals(one.after_ms, 2)
 
 
-def _on_host(found: Comparison) -> Iterator[tuple[str, ...]]:
+def _on_host(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     return _most(
-        [each.name for each in found.operators],
-        [(each.before_host_ms, each.before_count, each.after_host_ms, each.after_count) for each in found.operators],
+        [each.name for each in comparison.operators],
+        [
+            (each.before_host_ms, each.before_count, each.after_host_ms, each.after_count)
+            for each in comparison.operators
+        ],
     )
 
 
-def _on_device(found: Comparison) -> Iterator[tuple[str, ...]]:
+def _on_device(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     return _most(
-        [each.name for each in found.operators],
+        [each.name for each in comparison.operators],
         [
             (each.before_device_ms, each.before_count, each.after_device_ms, each.after_count)
-            for each in found.operators
+            for each in comparison.operators
         ],
     )
 

@@ -47,16 +47,16 @@ def stacks(results: Sequence[Result], rank: int | None) -> list[PartTime]:
 
     Raises MissingFactError where no run names any, or has the rank.
     """
-    found: list[PartTime] = []
+    parts: list[PartTime] = []
     missing = [f"There is no rank {rank} in these runs."]
     for result in results:
         try:
-            found += _of_run(result, rank)
+            parts += _of_run(result, rank)
         except MissingFactError as error:
             missing = [str(error)]
-    if not found:
+    if not parts:
         raise MissingFactError(missing[0])
-    return found
+    return parts
 
 
 def _of_run(result: Result, rank: int | None) -> Iterator[PartTime]:
@@ -71,11 +71,11 @@ def _of_run(result: Result, rank: int | None) -> Iterator[PartTime]:
                 yield PartTime((*frames[module], NAMES[ModulePart(int(part))]), number, int(own[module, part]))
 
 
-def collapsed(found: Sequence[PartTime]) -> bytes:
+def collapsed(parts: Sequence[PartTime]) -> bytes:
     """The stacks as text: a line for each, frames between semicolons, and the time in ns."""
-    several = len({one.rank for one in found}) > 1
+    several = len({one.rank for one in parts}) > 1
     lines = []
-    for one in found:
+    for one in parts:
         run, *others = (_frame(frame) for frame in one.frames)
         between = [f"rank {one.rank}"] if several else []
         lines.append(f"{';'.join((run, *between, *others))} {one.ns}\n")
@@ -87,7 +87,7 @@ def _frame(name: str) -> str:
     return "".join(letter if letter.isprintable() and letter != ";" else "_" for letter in name)
 
 
-def pprof(found: Sequence[PartTime]) -> bytes:
+def pprof(parts: Sequence[PartTime]) -> bytes:
     """The stacks as pprof reads them, compressed."""
     strings: dict[str, int] = {"": 0}
 
@@ -96,7 +96,7 @@ def pprof(found: Sequence[PartTime]) -> bytes:
 
     places: dict[str, int] = {}
     label, samples = text("rank"), []
-    for one in found:
+    for one in parts:
         # The innermost frame comes first.
         at = [places.setdefault(frame, len(places) + 1) for frame in reversed(one.frames)]
         ids, values = b"".join(map(_varint, at)), _varint(one.ns)

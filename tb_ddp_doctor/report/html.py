@@ -90,10 +90,10 @@ def _calibrations(results: Sequence[Result]) -> str:
 
 def _sheets(start: str) -> list[str]:
     """The style sheets that index.js names, in its order."""
-    found = _SHEETS.search(start)
-    if found is None:
+    named = _SHEETS.search(start)
+    if named is None:
         raise ValueError("index.js names no style sheets.")
-    return re.findall(r'"([\w-]+)"', found[1])
+    return re.findall(r'"([\w-]+)"', named[1])
 
 
 def _bundled(files: Mapping[str, str]) -> str:
@@ -113,16 +113,16 @@ def _in_order(files: Mapping[str, str], name: str, within: Sequence[str], order:
     if name in within:
         raise ValueError(f"The modules {', '.join(within)} need each other.")
     if name not in order:
-        for found in _IMPORT.finditer(files[name]):
-            _in_order(files, _path(name, found[2]), (*within, name), order)
+        for imported in _IMPORT.finditer(files[name]):
+            _in_order(files, _path(name, imported[2]), (*within, name), order)
         order.append(name)
 
 
 def _as_function(name: str, text: str) -> str:
     """The body of a function that gives what a module exports."""
-    exported = [found[2] for found in _EXPORT.finditer(text)]
+    exported = [matched[2] for matched in _EXPORT.finditer(text)]
     text = _IMPORT.sub(
-        lambda found: f"const {{{found[1].replace(' as ', ': ')}}} = {_variable(_path(name, found[2]))};", text
+        lambda matched: f"const {{{matched[1].replace(' as ', ': ')}}} = {_variable(_path(name, matched[2]))};", text
     )
     text = _EXPORT.sub("", text)
     if odd := _OTHER.search(text):

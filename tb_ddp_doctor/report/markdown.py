@@ -26,14 +26,14 @@ def document(results: Sequence[Result]) -> str:
     return "\n\n".join("\n\n".join(_run(result)) for result in results) + "\n"
 
 
-def comparison(found: Comparison) -> str:
+def comparison(compared: Comparison) -> str:
     """Two runs: the step time, what made the difference, and the tables, folded."""
-    sentences = [*found.story, *found.unlike]
+    sentences = [*compared.story, *compared.unlike]
     pieces = [
-        f"## ddp-doctor: {escaped(found.before)} against {escaped(found.after)}",
-        f"**{escaped(found.headline)}**",
+        f"## ddp-doctor: {escaped(compared.before)} against {escaped(compared.after)}",
+        f"**{escaped(compared.headline)}**",
         "\n".join(f"- {escaped(sentence)}" for sentence in sentences),
-        *(_folded(part.title, _table(part.heads, part.align, part.rows)) for part in parts(found)),
+        *(_folded(part.title, _table(part.heads, part.align, part.rows)) for part in parts(compared)),
     ]
     return "\n\n".join(filter(None, pieces)) + "\n"
 

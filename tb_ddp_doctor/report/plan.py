@@ -28,30 +28,30 @@ from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_tra
 _FEW_BUCKETS = 16
 
 
-def print_plan(console: Console, found: PlanResult) -> None:
+def print_plan(console: Console, plan: PlanResult) -> None:
     """Print what the step of a run would be."""
     with without_trailing_spaces(console):
-        print_code(console, f"{printable(found.run)}: {wording.duration(found.now_ms)} a step now", "bold")
-        if found.buckets:
-            print_wrapped(console, _recorded(found.buckets))
-        if found.sharded:
-            print_wrapped(console, _sharded(found.sharded))
-        if found.prediction:
-            print_wrapped(console, _said(found.prediction, found.now_ms), "bold")
-            for sentence in _details(found.prediction, found.rank_bytes):
+        print_code(console, f"{printable(plan.run)}: {wording.duration(plan.now_ms)} a step now", "bold")
+        if plan.buckets:
+            print_wrapped(console, _recorded(plan.buckets))
+        if plan.sharded:
+            print_wrapped(console, _sharded(plan.sharded))
+        if plan.prediction:
+            print_wrapped(console, _said(plan.prediction, plan.now_ms), "bold")
+            for sentence in _details(plan.prediction, plan.rank_bytes):
                 print_wrapped(console, sentence)
-        for curve in found.curves:
+        for curve in plan.curves:
             console.print()
-            console.print(_table(curve, found.now_ms))
+            console.print(_table(curve, plan.now_ms))
             if curve.field == "bucket_mb":
-                print_wrapped(console, _best(curve, found.now_ms))
-                if len(found.measured) > 1:
-                    print_wrapped(console, f"Measured: {printable(_sweep(found))}.")
+                print_wrapped(console, _best(curve, plan.now_ms))
+                if len(plan.measured) > 1:
+                    print_wrapped(console, f"Measured: {printable(_sweep(plan))}.")
             if curve.breaks:
                 print_wrapped(console, _breaking(curve.breaks))
                 print_wrapped(console, f"Quickest AllReduce by size: {_algorithms_of(curve)}.")
-        _print_rests(console, found)
-        for refusal in found.refusals:
+        _print_rests(console, plan)
+        for refusal in plan.refusals:
             name = FIELDS[refusal.question].option if refusal.question in FIELDS else refusal.question
             values = " " + ", ".join(map(_value, refusal.values)) if refusal.values else ""
             print_wrapped(console, f"Not predicted ({name}{printable(values)}): {printable(refusal.reason)}")
@@ -231,15 +231,15 @@ def _best(curve: PlanCurve, now_ms: float) -> str:
     return f"bucket_cap_mb={curve.best:g}: {step} a step, now {now}.{between}"
 
 
-def _sweep(found: PlanResult) -> str:
-    return "; ".join(f"{one.run} {wording.duration(one.step_ms)} at {one.bucket_mb:.2g} MiB" for one in found.measured)
+def _sweep(plan: PlanResult) -> str:
+    return "; ".join(f"{one.run} {wording.duration(one.step_ms)} at {one.bucket_mb:.2g} MiB" for one in plan.measured)
 
 
-def _print_rests(console: Console, found: PlanResult) -> None:
+def _print_rests(console: Console, plan: PlanResult) -> None:
     """What all predictions rest on, each once."""
-    points = [point for curve in found.curves for point in curve.points]
+    points = [point for curve in plan.curves for point in curve.points]
     rests: dict[Rests, None] = {}
-    for point in [*([found.prediction] if found.prediction else []), *points]:
+    for point in [*([plan.prediction] if plan.prediction else []), *points]:
         rests |= dict.fromkeys(point.rests)
     if not rests:
         return

@@ -162,13 +162,13 @@ def _prospects(prospects: Sequence[Prospect]) -> Table:
     return table
 
 
-def compared(console: Console, found: Comparison) -> None:
+def compared(console: Console, comparison: Comparison) -> None:
     """Print how two runs differ."""
     with without_trailing_spaces(console):
-        print_wrapped(console, printable(found.headline), "bold")
-        for sentence in (*found.story, *found.unlike):
+        print_wrapped(console, printable(comparison.headline), "bold")
+        for sentence in (*comparison.story, *comparison.unlike):
             print_wrapped(console, f"- {printable(sentence)}", indent=2, first=0)
-        for part in parts(found):
+        for part in parts(comparison):
             table = Table(title=part.title, title_justify="left", title_style="bold", box=None)
             for i, head in enumerate(part.heads):
                 table.add_column(head, justify="right" if i else "left", no_wrap=bool(i))
