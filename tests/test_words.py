@@ -59,7 +59,7 @@ BANNED |= {"starvation", "mended", "alike", "beyond", "usual", "things", "found"
 #: `tells` is a field of the JSON of comparisons; "alike" in `mesh` waits for who works there.
 ALLOWED = {"comparison": {"tells"}, "mesh": {"alike"}}
 #: The parts of the code in which what was found is named, not called "found".
-NAMING_FINDS = ("digest/track.py", "history", "planning", "replay", "report", "rules")
+NAMING_FINDS = ("digest/track.py", "history", "planning", "replay", "report", "rules", "stuck")
 #: Pages that may name old words: what the words stand for, and what has changed.
 NAMING = {"glossary.md", "CHANGELOG.md"}
 #: Names in the JSON, in code, in commands and in comments, which no reader sees, stay what they are.

@@ -46,11 +46,11 @@ def build(
     whole, left_out = trusted(dumps)
     calls = DumpedCalls(whole)
     waits = JobWaits(calls)
-    found = roots(waits)
-    late = [root for root in found if _is_late(root, waits)]
-    sure = [root for root in found if root not in late]
+    job_roots = roots(waits)
+    late = [root for root in job_roots if _is_late(root, waits)]
+    sure = [root for root in job_roots if root not in late]
     verdict = _verdict(calls, sure, late, waits)
-    kept = found if verdict == "unknown" else sure
+    kept = job_roots if verdict == "unknown" else sure
     findings = tuple(_finding(root, f"{root.cause}:{i}", waits, verdict) for i, root in enumerate(kept, 1))
     missing = tuple(sorted({*range(calls.world_size), *(dump.rank for dump in dumps)} - set(calls.dumps)))
     return StuckRun(
@@ -86,22 +86,22 @@ def _verdict(calls: DumpedCalls, sure: Sequence[Root], late: Sequence[Root], wai
 
 
 def _headline(
-    verdict: Verdict, found: Sequence[Root], late: Sequence[Root], waits: JobWaits, missing: Sequence[int]
+    verdict: Verdict, job_roots: Sequence[Root], late: Sequence[Root], waits: JobWaits, missing: Sequence[int]
 ) -> str:
     calls = waits.calls
     match verdict:
         case "stuck":
-            others = [rank for root in found[1:] for rank in root.ranks]
-            more = f" {_faults(len(found) - 1)} beside it: {text.ranks(others)}." if others else ""
-            return f"Stuck: {text.title(found[0])}{more}"
+            others = [rank for root in job_roots[1:] for rank in root.ranks]
+            more = f" {_faults(len(job_roots) - 1)} beside it: {text.ranks(others)}." if others else ""
+            return f"Stuck: {text.title(job_roots[0])}{more}"
         case "late":
             root = late[0]
             waited = text.seconds(_waited_at_most(root, waits) or 0.0)
             limit = f" of {text.seconds(root.op.timeout_ms / 1e3)}" if root.op.timeout_ms > 0 else ""
             wait = f"The wait was at most {waited}{limit} when the dumps were written."
             return f"Not stuck so far: {text.title(root)} {wait}"
-        case "unknown" if found:
-            return f"Unknown: {text.title(found[0])} It may be stuck, or the dumps were written while it ran."
+        case "unknown" if job_roots:
+            return f"Unknown: {text.title(job_roots[0])} It may be stuck, or the dumps were written while it ran."
         case "unknown":
             return "Unknown: the dumps do not show what the job waits for."
         case _:
@@ -197,8 +197,8 @@ def _states(root: Root, calls: DumpedCalls) -> Iterator[RankState]:
 def _waiting_ops(root: Root, waits: JobWaits) -> list[Op]:
     """The ops in which ranks wait for a root; its own where none does."""
     targets = set(root.ranks)
-    found = [wait.op for own in waits.of.values() for wait in own if targets & set(wait.targets)]
-    return found or [root.op]
+    ops = [wait.op for own in waits.of.values() for wait in own if targets & set(wait.targets)]
+    return ops or [root.op]
 
 
 def _oldest(root: Root) -> Op:
@@ -240,11 +240,11 @@ def _unknown(calls: DumpedCalls) -> bool:
     return any(Came.UNKNOWN in call.came.values() for call in calls.calls.values())
 
 
-def _ways(found: Sequence[Root], waits: JobWaits) -> Iterator[RankWait]:
+def _ways(job_roots: Sequence[Root], waits: JobWaits) -> Iterator[RankWait]:
     """Of each rank that waits, the op that leads to a root in the fewest steps, and those that it waits for there."""
-    ids = [f"{root.cause}:{i}" for i, root in enumerate(found, 1)]
-    ends = {id_: reaching(waits, root.ranks) | set(root.ranks) for id_, root in zip(ids, found, strict=True)}
-    distance = _distances({rank for root in found for rank in root.ranks}, waits)
+    ids = [f"{root.cause}:{i}" for i, root in enumerate(job_roots, 1)]
+    ends = {id_: reaching(waits, root.ranks) | set(root.ranks) for id_, root in zip(ids, job_roots, strict=True)}
+    distance = _distances({rank for root in job_roots for rank in root.ranks}, waits)
     for rank, own in sorted(waits.of.items()):
         ways = [wait for wait in own if any(target in distance for target in wait.targets)]
         if not ways:

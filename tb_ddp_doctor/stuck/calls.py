@@ -140,7 +140,7 @@ class DumpedCalls:
         for rank, by_call in self._by_call.items():
             for key, op in by_call.items():
                 ops[key][rank] = op
-        return {key: Call(*key, found, self._all_came(*key, found)) for key, found in ops.items()}
+        return {key: Call(*key, rank_ops, self._all_came(*key, rank_ops)) for key, rank_ops in ops.items()}
 
     @cached_property
     def reached(self) -> dict[int, dict[str, Reached]]:
@@ -187,7 +187,7 @@ class DumpedCalls:
         return not dump.is_overrun or group.name in dump.group_names
 
     def _reached(self, dump: Dump) -> dict[str, Reached]:
-        entries, found = dump.entries, {}
+        entries, reached = dump.entries, {}
         collective = ~entries.is_p2p
         for number, name in enumerate(dump.group_names):
             own = collective & (entries.group == number)
@@ -196,16 +196,16 @@ class DumpedCalls:
             enqueued = int(sequence.max(initial=-1))
             pending = sequence[~done]
             completed = int(pending.min()) - 1 if len(pending) else enqueued
-            found[name] = Reached(enqueued, completed)
+            reached[name] = Reached(enqueued, completed)
         for name, status in dump.status.items():
             group = self.groups[dump.rank].get(name)
             if group is None or group in self.p2p_groups:
                 continue
-            before = found.get(name, Reached(-1, -1))
+            before = reached.get(name, Reached(-1, -1))
             pending = before.enqueued > before.completed
             completed = before.completed if pending else max(status.completed, before.completed)
-            found[name] = Reached(max(status.enqueued, before.enqueued), completed)
-        return found
+            reached[name] = Reached(max(status.enqueued, before.enqueued), completed)
+        return reached
 
     def _groups(self) -> dict[int, dict[str, JobGroup]]:
         known: dict[tuple[str, str, tuple[int, ...]], JobGroup] = {}

@@ -49,16 +49,16 @@ class Root(NamedTuple):
 
 def roots(waits: JobWaits) -> list[Root]:
     """All independent faults, the one that most ranks wait for first."""
-    found = [*_incomplete(waits), *_mismatched(waits), *_not_started(waits), *_absent(waits)]
-    known = {rank for root in found for rank in root.ranks}
+    faults = [*_incomplete(waits), *_mismatched(waits), *_not_started(waits), *_absent(waits)]
+    known = {rank for root in faults for rank in root.ranks}
     left = set(blocked(waits)) - reaching(waits, known)
-    found += _no_dump(waits, left)
-    known |= {rank for root in found for rank in root.ranks}
+    faults += _no_dump(waits, left)
+    known |= {rank for root in faults for rank in root.ranks}
     left -= reaching(waits, known)
-    found += [_circle(waits, circle) for circle in _circles(waits, left)]
-    known |= {rank for root in found for rank in root.ranks}
-    found += _stalled(waits, known | reaching(waits, known), alone=not found)
-    return sorted(found, key=lambda root: (-len(reaching(waits, root.ranks)), root.ranks))
+    faults += [_circle(waits, circle) for circle in _circles(waits, left)]
+    known |= {rank for root in faults for rank in root.ranks}
+    faults += _stalled(waits, known | reaching(waits, known), alone=not faults)
+    return sorted(faults, key=lambda root: (-len(reaching(waits, root.ranks)), root.ranks))
 
 
 def blocked(waits: JobWaits) -> list[int]:
@@ -75,13 +75,13 @@ def reaching(waits: JobWaits, ranks: Iterable[int]) -> set[int]:
     for rank, targets in waits.assumed.items():
         for target in targets:
             waiting[target].add(rank)
-    found: set[int] = set()
+    waiters: set[int] = set()
     ahead = list(ranks)
     while ahead:
-        new = waiting[ahead.pop()] - found
-        found |= new
+        new = waiting[ahead.pop()] - waiters
+        waiters |= new
         ahead += new
-    return found
+    return waiters
 
 
 def _incomplete(waits: JobWaits) -> list[Root]:
@@ -115,12 +115,12 @@ def _not_started(waits: JobWaits) -> list[Root]:
 
 def _mismatched(waits: JobWaits) -> list[Root]:
     calls = waits.calls.calls.values()
-    found = []
+    mismatched = []
     for one in waits.mismatches:
         op = one.call.ops[one.ranks[0]]
         cause: Cause = "wrong-order" if one.difference == "collective" and swapped(one, calls) else "mismatch"
-        found.append(Root(cause, one.ranks, op, None if op.is_p2p else one.call, mismatch=one))
-    return found
+        mismatched.append(Root(cause, one.ranks, op, None if op.is_p2p else one.call, mismatch=one))
+    return mismatched
 
 
 def _absent(waits: JobWaits) -> list[Root]:
@@ -165,12 +165,12 @@ def _by_call(waits: JobWaits, cause: Cause, missed: Mapping[int, Sequence[Op]]) 
         # The oldest in the order of a rank that waits for it: clocks may differ.
         op = first[rank] = min(ops, key=lambda op: (op.is_p2p, op.rank, op.place))
         together[id(op) if op.is_p2p else id(_call(waits, op))].append(rank)
-    found = []
+    faults = []
     for ranks in together.values():
         op = first[min(ranks)]
         call = None if op.is_p2p else _call(waits, op)
-        found.append(Root(cause, tuple(sorted(ranks)), op, call, is_sure=cause == "missing" and call is not None))
-    return found
+        faults.append(Root(cause, tuple(sorted(ranks)), op, call, is_sure=cause == "missing" and call is not None))
+    return faults
 
 
 def _call(waits: JobWaits, op: Op) -> Call:
@@ -277,12 +277,12 @@ def _stalled(waits: JobWaits, explained: set[int], *, alone: bool) -> list[Root]
     Beside other faults only where others wait for it: all ranks have something on the way at any time.
     """
     awaited = {target for own in waits.of.values() for wait in own for target in wait.targets}
-    found: dict[object, Root] = {}
+    stalled: dict[object, Root] = {}
     for op in waits.stalled:
         call = None if op.is_p2p else _call(waits, op)
         ranks = tuple(sorted(call.ops)) if call else tuple(sorted({op.rank, op.partner}))
         if (call and Came.UNKNOWN in call.came.values()) or not explained.isdisjoint(ranks):
             continue
         if alone or not awaited.isdisjoint(ranks):
-            found.setdefault(id(call) if call else ranks, Root("stalled", ranks, op, call, is_sure=False))
-    return list(found.values())
+            stalled.setdefault(id(call) if call else ranks, Root("stalled", ranks, op, call, is_sure=False))
+    return list(stalled.values())

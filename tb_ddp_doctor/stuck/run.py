@@ -49,13 +49,13 @@ def beside(dumps: Iterable[DumpRun], traces: Collection[str]) -> list[DumpRun]:
 
 def examine_all(logdir: str | os.PathLike[str], traces: Collection[str] = ()) -> list[StuckRun]:
     """What the dumps of every job say, but of those that cannot be read. `traces` as in `examine`."""
-    found = []
+    reports = []
     for run in beside(find(logdir), traces):
         try:
-            found.append(examine(run, traces))
+            reports.append(examine(run, traces))
         except StuckError:
             _log.debug("%s holds no dump that can be read", run.name)
-    return found
+    return reports
 
 
 def examine(run: DumpRun, traces: Collection[str] = (), progress: Progress | None = None) -> StuckRun:

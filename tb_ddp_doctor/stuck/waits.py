@@ -83,13 +83,13 @@ class JobWaits:
         self.assumed: dict[int, set[int]] = self._assumed()
 
     def _assumed(self) -> dict[int, set[int]]:
-        found: defaultdict[int, set[int]] = defaultdict(set)
+        assumed: defaultdict[int, set[int]] = defaultdict(set)
         for call in self.calls.calls.values():
             if silent := call.of(Came.NO_DUMP):
                 behind = {*call.of(Came.ABSENT), *(rank for rank in call.ops if rank in self.incomplete)}
                 for rank in silent:
-                    found[rank] |= behind
-        return dict(found)
+                    assumed[rank] |= behind
+        return dict(assumed)
 
     def _sure(self, rank: int) -> Iterator[Wait]:
         """What a rank waits for on ranks that never came, never completed, or came with something else."""
@@ -116,15 +116,15 @@ class JobWaits:
         """What a rank waits for with others that left no dump: they may be there, and may not."""
         if rank in self.incomplete:
             return []
-        found = []
+        waits = []
         for op in self.calls.ops[rank]:
             if not op.is_p2p:
                 silent = self.calls.calls[op.group, op.sequence].of(Came.NO_DUMP)
             else:
                 silent = [op.partner] if op.partner >= 0 and op.partner not in self.calls.dumps else []
             if silent:
-                found.append(Wait(op, "no-dump", tuple(silent)))
-        return found
+                waits.append(Wait(op, "no-dump", tuple(silent)))
+        return waits
 
     def _queued(self, rank: int) -> list[Wait]:
         """Of a rank that waits for nobody in these ways: its oldest op, and those of its partners that are behind."""
@@ -145,8 +145,8 @@ class JobWaits:
         oldest: dict[object, Op] = {}
         for op in self.calls.ops[rank]:
             oldest.setdefault((op.group, op.partner if op.is_p2p else None), op)
-        found = (self._behind(op, self._parts(op)) for op in list(oldest.values())[1:])
-        return [wait for wait in found if wait]
+        waits = (self._behind(op, self._parts(op)) for op in list(oldest.values())[1:])
+        return [wait for wait in waits if wait]
 
     def _parts(self, op: Op) -> list[Op]:
         """What the partners enqueued of an op."""
@@ -196,11 +196,11 @@ def _is_few(call: Call) -> bool:
     return 2 * len(call.ops) <= len(call.group.ranks)
 
 
-def _add(found: dict[int, Call], call: Call) -> None:
+def _add(calls: dict[int, Call], call: Call) -> None:
     for rank, op in call.ops.items():
-        before = found.get(rank)
+        before = calls.get(rank)
         if before is None or op.place < before.ops[rank].place:
-            found[rank] = call
+            calls[rank] = call
 
 
 def _was_completed(call: Call) -> bool:
@@ -213,9 +213,9 @@ def _mismatches(calls: DumpedCalls, pairs: Mapping[int, list[SendReceive]]) -> I
     """The first of each group: after it the ranks count apart. And a send that is not as large as its receive."""
     done = set()
     for call in sorted(calls.calls.values(), key=lambda call: call.sequence):
-        if call.group not in done and (found := mismatch(call)):
+        if call.group not in done and (first := mismatch(call)):
             done.add(call.group)
-            yield found
+            yield first
     for op, other in (pair for of_rank in pairs.values() for pair in of_rank):
         # Only of the oldest on both sides it is sure that they are a pair.
         if op.operation.kind != "send" or other is None or _is_behind(calls, op) or _is_behind(calls, other):
