@@ -115,9 +115,9 @@ class Straggler(Rule):
     ) -> Result:
         slow_ranks = slowness(whatif, frame, self.min_excess, self.min_steps)
         if not len(slow_ranks.persistent):
-            most_ns = max(float(slow_ranks.excess_ns.mean(axis=1).max()), 0)
             return Clear(
-                f"No rank alone needs more than {wording.ms(most_ns)} longer than the median rank, on average."
+                f"No rank alone needs more than {wording.ms(max(float(slow_ranks.excess_ns.mean(axis=1).max()), 0))} "
+                "longer than the median rank, on average."
             )
         slow_links = [link for link in links if link.is_slow(self.slow_link, self.min_steps)]
         causes = self._causes(
