@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,17 @@ def test_a_step_takes_eight_bytes(tmp_path: Path, clock: list[int]) -> None:
     job.close()
     (file,) = history_files(tmp_path)
     assert file.stat().st_size == blocks.FILE_HEAD_BYTES + blocks.BLOCK_HEAD_BYTES + 8 * 10_000
+
+
+def test_a_file_says_the_stage_of_its_rank_and_older_files_have_none(tmp_path: Path) -> None:
+    older = blocks.FIRST_FILE_HEAD.pack(blocks.FIRST_FILE_MAGIC, 1, 4, START_NS, b"node7")
+    older += blocks.CHECKSUM.pack(zlib.crc32(older))
+    heads = (blocks.file_head(1, 4, START_NS, "node7", 3), blocks.file_head(1, 4, START_NS, "node7"), older)
+    for head, stage in zip(heads, (3, blocks.NO_STAGE, blocks.NO_STAGE), strict=True):
+        (tmp_path / "a.steps").write_bytes(head + blocks.steps_block(0, START_NS, np.full(2, 1000), None))
+        read = read_history(tmp_path / "a.steps")
+        assert read is not None and (read.rank, read.node, read.stage) == (1, "node7", stage)
+        assert len(lengths(read)) == 2
 
 
 def test_steps_that_are_trained_again_are_stretches_of_their_own(tmp_path: Path, clock: list[int]) -> None:

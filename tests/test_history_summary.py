@@ -81,6 +81,19 @@ def test_a_rank_that_becomes_slower_is_named_with_its_cost() -> None:
     assert found.account.slowest_workers == pytest.approx(0.95, abs=0.05)
 
 
+def test_what_the_last_stage_of_a_pipeline_costs_is_told_from_its_slowest_ranks() -> None:
+    """Ranks 2 and 3 are the last stage, 10 % slower; rank 0 is 5 % slower and hidden behind them."""
+    slow = "+" * 40
+    files = drawn(f"a {'-' * 40}\na {'.' * 40}\nb {slow}\nb {slow}\n" + f"a {'.' * 40}\n" * 3)
+    assert summary(files).account.last_stage is None  # of stages that are not known
+    staged = [file._replace(stage=int(file.rank in (2, 3))) for file in files]
+    found = summary(staged).account
+    # Without them the job waits for rank 0, so that half of what they cost is gained.
+    assert found.last_stage == pytest.approx(0.5, abs=0.1)
+    assert found.slowest_workers is not None and found.slowest_workers < 0.1
+    assert summary([file._replace(stage=0) for file in files]).account.last_stage is None
+
+
 def test_a_node_that_becomes_slower_is_one_event() -> None:
     text = QUIET + "b ....................++++++++++++++++++++\n" * 3
     (event,) = summary(drawn(text)).events

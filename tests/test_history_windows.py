@@ -175,9 +175,8 @@ def test_columns_of_steps_are_those_of_their_definitions(ranks: int, count: int,
     busy[random.random(busy.shape) < 0.1] = np.nan
     busy[random.random(busy.shape) < 0.05] *= 9
     nodes = tuple(f"node{rank // 2}" for rank in range(ranks))
-    grid = windows.StepGrid(
-        np.arange(ranks), nodes, 0, busy, True, np.full(count, 300.0), np.arange(1, count + 1), (), (), 0.0, 0, 0
-    )
+    stages, steps_us, begins_ns = np.full(ranks, blocks.NO_STAGE), np.full(count, 300.0), np.arange(1, count + 1)
+    grid = windows.StepGrid(np.arange(ranks), nodes, stages, 0, busy, True, steps_us, begins_ns, (), (), 0.0, 0, 0)
     found = reduced(grid, 4)
     for column, values in enumerate(busy.T):
         known = values[~np.isnan(values)]

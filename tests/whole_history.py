@@ -36,6 +36,7 @@ def step_grid(histories: Iterable[RankHistory]) -> StepGrid:
     return StepGrid(
         np.array(ranks),
         tuple(each[-1].node for each in files),
+        np.array([each[-1].stage for each in files]),
         first,
         busy,
         is_busy,

@@ -52,6 +52,17 @@ def rank_and_world_size() -> tuple[int, int]:
     return 0, 1
 
 
+def pipeline_stage() -> int | None:
+    """This rank's stage of the pipeline in a job of Megatron's; None in others."""
+    parallel_state = sys.modules.get("megatron.core.parallel_state")
+    try:
+        if parallel_state is None or not parallel_state.model_parallel_is_initialized():
+            return None
+        return int(parallel_state.get_pipeline_model_parallel_rank())
+    except Exception:  # of whatever version it is
+        return None
+
+
 def start(world_size: int) -> Start:
     """The start that this process belongs to. Asks no other rank to take part, as a collective would.
 

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.history.blocks import NO_STAGE
 from tb_ddp_doctor.history.grid import medians_of_bins
 from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.pyramid import Pyramid, compared_bins
@@ -31,9 +32,11 @@ class JobTime(msgspec.Struct, frozen=True, kw_only=True):
     time_s: dict[str, float]
     #: Share of the job's time that trained a step that counts, as long as the job's median rank takes for it.
     goodput: float
-    #: S and M_W, of ranks whose busy time is known: docs/history.md has the formulas.
+    #: S, M_W and M_S, of ranks whose busy time is known, M_S where their stages of a pipeline are, too: docs/history.md
+    #: has the formulas.
     slowdown: float | None
     slowest_workers: float | None
+    last_stage: float | None
 
 
 def account(job: JobHistory, whole_s: float, median_us: float) -> JobTime:
@@ -45,12 +48,13 @@ def account(job: JobHistory, whole_s: float, median_us: float) -> JobTime:
         time_s[phase.name] = time_s.get(phase.name, 0.0) + (phase.end_ns - phase.begin_ns) / 1e9
     time_s["restarts"] = sum(restart.begin_ns - restart.end_ns for restart in job.restarts) / 1e9
     time_s["trained again"] = job.trained_again_s
-    slowdown, slowest = _what_if(job.pyramid, steps_s) if job.pyramid.is_busy else (None, None)
+    stragglers = _what_if(job.pyramid, steps_s) if job.pyramid.is_busy else _Stragglers(None, None, None)
     return JobTime(
         time_s={name: value for name, value in time_s.items() if value > 0},
         goodput=time_s["training"] / whole_s if whole_s else 0.0,
-        slowdown=slowdown,
-        slowest_workers=slowest,
+        slowdown=stragglers.slowdown,
+        slowest_workers=stragglers.slowest_workers,
+        last_stage=stragglers.last_stage,
     )
 
 
@@ -96,24 +100,44 @@ def _rare(pyramid: Pyramid, all_us: NDArray[Any], median_us: float) -> NDArray[A
     return np.where(excess_us > _RARE * median_us, excess_us, 0)
 
 
-def _what_if(pyramid: Pyramid, steps_s: float) -> tuple[float, float | None]:
-    """S and M_W: the job's time with every rank and step at the median, and with the slowest ranks at it."""
+class _Stragglers(msgspec.Struct, frozen=True):
+    """How much longer the job took for its stragglers: S, and the shares of it M_W and M_S; as in `JobTime`."""
+
+    slowdown: float | None
+    slowest_workers: float | None
+    last_stage: float | None
+
+
+def _what_if(pyramid: Pyramid, steps_s: float) -> _Stragglers:
+    """The job's time with every rank and step at the median, with the slowest ranks at it, and with the last stage."""
     steps = pyramid.steps
     rest_us = np.maximum(steps.length_us - steps.largest_us, 0)
     known = ~np.isnan(rest_us)
     ideal_us = float(np.nanmedian(steps.median_us[known])) + float(np.nanmedian(rest_us))
     ideal_s = ideal_us * int(np.count_nonzero(known)) / 1e6
     if not ideal_s or steps_s <= ideal_s:
-        return 1.0, None
+        return _Stragglers(1.0, None, None)
     at = pyramid.sampled
     # How much longer the job would take with all other ranks at the median of their step.
     alone_us = np.fmax(pyramid.sampled_us - steps.median_us[at], 0)
     slowest = np.argsort(-np.nansum(alone_us, axis=1, dtype=np.float64), kind="stable")
     slowest = slowest[: max(int(np.ceil(_SLOWEST * len(slowest))), 1)]
-    others = np.setdiff1d(np.arange(len(pyramid.ranks)), slowest)
-    if not len(others):
-        return steps_s / ideal_s, None
-    others_us = np.fmax(np.fmax.reduce(pyramid.sampled_us[others], axis=0), steps.median_us[at])
-    gained_us = (steps.largest_us[at] - others_us)[known[at]]
-    gained_s = float(np.nanmean(gained_us, dtype=np.float64)) * int(np.count_nonzero(known)) / 1e6
-    return steps_s / ideal_s, min(max(gained_s / (steps_s - ideal_s), 0.0), 1.0)
+
+    def share(ranks: NDArray[Any]) -> float | None:
+        """What the job would gain with some ranks at the median of their step, as a share of its slowdown."""
+        others = np.setdiff1d(np.arange(len(pyramid.ranks)), ranks)
+        if not len(others) or not len(ranks):
+            return None
+        others_us = np.fmax(np.fmax.reduce(pyramid.sampled_us[others], axis=0), steps.median_us[at])
+        gained_us = (steps.largest_us[at] - others_us)[known[at]]
+        gained_s = float(np.nanmean(gained_us, dtype=np.float64)) * int(np.count_nonzero(known)) / 1e6
+        return min(max(gained_s / (steps_s - ideal_s), 0.0), 1.0)
+
+    return _Stragglers(steps_s / ideal_s, share(slowest), share(_last_stage(pyramid)))
+
+
+def _last_stage(pyramid: Pyramid) -> NDArray[Any]:
+    """The rows of the pipeline's last stage; none where there is one stage, or that of a rank is not known."""
+    stages = pyramid.stages
+    has_pipeline = bool((stages != NO_STAGE).all()) and len(np.unique(stages)) > 1
+    return np.flatnonzero(stages == stages.max()) if has_pipeline else np.zeros(0, dtype=np.int64)

@@ -1,16 +1,17 @@
 """The file format of step times: one file a rank and process, to which blocks are appended and nothing else is done.
 
     file    head (128 bytes), block, block, ...
-    head    magic "DDPSTEP1", rank, world size, start of the process, node, checksum
+    head    magic "DDPSTEP2", rank, world size, start of the process, pipeline stage (-1: unknown), node, checksum
     block   head (32 bytes): magic, kind, columns, rows, first step, begin, checksum of the head and the payload
     payload of steps: a column of lengths, µs, uint32 (0: not timed, as while a profiler records); then, where the
             columns say so, one of times until the rank waits for other ranks, µs, uint32 (0: unknown)
     payload of phases: rows of begin, end and name
     payload of samples: rows of time, quantity (its place in QUANTITIES) and value
 
-All little-endian. A block's steps follow one another in number and in time: the first begins at the block's begin, each
-other one where the one before it ends. A step takes 8 bytes at most. A block that was torn by a crash or damaged costs
-itself: the next one is found by its magic and believed by its checksum.
+Files with the magic "DDPSTEP1" have no stage, and 100 bytes of the node. All little-endian. A block's steps follow one
+another in number and in time: the first begins at the block's begin, each other one where the one before it ends. A
+step takes 8 bytes at most. A block that was torn by a crash or damaged costs itself: the next one is found by its magic
+and believed by its checksum.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from numpy.typing import NDArray
 #: Log directories keep the files of step times in this folder.
 FOLDER = "history"
 SUFFIX = ".steps"
-FILE_MAGIC = b"DDPSTEP1"
+FILE_MAGIC, FIRST_FILE_MAGIC = b"DDPSTEP2", b"DDPSTEP1"
 BLOCK_MAGIC = b"DDPb"
 STEPS, PHASES, SAMPLES = 0, 1, 2
 #: Bit of a block's columns: the second column is there.
 HAS_BUSY = 1
-#: magic, rank, world size, start of the process (ns since 1970), node.
-FILE_HEAD = struct.Struct("<8sIIq100s")
+#: magic, rank, world size, start of the process (ns since 1970), pipeline stage, node; and the first magic's, as long.
+FILE_HEAD, FIRST_FILE_HEAD = struct.Struct("<8sIIqi96s"), struct.Struct("<8sIIq100s")
+#: Of a rank whose pipeline stage is not known.
+NO_STAGE = -1
 #: magic, kind, columns, rows, first step, begin (ns since 1970).
 BLOCK_HEAD = struct.Struct("<4sHHIqq")
 CHECKSUM = struct.Struct("<I")
@@ -54,9 +57,9 @@ SAMPLE_ROW = np.dtype([("at_ns", "<i8"), ("quantity", "<u2"), ("value", "<f4")])
 LONGEST_US = 2**32 - 1
 
 
-def file_head(rank: int, world_size: int, started_ns: int, node: str) -> bytes:
-    """The first bytes of a file; a node's name of more than 100 bytes is cut."""
-    head = FILE_HEAD.pack(FILE_MAGIC, rank, world_size, started_ns, node.encode("utf-8", "replace")[:100])
+def file_head(rank: int, world_size: int, started_ns: int, node: str, stage: int = NO_STAGE) -> bytes:
+    """The first bytes of a file; a node's name of more than 96 bytes is cut."""
+    head = FILE_HEAD.pack(FILE_MAGIC, rank, world_size, started_ns, stage, node.encode("utf-8", "replace")[:96])
     return head + CHECKSUM.pack(zlib.crc32(head))
 
 

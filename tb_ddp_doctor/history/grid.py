@@ -34,6 +34,8 @@ class StepGrid(msgspec.Struct, frozen=True):
     ranks: NDArray[Any]
     #: Of each rank, where it ran last.
     nodes: tuple[str, ...]
+    #: Of each rank, its stage of the pipeline, shape (R,); `NO_STAGE` where it is not known.
+    stages: NDArray[Any]
     first_step: int
     #: Busy time of a rank in a step until it waits for other ranks, µs, shape (R, N), float32; NaN where unknown.
     #: The length of the step where ranks do not say when they wait.

@@ -55,6 +55,8 @@ class Pyramid(msgspec.Struct, frozen=True):
     ranks: Ints
     #: Of each rank, where it ran last.
     nodes: tuple[str, ...]
+    #: Of each rank, its stage of the pipeline, shape (R,); `NO_STAGE` where it is not known.
+    stages: Ints
     first_step: int
     #: Whether busy times end where a rank waits for others; else they are the lengths of steps.
     is_busy: bool
@@ -117,6 +119,7 @@ def reduced(grid: StepGrid, width: int | None = None, rows: Sequence[Bins] | Non
     return Pyramid(
         grid.ranks.astype(np.int64),
         grid.nodes,
+        grid.stages.astype(np.int64),
         grid.first_step,
         grid.is_busy,
         width,
@@ -148,6 +151,7 @@ def joined(parts: Sequence[Pyramid]) -> Pyramid:
     return Pyramid(
         last.ranks,
         last.nodes,
+        last.stages,
         parts[0].first_step,
         last.is_busy,
         last.width,

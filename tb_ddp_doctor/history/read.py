@@ -17,8 +17,11 @@ from tb_ddp_doctor.history.blocks import (
     FILE_HEAD,
     FILE_HEAD_BYTES,
     FILE_MAGIC,
+    FIRST_FILE_HEAD,
+    FIRST_FILE_MAGIC,
     FOLDER,
     HAS_BUSY,
+    NO_STAGE,
     PHASE_ROW,
     PHASES,
     SAMPLE_ROW,
@@ -91,6 +94,8 @@ class RankHistory(NamedTuple):
     lost_bytes: int
     #: Rows of `SAMPLE_ROW`.
     samples: NDArray[Any] = np.zeros(0, dtype=SAMPLE_ROW)
+    #: Of the pipeline; `NO_STAGE` where it is not known.
+    stage: int = NO_STAGE
 
 
 def history_files(logdir: Path) -> list[Path]:
@@ -106,7 +111,18 @@ def read_history(path: Path) -> RankHistory | None:
         if head is None:
             return None
         portion = read_portion(file, FILE_HEAD_BYTES)
-    return RankHistory(path, *head, portion.stretches, portion.phases, portion.lost_bytes, portion.samples)
+    return RankHistory(
+        path,
+        head.rank,
+        head.world_size,
+        head.node,
+        head.started_ns,
+        portion.stretches,
+        portion.phases,
+        portion.lost_bytes,
+        portion.samples,
+        head.stage,
+    )
 
 
 class StepTimesHead(NamedTuple):
@@ -116,6 +132,8 @@ class StepTimesHead(NamedTuple):
     world_size: int
     node: str
     started_ns: int
+    #: Of the pipeline; `NO_STAGE` where it is not known.
+    stage: int = NO_STAGE
 
 
 class Portion(NamedTuple):
@@ -138,11 +156,17 @@ def read_head(file: BinaryIO) -> StepTimesHead | None:
     data = file.read(FILE_HEAD_BYTES)
     if len(data) < FILE_HEAD_BYTES:
         return None
-    magic, rank, world_size, started_ns, node = FILE_HEAD.unpack(data[: FILE_HEAD.size])
-    (checksum,) = CHECKSUM.unpack(data[FILE_HEAD.size :])
-    if magic != FILE_MAGIC or checksum != zlib.crc32(data[: FILE_HEAD.size]) or not rank < world_size <= _MOST_RANKS:
+    packed, (checksum,) = data[: FILE_HEAD.size], CHECKSUM.unpack(data[FILE_HEAD.size :])
+    if packed.startswith(FIRST_FILE_MAGIC):
+        magic, rank, world_size, started_ns, node = FIRST_FILE_HEAD.unpack(packed)
+        stage = NO_STAGE
+    else:
+        magic, rank, world_size, started_ns, stage, node = FILE_HEAD.unpack(packed)
+    is_ours = magic in (FILE_MAGIC, FIRST_FILE_MAGIC) and checksum == zlib.crc32(packed)
+    if not is_ours or not rank < world_size <= _MOST_RANKS:
         return None
-    return StepTimesHead(rank, world_size, node.rstrip(b"\0").decode("utf-8", "replace"), started_ns)
+    stage = stage if 0 <= stage < world_size else NO_STAGE
+    return StepTimesHead(rank, world_size, node.rstrip(b"\0").decode("utf-8", "replace"), started_ns, stage)
 
 
 def read_portion(file: BinaryIO, at: int, until: int = _LAST_STEP) -> Portion:

@@ -279,6 +279,7 @@ def _part(
     grid = StepGrid(
         np.array([of_rank[0].head.rank for of_rank in files]),
         tuple(of_rank[-1].head.node for of_rank in files),
+        np.array([of_rank[-1].head.stage for of_rank in files]),
         asked.first,
         busy[:, :used],
         asked.is_busy,

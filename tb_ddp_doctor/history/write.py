@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.history.blocks import (
     FOLDER,
+    NO_STAGE,
     PHASE_ROW,
     QUANTITIES,
     SAMPLE_ROW,
@@ -50,12 +51,13 @@ class StepRecorder:
         world_size: int,
         node: str,
         *,
+        stage: int = NO_STAGE,
         max_bytes: float | None,
         flush_s: float = FLUSH_S,
         samplers: Sequence[Callable[[], Mapping[str, float]]] = (),
     ) -> None:
         self._folder = logdir / FOLDER
-        self._who = (rank, world_size, node)
+        self._who = (rank, world_size, node, stage)
         self._max_bytes = max_bytes
         self._flush_s = flush_s
         self._samplers = samplers
@@ -199,11 +201,11 @@ class StepRecorder:
             yield samples_block(table)
 
     def _next_file(self) -> BinaryIO:
-        rank, world_size, node = self._who
+        rank, world_size, node, stage = self._who
         self._folder.mkdir(parents=True, exist_ok=True)
         name = f"rank{rank:05d}_{self._started_ns:020d}_{next(self._parts):05d}{SUFFIX}"
         file = (self._folder / name).open("xb")
-        file.write(file_head(rank, world_size, self._started_ns, node))
+        file.write(file_head(rank, world_size, self._started_ns, node, stage))
         return file
 
     def _delete_oldest(self) -> None:

@@ -148,6 +148,8 @@ def notes(summary: Summary) -> Iterator[str]:
         of_slowest = ""
         if account.slowest_workers is not None:
             of_slowest = f"; {percent(account.slowest_workers)} of what it lost is due to its slowest 3 % of ranks"
+        if account.last_stage is not None:
+            of_slowest += f", {percent(account.last_stage)} to the last stage of its pipeline"
         yield (
             f"Slowdown: the job took {wording.decimals(account.slowdown, 3)} times as long as with every rank and step "
             f"at the median{of_slowest}."

@@ -135,6 +135,7 @@ def history(result: Result, keep: Keep | None = None) -> dict[str, Any]:
         "goodput_trend": trend(summary),
         "slowdown": summary.account.slowdown,
         "slowest_workers": summary.account.slowest_workers,
+        "last_stage": summary.account.last_stage,
         "time_s": {label(name): round(seconds, 3) for name, seconds in summary.account.time_s.items()},
         "events": [_event(event, summary, _price(result), run_of, by_step) for event in summary.events[:_EVENTS]],
         "captures": [

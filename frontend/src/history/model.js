@@ -46,6 +46,7 @@
  * @property {string} goodput_trend how it went from the first to the last eighth; "" where it stayed
  * @property {number | null} slowdown
  * @property {number | null} slowest_workers
+ * @property {number | null} last_stage
  * @property {Record<string, number>} time_s
  * @property {JobEvent[]} events
  * @property {Capture[]} captures

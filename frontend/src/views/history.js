@@ -144,10 +144,11 @@ function drawn(hours, shown) {
 const whose = ({ ranks, nodes }) => `${ranks ? ` of ${count(ranks, "rank")}` : ""}${nodes ? ` on ${count(nodes, "node")}` : ""}`;
 
 /** @param {Hours} hours */
-function figures({ goodput, goodput_trend: trend, slowdown, slowest_workers: slowest }) {
+function figures({ goodput, goodput_trend: trend, slowdown, slowest_workers: slowest, last_stage: last }) {
   const facts = /** @type {[string, string, string][]} */ ([["Goodput", percent(goodput), "of its time trained"]]);
   if (slowdown !== null) facts.push(["S", `${decimals(slowdown, 3)}×`, "slowdown by stragglers"]);
   if (slowest !== null) facts.push(["M_W", percent(slowest), "of it by the slowest 3 % of ranks"]);
+  if (last !== null) facts.push(["M_S", percent(last), "of it by the pipeline's last stage"]);
   const tiles = h("dl", { class: "hours-figures" }, facts.map(([name, value, why]) => h("div", { class: "card" }, h("dt", {}, name), h("dd", {}, h("b", {}, value), h("small", {}, why)))));
   return h("div", {}, tiles, trend && h("p", { class: "note" }, `Goodput ${trend}.`));
 }

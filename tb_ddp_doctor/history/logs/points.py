@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.history.blocks import NO_STAGE
 from tb_ddp_doctor.history.grid import Restart, StepGrid, place, restarts_of
 from tb_ddp_doctor.history.job import JobHistory, LoggedBy, SlowestRank
 from tb_ddp_doctor.history.pyramid import reduced
@@ -168,6 +169,7 @@ def _grid(starts: Sequence[_Start], first: int, every: int, shift: int) -> StepG
     return StepGrid(
         np.zeros(1, dtype=np.int64),
         ("",),
+        np.array([NO_STAGE]),
         first * every + shift + 1,
         busy,
         False,
