@@ -9,6 +9,7 @@ import sys
 import time
 import zlib
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -98,6 +99,29 @@ def test_a_file_says_the_stage_of_its_rank_and_older_files_have_none(tmp_path: P
         read = read_history(tmp_path / "a.steps")
         assert read is not None and (read.rank, read.node, read.stage) == (1, "node7", stage)
         assert len(lengths(read)) == 2
+
+
+def test_the_stage_is_the_one_that_is_given_or_megatrons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stage(name: str, given: int | None) -> int:
+        job = Doctor(tmp_path / name, history=True, stage=given)
+        for _ in range(3):
+            job.step()
+        job.close()
+        return only(tmp_path / name).stage
+
+    assert stage("none", None) == blocks.NO_STAGE
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "1")
+    megatron = ModuleType("megatron.core.parallel_state")
+    megatron.model_parallel_is_initialized = lambda: True  # type: ignore[attr-defined]
+    megatron.get_pipeline_model_parallel_rank = lambda: 3  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, megatron.__name__, megatron)
+    assert stage("megatron", None) == 3
+    assert stage("given", 2) == 2
+    monkeypatch.setattr(megatron, "model_parallel_is_initialized", None)
+    assert stage("broken", None) == blocks.NO_STAGE
+    with pytest.raises(ValueError, match="stage is a whole number"):
+        Doctor(tmp_path, stage="last")  # type: ignore[arg-type]
 
 
 def test_steps_that_are_trained_again_are_stretches_of_their_own(tmp_path: Path, clock: list[int]) -> None:

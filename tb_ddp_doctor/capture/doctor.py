@@ -89,6 +89,7 @@ class Doctor:
         history: bool = False,
         on_change: bool | int = False,
         record: Sequence[Recorded] = (),
+        stage: int | None = None,
         scratch: str | os.PathLike[str] | None = None,
         poll_s: float = 1.0,
         margin_s: float | None = None,
@@ -113,7 +114,9 @@ class Doctor:
         temperature by NVML or amdsmi), "gpu_time" (of a step, by events that nobody waits for), and, whenever it takes
         a millisecond, "garbage" (Python's collections). With `on_change` rank 0 looks at the history of all ranks every
         five minutes, and asks for a capture when a rank, a node or all ranks became slower by 2 % of a step: four times
-        a day at most, or as often as this number says.
+        a day at most, or as often as this number says. `stage` is this rank's stage of a pipeline, from 0 on, the one
+        argument that differs between ranks: the history then says what the last stage costs. In Megatron's jobs it is
+        found.
 
         `scratch` is a directory on a local disk (default: the system's for temporary files), where a trace is until
         it is digested. Requests are looked for every `poll_s`; a step is agreed on `margin_s` ahead (default: 3 s on
@@ -155,7 +158,8 @@ class Doctor:
         self._ranges = NvtxRanges() if nvtx else None
         if self._ranges is not None:
             self._ranges.watch_optimizers()
-        self._history = StepHistory(recorded) if history or recorded or self._on_change else None
+        stage = check_whole("stage", stage) if stage is not None else None
+        self._history = StepHistory(recorded, stage) if history or recorded or self._on_change else None
         self._process = os.getpid()
         #: What was said once.
         self._said: set[str] = set()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tb_ddp_doctor.capture.gpu import Gpu
+from tb_ddp_doctor.capture.process import pipeline_stage
 from tb_ddp_doctor.capture.samplers import (
     GarbageWatch,
     GpuStepWatch,
@@ -32,8 +33,8 @@ _log = logging.getLogger(__name__)
 class StepHistory:
     """Before `begin` nothing is recorded: until then the job may not know its ranks."""
 
-    def __init__(self, recorded: Collection[Recorded]) -> None:
-        self._recorded = frozenset(recorded)
+    def __init__(self, recorded: Collection[Recorded], stage: int | None = None) -> None:
+        self._recorded, self._stage = frozenset(recorded), stage
         self._loading = LoadingWatch()
         self._garbage: GarbageWatch | None = None
         self._gpu_steps: GpuStepWatch | None = None
@@ -44,8 +45,9 @@ class StepHistory:
         from tb_ddp_doctor.history.write import StepRecorder
 
         max_bytes = None if max_gb is None else max_gb * 1e9 * _SHARE / max(world_size, 1)
+        stage = pipeline_stage() if self._stage is None else self._stage
         self.recorder = StepRecorder(
-            logdir, rank, world_size, node, max_bytes=max_bytes, samplers=list(self._samplers())
+            logdir, rank, world_size, node, stage=stage, max_bytes=max_bytes, samplers=list(self._samplers())
         )
         self.recorder.start()
         if "garbage" in self._recorded:

@@ -51,13 +51,13 @@ class StepRecorder:
         world_size: int,
         node: str,
         *,
-        stage: int = NO_STAGE,
+        stage: int | None = None,
         max_bytes: float | None,
         flush_s: float = FLUSH_S,
         samplers: Sequence[Callable[[], Mapping[str, float]]] = (),
     ) -> None:
         self._folder = logdir / FOLDER
-        self._who = (rank, world_size, node, stage)
+        self._who = (rank, world_size, node, NO_STAGE if stage is None else stage)
         self._max_bytes = max_bytes
         self._flush_s = flush_s
         self._samplers = samplers
