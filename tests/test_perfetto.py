@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Frame, FrameLocator, Page, Response, Route, expect
-from tab import DEMO_LOGS, PATIENCE_S, SCREENSHOTS, analysed, chosen, emptied, get, opened, tensorboard
+from tab import DEMO_LOGS, PATIENCE_S, SAVES_DATA, SCREENSHOTS, analysed, chosen, emptied, get, opened, tensorboard
 from traces import ranks, write
 
 RANKS = ["rank 0 (node0)", "rank 1 (node0)", "rank 2 (node1)", "rank 3 (node1)"]
@@ -53,6 +53,7 @@ def context(browser: Browser, server: str) -> Iterator[BrowserContext]:
     context.set_default_timeout(PATIENCE_S * 1000)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     context.add_init_script(REAL)
+    context.add_init_script(SAVES_DATA)
     yield context
     context.close()
 
@@ -200,6 +201,21 @@ def test_perfetto_begins_when_somebody_points_at_what_opens_it(page: Page, serve
     tab.get_by_role("button", name="Close").click()
     expect(tab.locator("dialog")).to_have_count(0)
     expect(button).to_be_focused()
+
+
+def test_perfetto_begins_when_a_finding_with_a_button_for_it_is_opened(page: Page, server: str) -> None:
+    tab = opened(page, server, "findings")
+    chosen(tab, "straggler_cpu")
+    tab.locator("html").evaluate("() => Object.defineProperty(navigator.connection, 'saveData', { value: false })")
+    finding = tab.locator("details.finding").first
+    finding.locator("summary").first.click()
+    expect(tab.locator("dialog[inert]")).to_have_count(1)
+    expect(tab.locator("dialog[open]")).to_have_count(0)
+    finding.locator(".open-trace").first.click()
+    perfetto(page)
+    expect(tab.locator("dialog.trace iframe")).to_have_count(1)
+    tab.get_by_role("button", name="Close").click()
+    expect(tab.locator("dialog")).to_have_count(0)
 
 
 #: What frame.js stands in for, kept as the browser has it.

@@ -121,6 +121,7 @@ let spare = null;
 
 /** Start Perfetto, which takes a second or two, when somebody points at what opens it or what is around that. */
 export function warm() {
+  clearTimeout(soon);
   if (document.querySelector("dialog.trace")) return; // a dialog that closes gives the focus back before it is gone
   const one = begun();
   spare = one;
@@ -129,6 +130,24 @@ export function warm() {
     one.dialog.remove();
     spare = null;
   }, SPARE_MS);
+}
+
+/** Before Perfetto starts, what was opened has been drawn, and been looked at for a moment. */
+const LOOKED_MS = 150;
+
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let soon;
+
+/**
+ * Start Perfetto once the browser is idle, where what has just been opened has a button for it: some 4 s of CPU time. Only
+ * where nobody feels it: in Chromium on a computer, which gives a sandboxed frame a process of its own (others would stop
+ * this page for up to a second while Perfetto begins), unless it is asked to save data.
+ */
+export function warmWhenIdle() {
+  const { connection } = /** @type {{connection?: {saveData?: boolean}}} */ (/** @type {unknown} */ (navigator));
+  if (navigator.vendor !== "Google Inc." || connection?.saveData || matchMedia("(pointer: coarse)").matches) return;
+  clearTimeout(soon);
+  soon = setTimeout(() => requestIdleCallback(warm, { timeout: 1000 }), LOOKED_MS);
 }
 
 /** A closed dialog in which Perfetto starts, where it is installed. */

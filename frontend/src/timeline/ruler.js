@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { ms } from "../format.js";
-import { openWindow } from "../trace.js";
+import { openWindow, warmWhenIdle } from "../trace.js";
 import { byKernel, byOwner, medianOf } from "./range.js";
 import { usAfter } from "./rows.js";
 import { widened } from "./scale.js";
@@ -34,6 +34,7 @@ export class Ruler {
     if (this.range) this.panel.say(`${ms((this.range.to - this.range.from) / 1e3)} measured. Its statistics are beside the picture.`);
     this.panel.keep({ range: this.range ? `${Math.round(this.range.from)},${Math.round(this.range.to)}` : "" });
     this.tell();
+    if (this.range && this.panel.opened.length) warmWhenIdle();
     this.panel.redraw();
   }
 

@@ -10,7 +10,7 @@ import { where } from "../findings/where.js";
 import { among, count, interval, moneyAndEnergy, ms, percent, ranges } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
 import { belowFaults, evidenceId, evidenceSum, faults, ownerName, ownerOf } from "../model.js";
-import { openButton, otherTools, warm } from "../trace.js";
+import { openButton, otherTools, warm, warmWhenIdle } from "../trace.js";
 import { tip } from "../tips.js";
 import { mark } from "../verdict/badge.js";
 import { arithmetic } from "../verdict/costliest.js";
@@ -155,6 +155,7 @@ function item(finding, shown, predicted) {
     if (details.open) {
       fill();
       keep({ finding: id });
+      if (finding.evidence.some(({ window }) => window)) warmWhenIdle();
     } else if (shown.place.finding === id) keep({ finding: "" });
   });
   const box = predicted?.box(finding) ?? h("span");
