@@ -66,7 +66,13 @@ def _step_quantities() -> Iterator[tuple[str, Quantity]]:
     )
     yield (
         "communication without wait",
-        Quantity(over=_OF_RANK, view="ranks", heads=("comm. without wait", "without wait")),
+        Quantity(
+            meaning="from the last arrival, by the common clock, to the end on this rank, hidden or exposed; the time "
+            "of a call in Communication needs no clock, since it is that of the rank that arrives last",
+            over=_OF_RANK,
+            view="ranks",
+            heads=("comm. without wait", "without wait"),
+        ),
     )
     yield (
         "overlap",
@@ -118,7 +124,11 @@ def _communication_quantities() -> Iterator[tuple[str, Quantity]]:
     )
     yield (
         "time of a call",
-        Quantity(meaning="communication without wait: from the last arrival to the end", over=_OF_CALLS, view=view),
+        Quantity(
+            meaning="communication without wait: how long the call is for the rank that arrives last",
+            over=_OF_CALLS,
+            view=view,
+        ),
     )
     for name in ("size", "algbw", "busbw"):
         heads = () if name == "size" else (f"{name}, GB/s",)

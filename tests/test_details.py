@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import frontend_sources
@@ -16,7 +17,9 @@ from werkzeug.test import Client, TestResponse
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.account.savings import Savings
-from tb_ddp_doctor.facts.traffic import communication
+from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.facts.traffic import communication, measured
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.view.details import DETAILS, _family
@@ -80,6 +83,21 @@ def test_a_collectives_wait_is_told_apart_from_its_transfer(get: Get) -> None:
     # What is left of the kernel's time is communication without wait, as the view Ranks has it.
     left = found["device_ms"][found["names"].index(name)] - waits[name]
     assert waits[name] > 1 and left == pytest.approx(np.mean(told["moving_ms"]), abs=0.01)
+
+
+def test_kernels_and_their_waits_are_of_all_recorded_steps() -> None:
+    """Where steps are left out of the job, the operators still have them: what waits there is no transfer."""
+    (run,) = discover(Path(__file__).parents[1] / "demo_logs" / "four_workers")
+    result = engine.diagnose(run, reading=engine.Reading(cache=Cache(None)))
+    found = DETAILS["operators"](result)
+    assert (found["recorded_steps"], found["compared_steps"]) == (3, 2)
+    wait = next(wait for wait in found["wait_ms"] if wait)
+    job = result.job
+    # All its collectives are matched within recorded steps.
+    waits = measured(job, np.arange(len(job.matched.step)))[2]
+    assert wait == pytest.approx(waits.sum() / sum(len(digest.steps) for digest in job.digests) / 1e6, abs=0.001)
+    compared = communication(job)[0].wait_per_step_ns / 1e6
+    assert compared < wait / 2
 
 
 def test_communication_has_a_point_for_each_collective(get: Get) -> None:

@@ -17,7 +17,7 @@ from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.links import SLOW_TIMES, Link, links
 from tb_ddp_doctor.facts.roofline import KernelRoof, LinkSpeed, roofline
-from tb_ddp_doctor.facts.traffic import Traffic, communication
+from tb_ddp_doctor.facts.traffic import Traffic, communication, measured
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.operator_times import OperatorTimes, operators
 from tb_ddp_doctor.slices.cut import on_common_clock
@@ -49,6 +49,9 @@ def _operations(result: Result) -> dict[str, Any]:
     device_ns = np.maximum(spent.device_ns, 1)
     return {
         "ranks": len(job.ranks),
+        # The table is the mean over all recorded steps; other views compare fewer.
+        "recorded_steps": max(len(digest.steps) for digest in job.digests),
+        "compared_steps": len(job.steps),
         "names": [label(name) for name in spent.names],
         "on_device": spent.on_device.tolist(),
         "is_annotation": (2 * spent.annotated > spent.count).tolist(),
@@ -73,12 +76,15 @@ def _operations(result: Result) -> dict[str, Any]:
 def _waits_in(job: Job, spent: OperatorTimes) -> list[float | None]:
     """How much of each kernel's time in a step is straggler wait, ms; None of kernels that do not communicate.
 
-    Waits are known by the kind of collective. If several kernels are of a kind, each has its share of the kind's time.
+    Of all recorded steps, as the kernels' times are. Waits are known by the kind of collective. If several kernels are
+    of a kind, each has its share of the kind's time.
     """
-    waits: defaultdict[str, float] = defaultdict(float)
-    for one in communication(job):
-        waits[one.kind] += float(one.wait_ns.sum()) / one.steps / len(job.ranks) / 1e6
     steps = max(sum(len(digest.steps) for digest in job.digests), 1)
+    recorded = np.unique(np.concatenate([digest.steps.number for digest in job.digests]))
+    rows = np.flatnonzero(np.isin(job.matched.step, recorded))
+    waits: defaultdict[str, float] = defaultdict(float)
+    for row, wait_ns in zip(rows.tolist(), measured(job, rows)[2].tolist(), strict=True):
+        waits[job.matched.kind[row]] += wait_ns / steps / 1e6
     taken = spent.device_ns / steps / 1e6
     kinds = [
         names.collective(name) if on_device and names.is_communication_kernel(name) else ""

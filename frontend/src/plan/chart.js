@@ -37,7 +37,7 @@ export function chart(plan, chosen, width) {
   const x = (/** @type {number} */ at) => LEFT + ((at - left) / (right - left || 1)) * (width - LEFT - RIGHT);
   const y = (/** @type {number} */ time) => TOP + ((most + room - time) / (most - least + 2 * room)) * (HEIGHT - TOP - BOTTOM);
   for (const time of ticks(least, most)) {
-    picture.append(svg("line", { class: "rule", x1: LEFT, x2: width - RIGHT, y1: y(time), y2: y(time) }), text(`${time}`, LEFT - 6, y(time) + 4, "end"));
+    picture.append(svg("line", { class: "rule", x1: LEFT, x2: width - RIGHT, y1: y(time), y2: y(time) }), text(time.toLocaleString("en", { maximumSignificantDigits: 6 }), LEFT - 6, y(time) + 4, "end"));
   }
   picture.append(text("ms", LEFT - 6, TOP - 2, "end"));
   picture.append(svg("line", { class: "now", x1: LEFT, x2: width - RIGHT, y1: y(plan.now_ms), y2: y(plan.now_ms) }), text("now", width - RIGHT, y(plan.now_ms) - 4, "end"));

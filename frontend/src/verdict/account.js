@@ -196,7 +196,7 @@ function pathOf(shown, path, step, choose) {
 /** @param {number} full ms of the whole width */
 function axis(full) {
   const named = ticks({ from: 0, to: full * LAST_TICK }, 1, 1 / TICKS);
-  return h("div", { class: "axis", "aria-hidden": "true" }, named.map((at) => h("span", { style: `left: ${(100 * at) / full}%` }, at ? String(Number(at.toPrecision(6))) : "0\u00a0ms")));
+  return h("div", { class: "axis", "aria-hidden": "true" }, named.map((at) => h("span", { style: `left: ${(100 * at) / full}%` }, at ? at.toLocaleString("en", { maximumSignificantDigits: 6 }) : "0\u00a0ms")));
 }
 
 /**

@@ -1,6 +1,7 @@
 // What kernels take and could take at least, and what operators, calls and kernels take, by name, over all ranks.
 
 import { cards } from "../compute/cards.js";
+import { apart } from "../compute/names.js";
 import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
 import { count, perStep, percent } from "../format.js";
@@ -23,6 +24,8 @@ import { plainName } from "../timeline/rows.js";
  * @property {number[]} tensor
  * @property {number[]} most_ms
  * @property {number[]} most_rank
+ * @property {number} recorded_steps of the rank with most: the tables are means over all of them
+ * @property {number} compared_steps how many of them other views compare
  * @property {(number | null)[]} wait_ms straggler wait in a kernel's time; null of those that do not communicate
  */
 
@@ -49,16 +52,24 @@ function tables(told, shown) {
   const device = rows.filter((i) => told.on_device[i]);
   const host = rows.filter((i) => !told.on_device[i] && !told.is_annotation[i]);
   const annotations = rows.filter((i) => told.is_annotation[i]);
-  const about = `ms per step, mean over ${count(told.ranks, "rank")}. Concurrent streams or threads add up to more than the step.`;
+  const about = `ms per step, mean over ${count(told.ranks, "rank")}${ofSteps(told)}. Concurrent streams or threads add up to more than the step.`;
   return [
     device.length
-      ? card("Kernels, copies and memsets", h("p", { class: "note" }, `${about} Straggler wait in a collective, as Communication has it, is a separate row.`), kernels(told, device, shown))
+      ? card("Kernels, copies and memsets", h("p", { class: "note" }, `${about} Straggler wait in a collective is a separate row.`), kernels(told, device, shown))
       : null,
     card("Operators and CUDA calls", h("p", { class: "note" }, device.length ? "ms per step. Self CPU: time in the operator without the operators it calls. Self CUDA: time of the kernels it launched itself." : about), table(told, host, shown, "operator")),
     annotations.length
       ? card("Annotations", h("p", { class: "note" }, "ms per step. Self CPU: time in the annotation outside of operators and calls. They are no operators: what they are around counts for itself."), table(told, annotations, shown, "annotation"))
       : null,
   ];
+}
+
+/**
+ * Of which steps the tables are the mean, where other views compare fewer.
+ * @param {Operations} told
+ */
+function ofSteps({ recorded_steps: recorded, compared_steps: compared }) {
+  return recorded > compared ? ` and all ${count(recorded, "recorded step")}; other views compare ${compared}, for the reasons in Data quality` : "";
 }
 
 /**
@@ -87,13 +98,18 @@ const named = (/** @type {string} */ name) => name || "(all others)";
  */
 function kernels(told, rows, shown) {
   const total = rows.reduce((sum, i) => sum + told.device_ms[i], 0);
+  const written = apart(rows.map((i) => plainName(named(told.names[i]))));
+  const short = (/** @type {string} */ name) => {
+    const plain = plainName(name.replace(WAIT, ""));
+    return (name.startsWith(WAIT) ? WAIT : "") + (written.get(plain) ?? plain);
+  };
   return grid({
     title: "kernels",
     shown,
     search: "Filter",
     sort: 1,
     columns: [
-      { head: "kernel", show: plainName, link: instances(shown) },
+      { head: "kernel", show: short, link: instances(shown) },
       { head: "GPU time", unit: "ms", show: plain, bar: true },
       { head: "share", quantity: "share of GPU time", show: percent, title: "of the GPU time of all rows" },
       { head: "calls", show: perStep, title: "per step and rank" },

@@ -132,6 +132,7 @@ function compared(told, shown) {
       affected.size
         ? "ms per step, mean over steps. ◀ marks affected ranks. A straggler has a long busy time and a short straggler wait; the ranks that wait for it have the reverse."
         : "ms per step, mean over steps. No finding is limited to some ranks.",
+      told.moving_ms.some((ms) => ms > 0) ? " Communication without wait is from the last arrival, by the common clock, to the end on this rank. The times in Communication and Kernels need no common clock: there a call takes as long as on the rank that arrives last." : null,
     ),
     grid({
       title: "ranks",
