@@ -64,6 +64,12 @@ def test_the_predicted_step_follows_its_sliders(page: Page, server: str, dark: b
     expect(ahead).to_be_enabled()
 
 
+def asked_for(page: Page, held: list[Route]) -> None:
+    """Return once something is held."""
+    while not held:
+        page.wait_for_timeout(50)
+
+
 def test_a_change_that_is_made_before_the_first_curve_has_its_curve(page: Page, server: str) -> None:
     held: list[Route] = []
 
@@ -75,14 +81,42 @@ def test_a_change_that_is_made_before_the_first_curve_has_its_curve(page: Page, 
     fix = tab.get_by_label(re.compile("no-overlap"))
     expect(fix).to_be_checked()
     expect(tab.locator(".prospect")).to_contain_text("instead of")
-    page.wait_for_timeout(500)  # for what is asked of the fields
-    assert len(held) == 1
+    asked_for(page, held)
     with page.expect_response(re.compile(r"/plan\?(?!.*fields)")):
         fix.uncheck()
     expect(tab.locator(".prospect")).to_contain_text("nothing changed")
     for route in held:
         route.continue_()
     expect(tab.locator(".plan-chart .measured")).to_have_count(2)
+
+
+def test_a_change_that_takes_long_says_so(page: Page, server: str) -> None:
+    held: list[Route] = []
+    is_slow = True
+
+    def hold(route: Route) -> None:
+        if is_slow:
+            held.append(route)
+        else:
+            route.continue_()
+
+    tab = opened(page, server, "plan", run="no_overlap")
+    said, chart = tab.locator(".prospect"), tab.locator(".plan-chart")
+    fix = tab.get_by_label(re.compile("no-overlap"))
+    expect(fix).to_be_checked()
+    expect(chart).to_have_count(1)
+    page.route(re.compile(r"/plan\?"), hold)
+    fix.uncheck()
+    expect(said).to_have_text("Predicting…")
+    expect(tab.locator(".plan-found .note", has_text="Predicting…")).to_have_count(1)
+    expect(tab.locator(".plan-picture.stale")).to_have_count(1)
+    is_slow = False
+    for route in held:
+        route.continue_()
+    expect(said).to_contain_text("nothing changed")
+    expect(chart.locator(".measured")).to_have_count(2)
+    expect(tab.locator(".plan-found", has_text="Predicting…")).to_have_count(0)
+    expect(tab.locator(".stale")).to_have_count(0)
 
 
 def test_another_mesh_is_chosen_among_those_of_as_many_ranks(page: Page, server: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from urllib.parse import quote, quote_plus
@@ -218,7 +219,12 @@ def test_a_view_is_three_presses_of_the_tab_key_away(page: Page, server: str) ->
         assert inside, view
 
 
-@pytest.mark.parametrize("view", ["verdict", "timeline"])
+#: The views of which every control is walked to: `EVERY_KEY=1 python -m pytest tests/test_tab_every_view.py -k
+#: every_control` walks all of them, which takes minutes.
+WALKED = VIEWS if "EVERY_KEY" in os.environ else ("verdict", "timeline")
+
+
+@pytest.mark.parametrize("view", WALKED)
 def test_every_control_is_reached_by_keyboard(shared_page: Page, server: str, view: str) -> None:
     """With the Tab key alone, from the first to the last; with a ring around the one that has it."""
     tab = opened(shared_page, server, view)

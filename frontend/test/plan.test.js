@@ -34,5 +34,6 @@ test("what the record has is known from the plan, and written with its range", (
 
 test("labels of a slider do not stand on each other", () => {
   assert.deepEqual(labelled(["1", "2", NOW, "10", "25"]), [[0, "1"], [2, "now"], [4, "25"]]);
+  assert.deepEqual(labelled(["1", "2", NOW, "10", "1024"])[2], [4, "1,024"]);
   assert.deepEqual(labelled([NOW, ..."abcdefghij"]), [[0, "now"], [10, "j"]]);
 });

@@ -3,6 +3,7 @@
 // from the least to the most that shows; coordinates are CSS pixels of the picture.
 
 import { decimals, ms, percent } from "../format.js";
+import { shownStop } from "./stops.js";
 
 /** @typedef {import("../../schema.js").PlanResult} PlanResult */
 
@@ -46,7 +47,7 @@ export function chart(plan, chosen, width) {
     if (x(place(value)) - free < 30) continue;
     free = x(place(value));
     const anchor = isLog || (i > 0 && i < values.length - 1) ? "middle" : i ? "end" : "start";
-    picture.append(text(value, x(place(value)), HEIGHT - BOTTOM + 16, anchor));
+    picture.append(text(shownStop(value), x(place(value)), HEIGHT - BOTTOM + 16, anchor));
     const { scaling } = curve.points[i];
     if (scaling) picture.append(text(percent(scaling.efficiency), x(place(value)), HEIGHT - BOTTOM + 30, "middle"));
   }

@@ -4,7 +4,7 @@ import { h } from "../dom.js";
 import { ms } from "../format.js";
 import { mark } from "../verdict/badge.js";
 import { meshesOf } from "./meshes.js";
-import { labelled, NOW, nowOf, stopsOf, written } from "./stops.js";
+import { labelled, NOW, nowOf, shownStop, stopsOf, written } from "./stops.js";
 
 /**
  * A slider over some values, with the record's among them; with `choice`, all of them as a list.
@@ -167,7 +167,7 @@ function slider({ field, name, unit, values }, chosen, pick) {
 
   function tell() {
     const shown = chosen.get(field) ?? "";
-    value.textContent = shown ? `${shown} ${unit}`.trim() : now ? `now ${now}` : AS_NOW;
+    value.textContent = shown ? `${shownStop(shown)} ${unit}`.trim() : now ? `now ${now}` : AS_NOW;
     input.setAttribute("aria-valuetext", value.textContent);
   }
 

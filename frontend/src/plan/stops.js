@@ -50,6 +50,9 @@ export function written(now, unit) {
   return now.least === now.most ? least : `${number(now.least)} to ${most}`;
 }
 
+/** A stop as it is shown: "1,024"; what is no large number as it is. @param {string} stop */
+export const shownStop = (stop) => (/^\d{4,}$/.test(stop) ? Number(stop).toLocaleString("en") : stop);
+
 /** Labels of a slider stand no nearer than this share of its width. */
 const APART = 0.14;
 
@@ -62,5 +65,5 @@ export function labelled(stops) {
   const last = stops.length - 1;
   const at = stops.indexOf(NOW);
   const far = (/** @type {number} */ place) => Math.abs(place - at) / last >= APART;
-  return [...(far(0) ? [/** @type {[number, string]} */ ([0, stops[0]])] : []), [at, "now"], ...(far(last) ? [/** @type {[number, string]} */ ([last, stops[last]])] : [])];
+  return [...(far(0) ? [/** @type {[number, string]} */ ([0, shownStop(stops[0])])] : []), [at, "now"], ...(far(last) ? [/** @type {[number, string]} */ ([last, shownStop(stops[last])])] : [])];
 }

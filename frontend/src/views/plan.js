@@ -14,6 +14,9 @@ import { besides, breaking, bucketsOf, codeOf, restsOf, sentence } from "../plan
 
 /** A slider is asked for at once, its curve when it rests. */
 const RESTS_MS = 250;
+/** What is answered sooner says nothing of that it is asked. */
+const SLOW_MS = 400;
+const PREDICTING = "Predicting…";
 /** In the address: nothing is changed, and no finding fixed. */
 const AS_RECORDED = "now";
 
@@ -41,11 +44,13 @@ function lacks() {
  */
 function planned(element, { diagnosis, place, keep }) {
   const chosen = place.plan === undefined ? atFirst(diagnosis) : new URLSearchParams(place.plan === AS_RECORDED ? "" : place.plan);
-  const said = h("p", { class: "prospect", role: "status" }, "Predicting…");
+  const said = h("p", { class: "prospect", role: "status" }, PREDICTING);
   const split = h("div");
   const more = h("div");
   const picture = h("div", { class: "plan-picture" });
-  const broken = h("p", { class: "note" }, "Predicting…");
+  const broken = h("p", { class: "note" }, PREDICTING);
+  const answered = waiting(() => (said.textContent = PREDICTING), [split, more]);
+  const curved = waiting(() => (broken.textContent = PREDICTING), [picture]);
   const recorded = h("div");
   const rests = h("div");
   const apply = h("div");
@@ -83,13 +88,20 @@ function planned(element, { diagnosis, place, keep }) {
   async function ask() {
     const mine = ++asked;
     clearTimeout(timer);
+    answered.begin();
+    curved.begin();
     try {
       const answer = await fetchPlan(diagnosis.name, chosen);
       if (mine !== asked) return;
+      answered.end();
       show(answer);
       timer = setTimeout(() => curve(mine), drawn ? RESTS_MS : 0);
     } catch (error) {
-      if (mine === asked) said.textContent = `No prediction: ${error instanceof Error ? error.message : String(error)}`;
+      if (mine !== asked) return;
+      answered.end();
+      curved.end();
+      said.textContent = `No prediction: ${error instanceof Error ? error.message : String(error)}`;
+      broken.textContent = "";
     }
   }
 
@@ -103,22 +115,26 @@ function planned(element, { diagnosis, place, keep }) {
 
   /** @param {number} mine */
   async function curve(mine) {
+    curved.begin();
     try {
       await (refused ??= refuse());
       if (mine !== asked) return;
       const answer = await fetchPlan(diagnosis.name, chosen, { curve: over });
       if (mine !== asked) return;
+      curved.end();
       drawn = answer;
       draw();
     } catch (error) {
       // What is chosen was predicted; the curve of before stays.
       refused = null;
-      if (mine === asked) broken.textContent = `This curve was not predicted: ${error instanceof Error ? error.message : String(error)}`;
+      if (mine !== asked) return;
+      curved.end();
+      broken.textContent = `This curve was not predicted: ${error instanceof Error ? error.message : String(error)}`;
     }
   }
 
   function draw() {
-    if (!drawn) return;
+    if (!drawn || curved.isSaid()) return; // drawn once what is on its way is here
     axis.value = over;
     const found = drawn.plan.curves[0];
     const refused = drawn.plan.refusals.filter(({ question }) => question === over || question === "all");
@@ -173,6 +189,35 @@ function planned(element, { diagnosis, place, keep }) {
   return () => {
     asked++;
     clearTimeout(timer);
+    answered.end();
+    curved.end();
     resized.disconnect();
+  };
+}
+
+/**
+ * Says that an answer is on its way, and makes what it will replace paler, if it takes longer than a moment.
+ * @param {() => void} say
+ * @param {HTMLElement[]} stale
+ */
+function waiting(say, stale) {
+  let timer = 0;
+  let isSaid = false;
+  const mark = (/** @type {boolean} */ is) => stale.forEach((element) => element.classList.toggle("stale", is));
+  return {
+    begin() {
+      timer ||= setTimeout(() => {
+        isSaid = true;
+        mark(true);
+        say();
+      }, SLOW_MS);
+    },
+    end() {
+      clearTimeout(timer);
+      timer = 0;
+      isSaid = false;
+      mark(false);
+    },
+    isSaid: () => isSaid,
   };
 }
