@@ -45,6 +45,13 @@ export function prose(text) {
 }
 
 /**
+ * A text whose long names may go on in the next line after "_" or "/", and not within a word.
+ * @param {string} text
+ * @returns {Child[]}
+ */
+export const breakable = (text) => text.split(/(?<=[_/])(?=\w)/).flatMap((part, i) => (i ? [h("wbr"), part] : [part]));
+
+/**
  * A titled card.
  * @param {string} title
  * @param {...(Child | Child[])} children

@@ -3,7 +3,7 @@
 
 import { linkTo } from "./address.js";
 import { isReport } from "./api.js";
-import { card, copyable, copying, folded, h, prose } from "./dom.js";
+import { breakable, card, copyable, copying, folded, h, prose } from "./dom.js";
 import { count, decimals, ranges } from "./format.js";
 import { waitingGraph } from "./stuck_graph.js";
 import { table } from "./table.js";
@@ -46,7 +46,7 @@ export function stuckReport(run, select) {
       "header",
       { class: "verdict" },
       h("div", { class: "top" }, h("p", { class: "facts", title: run.name }, h("b", {}, run.name), h("span", {}, facts(run))), waysOut(run)),
-      h("h1", { class: level(run) }, run.headline),
+      h("h1", { class: level(run) }, breakable(run.headline)),
       run.traces.length ? h("p", { class: "beside" }, "Traces of the same job: ", links(run.traces, select)) : null,
     ),
     run.findings.map((finding) => fault(finding)),
@@ -126,7 +126,7 @@ function fault(finding) {
       finding.hosts.length ? ` · ${finding.hosts.slice(0, 4).join(", ")}` : "",
       ` · confidence ${finding.confidence}`,
     ),
-    h("p", { class: "title" }, finding.title),
+    h("p", { class: "title" }, breakable(finding.title)),
     h(
       "div",
       { class: "columns" },

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { boxes, layersOf, nameOf, parents } from "../src/layers/model.js";
+import { begun, boxes, layersOf, nameOf, parents, shortPath } from "../src/layers/model.js";
 
 const row = (path, level, step_ms) => ({ path, level, step_ms });
 const ROWS = [row("", 0, 10), row("net", 1, 8), row("net.b.0", 2, 3), row("net.b.0.mlp", 3, 2), row("net.b.1", 2, 3), row("net.b.2", 2, 2), row("loss", 1, 1)];
@@ -44,4 +44,19 @@ test("modules of other kinds beside the layers are none of them", () => {
 
 test("a name is the last part of its path", () => {
   assert.deepEqual(ROWS.slice(0, 3).map(nameOf), ["step", "net", "0"]);
+});
+
+test("what names of layers begin with", () => {
+  assert.equal(begun(["EncoderLayer_0", "EncoderLayer_12"]), "EncoderLayer_");
+  assert.equal(begun(["0", "1"]), "");
+  assert.equal(begun(["EncoderLayer_0", "DecoderLayer_0"]), "");
+  assert.equal(begun(["block", "block"]), "");
+});
+
+test("a long path is cut to its end", () => {
+  assert.equal(shortPath("net.b.0.mlp"), "net.b.0.mlp");
+  const deep = `${"module.".repeat(9)}EncoderLayer_3.MLP_3`;
+  assert.ok(shortPath(deep).startsWith("…module.") && shortPath(deep).endsWith(".EncoderLayer_3.MLP_3"));
+  assert.ok(shortPath(deep).length <= 61);
+  assert.equal(shortPath("whole step"), "whole step");
 });

@@ -20,7 +20,7 @@ export function summary(families, shown) {
   const columns = [
     [{ head: "collective" }, kindOf],
     [{ head: "ranks" }, ({ ranks: some }) => briefly(some)],
-    [{ head: "nodes", title: "how many its ranks are on" }, ({ nodes }) => nodes.length],
+    [{ head: "nodes", title: "how many its ranks are on" }, ({ nodes }) => nodes.length || null],
     [{ head: "calls", show: perStep, title: "per step" }, ({ calls }) => calls / Math.max(1, shown.diagnosis.steps.length)],
     [{ head: "size", show: size, title: "bytes of one call, mean" }, ({ mean_bytes }) => mean_bytes],
     [{ head: "straggler wait", quantity: "straggler wait of a call", show: time, title: "of one call, mean over its ranks" }, ({ mean_wait_us }) => mean_wait_us],

@@ -71,8 +71,8 @@ export function rateOf({ limit, flops_per_s, bytes_per_s }) {
  */
 export const workOf = ({ flops, bytes }) => [flops && `${short(flops / 1e9)}\u00a0GFLOP`, bytes && `${short(bytes / 1e6)}\u00a0MB`].filter(Boolean).join(", ");
 
-/** @param {number} value */
-export const short = (value) => value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 });
+/** Two digits of what is below 1: "0.01", and not "0". @param {number} value */
+export const short = (value) => value.toLocaleString("en", value < 1 ? { maximumSignificantDigits: 2 } : { maximumFractionDigits: value < 10 ? 1 : 0 });
 
 /**
  * Those that compute something, as points: FLOP per byte, and FLOP per second.

@@ -23,6 +23,29 @@ const NUMBERED = /^(|.*[.\s_])\d+$/;
 /** @param {Pick<LayerRow, "path">} row */
 export const nameOf = ({ path }) => path.slice(path.lastIndexOf(".") + 1) || "step";
 
+/** A path of so many letters stands whole in a table. */
+const LETTERS = 60;
+
+/**
+ * A path, where it is long with its end alone, in which modules differ: "…Owlv2EncoderLayer_3.Owlv2MLP_3".
+ * @param {string} path
+ */
+export function shortPath(path) {
+  const parts = path.split(".");
+  while (parts.length > 2 && parts.join(".").length > LETTERS) parts.shift();
+  const short = parts.join(".");
+  return short === path ? path : `…${short}`;
+}
+
+/**
+ * What all names begin with, up to their numbers: "Owlv2EncoderLayer_" of "Owlv2EncoderLayer_0" and the like.
+ * @param {string[]} names
+ */
+export function begun(names) {
+  const starts = names.map((name) => name.replace(/\d+$/, ""));
+  return names.length > 1 && starts.every((start) => start === starts[0]) && names.every((name) => name !== starts[0]) ? starts[0] : "";
+}
+
 /**
  * Index of the row around each; -1 for the whole step.
  * @param {Pick<LayerRow, "level">[]} rows

@@ -12,12 +12,15 @@ import { table } from "../table.js";
 /** Smaller shares have no room for their name in the bar. */
 const NAMED = 0.12;
 
+/** What is less would be shown as 0.0 MB. */
+const LEAST = 5e4;
+
 /**
  * Bytes in MB, GB from one on.
  * @param {number} bytes
  */
 export const size = (bytes) =>
-  Math.abs(bytes) >= 1e9 ? `${decimals(bytes / 1e9, 2)}\u00a0GB` : `${decimals(bytes / 1e6, 1)}\u00a0MB`;
+  !bytes ? "0\u00a0MB" : Math.abs(bytes) < LEAST ? `<${decimals((2 * LEAST) / 1e6, 1)}\u00a0MB` : Math.abs(bytes) >= 1e9 ? `${decimals(bytes / 1e9, 2)}\u00a0GB` : `${decimals(bytes / 1e6, 1)}\u00a0MB`;
 
 /** @param {string | null} category */
 export const nameOf = (category) => MEMORY.get(category ?? "")?.name ?? "";

@@ -1,7 +1,7 @@
 // The first screen where there are many runs: which job to look at first. Stuck jobs stand on top, then what is lost decides,
 // whatever folder a run is in.
 
-import { card, h, prose } from "../dom.js";
+import { breakable, card, h, prose } from "../dom.js";
 import { clockTime, count, ms } from "../format.js";
 import { dot, outcome } from "./look.js";
 import { worstFirst } from "./order.js";
@@ -50,7 +50,7 @@ function sum(runs) {
  * @param {(name: string) => void} select
  */
 function row(run, select) {
-  const open = h("button", { type: "button", class: "open", click: () => select(run.name) }, run.name);
+  const open = h("button", { type: "button", class: "open", click: () => select(run.name) }, breakable(run.name));
   const beside = [run.ranks && count(run.ranks, "rank"), run.step_ms && `${ms(run.step_ms)} a step`, run.modified_s && clockTime(run.modified_s)];
   return h("li", {}, dot(run), h("div", {}, open, h("p", {}, prose(run.headline ?? run.error ?? "Not read yet.")), h("small", {}, beside.filter(Boolean).join(" · "))), outcome(run));
 }

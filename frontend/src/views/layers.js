@@ -3,7 +3,7 @@
 import { card, h } from "../dom.js";
 import { count, ms, percent } from "../format.js";
 import { grid, plain } from "../grid.js";
-import { boxes, layersOf, nameOf, PARTS } from "../layers/model.js";
+import { begun, boxes, layersOf, nameOf, PARTS, shortPath } from "../layers/model.js";
 
 /** @typedef {import("../views.js").Shown} Shown */
 /** @typedef {import("../../schema.js").LayerTable} LayerTable */
@@ -122,9 +122,11 @@ function strip(modules) {
   if (!some.length) return null;
   const longest = Math.max(...some.map(({ longest_ms }) => longest_ms));
   const guessed = modules.layer_events ? ", guessed from repeats" : "";
+  const start = begun(some.map(nameOf));
+  const named = start && !/^layer\s$/.test(start) ? ` Names begin with ${start}.` : "";
   return card(
     `The ${some.length} layers`,
-    h("p", { class: "note" }, `ms a step, the median over ranks${guessed}; the outline is the rank that takes longest.`),
+    h("p", { class: "note" }, `ms a step, the median over ranks${guessed}; the outline is the rank that takes longest.${named}`),
     h(
       "ul",
       { class: "layers-strip" },
@@ -139,7 +141,7 @@ function strip(modules) {
             h("i", { class: "outline", style: `height: ${(100 * row.longest_ms) / longest}%` }),
             h("i", { class: "stack", style: `height: ${(100 * row.step_ms) / longest}%` }, segments(row, modules)),
           ),
-          h("span", { class: "name" }, nameOf(row).replace(/^layer\s/, "")),
+          h("span", { class: "name" }, nameOf(row).slice(start.length)),
         ),
       ),
     ),
@@ -172,7 +174,7 @@ function table(modules, shown) {
     search: "Filter",
     sort: 1,
     columns: [
-      { head: "module", link: events(shown) },
+      { head: "module", show: shortPath, link: events(shown) },
       { head: "step", quantity: "time of a module", unit: "ms", show: plain, bar: true, title: "with all modules within it, the median over ranks" },
       { head: "share", quantity: "share of a module", show: percent, title: "of the step" },
       ...used.map(({ name }) => ({ head: name === "outside forward and backward" ? "other" : name, quantity: "part of a module's time", unit: "ms", show: plain, title: name })),

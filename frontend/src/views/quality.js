@@ -37,9 +37,9 @@ function unseen(diagnosis) {
     ...outcomes
       .filter(({ status }) => status === "error")
       .map(({ rule, reason }) => h("li", {}, h("b", {}, `${rule} failed: `), prose(reason))),
-    ...outcomes
-      .filter(({ status }) => status === "not-applicable")
-      .map(({ rule, reason }) => h("li", {}, h("b", {}, `${rule} not checked (lacks data): `), prose(reason))),
+    ...alike(outcomes.filter(({ status }) => status === "not-applicable")).map(([reason, rules]) =>
+      h("li", {}, h("b", {}, `${rules.join(", ")} not checked (lacks data): `), prose(reason)),
+    ),
   ];
   return card(
     "Warnings and checks without data",
@@ -51,6 +51,18 @@ function unseen(diagnosis) {
       : null,
     cleared(passed(outcomes), outcomes.length),
   );
+}
+
+/**
+ * The rules of each reason, in the order in which one is first given.
+ * @param {{rule: string, reason: string}[]} outcomes
+ * @returns {[string, string[]][]}
+ */
+function alike(outcomes) {
+  /** @type {Map<string, string[]>} */
+  const rules = new Map();
+  for (const { rule, reason } of outcomes) rules.set(reason, [...(rules.get(reason) ?? []), rule]);
+  return [...rules];
 }
 
 /**
