@@ -13,7 +13,7 @@ from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support.base import Clear, Fault, Found, Result, Rule
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, RuleFaults
 
 _LEAST = 3
 _NOTHING = Change()
@@ -88,7 +88,7 @@ class CostlySlowRanks(Rule):
         return SLOW_DEVICE if whatif.cost_ns(SLOW_DEVICE.change) >= _LEAST else Clear("They cost nothing.")
 
 
-def found(monkeypatch: Any, steps: Steps, *rules: Rule) -> list[Found]:
+def found(monkeypatch: Any, steps: Steps, *rules: Rule) -> list[RuleFaults]:
     monkeypatch.setattr(looks._Limits, "of", lambda job: looks._Limits(False, False, True))
     return looks.look(rules, Facts(cast(Any, None)).replaced(whatif, cast(WhatIf, steps)))[1]
 

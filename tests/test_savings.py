@@ -27,7 +27,7 @@ from tb_ddp_doctor.findings import OWNERS, Account
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.support.base import Fault, Found
+from tb_ddp_doctor.rules.support.base import Fault, RuleFaults
 
 #: Of the step: what some fixes may give back more than all together, in the replay.
 _MISSED = 0.02
@@ -260,7 +260,7 @@ def test_a_fix_names_all_that_bind_first_also_what_costs_nothing_itself() -> Non
     whatif = WhatIf.of(job)
     assert whatif.plays
 
-    def found(rank: int, rule: str) -> Found:
+    def found(rank: int, rule: str) -> RuleFaults:
         less = np.zeros(whatif.shape, np.int64)
         less[rank] = 10_000_000
         change = Change(device_ns=less)
@@ -276,7 +276,7 @@ def test_a_fix_names_all_that_bind_first_also_what_costs_nothing_itself() -> Non
             fix="",
             evidence=(),
         )
-        return Found(CATALOGUE[rule], (fault,), change)
+        return RuleFaults(CATALOGUE[rule], (fault,), change)
 
     rules = ("unfused-attention", "unfused-optimizer", "no-tensor-cores")
     savings = Savings([found(rank, rule) for rank, rule in enumerate(rules)], whatif, job)

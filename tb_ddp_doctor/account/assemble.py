@@ -187,8 +187,8 @@ def _mesh_table(facts: Facts, mesh: Mesh | None) -> MeshTable | None:
     """What each dimension of the job communicates; None where nothing shows dimensions, and where that fails."""
     try:
         table = facts.get(traffic) if len(facts.job.matched) else ()
-        found = summary(facts.job, mesh, table) if mesh else None
-        return with_advice(facts, mesh, found, table) if mesh and found else found
+        communicated = summary(facts.job, mesh, table) if mesh else None
+        return with_advice(facts, mesh, communicated, table) if mesh and communicated else communicated
     except Exception:
         _log.debug("summing up the dimensions of the job failed", exc_info=True)
         return None

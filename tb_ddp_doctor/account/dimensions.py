@@ -66,7 +66,7 @@ def _dimension(job: Job, mesh: Mesh, dimension: Dimension, table: Sequence[Traff
     mine = [one for one in table if frozenset(job.ranks[one.ranks].tolist()) in there]
     # Only what is matched between ranks is measured.
     measured = len(job.matched) > 0 and any(len(ranks) > 1 for ranks in there)
-    found = _of_collectives(mine) + _of_messages(job, mesh, dimension)
+    total = _of_collectives(mine) + _of_messages(job, mesh, dimension)
     step_ns = job.step_ns or np.inf
 
     def if_measured(amount: float | None) -> float | None:
@@ -79,15 +79,15 @@ def _dimension(job: Job, mesh: Mesh, dimension: Dimension, table: Sequence[Traff
         inferred=dimension.inferred,
         is_axis=dimension.is_axis,
         within_node=_within_node(job, dimension),
-        calls=if_measured(found.calls),
-        megabytes=if_measured(found.bytes / 1e6 if found.bytes else None),
-        bus_gb_s=if_measured(found.bus_bytes / found.transfer_ns if found.bytes and found.transfer_ns else None),
-        wait_ms=if_measured(found.wait_ns / 1e6),
-        transfer_ms=if_measured(found.transfer_ns / 1e6),
-        exposed_ms=if_measured(found.exposed_ns / 1e6),
-        wait_share=if_measured(found.wait_ns / step_ns),
-        transfer_share=if_measured(found.transfer_ns / step_ns),
-        share=if_measured(found.exposed_ns / step_ns),
+        calls=if_measured(total.calls),
+        megabytes=if_measured(total.bytes / 1e6 if total.bytes else None),
+        bus_gb_s=if_measured(total.bus_bytes / total.transfer_ns if total.bytes and total.transfer_ns else None),
+        wait_ms=if_measured(total.wait_ns / 1e6),
+        transfer_ms=if_measured(total.transfer_ns / 1e6),
+        exposed_ms=if_measured(total.exposed_ns / 1e6),
+        wait_share=if_measured(total.wait_ns / step_ns),
+        transfer_share=if_measured(total.transfer_ns / step_ns),
+        share=if_measured(total.exposed_ns / step_ns),
     )
 
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support.base import Fault, Found
+from tb_ddp_doctor.rules.support.base import Fault, RuleFaults
 from tb_ddp_doctor.trace.model import Ints
 
 #: The least share of the step that a slow rank costs once everything else is fixed. A fix lowers all of a rank's times
@@ -30,7 +30,7 @@ _LEAST = 0.02
 _STILL = 0.2
 
 
-def needed(everything: Sequence[Found], whatif: WhatIf, ranks: Ints) -> list[Found]:
+def needed(everything: Sequence[RuleFaults], whatif: WhatIf, ranks: Ints) -> list[RuleFaults]:
     """What was found, without slow ranks that are not needed; `ranks` are the numbers of the job's ranks."""
     stragglers = [(each, fault) for each in everything if each.rule.names_stragglers for fault in each.faults]
     shared = [each.change for each in everything if not (each.rule.names_stragglers or each.rule.only_informs)]
@@ -50,12 +50,12 @@ def needed(everything: Sequence[Found], whatif: WhatIf, ranks: Ints) -> list[Fou
     return [needed_part for each in everything if (needed_part := _with_faults(each, kept))]
 
 
-def _with_faults(found: Found, kept: Collection[Fault]) -> Found | None:
+def _with_faults(rule_faults: RuleFaults, kept: Collection[Fault]) -> RuleFaults | None:
     """What was found with only those slow ranks that are kept; None if none is."""
-    faults = tuple(fault for fault in found.faults if any(fault is one for one in kept))
-    if not found.rule.names_stragglers or faults == found.faults:
-        return found
-    return replace(found, faults=faults, change=reduce(or_, [one.change for one in faults])) if faults else None
+    faults = tuple(fault for fault in rule_faults.faults if any(fault is one for one in kept))
+    if not rule_faults.rule.names_stragglers or faults == rule_faults.faults:
+        return rule_faults
+    return replace(rule_faults, faults=faults, change=reduce(or_, [one.change for one in faults])) if faults else None
 
 
 class _Selection(msgspec.Struct, frozen=True, eq=False):

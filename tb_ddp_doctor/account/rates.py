@@ -11,7 +11,7 @@ from tb_ddp_doctor.job.model import Job
 _HOURS = 24
 
 
-def rates(job: Job, found: Sequence[Finding], utilization: Utilization | None) -> Rates | None:
+def rates(job: Job, findings: Sequence[Finding], utilization: Utilization | None) -> Rates | None:
     """The step in the units of the job's workload; None where that says nothing. `utilization` is None if unknown."""
     workload = job.workload
     energy = _energy_kwh(job)
@@ -38,7 +38,7 @@ def rates(job: Job, found: Sequence[Finding], utilization: Utilization | None) -
         hfu=share(again),
         counted_mfu=share(counted),
         counted_hfu=share(executed),
-        gains=tuple(_gain(one, job, seconds, money, energy) for one in found if one.cost_ms > 0),
+        gains=tuple(_gain(one, job, seconds, money, energy) for one in findings if one.cost_ms > 0),
         energy_kwh_per_day=energy,
     )
 

@@ -53,7 +53,7 @@ from tb_ddp_doctor.mesh.mesh import Mesh
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
-from tb_ddp_doctor.rules.support.base import Fault, Found, severity
+from tb_ddp_doctor.rules.support.base import Fault, RuleFaults, severity
 from tb_ddp_doctor.step_parts import IDLE
 
 #: The unexplained time lies on the ranks, and in the steps, that have at least this share of the largest part of it.
@@ -69,7 +69,7 @@ _AS_SAID = 0.8
 class _Link(msgspec.Struct, frozen=True, eq=False):
     """A rule's findings as a link in the chain of the account."""
 
-    found: Found
+    rule_faults: RuleFaults
     #: What the fix saves on top of the links before it, summed over ranks and steps.
     total_ns: int
     #: The same by step, mean over ranks, shape (S,).
@@ -81,11 +81,11 @@ class _Link(msgspec.Struct, frozen=True, eq=False):
 class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
     """What rules found in a job, and what fixing it saves."""
 
-    everything: Sequence[Found]
+    everything: Sequence[RuleFaults]
     whatif: WhatIf
     job: Job
     #: What is no fault and could be faster still.
-    possible: Sequence[Found] = ()
+    possible: Sequence[RuleFaults] = ()
     #: Where headlines say that ranks are; None where that is not known.
     mesh: Mesh | None = None
 
@@ -118,40 +118,42 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         3. Then findings that are info at any cost. An alarm charged after them would be charged too with what it saves
            only together with them.
         """
-        both = [found.split(_is_alarm) for found in _by_precedence(self._needed, self._alone)]
+        both = [each.split(_is_alarm) for each in _by_precedence(self._needed, self._alone)]
         alarms = [alarm for alarm, _ in both if alarm]
         infos = [info for _, info in both if info]
         links = self._links([*alarms, *infos], self.whatif.tracing, self._untraced_total_ns)
-        small = [link.found for link in links if link.found in alarms and not self._is_serious(link)]
-        serious = [found for found in alarms if found not in small]
+        small = [link.rule_faults for link in links if link.rule_faults in alarms and not self._is_serious(link)]
+        serious = [each for each in alarms if each not in small]
         if [*serious, *small] == alarms:
             return links
         return self._links([*serious, *small, *infos], self.whatif.tracing, self._untraced_total_ns)
 
     @cached_property
-    def _needed(self) -> list[Found]:
+    def _needed(self) -> list[RuleFaults]:
         """What was found of the job itself, without slow ranks that need no fix once the rest is fixed."""
         of_job = [each for each in self.everything if not each.rule.is_of_tracing]
         return needed(of_job, self.whatif, self.job.ranks)
 
     def _is_serious(self, link: _Link) -> bool:
         """Whether a link costs enough for a finding of its own that is more than info."""
-        return not link.found.rule.only_informs and link.total_ns >= Severity.MINOR.least_share * self.step_total_ns
+        return (
+            not link.rule_faults.rule.only_informs and link.total_ns >= Severity.MINOR.least_share * self.step_total_ns
+        )
 
-    def _links(self, order: Sequence[Found], together: Change, before_ns: int) -> tuple[_Link, ...]:
+    def _links(self, order: Sequence[RuleFaults], together: Change, before_ns: int) -> tuple[_Link, ...]:
         """What each rule's fix saves on top of a change and of the fixes before it; `before_ns` is the job with that
         change.
         """
         steps = self.whatif.step_ns(together)
         links = []
-        for found in order:
-            if found.change.is_nothing:
-                links.append(_Link(found, 0, np.zeros(self.whatif.shape[1]), together))
+        for rule_faults in order:
+            if rule_faults.change.is_nothing:
+                links.append(_Link(rule_faults, 0, np.zeros(self.whatif.shape[1]), together))
                 continue
-            earlier, together = together, together | found.change
+            earlier, together = together, together | rule_faults.change
             after = self.whatif.step_ns(together)
             after_ns = min(max(self.step_total_ns - int((self.whatif.recorded_ns - after).sum()), 0), before_ns)
-            links.append(_Link(found, before_ns - after_ns, (steps - after).mean(axis=0), earlier))
+            links.append(_Link(rule_faults, before_ns - after_ns, (steps - after).mean(axis=0), earlier))
             before_ns, steps = after_ns, after
         return tuple(self._shared_by_hiding(links))
 
@@ -160,16 +162,16 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
 
         Each gets a part in proportion to what it saves once the others are fixed.
         """
-        hiding = [link for link in links if link.found.hides_with]
-        weights = self.whatif.costs_ns([link.found.change for link in hiding]) if hiding else []
+        hiding = [link for link in links if link.rule_faults.hides_with]
+        weights = self.whatif.costs_ns([link.rule_faults.change for link in hiding]) if hiding else []
         parts = iter(_divided(sum(link.total_ns for link in hiding), weights))
         by_step_ns = np.sum([link.by_step_ns for link in hiding], axis=0)
         for link in links:
             yield replace(link, total_ns=next(parts), by_step_ns=by_step_ns) if link in hiding else link
 
-    def _alone(self, found: Found) -> float:
+    def _alone(self, rule_faults: RuleFaults) -> float:
         """How much shorter a rule's fix alone makes a step, mean over steps, ns."""
-        return self.whatif.cost_ns(found.change)
+        return self.whatif.cost_ns(rule_faults.change)
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -178,18 +180,18 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         Time that two fixes would both save is charged to the more special finding, then to the costlier one.
         """
         made = [finding for link in self._chain for finding in self._findings(link)]
-        for found in self.everything:
-            if found.rule.is_of_tracing:
+        for rule_faults in self.everything:
+            if rule_faults.rule.is_of_tracing:
                 traced = self.step_total_ns - self._untraced_total_ns
                 by_step = (self.whatif.recorded_ns - self.whatif.step_ns(self.whatif.tracing)).mean(axis=0)
-                made += self._findings(_Link(found, traced, by_step))
+                made += self._findings(_Link(rule_faults, traced, by_step))
         made.sort(key=lambda one: (one.severity == Severity.INFO.label, -one.cost_ms, -one.alone_ms))
         return tuple(_with_others(one, self._together(one, made)) for one in made)
 
     @cached_property
     def _fixes(self) -> Change:
         """What the fixes of all faults take out, with tracing."""
-        return reduce(or_, [link.found.change for link in self._chain], self.whatif.tracing)
+        return reduce(or_, [link.rule_faults.change for link in self._chain], self.whatif.tracing)
 
     @cached_property
     def opportunities(self) -> tuple[Finding, ...]:
@@ -200,7 +202,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
             return ()
         fixes = self._fixes
         played = self.whatif.after(fixes)
-        order = list(_by_precedence(self.possible, lambda found: played.cost_ns(found.change)))
+        order = list(_by_precedence(self.possible, lambda each: played.cost_ns(each.change)))
         before_ns = min(self.total_ns(fixes), self._untraced_total_ns)
         made = [one for link in self._links(order, fixes, before_ns) for one in self._findings(link, played)]
         least_ms = _LEAST_SAVED * self.step_total_ns / self.size / 1e6
@@ -214,7 +216,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         """
         if one.severity == Severity.INFO.label or one.alone_ms >= _AS_SAID * one.cost_ms:
             return None
-        of_chain = {name for link in self._chain for name in link.found.by_id}
+        of_chain = {name for link in self._chain for name in link.rule_faults.by_id}
         others = [other for other in findings if other is not one and other.id in of_chain]
         chosen, saved_ms = [one], one.alone_ms
         while others and saved_ms < _AS_SAID * sum(each.cost_ms for each in chosen):
@@ -244,13 +246,13 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         alone, if not the recorded one.
         """
         played = played or self.whatif
-        found, step_ns = link.found, self.step_total_ns / self.size
+        rule, step_ns = link.rule_faults.rule, self.step_total_ns / self.size
         for name, (fault, total_ns) in self._parts(link, played).items():
             cost_ns = total_ns / self.size
             share = cost_ns / step_ns if step_ns else 0.0
-            alone_ns = cost_ns if found.rule.is_of_tracing else played.cost_ns(fault.change)
-            seemed = found.rule.names_stragglers or alone_ns >= Severity.MINOR.least_share * step_ns
-            if seemed and not found.rule.only_informs and share < found.rule.least_share:
+            alone_ns = cost_ns if rule.is_of_tracing else played.cost_ns(fault.change)
+            seemed = rule.names_stragglers or alone_ns >= Severity.MINOR.least_share * step_ns
+            if seemed and not rule.only_informs and share < rule.least_share:
                 continue
             hidden = alone_ns < cost_ns / 2
             least, most = interval(cost_ns, self.job.clock.residual_ns or 0.0, step_ns)
@@ -258,12 +260,12 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
                 # As much of its line as each end saves alone.
                 ends = [played.cost_ns(change) * cost_ns / alone_ns for change in fault.between]
                 least, most = min(least, *ends), max(most, *ends)
-            said = None if found.rule.is_opportunity else headline(found.rule, fault, cost_ns, self.job, self.mesh)
+            said = None if rule.is_opportunity else headline(rule, fault, cost_ns, self.job, self.mesh)
             level = certainty.LOWER[fault.confidence] if cost_ns and uncertain(link.by_step_ns) else fault.confidence
             yield Finding(
                 id=name,
-                rule=found.rule.id,
-                severity=severity(found.rule, fault, share).label,
+                rule=rule.id,
+                severity=severity(rule, fault, share).label,
                 cost_ms=cost_ns / 1e6,
                 alone_ms=alone_ns / 1e6,
                 range_ms=(least / 1e6, most / 1e6),
@@ -279,7 +281,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
                 fix_parts=FixParts.of(fault.fix),
                 evidence=fault.evidence,
                 measurements=(*fault.measurements, *self._arithmetic(fault, alone_ns, cost_ns)),
-                thresholds=found.rule.thresholds(),
+                thresholds=rule.thresholds(),
             )
 
     def _parts(self, link: _Link, played: WhatIf) -> dict[str, tuple[Fault, int]]:
@@ -290,10 +292,11 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
 
             ranks 0 and 1 together 8 ms, by weight 6 (serious) and 2 (info); rank 0 alone 5.3    charged: 5.3 and 2.7
         """
-        faults, weights = link.found.by_id, dict(zip(link.found.by_id, _weights(link.found, played), strict=True))
+        faults = link.rule_faults.by_id
+        weights = dict(zip(faults, _weights(link.rule_faults, played), strict=True))
         parts = _divided_by_name(link.total_ns, weights)
         loud = [name for name in parts if self._is_loud(link, faults[name], parts[name])]
-        while 0 < len(loud) < len(faults) and not link.found.hides_with:
+        while 0 < len(loud) < len(faults) and not link.rule_faults.hides_with:
             fixed = reduce(or_, [faults[name].change for name in loud], link.before)
             saved = int((self.whatif.step_ns(link.before) - self.whatif.step_ns(fixed)).sum())
             of_loud = min(max(saved, 0), link.total_ns)
@@ -312,7 +315,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
     def _is_loud(self, link: _Link, fault: Fault, total_ns: int) -> bool:
         """Whether a fault that is charged with this much is more than info."""
         share = total_ns / self.step_total_ns if self.step_total_ns else 0.0
-        return severity(link.found.rule, fault, share) is not Severity.INFO
+        return severity(link.rule_faults.rule, fault, share) is not Severity.INFO
 
     def _arithmetic(self, fault: Fault, alone_ns: float, cost_ns: float) -> Iterator[Measurement]:
         """The arithmetic of a finding as measurements, from what its fix removes to what that saves, ms a step."""
@@ -467,9 +470,9 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         """The change that fixes the chosen findings: ids of findings, or of rules for all findings of a rule."""
         changes = (
             fault.change
-            for found in [*self._needed, *self.possible]
-            for name, fault in found.by_id.items()
-            if found.rule.id in chosen or name in chosen
+            for rule_faults in [*self._needed, *self.possible]
+            for name, fault in rule_faults.by_id.items()
+            if rule_faults.rule.id in chosen or name in chosen
         )
         return reduce(or_, changes, Change())
 
@@ -479,14 +482,14 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         Other ids change nothing. The step keeps what tracing adds unless profiler-overhead is chosen.
         """
         fixed, change = [], []
-        of_tracing = [found for found in self.everything if found.rule.is_of_tracing]
-        for found in [*self._needed, *of_tracing, *self.possible]:
-            for name, fault in found.by_id.items():
-                if found.rule.id in chosen or name in chosen:
+        of_tracing = [each for each in self.everything if each.rule.is_of_tracing]
+        for rule_faults in [*self._needed, *of_tracing, *self.possible]:
+            for name, fault in rule_faults.by_id.items():
+                if rule_faults.rule.id in chosen or name in chosen:
                     fixed.append(name)
-                    if not found.rule.is_of_tracing:
+                    if not rule_faults.rule.is_of_tracing:
                         change.append(fault.change)
-        untraced = any(found.rule.is_of_tracing and found.rule.id in fixed for found in self.everything)
+        untraced = any(each.rule.is_of_tracing and each.rule.id in fixed for each in self.everything)
         together = reduce(or_, change, self.whatif.tracing)
         known = self._of_prefixes.get(frozenset(fixed) - {"profiler-overhead"})
         after_ns = min(self.total_ns(together), self._untraced_total_ns) if known is None else known
@@ -513,7 +516,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         known = {frozenset[str](): untraced}
         every: tuple[set[str], int] = set(), untraced
         serious: tuple[set[str], int] = set(), untraced
-        hiding, fixed = sum(bool(link.found.hides_with) for link in self._chain), 0
+        hiding, fixed = sum(bool(link.rule_faults.hides_with) for link in self._chain), 0
         for link in self._chain:
             for name, (_, part) in self._parts(link, self.whatif).items():
                 if name not in findings:
@@ -521,7 +524,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
                 every = every[0] | {name}, every[1] - part
                 if findings[name].severity != Severity.INFO.label:
                     serious = serious[0] | {name}, serious[1] - part
-            fixed += bool(link.found.hides_with)
+            fixed += bool(link.rule_faults.hides_with)
             # Findings that hide each other save less if only some of them are fixed.
             if fixed in (0, hiding):
                 known |= {frozenset(names): remaining for names, remaining in (serious, every)}
@@ -546,14 +549,14 @@ def _behind(fault: Fault) -> str:
     return f"Visible once {wording.listing(fault.hidden_by)} {are} fixed." if fault.hidden_by else ""
 
 
-def _weights(found: Found, played: WhatIf) -> list[float]:
+def _weights(rule_faults: RuleFaults, played: WhatIf) -> list[float]:
     """Weights that divide the cost of a link among its faults: what each fix saves in a job once the others are made.
 
     So each of two slow ranks has a part, although the step stays as long as the other's if only one is fixed.
     """
-    if len(found.faults) == 1:
+    if len(rule_faults.faults) == 1:
         return [1.0]
-    return played.costs_ns([fault.change for fault in found.faults])
+    return played.costs_ns([fault.change for fault in rule_faults.faults])
 
 
 def _divided_by_name(total: int, weights: Mapping[str, float]) -> dict[str, int]:
@@ -573,7 +576,7 @@ def _is_alarm(fault: Fault) -> bool:
     return fault.at_most is not Severity.INFO
 
 
-def _by_precedence(everything: Sequence[Found], alone: Callable[[Found], float]) -> Iterator[Found]:
+def _by_precedence(everything: Sequence[RuleFaults], alone: Callable[[RuleFaults], float]) -> Iterator[RuleFaults]:
     """What was found, in the order in which it is charged.
 
     1. Findings that only inform.
@@ -581,10 +584,10 @@ def _by_precedence(everything: Sequence[Found], alone: Callable[[Found], float])
     3. What all ranks share, the costliest first; but a rule that others refine comes after those.
     """
     remaining = sorted(
-        everything, key=lambda found: (not found.rule.only_informs, not found.rule.names_stragglers, -alone(found))
+        everything, key=lambda each: (not each.rule.only_informs, not each.rule.names_stragglers, -alone(each))
     )
     while remaining:
-        refined = {rule for found in remaining for rule in found.rule.refined()}
-        following = next((found for found in remaining if found.rule.id not in refined), remaining[0])
+        refined = {rule for each in remaining for rule in each.rule.refined()}
+        following = next((each for each in remaining if each.rule.id not in refined), remaining[0])
         remaining.remove(following)
         yield following

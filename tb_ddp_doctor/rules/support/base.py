@@ -130,7 +130,7 @@ class Rule:
         )
 
 
-class Found(msgspec.Struct, frozen=True, eq=False):
+class RuleFaults(msgspec.Struct, frozen=True, eq=False):
     """What a rule found."""
 
     rule: Rule
@@ -150,7 +150,7 @@ class Found(msgspec.Struct, frozen=True, eq=False):
         numbers = self.numbers or range(1, len(self.faults) + 1)
         return {f"{self.rule.id}:{number}": fault for number, fault in zip(numbers, self.faults, strict=True)}
 
-    def split(self, chosen: Callable[[Fault], bool]) -> tuple[Found | None, Found | None]:
+    def split(self, chosen: Callable[[Fault], bool]) -> tuple[RuleFaults | None, RuleFaults | None]:
         """The chosen faults and the others, each by themselves; None where there are none."""
         parts: tuple[list[int], list[int]] = ([], [])
         for number, fault in enumerate(self.faults):
@@ -169,7 +169,7 @@ class Found(msgspec.Struct, frozen=True, eq=False):
         return some, others
 
 
-def run(rule: Rule, facts: Facts) -> tuple[RuleOutcome, Found | None]:
+def run(rule: Rule, facts: Facts) -> tuple[RuleOutcome, RuleFaults | None]:
     """Hand the rule the facts that it asks for. A fact that the job lacks makes it not applicable."""
     given = {}
     for name, fact in asked(type(rule).check, rule.id).items():
@@ -183,9 +183,9 @@ def run(rule: Rule, facts: Facts) -> tuple[RuleOutcome, Found | None]:
     if isinstance(result, NotApplicable):
         return RuleOutcome(rule.id, "not-applicable", result.reason), None
     faults = result if isinstance(result, tuple) else (result,)
-    of_rule = Found(rule, faults, reduce(or_, [fault.change for fault in faults]))
+    rule_faults = RuleFaults(rule, faults, reduce(or_, [fault.change for fault in faults]))
     status: Status = "opportunity" if rule.is_opportunity else "finding"
-    return RuleOutcome(rule.id, status, " ".join(fault.title for fault in faults)), of_rule
+    return RuleOutcome(rule.id, status, " ".join(fault.title for fault in faults)), rule_faults
 
 
 def severity(rule: Rule, fault: Fault, share: float) -> Severity:
