@@ -70,15 +70,15 @@ class Document:
         TraceError, before the first batch but for bare lists, for a text that is no trace.
         """
         is_list = self._open()
-        found, reached = False, SalvagedTo.MORE
+        has_events, reached = False, SalvagedTo.MORE
         while reached is SalvagedTo.MORE:
             position = self._position
             events, reached = self._next()
             if reached is SalvagedTo.LIST_END and self._goes_on():
                 reached = SalvagedTo.MORE
-            found = found or any(event.ph for event in events)
+            has_events = has_events or any(event.ph for event in events)
             yield position, events
-        if is_list and not found:
+        if is_list and not has_events:
             raise TraceError("It is a JSON list, but not of trace events.")
         if reached is SalvagedTo.CUT:
             problem = self._salvage.given_up or self._stream_problem or "the JSON ends within its events"

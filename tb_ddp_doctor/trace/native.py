@@ -167,7 +167,7 @@ class _Scanner:
     def losses(self) -> list[_Lost]:
         """Of each kind that there was: kind, position, detail and count."""
         records = [(kind, self.library.lost(self.handle, index).contents) for index, kind in enumerate(_LOSSES)]
-        return [(kind, found.position, _detail(kind, found), found.count) for kind, found in records if found.count]
+        return [(kind, loss.position, _detail(kind, loss), loss.count) for kind, loss in records if loss.count]
 
     def dropped(self) -> dict[bytes, int]:
         """Events dropped, by category as the file spells it."""
@@ -225,10 +225,10 @@ class NativeColumns:
         self._comms = scanner.table(_COMMS)
         self._memory = scanner.table(_MEMORY)
         self._frames = scanner.table(_FRAMES)
-        found = [*scanner.losses(), *self._decode_texts(), *self._judge_oddities()]
+        seen = [*scanner.losses(), *self._decode_texts(), *self._judge_oddities()]
         self._decode_shapes()
         self._decode_threads()
-        for loss in sorted(found, key=lambda loss: loss[1]):
+        for loss in sorted(seen, key=lambda loss: loss[1]):
             losses.add(*loss)
 
     def events(self, base_ns: int) -> Events:

@@ -99,11 +99,11 @@ def iteration(annotation: str) -> Iteration | None:
     SGLang does not say how a mixed batch is divided: at least one request is of either kind.
     """
     annotation = annotation[:_LETTERS]
-    if found := _VLLM.search(annotation) or _VLLM_OF_2024.match(annotation):
-        return Iteration(int(found[1]), int(found[2]))
-    if found := _SGLANG.match(annotation):
-        requests = max(int(found[2] or 1), 1)
-        match found[1]:
+    if mark := _VLLM.search(annotation) or _VLLM_OF_2024.match(annotation):
+        return Iteration(int(mark[1]), int(mark[2]))
+    if mark := _SGLANG.match(annotation):
+        requests = max(int(mark[2] or 1), 1)
+        match mark[1]:
             case "DECODE":
                 return Iteration(0, requests)
             case "MIXED":

@@ -111,8 +111,8 @@ _MERGED = _MergedTrace()
 def _reader(name: str) -> Callable[[ProcessPath], RankTrace]:
     """The function of "module:function"."""
     module, _, function = name.partition(":")
-    found: Callable[[ProcessPath], RankTrace] = getattr(importlib.import_module(module), function)
-    return found
+    reader: Callable[[ProcessPath], RankTrace] = getattr(importlib.import_module(module), function)
+    return reader
 
 
 def _read_packets(path: str | Path | RemotePath, name: str, max_bytes: int) -> RankTrace:
@@ -121,8 +121,8 @@ def _read_packets(path: str | Path | RemotePath, name: str, max_bytes: int) -> R
     with open_trace(path) as file:
         packets.survey(chunks(file, max_bytes))
     with open_trace(path) as file:
-        found = decode(packets.json(chunks(file, max_bytes)), name)
-    return replace(found, warnings=(*found.warnings, *packets.warnings(name)))
+        trace = decode(packets.json(chunks(file, max_bytes)), name)
+    return replace(trace, warnings=(*trace.warnings, *packets.warnings(name)))
 
 
 def decode(blocks: Blocks, file: str) -> RankTrace:

@@ -59,8 +59,8 @@ def chosen_steps(ranges: Ranges, strings: tuple[str, ...], launching: Indices, w
     texts = {number: strings[number] for number in np.unique(ranges.name).tolist()}
     if wanted:
         matching = [number for number, text in texts.items() if text == wanted or _NUMBER.sub("#", text) == wanted]
-        found = [_Kind(rows, wanted, 1.0) for rows in _by_thread(ranges, np.array(matching, np.int64))]
-        return _numbered(max(found, key=lambda kind: len(kind.rows)), ranges, strings) if found else None
+        repeating = [_Kind(rows, wanted, 1.0) for rows in _by_thread(ranges, np.array(matching, np.int64))]
+        return _numbered(max(repeating, key=lambda kind: len(kind.rows)), ranges, strings) if repeating else None
     marked = np.array([number for number, text in texts.items() if names.is_step(text)], np.int64)
     for rows in _by_thread(ranges, marked):
         return _numbered(_Kind(rows, "", 1.0), ranges, strings)
@@ -122,7 +122,7 @@ def _numbered(kind: _Kind, ranges: Ranges, strings: tuple[str, ...]) -> StepRang
     texts = [_NUMBER.findall(strings[ranges.name[row]]) for row in kind.rows.tolist()]
     if all(texts):
         for place in range(min(map(len, texts))):
-            said = [int(found[place][:18]) for found in texts]
+            said = [int(numbers[place][:18]) for numbers in texts]
             if all(one < other for one, other in pairwise(said)):
                 return StepRanges(kind.rows, np.array(said, np.int64), kind.name)
     return StepRanges(kind.rows, np.arange(len(kind.rows)), kind.name)

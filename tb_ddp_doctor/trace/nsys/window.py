@@ -49,12 +49,12 @@ class _Probes(NamedTuple):
 def window(database: Database, process: int, most_rows: int) -> RecordedWindow:
     """All of a process, or as much of it from the middle on as has about so many rows."""
     probes = {table: _probe(database, table) for table in (*_OF_DEVICE, *_OF_HOST)}
-    whole = {table: [(1, found.rows)] for table, found in probes.items() if found.rows}
+    whole = {table: [(1, probe.rows)] for table, probe in probes.items() if probe.rows}
     starts, weights = [np.empty(0, np.int64)], [np.empty(0)]
-    for found in probes.values():
-        own = found.process == process
-        starts.append(found.start_ns[own])
-        weights.append(np.full(int(own.sum()), found.rows / max(len(found.row), 1)))
+    for probe in probes.values():
+        own = probe.process == process
+        starts.append(probe.start_ns[own])
+        weights.append(np.full(int(own.sum()), probe.rows / max(len(probe.row), 1)))
     start, weight = np.concatenate(starts), np.concatenate(weights)
     rows = float(weight.sum())
     if rows <= most_rows:
@@ -66,7 +66,7 @@ def window(database: Database, process: int, most_rows: int) -> RecordedWindow:
     first = int(np.searchsorted(counted, (1 - share) / 2))
     last = min(int(np.searchsorted(counted, (1 + share) / 2)), len(order) - 1)
     begin, end = int(start[order[first]]), int(start[order[last]]) + 1
-    parts = {table: _parts(found, begin, end) for table, found in probes.items() if found.rows}
+    parts = {table: _parts(probe, begin, end) for table, probe in probes.items() if probe.rows}
     return RecordedWindow(begin, end, parts, share)
 
 
@@ -78,8 +78,8 @@ def _probe(database: Database, table: str) -> _Probes:
     last = database.last_row(table)
     wanted = sorted({int(row) for row in np.linspace(1, last, min(last, _PROBES))}) if last > 0 else []
     query = f"SELECT rowid, start, {process} FROM {table} WHERE rowid = ?"
-    found = [row for at in wanted for row in database.rows(query, (at,)) if all(isinstance(one, int) for one in row)]
-    row, start, of = np.array(found, np.int64).reshape(-1, 3).T
+    probed = [row for at in wanted for row in database.rows(query, (at,)) if all(isinstance(one, int) for one in row)]
+    row, start, of = np.array(probed, np.int64).reshape(-1, 3).T
     return _Probes(row, start, of & ~_PID_MASK, last)
 
 

@@ -94,19 +94,19 @@ class NativePackets:
         """The uuid of each track."""
         uuids = c_void_p()
         count = self._library.perfetto_tracks(self._handle, byref(uuids))
-        found: list[int] = _copy(uuids, count, np.uint64).tolist()
-        return found
+        tracks: list[int] = _copy(uuids, count, np.uint64).tolist()
+        return tracks
 
     def descriptors(self) -> list[bytes]:
         """The descriptors of tracks that were surveyed."""
         size = c_size_t()
         address = self._library.perfetto_descriptors(self._handle, byref(size))
-        data, at, found = ctypes.string_at(address, size.value) if size.value else b"", 0, []
+        data, at, descriptors = ctypes.string_at(address, size.value) if size.value else b"", 0, []
         while at < len(data):
             length = int(np.frombuffer(data, np.uint32, 1, at)[0])
-            found.append(data[at + _SIZE_BYTES : at + _SIZE_BYTES + length])
+            descriptors.append(data[at + _SIZE_BYTES : at + _SIZE_BYTES + length])
             at += _SIZE_BYTES + length
-        return found
+        return descriptors
 
     def ending(self) -> tuple[Ending, int]:
         """How the bytes end that were read, and where the packet begins that is not done with."""
@@ -118,7 +118,7 @@ class NativePackets:
         counts = {
             why: (self._library.perfetto_lost(self._handle, why, byref(position)), position.value) for why in Lost
         }
-        return {why: found for why, found in counts.items() if found[0]}
+        return {why: lost for why, lost in counts.items() if lost[0]}
 
     def pair(self, marks: Marks, order: Ints | None) -> Ints:
         """The duration of each beginning, by its number; -1 without an end."""

@@ -142,7 +142,7 @@ class PythonPackets:
         """The duration of each beginning, by its number; -1 without an end."""
         begins = marks.kind == BEGIN
         numbers = (np.cumsum(begins) - 1).tolist()
-        found = np.full(int(begins.sum()), -1, np.int64)
+        duration = np.full(int(begins.sum()), -1, np.int64)
         open_: dict[int, list[tuple[int, int]]] = {}
         rows = list(zip(marks.track.tolist(), marks.time_ns.tolist(), begins.tolist(), numbers, strict=True))
         for row in range(len(rows)) if order is None else order.tolist():
@@ -151,8 +151,8 @@ class PythonPackets:
                 open_.setdefault(track, []).append((number, time))
             elif track >= 0 and open_.get(track):
                 begun, start = open_[track].pop()
-                found[begun] = time - start
-        return found
+                duration[begun] = time - start
+        return duration
 
     def _begin(self, *, is_writing: bool) -> None:
         self._is_writing, self._is_astray, self._has_written = is_writing, False, False
@@ -239,9 +239,9 @@ class PythonPackets:
         for entry in entries:
             if entry.wire != BYTES or entry.number not in (_OF_CATEGORIES, _OF_NAMES, _OF_ARGUMENTS, _OF_STRINGS):
                 continue
-            found = message(entry.data) or []
-            texts = [field.data for field in found if field.number == _TEXT and field.wire == BYTES]
-            iids = [field.value for field in found if field.number == _IID and field.wire == NUMBER]
+            fields = message(entry.data) or []
+            texts = [field.data for field in fields if field.number == _TEXT and field.wire == BYTES]
+            iids = [field.value for field in fields if field.number == _IID and field.wire == NUMBER]
             if texts:
                 self._strings += 1
                 if self._strings > self._max_strings:
@@ -319,12 +319,12 @@ class PythonPackets:
 
 
 def _default_track(defaults: bytes, before: int) -> int:
-    found = before
+    track = before
     for field in message(defaults) or ():
         if field.number == _OF_EVENTS and field.wire == BYTES:
             tracks = [one.value for one in message(field.data) or () if one.number == _TRACK and one.wire == NUMBER]
-            found = tracks[-1] if tracks else found
-    return found
+            track = tracks[-1] if tracks else track
+    return track
 
 
 def _category(event: list[WireField], sequence: _Sequence) -> bytes | None:
@@ -350,13 +350,13 @@ def _link(event: list[WireField]) -> int | None:
 
 
 def _name(annotation: list[WireField], sequence: _Sequence) -> bytes | None:
-    found = None
+    text = None
     for field in annotation:
         if field.number == _ITS_NAME and field.wire == BYTES:
-            found = field.data
+            text = field.data
         elif field.number == _ITS_NAME_IID:
-            found = sequence.strings.get((_OF_ARGUMENTS, field.value))
-    return found
+            text = sequence.strings.get((_OF_ARGUMENTS, field.value))
+    return text
 
 
 def _value(annotation: list[WireField], sequence: _Sequence, depth: int) -> bytes:

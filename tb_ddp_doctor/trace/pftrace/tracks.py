@@ -41,13 +41,13 @@ def places(uuids: Sequence[int], descriptors: Iterable[bytes]) -> list[bytes]:
 
 
 def _describe(known: dict[int, TrackDescriptor], descriptor: bytes) -> None:
-    found = message(descriptor)
-    uuid = next((field.value for field in found or () if field.number == _UUID), None)
-    if found is None or uuid is None:
+    fields = message(descriptor)
+    uuid = next((field.value for field in fields or () if field.number == _UUID), None)
+    if fields is None or uuid is None:
         return
     track = known.get(uuid, TrackDescriptor())
     name, parent, process, thread = track.name, track.parent, track.process, track.thread
-    for field in found:
+    for field in fields:
         if field.number in (_NAME, _STATIC_NAME) and field.wire == BYTES:
             name = field.data.decode("utf-8", "replace")
         elif field.number == _PARENT:
@@ -61,10 +61,10 @@ def _describe(known: dict[int, TrackDescriptor], descriptor: bytes) -> None:
 
 def _number(descriptor: bytes, number: int) -> int | None:
     """A signed number of a descriptor; 0 where it is not said, as protobuf leaves it out, None where it is none."""
-    found = message(descriptor)
-    if found is None:
+    fields = message(descriptor)
+    if fields is None:
         return None
-    value = next((field.value for field in found if field.number == number), 0)
+    value = next((field.value for field in fields if field.number == number), 0)
     return value - (1 << 64) if value >> 63 else value
 
 
