@@ -34,8 +34,8 @@ def digest(trace: RankTrace) -> RankDigest:
     rows = DeviceRows.of(read.events)
     side = one_side(read, rows)
     if side is not read:
-        found = _digest(side, DeviceRows.of(side.events))
-        return replace(found, contents=replace(found.contents, clock_set_back=True))
+        of_side = _digest(side, DeviceRows.of(side.events))
+        return replace(of_side, contents=replace(of_side.contents, clock_set_back=True))
     return _digest(read, rows)
 
 

@@ -97,8 +97,8 @@ def stalled(host: HostCalls, pieces: Pieces, words: Vocabulary) -> Stalled:
     activity = functions.activities()
     doing = np.full(len(instant), -1, np.int64)
     for kind in range(len(names.Activity)):
-        found = functions.only(activity == kind).innermost(instant, thread)
-        doing = np.where(doing >= 0, doing, found)
+        innermost = functions.only(activity == kind).innermost(instant, thread)
+        doing = np.where(doing >= 0, doing, innermost)
     own = own_function(host, instant, thread)
     known = doing >= 0
     kinds, which = np.unique(np.stack([doing, own])[:, known], axis=1, return_inverse=True)

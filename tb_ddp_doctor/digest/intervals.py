@@ -161,8 +161,8 @@ def _of_cells(instant: Ints, first: int, bits: int, cells: int) -> tuple[Ints, I
         np.maximum.at(end, cell, instant)
     else:
         instant = native.plain(instant)
-        address, *found = native.addresses(instant, begin, end)
-        library.intervals_cells(len(instant), address, first, bits, *found)
+        address, *outputs = native.addresses(instant, begin, end)
+        library.intervals_cells(len(instant), address, first, bits, *outputs)
     is_kept = begin <= end
     return begin[is_kept], end[is_kept]
 
@@ -199,8 +199,8 @@ def partition(layers: Sequence[Intervals], edges: Ints) -> tuple[Ints, Ints, Int
     end = np.concatenate([EMPTY.end, *(layer.end for layer in layers)])
     pieces = np.empty((4, len(edges) + 2 * len(start)), np.int64)
     edge, *columns = native.addresses(edges, stop, start, end, *pieces)
-    found = library.intervals_partition(len(edges), edge, len(layers), *columns)
-    cut_start, cut_end, layer, edge_before = pieces[:, :found]
+    pieces_cut = library.intervals_partition(len(edges), edge, len(layers), *columns)
+    cut_start, cut_end, layer, edge_before = pieces[:, :pieces_cut]
     return cut_start, cut_end, layer, edge_before
 
 

@@ -106,22 +106,22 @@ class _Device(msgspec.Struct, frozen=True):
 
 def with_lost_collectives(trace: RankTrace, host: HostCalls, rows: DeviceRows) -> RankTrace:
     """The trace with the kernels of single collectives that it lacks; the same trace where it lacks none."""
-    events, found = trace.events, []
+    events, restored = trace.events, []
     devices: dict[tuple[int, int], _Device] = {}
     for lost in _lost(host, rows):
         where = int(events.device[lost.like[0]]), int(events.stream[lost.like[0]])
         device = devices[where] = devices.get(where) or _Device.of(rows, *where)
         if ran := _ran(host, device, lost):
-            found.append((lost, *ran))
-    if not found:
+            restored.append((lost, *ran))
+    if not restored:
         return trace
-    like = [int(lost.like[0]) for lost, _, _ in found]
+    like = [int(lost.like[0]) for lost, _, _ in restored]
     added = {name: getattr(events, name)[like] for name in Events.__struct_fields__}
-    added["correlation"] = events.correlation[[lost.launch for lost, _, _ in found]]
-    added["start_ns"] = np.array([start for _, start, _ in found])
-    added["duration_ns"] = np.array([end - start for _, start, end in found])
+    added["correlation"] = events.correlation[[lost.launch for lost, _, _ in restored]]
+    added["start_ns"] = np.array([start for _, start, _ in restored])
+    added["duration_ns"] = np.array([end - start for _, start, end in restored])
     grown = Events(*(np.concatenate((getattr(events, name), added[name])) for name in Events.__struct_fields__))
-    return replace(trace, events=grown, warnings=(*trace.warnings, FileWarning(trace.file, _said(len(found)))))
+    return replace(trace, events=grown, warnings=(*trace.warnings, FileWarning(trace.file, _said(len(restored)))))
 
 
 def _said(count: int) -> str:

@@ -60,12 +60,12 @@ def stalls(host: HostCalls, layers: owners.Layers, blocked: StalledCalls, update
     quiet = long_gaps(np.concatenate((host.start_ns[either], host.end_ns[either])), least)
     if not len(quiet):
         return HostStallTimes(nothing, nothing, nothing, nothing)
-    found = quiet & layers.dispatch
+    idle = quiet & layers.dispatch
     own_rule = host.named(names.is_graph_walk) | host.named(names.reads_value)
-    found = found - (layers.input | layers.sync | layers.alloc | host.over(ops & own_rule))
-    found = found - blocked.full_queue - blocked.profiler - updates
-    stays = found.end - found.start >= least
-    start, end = found.start[stays], found.end[stays]
+    idle = idle - (layers.input | layers.sync | layers.alloc | host.over(ops & own_rule))
+    idle = idle - blocked.full_queue - blocked.profiler - updates
+    stays = idle.end - idle.start >= least
+    start, end = idle.start[stays], idle.end[stays]
     return HostStallTimes(start, end, _innermost(host, ops, start), _innermost(host, calls, start))
 
 

@@ -53,11 +53,11 @@ def work(operator: str, inputs: Inputs, kernel: str) -> Work | None:
             return None
         function = _triton
     try:
-        found = function(inputs)
+        least = function(inputs)
     except (LookupError, ValueError, ZeroDivisionError):
         return None
-    counts = (found.flops, found.read, found.written)
-    return found if all(0 <= count <= _MOST for count in counts) and any(counts) else None
+    counts = (least.flops, least.read, least.written)
+    return least if all(0 <= count <= _MOST for count in counts) and any(counts) else None
 
 
 def is_modelled(operator: str) -> bool:

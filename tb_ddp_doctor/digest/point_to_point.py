@@ -105,7 +105,7 @@ def _carried(host: HostCalls, device: DeviceEvents, kernels: Ints, carries: Mask
     launched = np.flatnonzero(carries & (device.launch[kernels] >= 0))
     launch, instant = device.launch[kernels[launched]], device.launch_ns[kernels[launched]]
     message = host.index[host.trace.comms.event[rows]]
-    found, which = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    carriers, which = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for thread in np.unique(host.thread[launch]).tolist():
         mine = np.flatnonzero(host.thread[launch] == thread)
         mine = mine[np.argsort(instant[mine], kind="stable")]
@@ -113,9 +113,9 @@ def _carried(host: HostCalls, device: DeviceEvents, kernels: Ints, carries: Mask
         own = own[np.argsort(host.start_ns[message[own]], kind="stable")]
         place = searchsorted(instant[mine], host.start_ns[message[own]])
         inside = place < len(mine)
-        found.append(launched[mine[place[inside]]])
+        carriers.append(launched[mine[place[inside]]])
         which.append(rows[own[inside]])
-    return np.concatenate(found), np.concatenate(which)
+    return np.concatenate(carriers), np.concatenate(which)
 
 
 def _peers(trace: RankTrace, rows: Ints) -> Ints:

@@ -72,8 +72,8 @@ def role_times(host: HostCalls) -> dict[str, int]:
     which = np.full(len(strings), -1, np.int64)
     every = tuple(Role)
     for index in different.tolist():
-        if found := program_names.role(strings[index]):
-            which[index] = every.index(found)
+        if named_role := program_names.role(strings[index]):
+            which[index] = every.index(named_role)
     times: dict[str, int] = {}
     if (which < 0).all():
         return times

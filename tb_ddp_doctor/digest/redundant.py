@@ -127,11 +127,11 @@ def _shapes(host: HostCalls, chosen: Mask) -> set[Dims]:
 
 def _is_one_of(host: HostCalls, texts: Indices, shapes: set[Dims]) -> Mask:
     """Whether the first of each list of shapes is among some; `texts` are indices of strings, -1 of none."""
-    found = [index for index, shape in _first(host, texts).items() if shape in shapes]
-    return np.isin(texts, np.array(found, np.int64))
+    chosen = [index for index, shape in _first(host, texts).items() if shape in shapes]
+    return np.isin(texts, np.array(chosen, np.int64))
 
 
 def _first(host: HostCalls, texts: Indices) -> dict[int, Dims]:
     """The first of each list of shapes by the index of its string; () of one without tensors."""
     given = {index: dims(host.trace.strings[index]) for index in np.unique(texts).tolist() if index >= 0}
-    return {index: found[0] if found else () for index, found in given.items()}
+    return {index: listed[0] if listed else () for index, listed in given.items()}

@@ -202,20 +202,20 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
         signature = numbered(*columns)
         one = _first_of(signature)
         groups, outputs = self._groups(), self._outputs(one[known[one]])
-        found = []
+        signatures = []
         for at in one.tolist():
             kernel = strings[device.name[self.longest[at]]]
             if operator[at] < 0:
                 category, size = int(device.category[self.longest[at]]), int(device.bytes[self.longest[at]])
-                found.append(_of_copy(kernel, category, size))
+                signatures.append(_of_copy(kernel, category, size))
                 continue
             here = events.shape[row[at]], events.types[row[at]], events.values[row[at]]
             texts = [strings[index] if index >= 0 else "" for index in here]
             name = strings[events.name[row[at]]]
             listed = parameters // groups if names.updates_lists(name) else 0
             output = outputs.get(_first_two(*texts)) if operator_work.is_forward_convolution(name) else None
-            found.append(_signature(name, *texts, kernel, listed, output or ()))
-        return signature, found
+            signatures.append(_signature(name, *texts, kernel, listed, output or ()))
+        return signature, signatures
 
     def _outputs(self, one: Ints) -> dict[tuple[Dims, Dims], Dims | None]:
         """Sizes of convolutions' outputs by those of their inputs and weights; None where backward tells several.
@@ -223,7 +223,7 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
         `one` is a call of each signature that has an operator.
         """
         strings, events = self.host.trace.strings, self.host.trace.events
-        found: dict[tuple[Dims, Dims], Dims | None] = {}
+        output_of: dict[tuple[Dims, Dims], Dims | None] = {}
         for row in self.host.row[self.operator[one]].tolist():
             name = strings[events.name[row]]
             if name.endswith("convolution_backward"):
@@ -232,8 +232,8 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
                 )
                 if outputs := operator_work.convolved(name, inputs(sizes, types, "", "")):
                     key, output = outputs[:2], outputs[2]
-                    found[key] = output if found.get(key, output) == output else None
-        return found
+                    output_of[key] = output if output_of.get(key, output) == output else None
+        return output_of
 
     def _groups(self) -> int:
         """Groups of parameters that the optimizer updates by themselves: calls a step of its rarest operator."""

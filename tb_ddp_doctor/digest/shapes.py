@@ -22,8 +22,8 @@ def dims(text: str) -> list[Dims]:
     sizes: list[Dims] = []
     for raw in inputs:
         try:
-            found = msgspec.json.decode(raw, type=tuple[int, ...])
-            sizes.append(found if len(found) <= _MOST_DIMENSIONS else ())
+            dimensions = msgspec.json.decode(raw, type=tuple[int, ...])
+            sizes.append(dimensions if len(dimensions) <= _MOST_DIMENSIONS else ())
         except REFUSALS:
             sizes.append(())
     return sizes
