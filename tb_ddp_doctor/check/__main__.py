@@ -36,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     errors = Console(stderr=True, highlight=False)
     launched = LaunchedProcess.here(os.environ)
 
-    def tell(found: Calibration) -> int:
-        return _print_results(found, options, errors)
+    def tell(calibration: Calibration) -> int:
+        return _print_results(calibration, options, errors)
 
     chosen = Options(
         backend=options.backend,
@@ -68,24 +68,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _print_results(found: Calibration, options: argparse.Namespace, errors: Console) -> int:
+def _print_results(calibration: Calibration, options: argparse.Namespace, errors: Console) -> int:
     """Write and print what was found, on the one rank that does; returns the exit status."""
     if options.output:
         path = options.output / CALIBRATION_NAME
         with written_whole(path) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(found)))
-        errors.print(Text(printable(f"{path}: calibration of {found.world_size} ranks")), soft_wrap=True)
+            file.write(msgspec.json.format(msgspec.json.encode(calibration)))
+        errors.print(Text(printable(f"{path}: calibration of {calibration.world_size} ranks")), soft_wrap=True)
     if options.html:
-        options.html.write_text(page(found), encoding="utf-8")
+        options.html.write_text(page(calibration), encoding="utf-8")
         errors.print(Text(printable(f"{options.html}: the same with pictures")), soft_wrap=True)
     if options.json:
-        sys.stdout.buffer.write(printable_json(found))
+        sys.stdout.buffer.write(printable_json(calibration))
     else:
-        printed(Console(highlight=False), found)
+        printed(Console(highlight=False), calibration)
     sys.stdout.flush()
-    if found.no_answer:
+    if calibration.no_answer:
         return 3
-    if options.fail_on is not None and any(one.worse >= options.fail_on / 100 for one in found.outliers):
+    if options.fail_on is not None and any(one.worse >= options.fail_on / 100 for one in calibration.outliers):
         return 1
     return 0
 

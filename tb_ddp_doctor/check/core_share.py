@@ -37,11 +37,11 @@ def shares(node: LocalRanks, cpus: Mapping[int, Sequence[int]], first: int) -> l
         spent.append(math.nan if cpu is None else _spent(cpu, begin, begin + length))
         sleep_until(begin + length)
     everyone = node.gather(spent)
-    found = []
+    percentages = []
     for column, other in enumerate(met):
         own, both = spent[column], spent[column] + (everyone[other, column] if other is not None else math.nan)
-        found.append(100 * own / both if both > _LEAST_OF_WINDOW * length else math.nan)
-    return found
+        percentages.append(100 * own / both if both > _LEAST_OF_WINDOW * length else math.nan)
+    return percentages
 
 
 def _meeting(node: LocalRanks, cpus: Mapping[int, Sequence[int]], number: int) -> tuple[int | None, int | None]:

@@ -58,12 +58,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def words(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[str]:
     """The command line that gives the module these options; `parser` is one that has them."""
-    found: list[str] = []
+    arguments: list[str] = []
     for action in parser._actions:
         value = getattr(options, action.dest, action.default)
         if value != action.default:
-            found += [action.option_strings[-1], *([] if action.nargs == 0 else [str(value)])]
-    return found
+            arguments += [action.option_strings[-1], *([] if action.nargs == 0 else [str(value)])]
+    return arguments
 
 
 def _bytes(text: str) -> int:

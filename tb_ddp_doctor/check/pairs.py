@@ -15,12 +15,14 @@ Pairs: TypeAlias = list[tuple[int, int]]
 
 def rounds(members: int) -> list[Pairs]:
     """The pairs of each round, members numbered from 0; nobody is in two pairs of a round."""
-    found = []
+    of_distance = []
     distance = 1
     while distance < members:
-        found.append([(i, i + distance) for i in range(members) if not i // distance % 2 and i + distance < members])
+        of_distance.append(
+            [(i, i + distance) for i in range(members) if not i // distance % 2 and i + distance < members]
+        )
         distance *= 2
-    return found
+    return of_distance
 
 
 def schedule(nodes: Sequence[str]) -> list[Pairs]:
@@ -32,13 +34,13 @@ def schedule(nodes: Sequence[str]) -> list[Pairs]:
     for rank, node in enumerate(nodes):
         ranks_of[node].append(rank)
     places = [*ranks_of.values()]
-    found: list[Pairs] = []
+    scheduled: list[Pairs] = []
     for inside in [rounds(len(ranks)) for ranks in places]:
-        found.extend([] for _ in range(len(inside) - len(found)))
+        scheduled.extend([] for _ in range(len(inside) - len(scheduled)))
     for ranks in places:
         for k, pairs in enumerate(rounds(len(ranks))):
-            found[k] += [(ranks[a], ranks[b]) for a, b in pairs]
+            scheduled[k] += [(ranks[a], ranks[b]) for a, b in pairs]
     for pairs in rounds(len(places)):
         between = [pair for a, b in pairs for pair in zip(places[a], places[b], strict=False)]
-        found.append(sorted((min(pair), max(pair)) for pair in between))
-    return [pairs for pairs in found if pairs]
+        scheduled.append(sorted((min(pair), max(pair)) for pair in between))
+    return [pairs for pairs in scheduled if pairs]

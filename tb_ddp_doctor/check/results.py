@@ -74,15 +74,15 @@ def node_names(hosts: Sequence[Host]) -> list[str]:
 
 
 def assemble(
-    hosts: Sequence[Host | None], found: Mapping[int, RankResults], backend: str, no_answer: Sequence[NoAnswer]
+    hosts: Sequence[Host | None], of_rank: Mapping[int, RankResults], backend: str, no_answer: Sequence[NoAnswer]
 ) -> Calibration:
     """The calibration of the ranks that answered. `hosts` has None for ranks that never did."""
     nodes = node_names([host or Host("", "", "", False) for host in hosts])
     devices = Counter(host.device for host in hosts if host)
-    notes = [note for results in found.values() for note in results.notes]
+    notes = [note for results in of_rank.values() for note in results.notes]
     notes += [
         f"rank {rank}: the GPU's clock is held down ({', '.join(one.throttled)})."
-        for rank, one in found.items()
+        for rank, one in of_rank.items()
         if one.throttled
     ]
     if len(devices) > 1:
@@ -91,12 +91,12 @@ def assemble(
     is_gpu = any(host.is_gpu for host in hosts if host)
     measures: list[Measure] = []
     odd: list[Outlier] = []
-    for name, (unit, more_is_better) in _all_measures(found).items():
-        repeats = _matrix(name, found, len(hosts))
+    for name, (unit, more_is_better) in _all_measures(of_rank).items():
+        repeats = _matrix(name, of_rank, len(hosts))
         measure = _measure(name, unit, more_is_better, repeats)
         measures.append(measure)
         odd += outliers.of_measure(measure, repeats, nodes, outliers.least(name, is_gpu=is_gpu))
-    pairs = [pair for results in found.values() for pair in results.pairs]
+    pairs = [pair for results in of_rank.values() for pair in results.pairs]
     odd += outliers.of_pairs(pairs, nodes, of_cpus=not is_gpu)
     return Calibration(
         source="check",
@@ -106,7 +106,7 @@ def assemble(
         world_size=len(hosts),
         nodes=tuple(nodes),
         measures=tuple(measures),
-        curves=tuple(_curves(found)),
+        curves=tuple(_curves(of_rank)),
         pairs=tuple(sorted(pairs, key=lambda pair: pair.ranks)),
         outliers=tuple(odd),
         no_answer=tuple(no_answer),
@@ -114,15 +114,15 @@ def assemble(
     )
 
 
-def _all_measures(found: Mapping[int, RankResults]) -> dict[str, tuple[str, bool | None]]:
-    return {name: about for results in found.values() for name, about in results.about.items()}
+def _all_measures(of_rank: Mapping[int, RankResults]) -> dict[str, tuple[str, bool | None]]:
+    return {name: about for results in of_rank.values() for name, about in results.about.items()}
 
 
-def _matrix(name: str, found: Mapping[int, RankResults], world_size: int) -> Floats:
+def _matrix(name: str, of_rank: Mapping[int, RankResults], world_size: int) -> Floats:
     """The repeats by rank, shape (R, W), NaN where there is none."""
-    longest = max(len(results.repeats.get(name, ())) for results in found.values())
+    longest = max(len(results.repeats.get(name, ())) for results in of_rank.values())
     matrix = np.full((world_size, max(longest, 1)), np.nan)
-    for rank, results in found.items():
+    for rank, results in of_rank.items():
         repeats = results.repeats.get(name, [])
         matrix[rank, : len(repeats)] = [math.nan if value is None else value for value in repeats]
     return matrix
@@ -140,10 +140,10 @@ def _measure(name: str, unit: str, more_is_better: bool | None, repeats: Floats)
     return Measure(name=name, unit=unit, more_is_better=more_is_better, values=tuple(values), spreads=tuple(spreads))
 
 
-def _curves(found: Mapping[int, RankResults]) -> list[Curve]:
+def _curves(of_rank: Mapping[int, RankResults]) -> list[Curve]:
     """Each group's curve; of each repeat, the mean over its ranks, as nccl-tests takes it."""
     seen: defaultdict[tuple[str, str, tuple[int, ...]], list[dict[int, list[float]]]] = defaultdict(list)
-    for results in found.values():
+    for results in of_rank.values():
         for one in results.curves:
             seen[one.kind, one.scope, tuple(one.ranks)].append(one.times_s)
     curves = []

@@ -294,21 +294,21 @@ class Check:
             return None
         late = self._board.wait_for("results", _ROLL_CALL_S if silent else self._options.patience_s, answering)
         missing = sorted({*silent, *late})
-        found = {
+        answers = {
             rank: msgspec.json.decode(self._board.read("results", rank), type=known(RankResults))
             for rank in answering
             if rank not in missing
         }
-        hosts = [found[rank].host if rank in found else host for rank, host in enumerate(self._hosts)]
-        return assemble(hosts, found, self._backend, [NoAnswer(rank=rank, phase=phase) for rank in missing])
+        hosts = [answers[rank].host if rank in answers else host for rank, host in enumerate(self._hosts)]
+        return assemble(hosts, answers, self._backend, [NoAnswer(rank=rank, phase=phase) for rank in missing])
 
     def give_up(self, tell: Callable[[Calibration], int]) -> None:
         """End this process, with what was found until now; called when all time is over, on another thread."""
         status = 3
         try:
-            found = self._report(self._phase, None)
-            if found is not None:
-                status = tell(found)
+            calibration = self._report(self._phase, None)
+            if calibration is not None:
+                status = tell(calibration)
         finally:
             os._exit(status)
 
@@ -340,8 +340,8 @@ def run(launched: LaunchedProcess, options: Options, tell: Callable[[Calibration
     watch.start()
     with open(os.devnull, "w") as nowhere:
         _end_after(whole_s + _LAST_WORDS_S * 2, nowhere)
-        found = check.run()
-        status = 0 if found is None else tell(found)
+        calibration = check.run()
+        status = 0 if calibration is None else tell(calibration)
         watch.cancel()
         faulthandler.cancel_dump_traceback_later()
     return status
