@@ -73,9 +73,9 @@ class ChangeWatch:
         elif self._child.poll() is not None:
             self._child = None
             self._next_look_s = time.monotonic() + _LOOK_S
-            found = read_json(self._folder / _ANSWER, _Answer)
-            if found is not None:
-                self.ask(mailbox, found.changes)
+            answer = read_json(self._folder / _ANSWER, _Answer)
+            if answer is not None:
+                self.ask(mailbox, answer.changes)
 
     def ask(self, mailbox: Mailbox, changes: tuple[SlowerSteps, ...]) -> None:
         """Ask for a capture if a change is new, and fewer than a day may have were asked for. Raises OSError."""

@@ -173,16 +173,16 @@ def _diagnose(task: Task, folder: CaptureFolder) -> None:
     if not _claim(task, folder):
         return
     missing = _wait_for_others(task, folder)
-    found = verdict.of_capture(folder, missing)
-    if isinstance(found, str):
-        _complain(f"step {task.step}: {found}")
+    made = verdict.of_capture(folder, missing)
+    if isinstance(made, str):
+        _complain(f"step {task.step}: {made}")
         return
     # First to the log, which needs no room on a disk.
-    _say(found.line)
+    _say(made.line)
     if task.leaves_verdict:
         with contextlib.suppress(OSError):
-            write_json(Path(task.trace).with_name(TOLD_NAME), found)
-    write_json(folder.verdict, found)
+            write_json(Path(task.trace).with_name(TOLD_NAME), made)
+    write_json(folder.verdict, made)
 
 
 def _publish(task: Task) -> None:

@@ -99,6 +99,6 @@ def _planned(plan: CapturePlan) -> str:
 
 def _awaited(look: Callable[[], T | None], wait_s: float) -> T | None:
     until = time.monotonic() + wait_s
-    while (found := look()) is None and time.monotonic() < until:
+    while (seen := look()) is None and time.monotonic() < until:
         time.sleep(_POLL_S)
-    return found
+    return seen

@@ -85,10 +85,10 @@ class CaptureFolder(msgspec.Struct, frozen=True):
 
     @property
     def step(self) -> int:
-        found = CAPTURE_FOLDER.fullmatch(self.path.name)
-        if found is None:
+        named = CAPTURE_FOLDER.fullmatch(self.path.name)
+        if named is None:
             raise ValueError(f"{self.path} is not the folder of a capture.")
-        return int(found[1])
+        return int(named[1])
 
     @property
     def verdict(self) -> Path:
@@ -109,20 +109,20 @@ class CaptureFolder(msgspec.Struct, frozen=True):
 
     def records(self) -> dict[int, CaptureRecord]:
         """The records that are there and can be read, by rank. Raises OSError where the folder cannot be."""
-        found: dict[int, CaptureRecord] = {}
+        of_rank: dict[int, CaptureRecord] = {}
         if self.path.is_symlink():
-            return found
+            return of_rank
         for path in sorted(self.path.glob(f"rank*{RECORD_SUFFIX}")):
             record = read_json(path, CaptureRecord)
             if record is not None and path == self.record(record.rank):
-                found[record.rank] = record
-        return found
+                of_rank[record.rank] = record
+        return of_rank
 
 
 def capture_folders(logdir: Path) -> list[CaptureFolder]:
     """Those of all captures of one start, in the order of steps, without links."""
-    found = [CaptureFolder(path) for path in logdir.glob("step_*") if CAPTURE_FOLDER.fullmatch(path.name)]
-    return sorted((folder for folder in found if not folder.path.is_symlink()), key=lambda folder: folder.step)
+    folders = [CaptureFolder(path) for path in logdir.glob("step_*") if CAPTURE_FOLDER.fullmatch(path.name)]
+    return sorted((folder for folder in folders if not folder.path.is_symlink()), key=lambda folder: folder.step)
 
 
 def mark(path: Path) -> None:

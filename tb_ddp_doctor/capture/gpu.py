@@ -150,10 +150,10 @@ class _AmdSmi:
 
     def _table(self, ask: Callable[..., Any], *rest: Any) -> dict[str, Any]:
         try:
-            found = ask(self._gpu, *rest)
+            table = ask(self._gpu, *rest)
         except Exception:
             return {}
-        return found if isinstance(found, dict) else {}
+        return table if isinstance(table, dict) else {}
 
 
 def _asked(ask: Callable[..., Any], *arguments: Any) -> float | None:

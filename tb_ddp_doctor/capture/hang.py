@@ -69,10 +69,10 @@ def answers(logdir: Path, request: DumpRequest) -> tuple[set[int], int | None]:
     for path in (logdir / HANG_FOLDER).glob(f"rank_*{STACKS_SUFFIX}"):
         with contextlib.suppress(OSError):
             with open_plain(path) as file:
-                found = _ANSWER.match(file.readline(_LONGEST_HEAD).decode(errors="replace"))
-            if found and request.id in found[0].split() and int(found[1]) < int(found[2]) <= _MOST_RANKS:
-                ranks.add(int(found[1]))
-                world_size = int(found[2])
+                head = _ANSWER.match(file.readline(_LONGEST_HEAD).decode(errors="replace"))
+            if head and request.id in head[0].split() and int(head[1]) < int(head[2]) <= _MOST_RANKS:
+                ranks.add(int(head[1]))
+                world_size = int(head[2])
     return ranks, world_size
 
 

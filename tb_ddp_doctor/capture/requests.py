@@ -99,14 +99,14 @@ class Mailbox:
         now_ns = time.time_ns()
         fresh = {name for name in requests.names if abs(_time_ns(name) - now_ns) < _STALE_S * 1e9}
         waiting = _newest(fresh - plans.names - requests.passed_over)
-        found = {}
+        unanswered = {}
         for name in reversed(waiting):
             request = self._request(name)
             if request is None or not _is_fresh(request.asked_s) or self.is_cancelled(name):
                 requests.passed_over.add(name)
             else:
-                found[name] = request
-        return found
+                unanswered[name] = request
+        return unanswered
 
     def answer(self, name: str, window: CaptureWindow, rank: int, joined: JoinedStart) -> bool:
         """Write the plan for a request; False if another rank was faster. Raises OSError."""

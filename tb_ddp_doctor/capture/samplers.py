@@ -34,12 +34,12 @@ def memory(device: int | None) -> Mapping[str, float]:
     """Memory of this process now, and what torch's allocator has of a GPU, bytes."""
     import psutil
 
-    found = {"process memory": float(psutil.Process().memory_info().rss)}
+    sizes = {"process memory": float(psutil.Process().memory_info().rss)}
     if device is not None:
         torch = sys.modules["torch"]
-        found["allocated memory"] = float(torch.cuda.memory_allocated(device))
-        found["reserved memory"] = float(torch.cuda.memory_reserved(device))
-    return found
+        sizes["allocated memory"] = float(torch.cuda.memory_allocated(device))
+        sizes["reserved memory"] = float(torch.cuda.memory_reserved(device))
+    return sizes
 
 
 def of_gpu(gpu: Gpu) -> Mapping[str, float]:

@@ -86,13 +86,13 @@ def publish(start_folder: Path) -> None:
 
 def _ready(start_folder: Path) -> list[CaptureFolder]:
     """Captures with a verdict, up to the first whose verdict may still come."""
-    found = []
+    ready = []
     for folder in capture_folders(start_folder):
         if folder.verdict.exists():
-            found.append(folder)
+            ready.append(folder)
         elif is_locked(folder.path / _PENDING):
             break
-    return found
+    return ready
 
 
 def _steps(file: BinaryIO) -> Iterator[int]:

@@ -88,8 +88,10 @@ def starts(logdir: Path) -> Iterator[JoinedStart]:
 
 def start_folders(logdir: Path) -> list[tuple[int, Path]]:
     """The folders with captures of each start, by number, without links."""
-    found = [(int(match[1]), path) for path in logdir.glob("start_*") if (match := START_FOLDER.fullmatch(path.name))]
-    return [(1, logdir), *sorted(one for one in found if not one[1].is_symlink())]
+    numbered = [
+        (int(match[1]), path) for path in logdir.glob("start_*") if (match := START_FOLDER.fullmatch(path.name))
+    ]
+    return [(1, logdir), *sorted(one for one in numbered if not one[1].is_symlink())]
 
 
 def _listed_as(logdir: Path, number: int, start: Start) -> Listed:

@@ -83,8 +83,8 @@ def _named(diagnosis: Diagnosis) -> Finding | None:
 def earlier(folder: CaptureFolder) -> list[CaptureVerdict]:
     """The verdicts of the captures of the same start before this one, the newest first."""
     before = [other for other in capture_folders(folder.path.parent) if other.step < folder.step]
-    found = (read_json(other.verdict, CaptureVerdict) for other in before[: -_MOST_EARLIER - 1 : -1])
-    return [verdict for verdict in found if verdict is not None]
+    verdicts = (read_json(other.verdict, CaptureVerdict) for other in before[: -_MOST_EARLIER - 1 : -1])
+    return [verdict for verdict in verdicts if verdict is not None]
 
 
 def confidence(named: Finding | None, before: Sequence[CaptureVerdict], agreed: Sequence[int]) -> tuple[str, str]:

@@ -66,8 +66,8 @@ class CaptureSchedule(msgspec.Struct, frozen=True):
         """The windows next to one, on both sides."""
         if self.every is not None:
             for step in (window.first - self.every, window.first):
-                if found := self.first_from(max(step, 1)):
-                    yield found
+                if neighbour := self.first_from(max(step, 1)):
+                    yield neighbour
 
 
 def steps_ahead(margin_s: float, step_s: float) -> int:
