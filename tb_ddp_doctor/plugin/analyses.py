@@ -63,7 +63,7 @@ class Analyses:
         self._working = False
         self._reading: Entry | None = None
 
-    def found(self) -> bool:
+    def has_runs(self) -> bool:
         """Whether the directory has a run, at once. True until the first scan has ended: see `DiagnosisPlugin`."""
         with self._lock:
             self._wake()
@@ -155,11 +155,11 @@ class Analyses:
         from tb_ddp_doctor.discover.runs import DiscoverError
 
         began = time.monotonic()
-        found: list[tuple[Run, Stamps]] | None = None
+        stamped: list[tuple[Run, Stamps]] | None = None
         error = None
         try:
-            found = [(run, self._stamps(run)) for run in self._scan()]
-            self._arrivals.see({path: stamp for _, stamps in found for path, stamp in stamps.items()})
+            stamped = [(run, self._stamps(run)) for run in self._scan()]
+            self._arrivals.see({path: stamp for _, stamps in stamped for path, stamp in stamps.items()})
         except DiscoverError as problem:
             error = str(problem)
         except Exception as problem:  # the page says it, and TensorBoard goes on
@@ -168,22 +168,22 @@ class Analyses:
                 _log.exception("The log directory could not be searched for traces")
         ended = time.monotonic()
         with self._lock:
-            if found is not None:
-                self._take_up(found)
+            if stamped is not None:
+                self._take_up(stamped)
             self._scan_error = error
             arriving = any(entry.files.arriving for entry in self._entries.values())
             pause = ARRIVING_RESCAN_S if arriving else RESCAN_S
             self._scanned_at = ended
             self._rescan_at = ended + max(pause, (ended - began) / RESCAN_SHARE)
 
-    def _take_up(self, found: Sequence[tuple[Run, Stamps]]) -> None:
+    def _take_up(self, stamped: Sequence[tuple[Run, Stamps]]) -> None:
         """Compare the runs of a search with those that are known; the lock is held."""
         entries: dict[str, Entry] = {}
-        for run, stamps in found:
+        for run, stamps in stamped:
             files = Files(stamps, changing=self._arrivals.changing(stamps))
             entries[run.name] = self._seen(self._entries.get(run.name), run, files)
         # A run may also have been renamed, or become two, by what was added.
-        there = {path for _, stamps in found for path in stamps}
+        there = {path for _, stamps in stamped for path in stamps}
         gone = [entry for name, entry in self._entries.items() if name not in entries]
         gone = [entry for entry in gone if entry.shown and not there & entry.files.stamps.keys()]
         for entry in gone[-_MOST_DELETED:]:

@@ -81,19 +81,19 @@ class Examination:
         others = question.others
         if question.route == "plan":
             others = tuple(source for source in others if not isinstance(source.run, Dumps | Snapshots))
-        found: list[engine.Result] = []
+        results: list[engine.Result] = []
         for source in (question.source, *others):
             name = source.run.name
             if isinstance(source.run, Dumps | Snapshots):
                 return _refusal(source.run.refusal(), 409)
             try:
-                found.append(cast(engine.Result, self._result(source, _nothing, joining)))
+                results.append(cast(engine.Result, self._result(source, _nothing, joining)))
             except (engine.RunError, SchedulerError) as problem:
                 return _refusal(f"{name} could not be read: {problem}", 409)
         joining()
         if question.route == "report":
-            return _report(found[0], question)
-        return _ANSWERS[question.route](self, found, question.parameters)
+            return _report(results[0], question)
+        return _ANSWERS[question.route](self, results, question.parameters)
 
     def _result(self, source: RunFiles, progress: Progress, joining: Joining) -> Result:
         """What a run was found to be."""
@@ -125,42 +125,42 @@ class Examination:
             )
             return engine.diagnose(run, progress=progress, reading=reading)
 
-    def _whatif(self, found: Sequence[engine.Result], asked: Mapping[str, str]) -> Reply:
+    def _whatif(self, results: Sequence[engine.Result], asked: Mapping[str, str]) -> Reply:
         without = [one for one in asked.get("without", "").split(",") if one]
         unknown = sorted({one for one in without if not is_name(one)})
         if unknown:
             return _refusal(f"There is no rule {unknown[0]!r}.")
-        return Reply(msgspec.json.encode(found[0].savings.without(without)))
+        return Reply(msgspec.json.encode(results[0].savings.without(without)))
 
-    def _plan(self, found: Sequence[engine.Result], asked: Mapping[str, str]) -> Reply:
-        result, *others = found
+    def _plan(self, results: Sequence[engine.Result], asked: Mapping[str, str]) -> Reply:
+        result, *others = results
         try:
             return Reply(msgspec.json.encode(self._plans.answer(result.diagnosis.name, result, others, asked)))
         except ValueError as error:
             return _refusal(str(error))
 
-    def _compare(self, found: Sequence[engine.Result], _: Mapping[str, str]) -> Reply:
-        before, after = found[0], found[-1]
+    def _compare(self, results: Sequence[engine.Result], _: Mapping[str, str]) -> Reply:
+        before, after = results[0], results[-1]
         return Reply(msgspec.json.encode({"state": "ready", "comparison": compare(before, after)}))
 
-    def _detail(self, found: Sequence[engine.Result], asked: Mapping[str, str]) -> Reply:
+    def _detail(self, results: Sequence[engine.Result], asked: Mapping[str, str]) -> Reply:
         of = asked.get("of", "")
         if of not in DETAILS:
             return _refusal(f"Ask for one of: {', '.join(DETAILS)}.")
         if of == "history":
             # Of which what does not change any more is kept.
-            return Reply(kept_history(found[0], Cache(default_directory())))
-        return Reply(msgspec.json.encode(DETAILS[of](found[0])))
+            return Reply(kept_history(results[0], Cache(default_directory())))
+        return Reply(msgspec.json.encode(DETAILS[of](results[0])))
 
-    def _slice(self, found: Sequence[engine.Result], asked: Mapping[str, str]) -> Reply:
+    def _slice(self, results: Sequence[engine.Result], asked: Mapping[str, str]) -> Reply:
         try:
-            return Reply(*slicing.answer(found[0], asked))
+            return Reply(*slicing.answer(results[0], asked))
         except SliceError as error:
             return _refusal(str(error))
 
-    def _lanes(self, found: Sequence[engine.Result], asked: Mapping[str, str]) -> Reply:
+    def _lanes(self, results: Sequence[engine.Result], asked: Mapping[str, str]) -> Reply:
         try:
-            return Reply(*slicing.lanes_answer(found[0], asked))
+            return Reply(*slicing.lanes_answer(results[0], asked))
         except SliceError as error:
             return _refusal(str(error))
 

@@ -60,8 +60,8 @@ class Notes:
             return {}
         try:
             with open_plain(self._path) as file:
-                found = json.loads(file.read(MOST_READ))["notes"]
-            return dict(list(filter(None, (_valid(*each) for each in found.items())))[:_MOST_NOTES])
+                written = json.loads(file.read(MOST_READ))["notes"]
+            return dict(list(filter(None, (_valid(*each) for each in written.items())))[:_MOST_NOTES])
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return {}
 

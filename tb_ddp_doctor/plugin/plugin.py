@@ -228,7 +228,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         TensorBoard asks once per page load. A "no" from a scan that needs another second would hide the tab, or say
         "No dashboards are active" to someone who has traces; a "yes" too many shows a tab that says what to do.
         """
-        return self._analyses.found()
+        return self._analyses.has_runs()
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
         return base_plugin.FrontendMetadata(es_module_path=f"{self._folder}/index.js", tab_name="Diagnosis")

@@ -83,9 +83,9 @@ Result: TypeAlias = engine.Result | ResultWithoutTraces
 
 
 def with_dumps(
-    location: str | Mapping[str, str], found: Callable[[], Collection[runs.Run]], reach: Callable[[], Reach] = Reach
+    location: str | Mapping[str, str], traces_of: Callable[[], Collection[runs.Run]], reach: Callable[[], Reach] = Reach
 ) -> list[Run]:
-    """The runs of traces, then those of dumps and of snapshots. Raises as `found` does where there are none of these.
+    """The runs of traces, then those of dumps and of snapshots. Without any, raises as `traces_of` does.
 
     `reach` says, for each directory, how far below it dumps and snapshots are looked for.
     """
@@ -93,7 +93,7 @@ def with_dumps(
     dumps = [run for logdir in logdirs for run in stuck.find(logdir, reach())]
     snapshots = [run for logdir in logdirs for run in memory_runs.find(logdir, reach())]
     try:
-        traces = list(found())
+        traces = list(traces_of())
     except runs.DiscoverError:
         if not dumps and not snapshots:
             raise
