@@ -33,11 +33,11 @@ _PROTOCOLS = ("LL", "LL128", "Simple")
 
 def calls_of(counted: Counter[tuple[bytes, ...]]) -> list[NcclCalls]:
     """The calls made most often, of how often each was logged."""
-    found: Counter[tuple[str, int]] = Counter()
+    times_of: Counter[tuple[str, int]] = Counter()
     for call, times in counted.items():
         if sized := size_of(call):
-            found[sized] += times
-    return [NcclCalls(kind, size, times) for (kind, size), times in found.most_common(_MOST_SHOWN)]
+            times_of[sized] += times
+    return [NcclCalls(kind, size, times) for (kind, size), times in times_of.most_common(_MOST_SHOWN)]
 
 
 def size_of(call: tuple[bytes, ...]) -> tuple[str, int] | None:
@@ -50,15 +50,15 @@ def size_of(call: tuple[bytes, ...]) -> tuple[str, int] | None:
 
 def choices_of(counted: Counter[tuple[str, tuple[bytes, ...]]]) -> list[NcclChoice]:
     """The choices made most often, of how often each was logged, by process group."""
-    found: Counter[tuple[str, int, str, str, int, str]] = Counter()
+    times_of: Counter[tuple[str, int, str, str, int, str]] = Counter()
     for (group, (kind, _, choice)), times in counted.items():
         if chosen := _CHOSEN.fullmatch(choice):
             channels = int(chosen[5]) - int(chosen[4]) + 1 if chosen[5] else 0
             algorithm, protocol = _named(chosen[2], _ALGORITHMS), _named(chosen[3], _PROTOCOLS)
-            found[_collective(kind), int(chosen[1]), algorithm, protocol, channels, group] += times
+            times_of[_collective(kind), int(chosen[1]), algorithm, protocol, channels, group] += times
     return [
         NcclChoice(kind, size, algorithm, protocol, channels, times, group)
-        for (kind, size, algorithm, protocol, channels, group), times in found.most_common(_MOST_SHOWN)
+        for (kind, size, algorithm, protocol, channels, group), times in times_of.most_common(_MOST_SHOWN)
     ]
 
 

@@ -48,8 +48,8 @@ def lines(block: bytes) -> Lines:
         return _in_python(block)
     rows = np.empty(len(block) // _SHORTEST + 1, ROW)
     count = ctypes.c_size_t()
-    found = library.nccl_lines(block, len(block), rows.ctypes.data, len(rows), ctypes.byref(count))
-    return Lines(rows[:found], count.value)
+    lines_read = library.nccl_lines(block, len(block), rows.ctypes.data, len(rows), ctypes.byref(count))
+    return Lines(rows[:lines_read], count.value)
 
 
 def communicators(rows: NDArray[Any]) -> NDArray[np.uint64]:
@@ -59,9 +59,9 @@ def communicators(rows: NDArray[Any]) -> NDArray[np.uint64]:
     place = np.arange(len(rows))
     last = np.maximum.accumulate(np.where(is_call, place, -1))
     known = (last >= 0) & (process[last] == process)
-    found = np.zeros(len(rows), np.uint64)
-    found[order] = np.where(known, rows["communicator"][order][last], 0)
-    return found
+    communicator = np.zeros(len(rows), np.uint64)
+    communicator[order] = np.where(known, rows["communicator"][order][last], 0)
+    return communicator
 
 
 def mixed(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -106,8 +106,8 @@ def _row(text: bytes) -> tuple[int, int, int, int, int] | None:
 
     As `read_line` in native/nccl_lines.c has it.
     """
-    found = list(islice(_WORD.finditer(text), _MOST_WORDS))
-    words = [word[0] for word in found]
+    matches = list(islice(_WORD.finditer(text), _MOST_WORDS))
+    words = [word[0] for word in matches]
     nccl = _place(words, 0, b"NCCL")
     level = _at(words, nccl + 1)
     if nccl < 0 or level not in (b"INFO", b"WARN"):
@@ -119,11 +119,11 @@ def _row(text: bytes) -> tuple[int, int, int, int, int] | None:
         if count > 0 and _at(words, count + 2) == b"datatype" and count + 3 < len(words):
             communicator = _place(words, count, b"comm")
             address = _at(words, communicator + 1) if communicator > 0 else b""
-            sent = text[found[count + 1].start() : found[count + 3].end()]
+            sent = text[matches[count + 1].start() : matches[count + 3].end()]
             key = hash((process, words[said], sent)) & _MASK
             return key, process, _hexadecimal(words[said + 2]), _hexadecimal(address), CALL
     via = _place(words, said, b"via")
-    same = (process, text[found[via].start() :]) if via >= 0 else text[found[first].start() if first >= 0 else 0 :]
+    same = (process, text[matches[via].start() :]) if via >= 0 else text[matches[first].start() if first >= 0 else 0 :]
     return hash(same) & _MASK, process, 0, 0, CHOICE if b"Bytes" in words[said : said + 3] else OTHER
 
 
@@ -141,5 +141,5 @@ def _at(words: Sequence[bytes], place: int) -> bytes:
 
 def _hexadecimal(word: bytes) -> int:
     """A number of 64 bits; 0 for what is none."""
-    found = _HEXADECIMAL.fullmatch(word)
-    return int(found[1] or b"0", 16) & _MASK if found else 0
+    digits = _HEXADECIMAL.fullmatch(word)
+    return int(digits[1] or b"0", 16) & _MASK if digits else 0

@@ -56,14 +56,14 @@ class Matching:
 
     def groups(self) -> dict[tuple[str, int], str]:
         """The process group of each communicator, by process and communicator, where one alone fits best."""
-        found = {}
+        group_of = {}
         for one in self._traced:
             scores = {key: _same(one.calls, logged) for key, logged in self._logged.items() if key[0] == one.pid}
             best = max(scores.values(), default=0)
             fits = [key for key, score in scores.items() if score == best]
             if len(fits) == 1 and best > _LEAST_SHARE * len(one.calls):
-                found[fits[0]] = one.group
-        return found
+                group_of[fits[0]] = one.group
+        return group_of
 
 
 def _same(traced: Mapping[int, Call], logged: Mapping[int, Call]) -> int:

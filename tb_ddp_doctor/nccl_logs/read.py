@@ -171,14 +171,14 @@ class _Log:
         for key, start, end, kind, count in zip(*columns, times[read].tolist(), strict=True):
             if key not in self._read:
                 self._others += kind == OTHER
-                found = self._parsed(block[start : min(end, start + _LONGEST_LINE)], kind)
+                parsed_line = self._parsed(block[start : min(end, start + _LONGEST_LINE)], kind)
                 if len(self._read) < _MOST_READ:
-                    self._read[key] = found
+                    self._read[key] = parsed_line
             else:
-                found = self._read[key]
-            if found is not None and (found.call in self._each or len(self._each) < _MOST_CALLS):
-                self._each[found.call] += count
-                parsed[key] = found
+                parsed_line = self._read[key]
+            if parsed_line is not None and (parsed_line.call in self._each or len(self._each) < _MOST_CALLS):
+                self._each[parsed_line.call] += count
+                parsed[key] = parsed_line
         self._match(rows, wanted, parsed)
 
     def _are_read(
@@ -220,12 +220,12 @@ class _Log:
 
     def _parsed(self, line: bytes, kind: int) -> _Line | None:
         """What a call or a choice is of; None of another line, which is taken, and of other jobs."""
-        found = EACH_CALL.search(line) if kind != OTHER else None
-        if found is None:
+        call = EACH_CALL.search(line) if kind != OTHER else None
+        if call is None:
             self.take(line)
             return None
         process = _LINE.match(line)
-        return _Line(process["pid"], found.groups(b"")) if process and process["pid"] in self._pids else None
+        return _Line(process["pid"], call.groups(b"")) if process and process["pid"] in self._pids else None
 
     def tree(self, process: _Process, said: re.Match[bytes]) -> None:
         """The parent of a rank in the first channel's tree of the job's communicator."""
@@ -234,14 +234,14 @@ class _Log:
             self._tree.setdefault(rank, parent)
 
     def take(self, line: bytes) -> None:
-        found = _LINE.match(line[:_LONGEST_LINE])
-        if found is None or found["pid"] not in self._pids:
+        parts = _LINE.match(line[:_LONGEST_LINE])
+        if parts is None or parts["pid"] not in self._pids:
             return
         stamp = _STAMP.match(line)
         self._stamp = stamp[1] + b" " if stamp else b""
         for pattern, take in _TAKEN:
-            if said := pattern.search(found["rest"]):
-                take(self, (found["host"], found["pid"]), said)
+            if said := pattern.search(parts["rest"]):
+                take(self, (parts["host"], parts["pid"]), said)
                 return
 
     def ring(self, _process: _Process, said: re.Match[bytes]) -> None:
@@ -303,14 +303,14 @@ class _Log:
     def _grouped(self) -> Counter[tuple[str, tuple[bytes, ...]]]:
         """Choices by process group, "" where that is not known, and what they are."""
         groups = self._matching.groups()
-        found: Counter[tuple[str, tuple[bytes, ...]]] = Counter()
+        times_of: Counter[tuple[str, tuple[bytes, ...]]] = Counter()
         left = Counter({call: times for call, times in self._each.items() if call[2]})
         for (pid, communicator, call), times in self._chosen.items():
             if group := groups.get((pid.decode(), communicator)):
-                found[group, call] += times
+                times_of[group, call] += times
                 left[call] -= times
-        found.update({("", call): times for call, times in left.items() if times > 0})
-        return found
+        times_of.update({("", call): times for call, times in left.items() if times > 0})
+        return times_of
 
     def _has_tree(self) -> bool:
         """Whether each rank of the job has one parent, but the root."""
