@@ -68,14 +68,14 @@ def find(logdir: str | os.PathLike[str], reach: Reach | None = None) -> list[Dum
 
     None where the directory cannot be read: that is said of the traces, as is what `reach` leaves out.
     """
-    base, found = _candidates(os.fspath(logdir), reach or Reach())
+    base, candidates = _candidates(os.fspath(logdir), reach or Reach())
     dumps: dict[Parts, list[DumpFile]] = {}
     tables: dict[Parts, list[DumpFile]] = {}
     ras: dict[Parts, list[FilePath]] = defaultdict(list)
     threads: dict[Parts, list[FilePath]] = defaultdict(list)
     with ThreadPoolExecutor(_READERS) as pool:
-        heads = pool.map(_head, (path for _, path in found))
-        for (parts, path), head in zip(found, heads, strict=True):
+        heads = pool.map(_head, (path for _, path in candidates))
+        for (parts, path), head in zip(candidates, heads, strict=True):
             kind = _RECORDER.kind(path.name, head)
             if kind == "ras":
                 ras[parts].append(path)
@@ -142,8 +142,8 @@ def _with_hosts(files: Sequence[DumpFile]) -> Iterator[DumpFile]:
 
 def rank_in(name: str) -> int | None:
     """The rank that a file's name holds."""
-    found = RANK.search(name)
-    return int(found["rank"]) if found else None
+    named = RANK.search(name)
+    return int(named["rank"]) if named else None
 
 
 def _head(path: FilePath) -> bytes:
@@ -158,9 +158,9 @@ def _file(path: FilePath, is_table: bool) -> DumpFile:
     if is_table:
         return DumpFile(path, None, "", path.name, is_table=True)
     stem = SUFFIX.sub("", path.name)
-    found = RANK.search(stem) or _LAST_NUMBER.search(stem)
-    rank = int(found["rank"]) if found else None
-    rest = stem[: found.start()] + "*" + stem[found.end() :] if found else stem
+    named = RANK.search(stem) or _LAST_NUMBER.search(stem)
+    rank = int(named["rank"]) if named else None
+    rest = stem[: named.start()] + "*" + stem[named.end() :] if named else stem
     if rank is None and (of_folder := RANK.fullmatch(path.parent.name)):
         rank = int(of_folder["rank"])
     host = re.sub(r"^[^0-9A-Za-z]+|[^0-9A-Za-z]+$", "", re.sub(r"[*_]+", "_", _WORDS.sub("", rest)))

@@ -135,30 +135,30 @@ def _no_collection() -> Iterator[None]:
 
 def _decoded(data: bytes) -> Mapping[str, Any]:
     try:
-        found = loads(data) if data[:1] == b"\x80" else msgspec.json.decode(data)
+        dump = loads(data) if data[:1] == b"\x80" else msgspec.json.decode(data)
     except PickleError as error:
         raise DumpError(f"Left out: {error}") from None
     except (*REFUSALS, MemoryError) as error:
         raise DumpError(f"Left out: it is no dump that is whole ({str(error) or type(error).__name__}).") from None
-    if not isinstance(found, dict) or not isinstance(found.get("entries"), list):
+    if not isinstance(dump, dict) or not isinstance(dump.get("entries"), list):
         raise DumpError("Left out: it has no list of entries, so it is no dump of the Flight Recorder.")
-    return found
+    return dump
 
 
-def _dump(path: FilePath, found: Mapping[str, Any], modified_ns: int) -> Dump:
-    entries = [entry for entry in found["entries"][-_MOST_ENTRIES:] if isinstance(entry, dict)]
+def _dump(path: FilePath, decoded: Mapping[str, Any], modified_ns: int) -> Dump:
+    entries = [entry for entry in decoded["entries"][-_MOST_ENTRIES:] if isinstance(entry, dict)]
     budget = ValueBudget(_MOST_VALUES)
     table = _Tables(budget)
     columns = table.columns(entries)
-    groups = _groups(found.get("pg_config"), budget)
-    status = _status(found.get("pg_status"), table.group_numbers, groups)
+    groups = _groups(decoded.get("pg_config"), budget)
+    status = _status(decoded.get("pg_status"), table.group_numbers, groups)
     groups |= {name: ProcessGroup(name, text, ()) for name, text in table.descriptions.items() if name not in groups}
     return Dump(
         file=str(path),
-        rank=_int(found.get("rank")),
+        rank=_int(decoded.get("rank")),
         host="",
-        version=_text(found.get("version")),
-        library=_library(found),
+        version=_text(decoded.get("version")),
+        library=_library(decoded),
         groups=groups,
         status=status,
         entries=columns,
@@ -237,15 +237,15 @@ class _Tables:
     def _operation(self, name: str) -> Operation:
         known = self._parsed.get(name)
         if known is None:
-            found = _NAME.fullmatch(name)
-            if found is None:
+            parts = _NAME.fullmatch(name)
+            if parts is None:
                 known = Operation("", name, -1, -1)
-            elif found["way"] is None:
-                known = Operation(found["backend"] or "", found["kind"], -1, -1)
+            elif parts["way"] is None:
+                known = Operation(parts["backend"] or "", parts["kind"], -1, -1)
             else:
-                own, peer = int(found["own"]), int(found["peer"])
-                source, target = (own, peer) if found["way"] == "->" else (peer, own)
-                known = Operation(found["backend"] or "", found["kind"], source, target)
+                own, peer = int(parts["own"]), int(parts["peer"])
+                source, target = (own, peer) if parts["way"] == "->" else (peer, own)
+                known = Operation(parts["backend"] or "", parts["kind"], source, target)
             self._parsed[name] = known
         return known
 
@@ -292,8 +292,8 @@ class _Tables:
         return np.array([ends.get(key[:3], key[3]) for key in keys], np.int64)
 
 
-def _library(found: Mapping[str, Any]) -> str:
-    nccl, other = _text(found.get("nccl_version")), _text(found.get("comm_lib_version"))
+def _library(decoded: Mapping[str, Any]) -> str:
+    nccl, other = _text(decoded.get("nccl_version")), _text(decoded.get("comm_lib_version"))
     return f"NCCL {nccl or other}" if nccl or other else ""
 
 

@@ -37,11 +37,11 @@ def read(path: FilePath, world_size: int) -> list[RasRank]:
             raise ValueError("Left out: it is too large for an answer of NCCL's RAS.")
         with path.open("rb") as file:
             data = file.read(size)
-        found = msgspec.json.decode(_LACKING_COMMA.sub(rb"\1,\2", data))
+        answer = msgspec.json.decode(_LACKING_COMMA.sub(rb"\1,\2", data))
     except (OSError, *REFUSALS) as error:
         raise ValueError(f"Left out: it cannot be read as an answer of NCCL's RAS ({error}).") from None
     worst: dict[int, RasRank] = {}
-    communicators = found.get("communicators") if isinstance(found, dict) else None
+    communicators = answer.get("communicators") if isinstance(answer, dict) else None
     if not isinstance(communicators, list) or not all(isinstance(one, dict) for one in communicators):
         raise ValueError("Left out: it is no answer of NCCL's RAS: it lists no communicators.")
     for one in communicators:

@@ -72,8 +72,8 @@ class _Cell(NamedTuple):
     @property
     def ends(self) -> tuple[int, int] | None:
         """Sender and receiver, as ranks of the job."""
-        found = _ENDS.fullmatch(self.said.get("s", ""))
-        return (int(found[1]), int(found[2])) if found else None
+        ranks = _ENDS.fullmatch(self.said.get("s", ""))
+        return (int(ranks[1]), int(ranks[2])) if ranks else None
 
 
 def read(text: str) -> list[RankEntries]:
@@ -102,9 +102,9 @@ def _columns(text: str) -> dict[int, list[_Cell]]:
     columns: dict[int, list[_Cell]] = {rank: [] for rank in ranks}
     for line in text[head.end() : end.start() if end else None].splitlines():
         for rank, (start, stop) in zip(ranks, places, strict=True):
-            if found := _CELL.fullmatch(line[start:stop].strip()):
-                parts = _KEY.split(found["said"])
-                columns[rank].append(_Cell(found["kind"], dict(zip(parts[1::2], parts[2::2], strict=True))))
+            if cell := _CELL.fullmatch(line[start:stop].strip()):
+                parts = _KEY.split(cell["said"])
+                columns[rank].append(_Cell(cell["kind"], dict(zip(parts[1::2], parts[2::2], strict=True))))
     return columns
 
 
