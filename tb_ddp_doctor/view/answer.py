@@ -83,17 +83,17 @@ def answer(result: Result, *, in_report: bool = False) -> RunAnswer:
     try:
         known = gaps(job)
         drawn = msgspec.structs.replace(views(result, known), from_digests=not has_traces)
-        found, possible = (
+        faults, possible = (
             tuple(_finding(finding, job, known, has_traces) for finding in some)
             for some in (diagnosis.findings, diagnosis.opportunities)
         )
     except Exception:
         _log.exception("The pictures of run %r could not be made", diagnosis.name)
         drawn = None
-        found, possible = (
+        faults, possible = (
             tuple(_finding(finding) for finding in some) for some in (diagnosis.findings, diagnosis.opportunities)
         )
-    changed = {"findings": found, "opportunities": possible, "level": diagnosis.level}
+    changed = {"findings": faults, "opportunities": possible, "level": diagnosis.level}
     return RunAnswer(Diagnosis(**_fields(diagnosis) | changed), drawn)
 
 

@@ -57,14 +57,14 @@ class Gaps(msgspec.Struct, frozen=True, eq=False):
         kept_from_ns = KEPT_SHARE * int(budget.window_ns[here].max(initial=0))
         chosen = on_ranks[self.rank] & in_steps[self.step]
         owner, length_ns = self.owner[chosen], self.length_ns[chosen]
-        found = {}
+        by_owner = {}
         for i, name in enumerate(IDLE):
             total_ns = int(budget.of(name)[here].sum())
             if total_ns:
                 own_ns = length_ns[owner == i]
                 shorter_ms = round((total_ns - int(own_ns.sum())) / 1e6, 4)
-                found[name] = GapLengths(_bins(own_ns), shorter_ms, round(kept_from_ns / 1e6, 4))
-        return found
+                by_owner[name] = GapLengths(_bins(own_ns), shorter_ms, round(kept_from_ns / 1e6, 4))
+        return by_owner
 
 
 def _bins(length_ns: Ints) -> list[GapBin]:

@@ -55,13 +55,13 @@ class Capture(NamedTuple):
 def captures_of(logdir: Path) -> list[Capture]:
     """A job's captures, by step; of those of several starts at one step, the last start's."""
     starts = [logdir, *sorted(folder for folder in logdir.iterdir() if folder.is_dir() and not folder.is_symlink())]
-    found: dict[int, Path] = {}
+    folder_of: dict[int, Path] = {}
     for start in starts:
         for folder in start.glob("step_*"):
             named = CAPTURE_FOLDER.fullmatch(folder.name)
             if named and folder.is_dir() and not folder.is_symlink():
-                found[int(named[1])] = folder
-    return [Capture(step, path) for step, path in sorted(found.items())]
+                folder_of[int(named[1])] = folder
+    return [Capture(step, path) for step, path in sorted(folder_of.items())]
 
 
 def nearest(event: Event, captures: Mapping[int, Path]) -> tuple[Path | None, Path | None]:
@@ -90,12 +90,12 @@ def begins_with_first(event: Event, captures: Mapping[int, Path]) -> bool:
 
 def kept_history(result: Result, keep: KeepAnswers) -> bytes:
     """`history` as JSON, made once for a state of the job's files."""
-    found = places(result)
-    if not found:
+    folders = places(result)
+    if not folders:
         return msgspec.json.encode(history(result))
     price = _price(result)
     key = hashlib.sha256(f"{result.diagnosis.name}\0{result.files[0]}\0{price}\0".encode(errors="surrogateescape"))
-    for place in found:
+    for place in folders:
         for capture in captures_of(place.folder):
             key.update(f"{capture}\0".encode(errors="surrogateescape"))
         for path in (*place.all_files(), *inspector_files(place.folder)):
@@ -110,17 +110,17 @@ def kept_history(result: Result, keep: KeepAnswers) -> bytes:
 
 def history(result: Result, keep: Keep | None = None) -> dict[str, Any]:
     """The numbers of the view; `folder` is None where the job kept no step times."""
-    found, problems = read_step_times(places(result), keep)
-    if found is None:
+    step_times, problems = read_step_times(places(result), keep)
+    if step_times is None:
         return {"folder": None, "problems": [label(problem) for problem in problems]}
-    job = found.job
+    job = step_times.job
     summary = summarise(job)
-    captures = captures_of(found.folder)
-    run_of = _Runs(result, found.folder)
-    collectives, more = read_collectives(found.folder)
+    captures = captures_of(step_times.folder)
+    run_of = _Runs(result, step_times.folder)
+    collectives, more = read_collectives(step_times.folder)
     by_step = {capture.step: capture.path for capture in captures}
     return {
-        "folder": label(str(found.folder)),
+        "folder": label(str(step_times.folder)),
         "source": label(read_from(job.logged_by)) if job.logged_by else "",
         "problems": [label(problem) for problem in (*problems, *more)],
         "collectives": [label(line) for line in sentences(collectives)] if collectives else [],

@@ -30,7 +30,7 @@ def sent(job: Job) -> list[PairTransfers]:
     """Each pair of ranks where traces tell both ends."""
     index = {rank: i for i, rank in enumerate(job.ranks.tolist())}
     running = _running(job)
-    found = []
+    pairs = []
     for i, (rank, digest) in enumerate(zip(job.ranks.tolist(), job.digests, strict=True)):
         table = digest.messages
         named = (table.sent == 1) & (table.peer >= 0) & np.isin(table.step, job.step_index[i])
@@ -38,7 +38,7 @@ def sent(job: Job) -> list[PairTransfers]:
             rows = named & (table.peer == peer)
             size = table.bytes[rows]
             both = running[i] & running[index[peer]] if peer in index else None
-            found.append(
+            pairs.append(
                 PairTransfers(
                     sender=rank,
                     receiver=peer,
@@ -47,7 +47,7 @@ def sent(job: Job) -> list[PairTransfers]:
                     running_ns=both.total if both else None,
                 )
             )
-    return found
+    return pairs
 
 
 def _running(job: Job) -> list[Intervals]:

@@ -50,7 +50,7 @@ def _markdown(rule: Rule) -> str:
 
 def _linked(text: str, rule: Rule) -> str:
     """The text, with links from the names of other rules to their pages."""
-    return _NAME.sub(lambda found: found[1] if found[1] == rule.id else f"[{found[1]}]({found[1]}.md)", text)
+    return _NAME.sub(lambda name: name[1] if name[1] == rule.id else f"[{name[1]}]({name[1]}.md)", text)
 
 
 def write(folder: Path) -> None:

@@ -69,15 +69,15 @@ def places(result: Result) -> list[Place]:
     for folder in above:
         if next((folder / FOLDER).glob(f"*{SUFFIX}"), None) is not None:
             return [Place(folder, history_files(folder), [])]
-    root, found = root_of(result, own), []
+    root, kept_at = root_of(result, own), []
     for folder in above:
         # A run of this name is the log directory itself, or directly below it: what is beside it may be anybody's.
         may_be_outside = folder == root and own.parent == root
         logs = log_files(folder, directly=may_be_outside, leave_out=_other_jobs(folder, own))
-        found += [Place(folder, [], logs)] if logs else []
+        kept_at += [Place(folder, [], logs)] if logs else []
         if folder == root or root is None:
             break
-    return found
+    return kept_at
 
 
 def read_step_times(places: Sequence[Place], keep: Keep | None) -> tuple[StepTimes | None, list[str]]:
