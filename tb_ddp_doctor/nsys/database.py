@@ -107,19 +107,19 @@ class Database:
         """The largest rowid of a table: the number of its rows, where none was removed."""
         if table not in self.columns:
             return 0
-        found = next(self.rows(f"SELECT max(rowid) FROM {table}"), (None,))[0]
-        return found if isinstance(found, int) else 0
+        largest = next(self.rows(f"SELECT max(rowid) FROM {table}"), (None,))[0]
+        return largest if isinstance(largest, int) else 0
 
     def texts(self, numbers: Iterable[int]) -> dict[int, str]:
         """Texts of `StringIds` by number, of those that are there."""
         wanted = sorted(set(numbers))
-        found: dict[int, str] = {}
+        text_of: dict[int, str] = {}
         for at in range(0, len(wanted) if self.has("StringIds", "id", "value") else 0, _AT_ONCE):
             some = wanted[at : at + _AT_ONCE]
             marks = ",".join("?" * len(some))
             query = f"SELECT id, substr(value, 1, {_LETTERS}) FROM StringIds WHERE id IN ({marks})"
-            found.update((number, str(text)) for number, text in self.rows(query, some))
-        return found
+            text_of.update((number, str(text)) for number, text in self.rows(query, some))
+        return text_of
 
     def labels(self, enumeration: str) -> dict[int, str]:
         """The values of an enumeration, as "CUDA_MEMOPR_MEMORY_KIND_PAGEABLE"."""
@@ -129,13 +129,13 @@ class Database:
         return {number: name for number, name in rows if isinstance(number, int) and isinstance(name, str)}
 
     def _tables(self) -> dict[str, frozenset[str]]:
-        found = {}
+        columns = {}
         for (name,) in list(self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")):
             if name in _READABLE:
                 _refuse_computed(self._connection, name)
                 described = self._connection.execute(f"SELECT * FROM {name} LIMIT 0").description
-                found[name] = frozenset(column[0] for column in described)
-        return found
+                columns[name] = frozenset(column[0] for column in described)
+        return columns
 
 
 @contextmanager

@@ -70,19 +70,19 @@ class Payloads:
 
     def read(self, json: Any, binary: Any) -> Payload | None:
         """The payload of an event; None where it has none that can be read."""
-        found = _of_json(json) if json else self._of_bytes(binary)
-        return Payload(**found) if found else None
+        fields = _of_json(json) if json else self._of_bytes(binary)
+        return Payload(**fields) if fields else None
 
     def _of_bytes(self, data: Any) -> dict[str, int]:
         if not isinstance(data, bytes) or len(data) < _HEADER.size:
             return {}
         domain, _, schema, *_ = _HEADER.unpack_from(data)
-        found = {}
+        fields = {}
         for field, form, offset in self._schemas.get((domain, schema), ()):
             if _HEADER.size + offset + form.size <= len(data):
                 # A communicator's number is a hash of 64 bits; columns are signed.
-                found[field] = form.unpack_from(data, _HEADER.size + offset)[0] & _MOST
-        return found
+                fields[field] = form.unpack_from(data, _HEADER.size + offset)[0] & _MOST
+        return fields
 
 
 def _of_json(text: Any) -> dict[str, int]:
@@ -91,7 +91,7 @@ def _of_json(text: Any) -> dict[str, int]:
         ahead = [msgspec.json.decode(str(text))]
     except REFUSALS:
         return {}
-    found: dict[str, int] = {}
+    fields: dict[str, int] = {}
     while ahead:
         value = ahead.pop()
         if isinstance(value, list):
@@ -102,10 +102,10 @@ def _of_json(text: Any) -> dict[str, int]:
                 field = _field(key)
                 number = _integer(each)
                 if field and number is not None:
-                    found.setdefault(field, number & _MOST)
+                    fields.setdefault(field, number & _MOST)
                 elif isinstance(each, dict | list):
                     ahead.append(each)
-    return found
+    return fields
 
 
 def _field(name: Any) -> str:

@@ -58,13 +58,13 @@ def read(path: Path) -> Recording:
         ranks = communicators(database)
         devices, end = _devices(database)
         start = start_ns(database)
-        found = [
+        processes = [
             Process(number, number >> _PID_BITS & _PID_MASK, device, *ranks.get(number, (None, None)))
             for number, device in devices.items()
         ]
-        found.sort(key=lambda process: (process.device, process.pid))
+        processes.sort(key=lambda process: (process.device, process.pid))
         ended = None if start is None or end is None else start + end
-        return Recording(tuple(found[:_MOST_PROCESSES]), start, ended)
+        return Recording(tuple(processes[:_MOST_PROCESSES]), start, ended)
 
 
 def start_ns(database: Database) -> int | None:
@@ -79,29 +79,29 @@ def start_ns(database: Database) -> int | None:
 
 def communicators(database: Database) -> dict[int, tuple[int, int]]:
     """Rank and size of each process in its largest communicator, as far as the export holds NCCL's payloads."""
-    found: dict[int, Payload] = {}
+    payload_of: dict[int, Payload] = {}
     for process, payload in _initialised(database):
-        if 0 <= payload.rank < payload.ranks and payload.ranks > found.get(process, Payload()).ranks:
-            found[process] = payload
-    largest = max((payload.ranks for payload in found.values()), default=0)
+        if 0 <= payload.rank < payload.ranks and payload.ranks > payload_of.get(process, Payload()).ranks:
+            payload_of[process] = payload
+    largest = max((payload.ranks for payload in payload_of.values()), default=0)
     # Two ranks that claim one number are in communicators of their own: the job's is not among them.
-    claimed = Counter(payload.rank for payload in found.values() if payload.ranks == largest)
+    claimed = Counter(payload.rank for payload in payload_of.values() if payload.ranks == largest)
     if any(count > 1 for count in claimed.values()):
         return {}
-    return {process: (one.rank, one.ranks) for process, one in found.items() if one.ranks == largest}
+    return {process: (one.rank, one.ranks) for process, one in payload_of.items() if one.ranks == largest}
 
 
 def members(database: Database) -> dict[tuple[int, int], int]:
     """Ranks in the job by communicator and rank in it, of the processes in the file and of the job's communicator."""
     job = communicators(database)
-    found = {}
+    rank_of = {}
     for process, payload in _initialised(database):
         if process in job and 0 <= payload.rank < payload.ranks <= _MOST_RANKS:
             rank, size = job[process]
-            found[payload.communicator, payload.rank] = rank
+            rank_of[payload.communicator, payload.rank] = rank
             if payload.ranks == size:
-                found.update({(payload.communicator, one): one for one in range(size)})
-    return found
+                rank_of.update({(payload.communicator, one): one for one in range(size)})
+    return rank_of
 
 
 def _initialised(database: Database) -> Iterator[tuple[int, Payload]]:
