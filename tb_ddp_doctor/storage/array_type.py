@@ -22,10 +22,10 @@ def element_type(kind: Any) -> np.dtype[Any] | None:
 
     plain = getattr(kind, "__supertype__", kind)
     named: object = NDArray
-    found: np.dtype[Any] | None = None
+    element: np.dtype[Any] | None = None
     if get_origin(plain) is np.ndarray:
         _, dtype = get_args(plain)
-        found = np.dtype(get_args(dtype)[0])
+        element = np.dtype(get_args(dtype)[0])
     elif get_origin(plain) is named:
-        found = np.dtype(get_args(plain)[0])
-    return found
+        element = np.dtype(get_args(plain)[0])
+    return element

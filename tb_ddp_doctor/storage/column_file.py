@@ -79,12 +79,12 @@ def layout(kind: type) -> str:
 
 def named_in(kind: type) -> list[type]:
     """A struct, and the structs and enumerations that its fields' types name, in order, each once."""
-    found = [kind]
-    for each in found:
+    classes = [kind]
+    for each in classes:
         if not issubclass(each, Enum):
             hints = get_type_hints(each, include_extras=True).values()
-            found += [one for one in dict.fromkeys(chain.from_iterable(map(_classes, hints))) if one not in found]
-    return found
+            classes += [one for one in dict.fromkeys(chain.from_iterable(map(_classes, hints))) if one not in classes]
+    return classes
 
 
 def _classes(hint: Any) -> Iterator[type]:

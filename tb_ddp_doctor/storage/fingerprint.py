@@ -43,16 +43,16 @@ def fingerprint(path: Path) -> str | None:
 def _files(root: Path) -> list[tuple[str, os.stat_result]]:
     """Paths and states of the files that `fingerprint` is of, in order; not all of more than `_MOST_FILES`."""
     beside: list[str] = []
-    found = [*_listed(str(root.parent), beside)]
+    states = [*_listed(str(root.parent), beside)]
     seen: set[tuple[int, int]] = set()
     folders = [str(root), *(path for path in beside if any(name in Path(path).name.lower() for name in _BESIDE))]
-    while folders and len(found) <= _MOST_FILES:
+    while folders and len(states) <= _MOST_FILES:
         folder = folders.pop()
         status = os.stat(folder)
         if (status.st_dev, status.st_ino) not in seen:
             seen.add((status.st_dev, status.st_ino))
-            found += _listed(folder, folders)
-    return sorted(found, key=lambda one: one[0])
+            states += _listed(folder, folders)
+    return sorted(states, key=lambda one: one[0])
 
 
 def _listed(folder: str, folders: list[str]) -> Iterator[tuple[str, os.stat_result]]:

@@ -169,12 +169,12 @@ def _find(service: str, address: str, *, as_anybody: bool) -> tuple[str, list[Re
     system = fsspec.filesystem(service, **_options(service, as_anybody))
     root: str = system._strip_protocol(address)
     system.invalidate_cache()
-    found = system.find(root, detail=True)
-    if not found and not system.exists(root):
+    listed = system.find(root, detail=True)
+    if not listed and not system.exists(root):
         raise FileNotFoundError
     files = [
         RemotePath(service, path, int(about.get("size") or 0), _time_ns(about), _tag(about), as_anybody)
-        for path, about in sorted(found.items())
+        for path, about in sorted(listed.items())
         if about.get("type", "file") == "file"
     ]
     return root.rstrip("/"), files
@@ -186,8 +186,8 @@ def below(root: str, file: RemotePath) -> Iterator[str]:
 
 
 def _service(address: str) -> str:
-    found = _NAME.match(address)
-    return found[0].lower() if found else ""
+    scheme = _NAME.match(address)
+    return scheme[0].lower() if scheme else ""
 
 
 def _options(service: str, as_anybody: bool) -> dict[str, Any]:
