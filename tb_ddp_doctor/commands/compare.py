@@ -30,25 +30,25 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)
     if len(results) < 2:
         return 2
-    found = compare(*results)
+    comparison = compare(*results)
     if options.json:
-        print_json(found)
+        print_json(comparison)
     elif options.markdown:
-        sys.stdout.buffer.write(markdown.comparison(found).encode("utf-8", errors="replace"))
+        sys.stdout.buffer.write(markdown.comparison(comparison).encode("utf-8", errors="replace"))
     else:
         console = Console(highlight=False)
-        terminal.compared(console, found)
+        terminal.compared(console, comparison)
         if options.layers:
             print_compared(console, results[0], results[1], options.depth)
-    return 1 if _regressed(found, options.fail_on_regression, errors) else 0
+    return 1 if _regressed(comparison, options.fail_on_regression, errors) else 0
 
 
-def _regressed(found: Comparison, limit: float | None, errors: Console) -> bool:
+def _regressed(comparison: Comparison, limit: float | None, errors: Console) -> bool:
     """Whether the later run is slower than allowed; where it may be by chance it is not, and that is said."""
-    if limit is None or found.step.change * 100 <= limit:
+    if limit is None or comparison.step.change * 100 <= limit:
         return False
-    more = wording.percent(found.step.change)
-    if not found.step.tells:
+    more = wording.percent(comparison.step.change)
+    if not comparison.step.tells:
         complain(errors, f"--fail-on-regression: steps take {more} longer, which may be noise: no failure.")
         return False
     complain(errors, f"--fail-on-regression: steps take {more} longer than before, and {limit:g} % are allowed.")

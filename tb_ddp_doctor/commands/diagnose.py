@@ -111,7 +111,7 @@ def _examine_all(dumps: Sequence[DumpRun], traces: Sequence[str], errors: Consol
     """What the dumps of each job say; `traces` are the names of all runs of traces."""
     from tb_ddp_doctor.stuck import run as stuck
 
-    found = []
+    examined = []
     with progress(errors) as counting:
         for run in stuck.beside(dumps, traces):
             count = counting(printable(run.name), len(run.files))
@@ -120,10 +120,10 @@ def _examine_all(dumps: Sequence[DumpRun], traces: Sequence[str], errors: Consol
                 count(done)
 
             try:
-                found.append(stuck.examine(run, traces, advance))
+                examined.append(stuck.examine(run, traces, advance))
             except stuck.StuckError as error:
                 complain(errors, f"{run.name}: {error}")
-    return found
+    return examined
 
 
 def _write_junit(
@@ -156,15 +156,15 @@ def _write_stacks(results: Sequence[engine.Result], options: argparse.Namespace,
     from tb_ddp_doctor.report import flame
 
     try:
-        found = flame.stacks(results, options.rank)
+        stacks = flame.stacks(results, options.rank)
     except MissingFactError as error:
         complain(errors, str(error))
         return False
     for path, written in ((options.pprof, flame.pprof), (options.collapsed, flame.collapsed)):
         if path:
             with written_whole(path) as file:
-                file.write(written(found))
-            say_written(errors, path, f"{len(found)} stacks")
+                file.write(written(stacks))
+            say_written(errors, path, f"{len(stacks)} stacks")
     return True
 
 

@@ -93,9 +93,9 @@ def _price(options: argparse.Namespace, logdir: Path, errors: Console) -> Price 
 
 def _compared(events: Sequence[Event], near: Sequence[Nearest], cache: Cache, errors: Console) -> dict[int, str]:
     """What the captures on either side of the costliest changes differ in, by the number of the event."""
-    found: dict[int, str] = {}
+    differences: dict[int, str] = {}
     for number, (event, captures) in enumerate(zip(events, near, strict=True)):
-        if event.kind != "change" or captures.before is None or captures.after is None or len(found) == _COMPARED:
+        if event.kind != "change" or captures.before is None or captures.after is None or len(differences) == _COMPARED:
             continue
         try:
             runs = [only_run(path, peek=cache.peek) for path in (captures.before, captures.after)]
@@ -107,5 +107,5 @@ def _compared(events: Sequence[Event], near: Sequence[Nearest], cache: Cache, er
             before, after = results
             change = compare(before, after)
             parts = [change.headline, of_ranks.sentence(before, after, event.ranks), *change.story[:1]]
-            found[number] = "; ".join(part.rstrip(".") for part in parts if part)
-    return found
+            differences[number] = "; ".join(part.rstrip(".") for part in parts if part)
+    return differences

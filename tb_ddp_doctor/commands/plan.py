@@ -35,14 +35,14 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)
     if results:
         check_findings("--fixed", question.fixed, results)
-    found = [planned(result, question, curves, calibrations, results) for result in results]
-    status = 0 if any(one.prediction or one.curves for one in found) else 2
+    plans = [planned(result, question, curves, calibrations, results) for result in results]
+    status = 0 if any(one.prediction or one.curves for one in plans) else 2
     if options.json:
-        print_json(PlanReport(runs=tuple(found)))
+        print_json(PlanReport(runs=tuple(plans)))
         return status
 
     console = Console(highlight=False)
-    for one in found:
+    for one in plans:
         print_plan(console, one)
     return status
 

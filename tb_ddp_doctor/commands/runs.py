@@ -58,8 +58,8 @@ def discovered(options: argparse.Namespace, errors: Console, *, needed: bool = T
     try:
         with looking(errors) as looked:
             reach = partial(Reach, everywhere=options.everywhere, looked=looked)
-            found = _chosen(discover(options.logdir, peek=cache.peek, reach=reach), options, needed=needed)
-        runs = [with_step_range(run, options.step_range) for run in found]
+            chosen = _chosen(discover(options.logdir, peek=cache.peek, reach=reach), options, needed=needed)
+        runs = [with_step_range(run, options.step_range) for run in chosen]
         if options.step_range and not any(has_step_range(file) for run in runs for file in run.files):
             complain(
                 errors,
@@ -105,13 +105,13 @@ def diagnose_all(
 
 def check_findings(option: str, names: Sequence[str], results: Sequence[engine.Result]) -> None:
     """Raise ValueError where findings are named, by id or by rule, that no run has."""
-    found = {
+    ids_of = {
         result.diagnosis.name: [one.id for one in (*result.diagnosis.findings, *result.diagnosis.opportunities)]
         for result in results
     }
-    known = {name for ids in found.values() for one in ids for name in (one, one.partition(":")[0])}
+    known = {name for ids in ids_of.values() for one in ids for name in (one, one.partition(":")[0])}
     if missing := [name for name in names if name not in known]:
-        there_are = "; ".join(f"{run}: {', '.join(ids) or 'none'}" for run, ids in found.items())
+        there_are = "; ".join(f"{run}: {', '.join(ids) or 'none'}" for run, ids in ids_of.items())
         raise ValueError(f"{option}: there is no finding {missing[0]!r}. The findings are: {there_are}.")
 
 

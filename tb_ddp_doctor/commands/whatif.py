@@ -49,6 +49,6 @@ def _predict(result: engine.Result, chosen: Sequence[str] | None) -> list[Prospe
     """The step without what was chosen; by default without each finding, then without all."""
     if chosen is not None:
         return [result.savings.without(chosen)]
-    found = [each.id for each in result.diagnosis.findings if max(each.cost_ms, each.alone_ms) > 0]
-    sets = [[name] for name in found] + ([found] if len(found) > 1 else [])
+    costly = [each.id for each in result.diagnosis.findings if max(each.cost_ms, each.alone_ms) > 0]
+    sets = [[name] for name in costly] + ([costly] if len(costly) > 1 else [])
     return [result.savings.without(names) for names in sets]
