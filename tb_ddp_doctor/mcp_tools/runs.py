@@ -39,19 +39,19 @@ class RunsOfRoots:
 
     def traces(self) -> tuple[list[Run], list[str]]:
         """Runs of traces, and a sentence for each that is left out."""
-        found: list[Run] = []
+        traced: list[Run] = []
         left_out: list[str] = []
         for prefix, path in self._prefixed():
             try:
-                found += [replace(run, name=prefix + run.name) for run in discover(path, peek=self.cache.peek)]
+                traced += [replace(run, name=prefix + run.name) for run in discover(path, peek=self.cache.peek)]
             except DiscoverError as error:
                 left_out.append(str(error))
-        return self._inside(found, left_out), left_out
+        return self._inside(traced, left_out), left_out
 
     def dumps(self) -> list[stuck.DumpRun]:
         """Jobs with Flight Recorder dumps or Python stacks."""
-        found = [replace(run, name=prefix + run.name) for prefix, path in self._prefixed() for run in stuck.find(path)]
-        return stuck.beside(self._inside(found, []), [run.name for run in self.traces()[0]])
+        dumped = [replace(run, name=prefix + run.name) for prefix, path in self._prefixed() for run in stuck.find(path)]
+        return stuck.beside(self._inside(dumped, []), [run.name for run in self.traces()[0]])
 
     def _prefixed(self) -> list[tuple[str, os.PathLike[str]]]:
         """What names of runs begin with, and the directory of these runs."""
@@ -88,10 +88,10 @@ class RunsOfRoots:
 
     def dump(self, given: str) -> stuck.DumpRun:
         """The dumps of a job. Raises ValueError where there are none, or several and no name."""
-        found = self.dumps()
-        if not given and len(found) == 1:
-            return found[0]
-        return _named(given, found, "job with dumps")
+        dumped = self.dumps()
+        if not given and len(dumped) == 1:
+            return dumped[0]
+        return _named(given, dumped, "job with dumps")
 
 
 def _state(path: FilePath) -> tuple[str, int, int]:

@@ -183,11 +183,11 @@ class Toolbox:
     def what_if(self, asked: questions.OfWhatIf) -> answers.WhatIfRows:
         """Predict the step with findings fixed: all ranks' steps are replayed without them."""
         result = self._runs.result(asked.run)
-        found = (*result.diagnosis.findings, *result.diagnosis.opportunities)
-        known = {given for one in found for given in (one.id, one.rule)}
+        findings = (*result.diagnosis.findings, *result.diagnosis.opportunities)
+        known = {given for one in findings for given in (one.id, one.rule)}
         for given in asked.fixed:
             if given not in known:
-                raise ValueError(no_name("finding", given, [one.id for one in found]))
+                raise ValueError(no_name("finding", given, [one.id for one in findings]))
         costly = [one.id for one in result.diagnosis.findings if max(one.cost_ms, one.alone_ms) > 0]
         sets: list[Sequence[str]] = [asked.fixed] if asked.fixed else [[one] for one in costly]
         if not asked.fixed and len(costly) > 1:
@@ -218,24 +218,24 @@ class Toolbox:
 
     def compare(self, asked: questions.OfTwo) -> answers.ComparedRuns:
         """Say what differs between two runs, and whether it is more than noise."""
-        found = compare(self._runs.result(asked.before), self._runs.result(asked.after))
+        comparison = compare(self._runs.result(asked.before), self._runs.result(asked.after))
         fields = set(answers.ChangeRow.__struct_fields__)
         rows = []
-        for change in getattr(found, asked.table):
+        for change in getattr(comparison, asked.table):
             values = {field: value for field, value in msgspec.structs.asdict(change).items() if field in fields}
             called = values.pop("name", "") or getattr(change, "rule", "") or "all others"
             rows.append(answers.ChangeRow(name=name(called), **values))
         made = partial(
             answers.ComparedRuns,
-            before=name(found.before),
-            after=name(found.after),
-            headline=data(found.headline),
-            story=_sentences([*found.story, *found.unlike]),
-            before_ms=found.step.before_ms,
-            after_ms=found.step.after_ms,
-            change=found.step.change,
-            interval=found.step.interval,
-            is_significant=found.step.tells,
+            before=name(comparison.before),
+            after=name(comparison.after),
+            headline=data(comparison.headline),
+            story=_sentences([*comparison.story, *comparison.unlike]),
+            before_ms=comparison.step.before_ms,
+            after_ms=comparison.step.after_ms,
+            change=comparison.step.change,
+            interval=comparison.step.interval,
+            is_significant=comparison.step.tells,
             table=asked.table,
         )
         return page(made, rows, asked.offset)
@@ -279,7 +279,7 @@ class Toolbox:
     def stuck(self, asked: questions.OfStuck) -> answers.Stuck:
         """Say which ranks a job that hangs waits for, from its Flight Recorder dumps or Python stacks."""
         run = self._runs.dump(asked.run)
-        found = stuck.examine(run)
+        report = stuck.examine(run)
         rows = [
             answers.StuckRow(
                 finding=one.id,
@@ -295,17 +295,17 @@ class Toolbox:
                 waiting_count=len(one.waiting),
                 waited_at_most_s=one.waited_at_most_s,
             )
-            for one in found.findings
+            for one in report.findings
         ]
         made = partial(
             answers.Stuck,
-            run=name(found.name),
-            verdict=found.verdict,
-            headline=data(found.headline),
-            world_size=found.world_size,
-            ranks=listed(found.ranks),
-            missing_ranks=listed(found.missing_ranks),
-            tab_link=self._link(found.name),
+            run=name(report.name),
+            verdict=report.verdict,
+            headline=data(report.headline),
+            world_size=report.world_size,
+            ranks=listed(report.ranks),
+            missing_ranks=listed(report.missing_ranks),
+            tab_link=self._link(report.name),
         )
         return page(made, rows, asked.offset)
 
@@ -380,15 +380,15 @@ _OF_SUMMARY = (
 
 def _finding(result: engine.Result, given: str) -> Finding:
     """The finding of an id, or of a rule that has one. Raises ValueError."""
-    found = (*result.diagnosis.findings, *result.diagnosis.opportunities)
-    exact = [one for one in found if one.id == given] or [one for one in found if one.rule == given]
+    findings = (*result.diagnosis.findings, *result.diagnosis.opportunities)
+    exact = [one for one in findings if one.id == given] or [one for one in findings if one.rule == given]
     if len(exact) == 1:
         return exact[0]
     if exact:
         raise ValueError(f"{given} has several findings: {', '.join(one.id for one in exact)}.")
     if is_name(given):
         raise ValueError(f"{given} found nothing in this run.")
-    raise ValueError(no_name("finding", given, [one.id for one in found]))
+    raise ValueError(no_name("finding", given, [one.id for one in findings]))
 
 
 def _details(one: Finding) -> Iterator[answers.DetailRow]:
