@@ -121,10 +121,10 @@ def whole(job: Job) -> SliceWindow:
 
 def rank_index(job: Job, rank: int) -> int:
     """The row of a rank in the job; SliceError where it has none."""
-    found = np.flatnonzero(job.ranks == rank)
-    if not len(found):
+    rows = np.flatnonzero(job.ranks == rank)
+    if not len(rows):
         raise SliceError(f"The run has no rank {rank}.")
-    return int(found[0])
+    return int(rows[0])
 
 
 def _rank(result: Result, cache: Cache, index: int, chosen: SliceWindow, most: int | None, own_code: bool) -> RankSlice:
@@ -213,17 +213,17 @@ def _joined(correlation: Ints) -> Ints:
 def _matches(job: Job, index: int, picked: pick.Picked, owner: Indices) -> Ints:
     """The row among the job's matched collectives of each event; an arrival is the start of a rank's kernel."""
     mine = np.flatnonzero(job.matched.rank == index)
-    found = np.full(len(picked.row), -1)
+    row_of = np.full(len(picked.row), -1)
     arrival = job.matched.arrival_ns[mine]
     order = np.argsort(arrival, kind="stable")
     if not len(order):
-        return found
+        return row_of
     communicates = np.flatnonzero(owner == RankOwner.COMMUNICATION)
     start = picked.start_ns[communicates]
     place = np.minimum(np.searchsorted(arrival[order], start), len(order) - 1)
     same = arrival[order[place]] == start
-    found[communicates[same]] = job.matched.segments.index[mine[order[place[same]]]]
-    return found
+    row_of[communicates[same]] = job.matched.segments.index[mine[order[place[same]]]]
+    return row_of
 
 
 def _collectives(job: Job, chosen: SliceWindow) -> dict[int, Collective]:
@@ -260,15 +260,15 @@ def _collectives(job: Job, chosen: SliceWindow) -> dict[int, Collective]:
 
 def _labels(result: Result, chosen: SliceWindow) -> tuple[Label, ...]:
     """The evidence that lies in a window, on the ranks that are shown."""
-    found = []
+    labels = []
     for finding in (*result.diagnosis.findings, *result.diagnosis.opportunities):
         for evidence in _of(finding.evidence, chosen.ranks):
             instants = np.array([evidence.start_ns, evidence.end_ns])
             start, end = on_common_clock(result.job, evidence.rank, instants).tolist()
             if start < chosen.end_ns and end > chosen.start_ns:
                 code = f"{source.file}:{source.line} {source.function}" if (source := evidence.source) else ""
-                found.append(Label(finding.rule, evidence.rank, max(start, 0), max(end, 0), evidence.what, code))
-    return tuple(found)
+                labels.append(Label(finding.rule, evidence.rank, max(start, 0), max(end, 0), evidence.what, code))
+    return tuple(labels)
 
 
 def _of(evidence: Sequence[Evidence], ranks: Sequence[int]) -> Iterator[Evidence]:

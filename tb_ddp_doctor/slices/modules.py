@@ -44,8 +44,8 @@ def event_modules(trace: RankTrace, digest: RankDigest, row: Ints) -> EventModul
     known = np.flatnonzero(row >= 0)
     known = known[by[row[known]] >= 0]
     call = by[row[known]]
-    found = calls.at(host.start_ns[call], host.thread[call])
-    inside = found != ROOT
-    used, place = np.unique(found[inside], return_inverse=True)
+    of_call = calls.at(host.start_ns[call], host.thread[call])
+    inside = of_call != ROOT
+    used, place = np.unique(of_call[inside], return_inverse=True)
     module[known[inside]] = place
     return EventModules(calls.table.paths(used.tolist(), _MOST_LETTERS), module)

@@ -62,12 +62,12 @@ def _varint(number: int) -> bytes:
     """A number from 0 on as protobuf has it: seven bits a byte, the lowest first, the high bit on all but the last."""
     if number < 0x80:
         return _SMALL[number]
-    found = bytearray()
+    encoded = bytearray()
     while number >= 0x80:
-        found.append(number & 0x7F | 0x80)
+        encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    encoded.append(number)
+    return bytes(encoded)
 
 
 class _Rank:

@@ -137,7 +137,7 @@ def owners(trace: RankTrace, picked: Picked, has_device: bool) -> Indices:
     distinct, which = np.unique(picked.name, return_inverse=True)
     texts = [trace.strings[name] for name in distinct]
     category = picked.category
-    found = np.full(len(which), int(RankOwner.HOST), np.int32)
+    owner = np.full(len(which), int(RankOwner.HOST), np.int32)
 
     def named(test: object) -> NDArray[np.bool_]:
         passes: NDArray[np.bool_] = np.array([bool(test(text)) for text in texts], np.bool_)[which]  # type: ignore[operator]
@@ -145,17 +145,17 @@ def owners(trace: RankTrace, picked: Picked, has_device: bool) -> Indices:
 
     operates = category == Category.OP
     calls = category == Category.RUNTIME
-    found[operates | calls] = RankOwner.DISPATCH if has_device else RankOwner.COMPUTE
-    found[calls & named(names.is_alloc)] = RankOwner.ALLOC
-    found[calls & named(names.is_sync)] = RankOwner.SYNC
-    found[(category <= Category.ANNOTATION) & named(lambda text: names.loader(text) is not None)] = RankOwner.INPUT
-    found[(category == Category.MEMCPY) | (category == Category.MEMSET)] = RankOwner.COPY
-    found[category == Category.KERNEL] = RankOwner.COMPUTE
+    owner[operates | calls] = RankOwner.DISPATCH if has_device else RankOwner.COMPUTE
+    owner[calls & named(names.is_alloc)] = RankOwner.ALLOC
+    owner[calls & named(names.is_sync)] = RankOwner.SYNC
+    owner[(category <= Category.ANNOTATION) & named(lambda text: names.loader(text) is not None)] = RankOwner.INPUT
+    owner[(category == Category.MEMCPY) | (category == Category.MEMSET)] = RankOwner.COPY
+    owner[category == Category.KERNEL] = RankOwner.COMPUTE
     communicates = (category == Category.KERNEL) & named(names.is_communication_kernel)
     if not has_device:
         communicates |= (category <= Category.ANNOTATION) & named(names.is_host_collective)
-    found[communicates] = RankOwner.COMMUNICATION
-    return found
+    owner[communicates] = RankOwner.COMMUNICATION
+    return owner
 
 
 def lanes(trace: RankTrace, picked: Picked, owner: Indices) -> tuple[tuple[SliceLane, ...], Indices]:
@@ -172,17 +172,17 @@ def lanes(trace: RankTrace, picked: Picked, owner: Indices) -> tuple[tuple[Slice
     distinct, which = np.unique(key, axis=1, return_inverse=True)
     which = which.reshape(-1)
     autograd = _autograd_threads(trace)
-    found: list[SliceLane] = []
+    drawn: list[SliceLane] = []
     for i, (streams, place, stream) in enumerate(distinct.T.tolist()):
         here = which == i
         if streams:
-            found.append(SliceLane(LaneRole.STREAM, f"GPU {place} stream {stream}: {_work(picked, owner, here)}"))
+            drawn.append(SliceLane(LaneRole.STREAM, f"GPU {place} stream {stream}: {_work(picked, owner, here)}"))
         else:
-            found.append(_thread(trace, picked, here, place, autograd))
-    order = sorted(range(len(found)), key=lambda i: (found[i].role, *distinct[1:, i].tolist()))
+            drawn.append(_thread(trace, picked, here, place, autograd))
+    order = sorted(range(len(drawn)), key=lambda i: (drawn[i].role, *distinct[1:, i].tolist()))
     position = np.empty(len(order), np.int32)
     position[order] = np.arange(len(order), dtype=np.int32)
-    return tuple(found[i] for i in order), position[which]
+    return tuple(drawn[i] for i in order), position[which]
 
 
 def _work(picked: Picked, owner: Indices, here: NDArray[np.bool_]) -> str:

@@ -24,8 +24,8 @@ class Labels(dict[int, str]):
         self._strings = strings
 
     def __missing__(self, index: int) -> str:
-        found = self[index] = label(self._strings[index])
-        return found
+        text = self[index] = label(self._strings[index])
+        return text
 
 
 def process(rank: int, node: str) -> str:
