@@ -64,9 +64,9 @@ def scan(
         said = f"is left out: {error}" if isinstance(error, TimeoutError) else f"cannot be read ({reason})."
         unreadable.append(FileWarning(str(folder), f"This folder {said}"))
 
-    found = [((), root, root.stat())] if root.is_file() else list(walk.below(root, _may_be, reach, failed))
-    unreadable += [FileWarning(str(path), _PACKED) for _, path, _ in found if PACKED_NAME.fullmatch(path.name)]
-    seen = [one for one in found if root.is_file() or not PACKED_NAME.fullmatch(one[1].name)]
+    below = [((), root, root.stat())] if root.is_file() else list(walk.below(root, _may_be, reach, failed))
+    unreadable += [FileWarning(str(path), _PACKED) for _, path, _ in below if PACKED_NAME.fullmatch(path.name)]
+    seen = [one for one in below if root.is_file() or not PACKED_NAME.fullmatch(one[1].name)]
     unreadable += [FileWarning(str(root), sentence) for sentence in reach.left_out()]
     is_trace = [TRACE_NAME.fullmatch(trace_name(path.name)) is not None for _, path, _ in seen]
     name = root.absolute().name
@@ -98,17 +98,17 @@ def scan_remote(
     Digests are passed over: they are mapped into memory, so they must lie here.
     """
     root_name, files = walk.remote(address, _may_be)
-    found, strangers = [], []
+    remote, strangers = [], []
     for parts, file in files:
         if PACKED_NAME.fullmatch(file.name):
             unreadable.append(FileWarning(str(file), _PACKED))
         elif TRACE_NAME.fullmatch(file.name):
-            found.append((parts, file, file.stat()))
+            remote.append((parts, file, file.stat()))
         elif recorder_of(file.name) or foreign.may_be(file.name):
             strangers.append(file)
-    folders = _by_folder(root_name, found, peek, unreadable)
+    folders = _by_folder(root_name, remote, peek, unreadable)
     known = {file.path for files in folders.values() for file in files}
-    strangers += [file for _, file, _ in found if file not in known]
+    strangers += [file for _, file, _ in remote if file not in known]
     with ThreadPoolExecutor(_PEEKERS) as pool:
         for explained in filter(None, pool.map(foreign.explained, strangers[:_MOST_STRANGERS])):
             recorder = recorder_of(explained.file)
@@ -142,15 +142,15 @@ def _source(trace: Path, _state: str) -> str:
 
 def _by_folder(
     root: str,
-    found: Sequence[tuple[Parts, FilePath, Status | None]],
+    listed: Sequence[tuple[Parts, FilePath, Status | None]],
     peek: Callable[[FilePath], Head | None],
     unreadable: list[FileWarning],
 ) -> dict[Parts, list[TraceFile]]:
     with ThreadPoolExecutor(_PEEKERS) as pool:
-        heads = list(pool.map(peek, (path for _, path, _ in found)))
+        heads = list(pool.map(peek, (path for _, path, _ in listed)))
         beside = {
             path: (head, trace)
-            for (_, path, _), head in zip(found, heads, strict=True)
+            for (_, path, _), head in zip(listed, heads, strict=True)
             if head and head.is_trace and isinstance(path, Path) and (trace := digested_trace(path))
         }
         is_own = dict(zip(beside, pool.map(_is_of, *zip(*beside.values(), strict=True)), strict=True)) if beside else {}
@@ -158,7 +158,7 @@ def _by_folder(
         passed = {beside[path][1] if own else path for path, own in is_own.items()}
         unreadable += [FileWarning(str(path), _STALE) for path, own in is_own.items() if not own]
         folders: dict[Parts, list[TraceFile]] = defaultdict(list)
-        for (parts, path, status), head in zip(found, heads, strict=True):
+        for (parts, path, status), head in zip(listed, heads, strict=True):
             if head and path not in passed and (file := _file(path, status, head)):
                 folders[parts] += _parts(file, head) if head.parts else [file]
     for parts, files in folders.items():

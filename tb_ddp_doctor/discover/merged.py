@@ -74,9 +74,9 @@ def parts(head: bytes, chunks: Iterable[bytes]) -> tuple[str, ...]:
         if left <= 0:
             break
     labelled = {part(label.decode("utf-8", "replace")) for label, _ in pids if label} - {""}
-    found = labelled or {part(number.decode()) for _, number in pids if number}
+    labels = labelled or {part(number.decode()) for _, number in pids if number}
     # Other recorders make numbers of their own, beyond those of processes.
-    return tuple(sorted(found, key=natural)) if len(found) > 1 and "" not in found else ()
+    return tuple(sorted(labels, key=natural)) if len(labels) > 1 and "" not in labels else ()
 
 
 def _is_numbered(pid: str) -> bool:

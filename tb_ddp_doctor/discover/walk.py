@@ -58,12 +58,12 @@ def remote(address: str, wanted: Callable[[str, str], bool]) -> tuple[str, list[
     """The name of a remote directory, and the files below it, as `below` has them. Raises RemoteError."""
     root, files = paths.find(address)
     name = root.rpartition("/")[2]
-    found = []
+    inside = []
     for file in files:
         *parts, own = paths.below(root, file)
         if not any(part.startswith(".") for part in (*parts, own)) and wanted(own, parts[-1] if parts else name):
-            found.append((tuple(parts), file))
-    return name, found
+            inside.append((tuple(parts), file))
+    return name, inside
 
 
 def beside(
@@ -74,21 +74,21 @@ def beside(
     Looked at are the run's folder, those of its traces and the one above, in this order, and folders there whose name
     has the recorder's `within`. Raises OSError, and TimeoutError if folders do not answer.
     """
-    found: dict[Beside, dict[Path, None]] = {recorder: {} for recorder in recorders}
+    of_recorder: dict[Beside, dict[Path, None]] = {recorder: {} for recorder in recorders}
     places = [*dict.fromkeys([run, *folders, run.parent])][:_MOST_FOLDERS]
 
     def look() -> None:
         for folder in places:
-            _look(folder, list(found), 0, found)
+            _look(folder, list(of_recorder), 0, of_recorder)
 
     within(time_limit.PATIENCE_S, look, run)
     return {
         type(recorder): [path for path in [*files][:_MOST_FILES] if may_read(path) and begins(recorder, path)]
-        for recorder, files in found.items()
+        for recorder, files in of_recorder.items()
     }
 
 
-def _look(folder: Path, recorders: Sequence[Beside], depth: int, found: dict[Beside, dict[Path, None]]) -> None:
+def _look(folder: Path, recorders: Sequence[Beside], depth: int, of_recorder: dict[Beside, dict[Path, None]]) -> None:
     """Add the files of recorders in a folder, then those in folders there."""
     try:
         with os.scandir(folder) as listed:
@@ -98,17 +98,17 @@ def _look(folder: Path, recorders: Sequence[Beside], depth: int, found: dict[Bes
     for entry in entries:
         for recorder in recorders:
             if recorder.matches(entry.name) and _is(entry, stat.S_ISREG):
-                found[recorder][folder / entry.name] = None
+                of_recorder[recorder][folder / entry.name] = None
     for entry in entries:
         further = [
             recorder
             for recorder in recorders
             if depth < recorder.depth
             and (depth or recorder.within in entry.name.lower())
-            and len(found[recorder]) < _MOST_FILES
+            and len(of_recorder[recorder]) < _MOST_FILES
         ]
         if further and _is(entry, stat.S_ISDIR):
-            _look(folder / entry.name, further, depth + 1, found)
+            _look(folder / entry.name, further, depth + 1, of_recorder)
 
 
 def begins(recorder: Beside, path: Path) -> bool:
