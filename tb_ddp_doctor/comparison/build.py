@@ -33,7 +33,7 @@ def compare(before: Result, after: Result) -> Comparison:
     )
     blocking = ComparedAmount("blocking copies", *(_mean_ms(of.pageable_blocked_ns) for of in copied))
     runs = _compared(before), _compared(after)
-    found = Comparison(
+    comparison = Comparison(
         before=runs[0].name,
         after=runs[1].name,
         runs=runs,
@@ -53,7 +53,7 @@ def compare(before: Result, after: Result) -> Comparison:
         modules=modules(before.diagnosis.layers, after.diagnosis.layers),
     )
     certain = {*_certain_owners(before, after), *_certain_rules(before, after)}
-    return msgspec.structs.replace(found, story=tuple(explain.story(found, certain, _loaders(before, after))))
+    return msgspec.structs.replace(comparison, story=tuple(explain.story(comparison, certain, _loaders(before, after))))
 
 
 def _compared(result: Result) -> Compared:

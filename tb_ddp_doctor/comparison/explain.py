@@ -60,31 +60,31 @@ def _longer(change: float) -> str:
     return f"{wording.percent(abs(change))} {'less' if change < 0 else 'more'}"
 
 
-def story(found: Comparison, certain: Collection[str], loaders: tuple[str, str]) -> Iterator[str]:
+def story(comparison: Comparison, certain: Collection[str], loaders: tuple[str, str]) -> Iterator[str]:
     """What made the difference.
 
     Without a significant change of the step time, only large changes are reported, of the owners and rules that are
     `certain`: whose own change is significant. `loaders` are how both runs' DataLoaders work, as `RankDigest.loader`
     has it.
     """
-    step = found.step
+    step = comparison.step
     least = (TELLING if step.tells else _SHIFTED) * step.before_ms
 
     def matters(name: str, change_ms: float) -> bool:
         return abs(change_ms) >= least and (step.tells or name in certain)
 
-    for owner in sorted(found.owners, key=lambda owner: -abs(owner.change_ms)):
+    for owner in sorted(comparison.owners, key=lambda owner: -abs(owner.change_ms)):
         if not matters(owner.name, owner.change_ms):
             continue
         yield _owner(owner, step)
         if owner.name == "input":
             yield from _loader(*loaders)
         if owner.name == "compute":
-            yield from _operators(found, owner.change_ms)
-            yield from _slower(found, least)
+            yield from _operators(comparison, owner.change_ms)
+            yield from _slower(comparison, least)
     if step.tells:
-        yield from _copies(found.copies, found.exposed_copies, found.blocking_copies)
-    for finding in found.findings:
+        yield from _copies(comparison.copies, comparison.exposed_copies, comparison.blocking_copies)
+    for finding in comparison.findings:
         if finding.fate != "same" and matters(finding.rule, finding.after_ms - finding.before_ms):
             yield _finding(finding)
     if step.doubt:
@@ -108,10 +108,10 @@ def _loader(was: str, now: str) -> Iterator[str]:
         yield f"Batches are now loaded {_LOADERS[now]}; before, {_LOADERS[was]}."
 
 
-def _operators(found: Comparison, change_ms: float) -> Iterator[str]:
+def _operators(comparison: Comparison, change_ms: float) -> Iterator[str]:
     """The operators that launch what made most of a change of compute."""
-    listed = [each for each in found.operators if each.name not in ("", STEP)]
-    on_device = any(each.before_device_ms or each.after_device_ms for each in found.operators)
+    listed = [each for each in comparison.operators if each.name not in ("", STEP)]
+    on_device = any(each.before_device_ms or each.after_device_ms for each in comparison.operators)
     changes = {
         each.name: each.after_device_ms - each.before_device_ms
         if on_device
@@ -130,9 +130,9 @@ def _operators(found: Comparison, change_ms: float) -> Iterator[str]:
         yield f"On the {place} {'more' if change_ms > 0 else 'less'} goes to {named}."
 
 
-def _slower(found: Comparison, least_ms: float) -> Iterator[str]:
+def _slower(comparison: Comparison, least_ms: float) -> Iterator[str]:
     """The calls that fell behind their attainable speed, if that lengthens the step as much as is worth a sentence."""
-    slower = [one for one in found.roofs if one.lost_ms > 0]
+    slower = [one for one in comparison.roofs if one.lost_ms > 0]
     if sum(one.lost_ms for one in slower) < least_ms:
         return
     named = wording.listing(

@@ -23,14 +23,14 @@ def changes_of(before: Result, after: Result, numbers: Sequence[int]) -> tuple[C
     both = np.intersect1d(np.intersect1d(before.job.ranks, after.job.ranks), np.array(numbers, dtype=np.int64))
     if not len(both):
         return ()
-    found = []
+    changes = []
     for owner in OWNERS:
         means = [
             float(result.job.budget.of(owner)[np.isin(result.job.ranks, both)].mean()) / 1e6
             for result in (before, after)
         ]
-        found.append(ComparedAmount(owner, *means))
-    return tuple(sorted(found, key=lambda change: -abs(change.change_ms)))
+        changes.append(ComparedAmount(owner, *means))
+    return tuple(sorted(changes, key=lambda change: -abs(change.change_ms)))
 
 
 def sentence(before: Result, after: Result, numbers: Sequence[int]) -> str:

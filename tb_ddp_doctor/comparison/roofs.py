@@ -46,10 +46,10 @@ def _joined(before: Job, after: Job) -> Iterator[RoofChange]:
 
 def _calls(job: Job) -> dict[tuple[str, str, str], tuple[float, float]]:
     """Time of a step in calls, and the least that they could take, ns, by operator, inputs and type."""
-    found: defaultdict[tuple[str, str, str], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+    times_of: defaultdict[tuple[str, str, str], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for one in Facts(job).get(roofline).kernels:
         if one.kind is not GpuTime.NOT_MODELLED and one.limit in ("compute", "memory") and one.operator:
             key = one.operator, one.inputs, one.dtype
-            taken, least = found[key]
-            found[key] = taken + one.step_ns, least + one.attainable_ns
-    return {key: times for key, times in found.items() if min(times) > 0}
+            taken, least = times_of[key]
+            times_of[key] = taken + one.step_ns, least + one.attainable_ns
+    return {key: times for key, times in times_of.items() if min(times) > 0}
