@@ -75,7 +75,7 @@ _LAYER = re.compile(r"torch/nn/modules/(?!module\.py|container\.py)(\w+)\.py$")
 
 def category(frames: Sequence[StackFrame]) -> str:
     """What a stack allocates for, as `step_parts.MEMORY` calls it; "" if no function shows that. Innermost first."""
-    return next((found for frame in frames if (found := _of_function(frame))), "")
+    return next((named for frame in frames if (named := _of_function(frame))), "")
 
 
 @lru_cache(_MOST_FUNCTIONS)
@@ -87,7 +87,7 @@ def module(frames: Sequence[StackFrame]) -> str:
     """The module whose forward pass allocates, by its file and torch's layer: "model.py, linear"; "" elsewhere."""
     own = next((frame for frame in frames if frame.function == _FORWARD and is_own(frame)), None)
     layers = (_LAYER.search(frame.file) for frame in frames if frame.function == _FORWARD)
-    layer = next((found[1] for found in layers if found), "")
+    layer = next((named[1] for named in layers if named), "")
     return ", ".join(filter(None, (own.file.rpartition("/")[2] if own else "", layer)))
 
 

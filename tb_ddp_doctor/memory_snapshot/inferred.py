@@ -46,14 +46,14 @@ def inferred(allocations: Sequence[Allocation]) -> dict[int, str]:
     temporary.
     """
     sizes = _parameter_sizes(allocations)
-    found: dict[int, str] = {}
+    category_of: dict[int, str] = {}
     for category in _MAY_BE:
-        some = _most(sizes, category, allocations, found)
+        some = _most(sizes, category, allocations, category_of)
         if some and category == "gradients":
             rest = (i for i, one in enumerate(allocations) if one.category == category and i not in some)
-            found.update(dict.fromkeys(rest, "temporary"))
-        found.update(dict.fromkeys(some, category))
-    return {i: category for i, category in found.items() if category != allocations[i].category}
+            category_of.update(dict.fromkeys(rest, "temporary"))
+        category_of.update(dict.fromkeys(some, category))
+    return {i: category for i, category in category_of.items() if category != allocations[i].category}
 
 
 def _parameter_sizes(allocations: Sequence[Allocation]) -> Counter[int]:

@@ -105,8 +105,8 @@ def _numbered(paths: Sequence[Path]) -> dict[Path, int]:
 def _rank(path: Path) -> int:
     """The rank that its name, or that of its folder, tells; -1 if none does."""
     for name in (path.name, path.parent.name):
-        if found := _RANK.search(name) or _FIRST_NUMBER.search(name):
-            return int(found[1])
+        if named := _RANK.search(name) or _FIRST_NUMBER.search(name):
+            return int(named[1])
     return -1
 
 

@@ -255,13 +255,13 @@ def _fewest(segments: Sequence[_Segment], size: int) -> list[_Block] | None:
 
 def _whole_segments(segments: Sequence[_Segment], size: int) -> list[_Block]:
     """The active blocks of whole segments that would have to be given back to the device, the emptiest first."""
-    found: list[_Block] = []
+    in_the_way: list[_Block] = []
     for segment in sorted(segments, key=lambda one: one.size - one.inactive):
         if size <= 0:
             break
-        found += [block for block in segment.blocks if block.is_active]
+        in_the_way += [block for block in segment.blocks if block.is_active]
         size -= segment.size
-    return found
+    return in_the_way
 
 
 class _Annotations:
