@@ -37,10 +37,10 @@ def load(path: Path) -> Calibration:
     if len(data) > _MOST_BYTES:
         raise CalibrationError(f"{path} is larger than any calibration ({_MOST_BYTES >> 20} MiB).")
     if not data.lstrip().startswith(b"{"):
-        found = parse(data.decode(errors="replace"), path.name)
-        if found is None:
+        parsed = parse(data.decode(errors="replace"), path.name)
+        if parsed is None:
             raise CalibrationError(f"{path} is neither calibration.json nor what nccl-tests prints. {_MEASURE}")
-        return found
+        return parsed
     try:
         calibration = msgspec.json.decode(data, type=known(Calibration))
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

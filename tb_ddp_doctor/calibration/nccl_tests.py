@@ -48,11 +48,11 @@ def parse(text: str, name: str = "") -> Calibration | None:
     for line in text.splitlines():
         if line.lstrip().startswith("#"):
             program = _program(line) or program
-            if (found := _RANK.match(line)) and int(found[1]) < _MOST_RANKS:
-                ranks[int(found[1])] = (found[2], found[3])
-        elif found := _RESULT.match(line):
-            size, time_us, algbw, busbw = int(found[1]), float(found[4]), float(found[5]), float(found[6])
-            key = (program, (found[2] or "").strip() not in ("", "none"), int(found[3] or -1) >= 0)
+            if (fields := _RANK.match(line)) and int(fields[1]) < _MOST_RANKS:
+                ranks[int(fields[1])] = (fields[2], fields[3])
+        elif fields := _RESULT.match(line):
+            size, time_us, algbw, busbw = int(fields[1]), float(fields[4]), float(fields[5]), float(fields[6])
+            key = (program, (fields[2] or "").strip() not in ("", "none"), int(fields[3] or -1) >= 0)
             if size > 0 and time_us > 0:
                 times[key][size].append(time_us)
                 if algbw > 0:
@@ -76,13 +76,13 @@ def parse(text: str, name: str = "") -> Calibration | None:
         device=next((device for _, device in ranks.values()), ""),
         world_size=world or max((size for _, size in points), default=0),
         nodes=nodes,
-        curves=tuple(curve(kind, "world", range(world), size, found) for (kind, size), found in points.items()),
+        curves=tuple(curve(kind, "world", range(world), size, fields) for (kind, size), fields in points.items()),
     )
 
 
 def _program(text: str) -> str:
-    found = _NAME.search(text)
-    return _KINDS[found[1]] if found else ""
+    named = _NAME.search(text)
+    return _KINDS[named[1]] if named else ""
 
 
 def _kind(ratio: float, *, reduces: bool, rooted: bool) -> str:
