@@ -258,10 +258,10 @@ def _sharding(facts: Facts) -> Sharding | None:
 def stages(facts: Facts) -> Pipeline | None:
     """The pipeline that the messages of a job show; None without one. `MissingFactError` if messages lack peers."""
     job = facts.job
-    found = pipeline(job, facts.get(frame).mesh)
-    if not found and any({"send", "recv"} & {*digest.strings} or len(digest.messages) for digest in job.digests):
+    shown = pipeline(job, facts.get(frame).mesh)
+    if not shown and any({"send", "recv"} & {*digest.strings} or len(digest.messages) for digest in job.digests):
         raise MissingFactError(
             "Ranks send to each other, but the traces do not show a pipeline: torch records the peer since 2.4, with "
             "activities=[CPU, CUDA] on every rank."
         )
-    return found
+    return shown

@@ -35,10 +35,10 @@ class Iterations(msgspec.Struct, frozen=True, eq=False):
 def _iterations(facts: Facts) -> Iterations:
     if job_kind.program(facts.job) is not Program.SERVING:
         return Iterations((), np.zeros(0, np.int64), np.zeros(0, np.int64))
-    found = iterations(facts.job)
-    if found is None:
+    of_job = iterations(facts.job)
+    if of_job is None:
         raise MissingFactError("No mark tells which requests the iterations work on, as those of vLLM and SGLang do.")
-    return found
+    return of_job
 
 
 def iterations(job: Job) -> Iterations | None:

@@ -143,7 +143,7 @@ def roofline(facts: Facts) -> JobRoofline:
     job = facts.job
     known = [(digest, _roofs(digest, facts)) for digest in job.digests]
     ranks = tuple(RankCalls(digest, each, _attainable_ns(digest, each)) for digest, each in known)
-    found = next((each for _, each in known if each), None)
+    speeds = next((each for _, each in known if each), None)
     kernels, of_kernels = _kernels(job, ranks)
     return JobRoofline(
         kernels=kernels,
@@ -151,8 +151,8 @@ def roofline(facts: Facts) -> JobRoofline:
         times=_times(ranks, [np.zeros(len(one.attainable_ns)) for one in ranks]),
         ranks=ranks,
         device=job.digests[0].device if job.digests else "",
-        roofs=found,
-        notes=tuple(_notes(job, found)),
+        roofs=speeds,
+        notes=tuple(_notes(job, speeds)),
     )
 
 
@@ -456,8 +456,8 @@ def link_excess(facts: Facts) -> Ints | None:
     if not known:
         return None
     share = np.clip(excess / np.maximum(moves, 1.0), 0.0, 1.0)
-    found: Ints = np.rint(share * job.budget.of("transfer")).astype(np.int64)
-    return found
+    excess_ns: Ints = np.rint(share * job.budget.of("transfer")).astype(np.int64)
+    return excess_ns
 
 
 def _table_roofs(digest: RankDigest) -> Roofs | None:
