@@ -43,17 +43,17 @@ class Rank(msgspec.Struct, frozen=True):
 
 def find(folders: Iterable[Path], ranks: Sequence[Rank], texts: Sequence[Path]) -> dict[int, RankEvidence]:
     """What is known of the ranks of a run whose traces lie in `folders`, by rank number; `texts` may say something."""
-    found = dict(_records(dict.fromkeys(folders), {rank.number for rank in ranks}))
+    of_rank = dict(_records(dict.fromkeys(folders), {rank.number for rank in ranks}))
     seen = _Texts(ranks)
     for path in texts:
         seen.take(path)
     for number, more in seen.known():
         # What was measured while the rank was recorded is closer to it.
-        known = found.get(number, RankEvidence())
-        found[number] = msgspec.structs.replace(
+        known = of_rank.get(number, RankEvidence())
+        of_rank[number] = msgspec.structs.replace(
             known, gpu=known.gpu or more.gpu, stack=more.stack, stack_source=more.stack_source
         )
-    return found
+    return of_rank
 
 
 def _records(folders: Iterable[Path], ranks: AbstractSet[int]) -> Iterator[tuple[int, RankEvidence]]:
@@ -85,7 +85,7 @@ def _recorded(folder: Path) -> AbstractSet[int]:
         names = os.listdir(folder)
     except OSError:
         return set()
-    return {int(found[1]) for found in map(_RECORD.fullmatch, names) if found}
+    return {int(named[1]) for named in map(_RECORD.fullmatch, names) if named}
 
 
 class _Texts:

@@ -26,5 +26,6 @@ class KindOfText(Protocol):
 
 #: Every kind, in the order of modules.
 TEXTS = tuple(
-    cast("KindOfText", importlib.import_module(found.name)) for found in pkgutil.iter_modules(__path__, f"{__name__}.")
+    cast("KindOfText", importlib.import_module(module.name))
+    for module in pkgutil.iter_modules(__path__, f"{__name__}.")
 )

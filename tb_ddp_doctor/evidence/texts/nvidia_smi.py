@@ -52,10 +52,10 @@ def _gpu(number: int, lines: list[str], source: str) -> SeenGpu:
     pids = []
     section = ""
     for line in lines:
-        found = _LINE.fullmatch(line)
-        if found is None:
+        fields = _LINE.fullmatch(line)
+        if fields is None:
             continue
-        indent, name, value = found[1], found[2].strip().lower(), found[3]
+        indent, name, value = fields[1], fields[2].strip().lower(), fields[3]
         if value is None and len(indent) == 4:
             section = name
         elif value is not None:
@@ -79,6 +79,6 @@ def _gpu(number: int, lines: list[str], source: str) -> SeenGpu:
 
 def _first(values: dict[tuple[str, str], str], places: tuple[tuple[str, str], ...]) -> float | None:
     for place in places:
-        if found := _NUMBER.match(values.get(place, "")):
-            return float(found[1])
+        if first := _NUMBER.match(values.get(place, "")):
+            return float(first[1])
     return None
