@@ -122,8 +122,8 @@ def call(
 
     Raises what the function does, as `run` has it, and CrashError.
     """
-    ((_, found),) = run(function, [(argument, size)], gives=gives, raises=raises)
-    return found.result()
+    ((_, attempt),) = run(function, [(argument, size)], gives=gives, raises=raises)
+    return attempt.result()
 
 
 def workers_for(files: Sequence[File], *, cores: int, free_bytes: int) -> int:
@@ -237,10 +237,10 @@ def _shared_out(
             ready = wait_for_pipes([worker.pipe for worker in busy], timeout=_HEARTBEAT_S)
             for worker in [worker for worker in busy if worker.pipe in ready or worker.is_late()]:
                 busy.remove(worker)
-                found = worker.result()
+                attempt = worker.result()
                 shared.take(worker.task, worker.cpu_s)
-                if found is not None:
-                    yield worker.task.path, found
+                if attempt is not None:
+                    yield worker.task.path, attempt
                 else:
                     died.append(worker.task)
                 if not worker.ended:

@@ -65,12 +65,12 @@ class StandingProcess:
             self.end()
             raise
         try:
-            found: T = answers.result(answer, gives, (), limits, _too_much)
+            made: T = answers.result(answer, gives, (), limits, _too_much)
         except LimitError:
             # What it keeps may be all that it may have.
             self.end()
             raise
-        return found
+        return made
 
     def _answer(self, limits: Limits, progress: Progress) -> TaskAnswer:
         until: float | None = None
