@@ -94,14 +94,14 @@ def read_config(places: Sequence[Path], project: Path | None) -> Config:
     beside = next((folder / NAME for folder in places if (folder / NAME).is_file()), None)
     if beside and not any(_is_same(beside, one) for one in named):
         named.append(beside)
-    found, warnings = [], []
+    files, warnings = [], []
     for path in filter(Path.is_file, named):
         is_own = project is not None and path.parent == project
         try:
-            found.append((path, _checked(path, is_own=is_own)))
+            files.append((path, _checked(path, is_own=is_own)))
         except (OSError, ValueError, ImportError, *REFUSALS) as error:
             warnings.append(FileWarning(str(path), f"Its settings are ignored: {error}"))
-    return _joined(found, tuple(warnings))
+    return _joined(files, tuple(warnings))
 
 
 def _is_same(one: Path, other: Path) -> bool:
@@ -150,13 +150,13 @@ def _values(read: _File) -> Iterator[tuple[str, float | str]]:
         yield "calibration", read.calibration
 
 
-def _joined(found: Sequence[tuple[Path, _File]], warnings: tuple[FileWarning, ...]) -> Config:
+def _joined(files: Sequence[tuple[Path, _File]], warnings: tuple[FileWarning, ...]) -> Config:
     """The files together: of a value that both set, the first one's is taken."""
     thresholds: dict[str, dict[str, float]] = {}
     known: dict[str, float] = {}
     currency, calibration = "", None
     used = []
-    for path, read in found:
+    for path, read in files:
         for rule, limits in read.thresholds.items():
             thresholds[rule] = {**limits, **thresholds.get(rule, {})}
         given = {**msgspec.structs.asdict(read.workload), "gpu_hour": read.price.gpu_hour}
