@@ -150,8 +150,8 @@ def clock_jumps(
 ) -> Damages:
     """Ranks whose clocks jump: from some step on, all collectives end as far from where those of other ranks do.
 
-    Where a clock is set once, the steps before or those after stay, whichever are more. `found` is what else is
-    damaged; `every` gives the ends of the collectives of all steps, also of damaged ones.
+    Where a clock is set once, the steps before or those after stay, whichever are more. `damaged` is what else
+    is damaged; `every` gives the ends of the collectives of all steps, also of damaged ones.
     """
     jumps: Damages = {}
     if not len(ends.part) or not all(digest.has_device for digest in digests):

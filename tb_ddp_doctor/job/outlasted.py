@@ -31,10 +31,10 @@ def outlasted(digests: Sequence[RankDigest], matched: Matched, offset_ns: Ints, 
     `offset_ns`, shape (P,), is what to subtract from each rank's clock; ends are known to within the tolerance.
     """
     segments = matched.segments
-    found = np.zeros(len(matched.rank), np.bool_)
+    outlasts = np.zeros(len(matched.rank), np.bool_)
     judged = ~matched.is_of(ENDS_APART) & ~matched.is_of(UNEVEN) & matched.together & (matched.parts >= LEAST_PEERS)
     if not judged.any():
-        return found
+        return outlasts
     end = (matched.end_ns - offset_ns).astype(np.float64)
     median = segments.median(end)
     late = end - segments.each(median)
@@ -43,5 +43,5 @@ def outlasted(digests: Sequence[RankDigest], matched: Matched, offset_ns: Ints, 
         pieces = digests[matched.rank[part]].pieces
         ended = int(median[segments.index[part]]) + offset_ns[part]
         waits = (pieces.owner == RankOwner.COMMUNICATION) & (pieces.end_ns > matched.arrival_ns[part])
-        found[part] = bool((np.abs(pieces.end_ns[waits] - ended) <= tolerance_ns).any())
-    return found
+        outlasts[part] = bool((np.abs(pieces.end_ns[waits] - ended) <= tolerance_ns).any())
+    return outlasts

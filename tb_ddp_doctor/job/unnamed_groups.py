@@ -43,9 +43,9 @@ def unnamed_groups(calls: Calls, chosen: Ints, step: Ints) -> Ints:
     `step` is the number of the step of each of the chosen calls.
     """
     streams = _streams(calls, chosen)
-    found = np.zeros(len(calls), np.int64)
+    group_of = np.zeros(len(calls), np.int64)
     if not streams or len(streams) > _MOST_STREAMS:
-        return found[chosen]
+        return group_of[chosen]
     of_call = np.zeros(len(calls), np.int64)
     of_call[chosen] = step
     comparable: defaultdict[tuple[int, bytes], list[_Stream]] = defaultdict(list)
@@ -57,7 +57,7 @@ def unnamed_groups(calls: Calls, chosen: Ints, step: Ints) -> Ints:
         comparable[seen[stream.rank, what], what].append(stream)
         seen[stream.rank, what] += 1
     if any(len(members) < 2 for members in comparable.values()):
-        return found[chosen]
+        return group_of[chosen]
     every = [_Comparable.of(members, calls) for members in comparable.values()]
     clock_ns = _clocks(every, int(calls.rank.max()) + 1)
     number = 0
@@ -65,8 +65,8 @@ def unnamed_groups(calls: Calls, chosen: Ints, step: Ints) -> Ints:
         for group in one.groups(clock_ns):
             number += 1
             for stream in group:
-                found[stream.call] = number
-    return found[chosen]
+                group_of[stream.call] = number
+    return group_of[chosen]
 
 
 class _Comparable(msgspec.Struct, frozen=True, eq=False):
