@@ -195,18 +195,18 @@ def examine_dumps(logdir: Logdir) -> list[StuckRun]:
     runs = dumps.find(os.fspath(logdir))
     if not runs:
         raise DiscoverError(f"{os.fspath(logdir)} holds no Flight Recorder dumps.")
-    found = []
+    examined = []
     failed: list[dumps.StuckError] = []
     for one in runs:
         try:
-            found.append(dumps.examine(one))
+            examined.append(dumps.examine(one))
         except dumps.StuckError as error:
             failed.append(dumps.StuckError(f"{one.name}: {error}"))
-    if not found:
+    if not examined:
         raise failed[0]
     for failure in failed:
         warnings.warn(str(failure), DoctorWarning, stacklevel=2)
-    return found
+    return examined
 
 
 def _cache(cache: Logdir | bool | None) -> Cache:

@@ -135,12 +135,12 @@ class Cache(msgspec.Struct, frozen=True):
                 if trace := digested_trace(path):
                     return self.digest(trace)
                 raise TraceError(str(error)) from None
-        found = self.kept(path)
-        if found is None:
+        kept = self.kept(path)
+        if kept is None:
             key = _key(path)
-            found = digest(self.columns(path))
-            self._save(found, key, path)
-        return found
+            kept = digest(self.columns(path))
+            self._save(kept, key, path)
+        return kept
 
     def kept(self, path: FilePath) -> RankDigest | None:
         """What a digest file holds, or the digest of a trace file if it is kept; None if the trace must be read."""
@@ -274,14 +274,14 @@ class Cache(msgspec.Struct, frozen=True):
         if path is None or not path.exists():
             return None
         try:
-            found = load(kind, _version(kind), path, checked=checked)
+            entry = load(kind, _version(kind), path, checked=checked)
         except StoreError:
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # what is used stays
-        return found
+        return entry
 
     def _save(self, value: Head | RankTrace | RankDigest, key: str, source: FilePath) -> None:
         path = self._path(type(value), key)
@@ -302,13 +302,13 @@ def read_digest(path: Path) -> RankDigest:
 
     Its warnings are about this file, whatever path it says that it was made at.
     """
-    found = load(RankDigest, digest_version(), path, mapped=False)
+    content = load(RankDigest, digest_version(), path, mapped=False)
     try:
-        check(found)
+        check(content)
     except InvalidError as error:
         raise StoreError(f"It is damaged: {error}.") from None
-    warnings = tuple(replace(warning, file=str(path)) for warning in found.warnings)
-    return replace(found, file=str(path), warnings=warnings)
+    warnings = tuple(replace(warning, file=str(path)) for warning in content.warnings)
+    return replace(content, file=str(path), warnings=warnings)
 
 
 def _write(value: Head | RankTrace | RankDigest | WindowPart, version: str, path: Path) -> None:

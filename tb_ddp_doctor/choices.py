@@ -76,21 +76,21 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """As argparse; ends the process with 2 for what is not known."""
-        found, unknown = self.parse_known_args(args, namespace)
+        given, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self._of_command(found).refuse(unknown)
-        return found
+            self._of_command(given).refuse(unknown)
+        return given
 
     def refuse(self, unknown: list[str]) -> NoReturn:
         """End the process over arguments that are not known."""
         near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
         self.error(f"unrecognized arguments: {' '.join(unknown)}.{near}")
 
-    def _of_command(self, found: argparse.Namespace) -> Parser:
+    def _of_command(self, given: argparse.Namespace) -> Parser:
         """The parser of the command that was given."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
-                command: Parser = action.choices.get(getattr(found, action.dest, ""), self)
+                command: Parser = action.choices.get(getattr(given, action.dest, ""), self)
                 return command
         return self
 

@@ -322,8 +322,8 @@ def _answering(paths: Sequence[Path]) -> tuple[list[Path], list[FileWarning]]:
         return False
 
     with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:
-        found = [path for path, answer in zip(paths, threads.map(answers, paths), strict=True) if answer]
-    return found, warnings
+        answering = [path for path, answer in zip(paths, threads.map(answers, paths), strict=True) if answer]
+    return answering, warnings
 
 
 def _read_beside(asked: _Asked) -> _BesideTraces:
@@ -398,10 +398,10 @@ def _with_snapshots(diagnosis: Diagnosis, there: Sequence[Path]) -> Diagnosis:
     if not there:
         return diagnosis
     try:
-        found, warnings = read_snapshots(there)
+        of_memory, warnings = read_snapshots(there)
         snapshots = tuple(
             replace(one, file=wording.encodable(one.file), said=tuple(memory_text.snapshot_sentences(one)))
-            for one in found
+            for one in of_memory
         )
     except Exception as error:
         _log.debug("reading the snapshots of memory of %s failed", diagnosis.name, exc_info=True)
@@ -472,9 +472,9 @@ def _digest_unread(
     for done, (path, attempt) in enumerate(attempts, of - len(unread) + 1):
         file = unread[path]
         try:
-            found = attempt.result()
-            check(found)
-            digests.append((file, found))
+            digested = attempt.result()
+            check(digested)
+            digests.append((file, digested))
         except (TraceError, pool.CrashError) as error:
             kind: WarningKind = "not-json" if isinstance(error, NotJsonError) else "note"
             warnings.append(FileWarning(str(path), f"Rank {file.rank} is left out: {error}", kind))

@@ -39,9 +39,9 @@ def examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnosi
     lacking = {"incomplete": list(cut), "damaged": damaged, **lacking}
     facts = Facts(job)
     rules = tuple(rules)
-    outcomes, found = look([rule for rule in rules if not rule.is_opportunity], facts)
-    more, opportunities = look_for_opportunities([rule for rule in rules if rule.is_opportunity], facts, found)
-    savings = Savings(found, facts.get(whatif), job, opportunities, _mesh(facts))
+    outcomes, all_faults = look([rule for rule in rules if not rule.is_opportunity], facts)
+    more, opportunities = look_for_opportunities([rule for rule in rules if rule.is_opportunity], facts, all_faults)
+    savings = Savings(all_faults, facts.get(whatif), job, opportunities, _mesh(facts))
     return assemble(facts, outcomes, savings, lacking, more), savings
 
 

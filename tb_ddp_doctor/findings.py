@@ -971,8 +971,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
                 lines = self.account.lines if table == "account" else self.account.floor_lines
                 return pd.DataFrame([msgspec.to_builtins(line) for line in lines])
             case "measurements" | "thresholds" | "evidence":
-                found = ((one.id, row) for one in self._all_findings for row in getattr(one, table))
-                return pd.DataFrame([{"finding": name, **msgspec.to_builtins(row)} for name, row in found])
+                named_rows = ((one.id, row) for one in self._all_findings for row in getattr(one, table))
+                return pd.DataFrame([{"finding": name, **msgspec.to_builtins(row)} for name, row in named_rows])
             case "critical_path":
                 pieces = ((part.step, piece) for part in self.critical_path for piece in part.pieces)
                 return pd.DataFrame([{"step": step, **msgspec.to_builtins(piece)} for step, piece in pieces])

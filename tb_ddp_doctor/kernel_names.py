@@ -26,7 +26,7 @@ def _plain(name: str) -> str:
     return name[:_LOOKED_AT].removeprefix("void ").replace("(anonymous namespace)::", "")
 
 
-def told_apart(names: Sequence[str]) -> list[str]:
+def distinguished(names: Sequence[str]) -> list[str]:
     """Kernels' short names. Of those that share one, with the template's arguments in which they differ.
 
     Such as "deep_gemm::fp8_gemm_kernel<7168, .., 64>" beside "deep_gemm::fp8_gemm_kernel<7168, .., 128>".
@@ -49,11 +49,11 @@ def _differing(mine: tuple[str, ...], all_of_name: set[tuple[str, ...]]) -> str:
 def _template_arguments(name: str) -> tuple[str, ...]:
     """The arguments of a name's first template, without the suffixes of numbers and the namespaces of types."""
     plain = _plain(name)
-    found = _TEMPLATE.search(plain)
-    if not found or found[0] != "<":
+    opening = _TEMPLATE.search(plain)
+    if not opening or opening[0] != "<":
         return ()
     depth, arguments = 0, [""]
-    for letter in plain[found.start() :]:
+    for letter in plain[opening.start() :]:
         depth += (letter in "<(") - (letter in ">)")
         if depth == 0:
             break

@@ -24,5 +24,5 @@ def known(kind: type[T]) -> type[T]:
         if kind not in _KNOWN:
             msgspec.json.Decoder(kind)
             _KNOWN[kind] = kind
-        found: type[T] = _KNOWN[kind]
-    return found
+        type_: type[T] = _KNOWN[kind]
+    return type_

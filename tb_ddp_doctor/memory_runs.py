@@ -84,14 +84,14 @@ def find(logdir: str | os.PathLike[str], reach: Reach | None = None) -> list[Sna
     return sorted((SnapshotRun(*one) for one in named), key=lambda run: natural(run.name))
 
 
-def alone(found: Iterable[SnapshotRun], traces: Collection[Run], taken: Collection[str] = ()) -> list[SnapshotRun]:
+def alone(jobs: Iterable[SnapshotRun], traces: Collection[Run], taken: Collection[str] = ()) -> list[SnapshotRun]:
     """The jobs of whose files no run of traces reads any, by names that neither these nor others have taken."""
-    if not (found := list(found)):
+    if not (jobs := list(jobs)):
         return []
     places = set(_places(traces))
     names = {*(run.name for run in traces), *taken}
     left = []
-    for run in found:
+    for run in jobs:
         files = tuple(file for file in run.files if not _is_beside(file.path, places))
         name = f"{run.name} (memory)" if run.name in names else run.name
         if files:
@@ -101,12 +101,13 @@ def alone(found: Iterable[SnapshotRun], traces: Collection[Run], taken: Collecti
 
 def examine(run: SnapshotRun) -> MemoryRun:
     """What the snapshots of a job say. Raises NoSnapshotError where none can be read."""
-    found, warnings = read([file.path for file in run.files], MOST_RANKS)
-    if not found:
+    of_ranks, warnings = read([file.path for file in run.files], MOST_RANKS)
+    if not of_ranks:
         reason = f" {warnings[0].file}: {warnings[0].message}" if warnings else ""
         raise NoSnapshotError(f"None of its {len(run.files)} snapshots of memory can be read.{reason}")
     snapshots = tuple(
-        replace(one, file=wording.encodable(one.file), said=tuple(memory_text.snapshot_sentences(one))) for one in found
+        replace(one, file=wording.encodable(one.file), said=tuple(memory_text.snapshot_sentences(one)))
+        for one in of_ranks
     )
     finding = _finding(snapshots)
     fullest = max(snapshots, key=lambda one: one.allocated)
@@ -124,13 +125,13 @@ def examine(run: SnapshotRun) -> MemoryRun:
 
 def examine_all(runs: Iterable[SnapshotRun], failed: Callable[[SnapshotRun, NoSnapshotError], None]) -> list[MemoryRun]:
     """What the snapshots of all jobs say; those that cannot be read go to `failed`."""
-    found = []
+    examined = []
     for run in runs:
         try:
-            found.append(examine(run))
+            examined.append(examine(run))
         except NoSnapshotError as error:
             failed(run, error)
-    return found
+    return examined
 
 
 @lru_cache(_MOST_REMEMBERED)

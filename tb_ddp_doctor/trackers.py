@@ -55,13 +55,13 @@ def log_to_mlflow(logdir: Logdir, run: str | None = None, *, step: int | None = 
 
 def numbers(diagnosis: Diagnosis) -> dict[str, float]:
     """What trackers draw over time, ms a step: the step, the parts of its account, and the cost of each rule."""
-    found = {f"{_PREFIX}step_ms": diagnosis.step_ms}
+    drawn = {f"{_PREFIX}step_ms": diagnosis.step_ms}
     for kind in ("floor", "tracing", "unexplained"):
-        found[f"{_PREFIX}{kind}_ms"] = diagnosis.account.line(kind).ms
+        drawn[f"{_PREFIX}{kind}_ms"] = diagnosis.account.line(kind).ms
     for one in diagnosis.findings:
         name = f"{_PREFIX}finding/{one.rule}_ms"
-        found[name] = found.get(name, 0.0) + one.cost_ms
-    return found
+        drawn[name] = drawn.get(name, 0.0) + one.cost_ms
+    return drawn
 
 
 def _diagnosed(logdir: Logdir, run: str | None) -> engine.Result:

@@ -428,7 +428,7 @@ def test_the_command_takes_a_run_that_shares_its_folder(tmp_path: Path, capsys: 
 
 def test_kernels_of_one_name_are_told_apart_by_the_template_arguments_that_differ() -> None:
     gemm = "void deep_gemm::fp8_gemm_kernel<{}u, 7168u, 128u, (deep_gemm::GemmType){}>(float*)"
-    assert kernel_names.told_apart(
+    assert kernel_names.distinguished(
         [gemm.format(64, 0), gemm.format(128, 2), "add<int>(int)", "copy(vec<int>)", "copy(vec<long>)"]
     ) == [
         "deep_gemm::fp8_gemm_kernel<64, .., (GemmType)0>",
@@ -437,7 +437,7 @@ def test_kernels_of_one_name_are_told_apart_by_the_template_arguments_that_diffe
         "copy",
         "copy",
     ]
-    assert kernel_names.told_apart(["f<a<1, 2>, b>", "f<a<1, 3>, b>", "f<a<1, 2>"]) == [
+    assert kernel_names.distinguished(["f<a<1, 2>, b>", "f<a<1, 3>, b>", "f<a<1, 2>"]) == [
         "f<a<1, 2>, b>",
         "f<a<1, 3>, b>",
         "f<a<1, 2>>",

@@ -77,7 +77,7 @@ def _modules(comparison: Comparison) -> Iterator[tuple[str, ...]]:
 
 def _kernels(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     return _most(
-        kernel_names.told_apart([each.name for each in comparison.kernels]),
+        kernel_names.distinguished([each.name for each in comparison.kernels]),
         [(each.before_ms, each.before_count, each.after_ms, each.after_count) for each in comparison.kernels],
     )
 
