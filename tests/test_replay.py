@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from random_jobs import FaultyJob, faulty_jobs
 from random_traces import OF_JOBS, TRACES, joined
-from traces import MS, in_row, job, ranks, read, repeat
+from traces import MS, digests, in_row, job, ranks, read, repeat
 
 from tb_ddp_doctor import replay
 from tb_ddp_doctor.digest.build import digest
@@ -558,3 +558,30 @@ def test_a_copy_beside_the_work_that_runs_late_ties_no_kernel_to_its_launch(copy
     whatif = WhatIf.of(found)
     halved = whatif.step_ns(Change(device_ns=np.full(whatif.shape, 5 * MS)))
     assert (halved / MS).tolist() == [[16.0, 6.0]]
+
+
+def test_what_goes_on_beside_a_send_says_nothing_of_its_receive() -> None:
+    """The kernel of rank 1 starts right after the receive, and may have been launched only then. Rank 0 computes beside
+    its send.
+    """
+    text = """
+        rank0  step     |1
+               host     [a][s1@2][c]         [sync....................]
+               gpu         [a...][c..........]
+               nccl              [s1@2......]
+        rank1  step     |1
+               host     [r0@2]    [b]        [sync....................]
+               gpu                           [b...................]
+               nccl            [r0@2........]
+    """
+    found = {}
+    for rank, one in digests(text).items():
+        flags = np.zeros_like(one.track.awaits_for_certain)
+        found[rank] = replace(one, track=replace(one.track, awaits_for_certain=flags))
+    both = build("job", found, dict.fromkeys(found, ""), 2)
+    tracks = RecordedTracks(both.digests)
+    parts = recorded_parts(both, tracks, families(both.calls)[0])
+    nothing = len(parts.rank) - 1
+    assert len(both.matched) == 1
+    assert tracks.parts("awaits", nothing).tolist() == awaited(tracks, parts, both.calls).tolist()
+    assert (awaited(tracks, parts, both.calls) < nothing).sum() == 1

@@ -27,6 +27,9 @@ from tb_ddp_doctor.replay.model import GUEST, Family, PartIndex, Parts, RankInde
 from tb_ddp_doctor.storage.constant import is_constant, joined
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
+#: Messages of which one rank waits for the other.
+_ONE_WAY = ("send", "recv")
+
 
 class Tracks(Protocol):
     """The tracks of all ranks, joined rank by rank. One value for each of the joined rows, unless said otherwise."""
@@ -257,7 +260,8 @@ def awaited(tracks: Tracks, parts: Parts, calls: Calls) -> Indices:
     """The part that each row's first kernel has to wait for; the last part where it waits for none.
 
     A kernel that starts right after a collective may have waited for it, or may have been launched only then. A row of
-    the second kind (`awaits_for_certain` is false) is decided by the other ranks' parts of the same collective:
+    the second kind (`awaits_for_certain` is false) is decided by the other ranks' parts of the same collective, for a
+    message by those that do the same: whether anything waits for a send says nothing of its receive.
 
     1. If on some ranks a kernel certainly waits, it waits here too, unless even more ranks go on without waiting.
     2. If on no rank a kernel certainly waits, it waits here unless some rank goes on without waiting.
@@ -271,12 +275,16 @@ def awaited(tracks: Tracks, parts: Parts, calls: Calls) -> Indices:
     # For each part: 0 if no row awaits it, 1 if a row may await it, 2 if a row certainly awaits it.
     certainty = np.zeros(nothing, np.int8)
     np.maximum.at(certainty, awaits[gated], 1 + certain.astype(np.int8))
-    collectives = int(parts.collective.max()) + 1
+    kinds = calls.text("kind")
+    one_way = np.array([kind in _ONE_WAY for kind in kinds.words], np.bool_)[kinds.code]
+    way = np.full(nothing, -1, np.int64)
+    way[: len(calls)] = np.where(one_way, kinds.code, -1)
+    side = numbered(parts.collective[:-1], way)
     counts = parts.like[:-1] >= 0
     free, waiting = (
-        np.bincount(parts.collective[:-1][counts & (certainty == how)], minlength=collectives) for how in (0, 2)
+        np.bincount(side[counts & (certainty == how)], minlength=int(side.max(initial=-1)) + 1) for how in (0, 2)
     )
-    of = parts.collective[awaits[gated]]
+    of = side[awaits[gated]]
     goes_on = free[of] > waiting[of]
     goes_on |= (waiting[of] == 0) & _before_last_gradients(tracks, awaits, gated, calls)
     awaits[gated[~certain & goes_on]] = nothing
