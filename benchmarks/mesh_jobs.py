@@ -38,6 +38,8 @@ _COMPUTE = 7
 _LISTED = 30
 #: The elements of a message between stages, and of an all-to-all per rank; any number will do.
 _ELEMENTS = 1 << 20
+#: Elements of an AllReduce of the loss.
+LOSS = (1, 1)
 
 GEMM = "nvjet_tst_192x128_64x5_2x1_v_bz_coopB_TNT"
 GROUPED = "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape<>>>()"
@@ -162,6 +164,8 @@ class Shape:
     sequence_parallel: bool = False
     #: How gradients and parameters are exchanged within dp: "ddp", "zero1" or "fsdp".
     sharding: str = "ddp"
+    #: Whether each step ends with an AllReduce of the loss within dp.
+    reports_loss: bool = False
 
 
 @dataclass
@@ -346,6 +350,8 @@ class Program:
         self._kernel(ADAM, 0.3 * self.shape.mlp_us, "optimizer")
         if self.shape.sharding == "zero1":
             self._collective("_allgather_base", self._shards(), 4 * self._transfer_us(), "optimizer")
+        if self.shape.reports_loss:
+            self._collective("allreduce", self._shards(), 20.0, "optimizer", elements=LOSS)
 
 
 @dataclass

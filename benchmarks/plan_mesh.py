@@ -24,7 +24,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bars import print_bars
-from mesh_jobs import ADAM, Faults, Job, Mesh, Operation, Shape
+from mesh_jobs import ADAM, LOSS, Faults, Job, Mesh, Operation, Shape
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.facts import Facts
@@ -58,6 +58,8 @@ class Model:
     #: Latency of a message and time of a byte, within a node and between nodes.
     within: tuple[float, float]
     between: tuple[float, float]
+    #: Whether the loss is reduced in each step: a small collective, whose time is its links' latency.
+    reports_loss: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Judged:
         return 100 * (self.true_ms - self.now_ms) / self.now_ms
 
 
-def drawn(rng: random.Random) -> tuple[Model, Mesh, Mesh]:
+def drawn(rng: random.Random, *, reports_loss: bool) -> tuple[Model, Mesh, Mesh]:
     """A random model and two meshes of as many ranks."""
     node, ranks = rng.choice((4, 8)), rng.choice((8, 16, 32))
     meshes = [
@@ -105,6 +107,7 @@ def drawn(rng: random.Random) -> tuple[Model, Mesh, Mesh]:
         sharding=rng.choice(("ddp", "zero1")),
         within=(3.0, 1e-3 / link),
         between=(10.0, 1e-3 / (link / rng.uniform(2, 5))),
+        reports_loss=reports_loss,
     )
     return model, before, after
 
@@ -120,6 +123,8 @@ def played(model: Model, mesh: Mesh, first: Mesh) -> Job:
     def transfer(ranks: tuple[int, ...], _: int, operation: Operation) -> float:
         nodes = {rank // mesh.node for rank in ranks}
         latency, byte = model.within if len(nodes) < 2 else model.between
+        if operation.elements == LOSS:
+            return links.time_ns("all_reduce", len(ranks), 2.0, apart=len(nodes) > 1)[1] / 1e3 / operation.us
         size = BYTES * (parameters if operation.dimension == "dp" else 1.0)
         if operation.kind == "message":
             return (latency + size * byte) / operation.us
@@ -143,13 +148,14 @@ def played(model: Model, mesh: Mesh, first: Mesh) -> Job:
         transfer=0.03,
         sequence_parallel=model.sequence_parallel,
         sharding=model.sharding,
+        reports_loss=model.reports_loss,
     )
     return Job(shape, Faults(transfer=transfer, kernel=kernel), STEPS)
 
 
-def judge(rng: random.Random) -> Judged | str:
+def judge(rng: random.Random, *, reports_loss: bool) -> Judged | str:
     """The prediction of a random pair, or why there is none."""
-    model, before, after = drawn(rng)
+    model, before, after = drawn(rng, reports_loss=reports_loss)
     job = played(model, before, before)
     traces = job.traces(FIRST, rng.choice(("megatron", "mesh", "none")), [0.0] * before.size)
     digests = {rank: digest(decode([trace], f"rank{rank}.json")) for rank, trace in traces.items()}
@@ -171,12 +177,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first pair")
+    parser.add_argument("--loss", action="store_true", help="jobs that reduce the loss in each step")
     options = parser.parse_args(arguments)
     console = Console(width=150)
     rows: list[Judged] = []
     refused = 0
     for number in range(options.first, options.first + options.pairs):
-        found = judge(random.Random(f"{options.seed}:{number}"))
+        found = judge(random.Random(f"{options.seed}:{number}"), reports_loss=options.loss)
         if isinstance(found, str):
             refused += 1
             console.print(f"{options.seed}-{number} not judged: {found}", highlight=False, soft_wrap=True)
@@ -194,6 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     errors, changes = ([abs(getattr(row, name)) for row in rows] for name in ("error", "change"))
     known = [abs(row.error) for row in rows if not row.leaves_nodes]
+    worst = max(known, default=0.0)
     assumed = [abs(row.error) for row in rows if row.leaves_nodes]
     if assumed:
         console.print(
@@ -206,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console,
         [
             ("median error, % of the step", "4", f"{statistics.median(errors):.1f}", statistics.median(errors) <= 4),
-            ("worst error where tp does not leave its nodes", "20", f"{max(known):.1f}", max(known) <= 20),
+            ("worst error where tp does not leave its nodes", "20", f"{worst:.1f}", worst <= 20),
             ("error of no change, median", "more", f"{statistics.median(changes):.1f}",
              statistics.median(changes) > statistics.median(errors)),
             ("within the range", "80 %", f"{inside} of {len(rows)}", inside >= 0.8 * len(rows)),

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bars import print_bars
 from mesh_jobs import Faults, Job, Mesh, Operation, Shape, write
 
-from tb_ddp_doctor import engine
+from tb_ddp_doctor import engine, wording
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.findings import Diagnosis, Finding, Severity
 from tb_ddp_doctor.job.build import build
@@ -363,7 +363,11 @@ def grade(drawn: Draw, rng: random.Random, keep: Path | None) -> Graded:
     step, true = job.step_us / 1e3, (job.step_us - twin.step_us) / 1e3
     cost = sum(one.cost_ms for one in said.findings) - sum(one.cost_ms for one in of_twin.findings)
     usual = {finding.rule for finding in loud(of_twin)}
-    false = [f"{one.rule} {one.ranks}" for one in loud(said) if one.rule not in usual and not is_true(one, drawn)]
+    false = [
+        f"{one.rule} {wording.ranks(one.ranks)}"
+        for one in loud(said)
+        if one.rule not in usual and not is_true(one, drawn)
+    ]
     false += [
         f"twin's {one.rule} ({one.cause}) {one.cost_ms:.1f}" for one in loud(of_twin) if not is_bubble(one, drawn)
     ]
@@ -377,7 +381,7 @@ def grade(drawn: Draw, rng: random.Random, keep: Path | None) -> Graded:
         cost_error=100 * (cost - true) / step,
         false=tuple(false),
         verdict=said.verdict,
-        said=tuple(f"{one.rule} ({one.cause}) {one.ranks} {one.cost_ms:.1f}" for one in loud(said)),
+        said=tuple(f"{one.rule} ({one.cause}) {wording.ranks(one.ranks)} {one.cost_ms:.1f}" for one in loud(said)),
     )  # fmt: skip
 
 
@@ -428,7 +432,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         row = grade(draw(kind, rng, large=options.large), rng, options.keep and options.keep / str(number))
         rows.append(row)
         if complaints := list(row.complaints()):
-            places = [f"{one.place} {one.ranks}" for one in row.draw.truths]
+            places = [f"{one.place} {wording.ranks(one.ranks)}" for one in row.draw.truths]
             console.print(
                 f"{options.seed}-{number} {kind} {row.draw.naming} {row.draw.shape.mesh.dimensions} "
                 f"{row.draw.shape.schedule} {row.draw.shape.sharding} m={row.draw.shape.micro_batches} "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.planning.costs.collectives import (
     MessageLink,
     all_reduce,
@@ -17,6 +19,8 @@ from tb_ddp_doctor.planning.costs.collectives import (
     ring,
     tree,
 )
+from tb_ddp_doctor.planning.costs.links import _of_all_kinds
+from tb_ddp_doctor.planning.costs.messages import messages
 
 #: 2 us, and 10 GB/s.
 LINK = MessageLink(2_000.0, 0.1)
@@ -73,3 +77,45 @@ def test_the_largest_of_normal_values_grows_as_the_tables_have_it() -> None:
     for count, expected in ((2, 0.564), (4, 1.029), (10, 1.539), (100, 2.508)):
         assert math.isclose(expected_largest(count), expected, rel_tol=0.05)
     assert expected_largest(1) == 0
+
+
+def test_small_collectives_tell_the_latency_of_a_link_that_large_ones_hide() -> None:
+    """AllReduces of 8 bytes among 4 ranks, and AllGathers of 2 MB: neither alone tells latency from bandwidth."""
+    link = MessageLink(10_000.0, 0.2)
+    loss = _traffic("all_reduce", 4, 8, tree(4, 8, link))
+    gathers = _traffic("all_gather", 4, 2_000_000, ring("all_gather", 4, 2e6, link))
+    found = _of_all_kinds([loss, gathers], "likely")
+    assert found is not None and found.basis == "fitted"
+    assert found.link.step_ns == pytest.approx(10_000, rel=0.01)
+    assert found.link.byte_ns == pytest.approx(0.2, rel=0.01)
+    assert _of_all_kinds([gathers], "likely") is None
+    # No one link explains these: the small collective takes as long as the large one.
+    assert _of_all_kinds([_traffic("all_reduce", 4, 8, 4e6), gathers], "likely") is None
+
+
+def _traffic(kind: str, ranks: int, size: int, time_ns: float) -> Traffic:
+    some = np.full(4, round(time_ns), np.int64)
+    nothing = np.zeros(4, np.int64)
+    return Traffic(
+        kind,
+        "g",
+        "",
+        np.arange(ranks),
+        ranks,
+        (),
+        4,
+        nothing,
+        np.arange(4),
+        np.full(4, size),
+        some,
+        some,
+        nothing,
+        None,
+    )
+
+
+@pytest.mark.parametrize(("within_node", "alpha_ns"), [(True, 6 * 5_000), (False, 6 * 40_000)])
+def test_ranks_of_one_node_use_no_tcp(within_node: bool, alpha_ns: float) -> None:
+    size, time = np.full(3, 2_000_000), np.full(3, 1_000_000)
+    found = messages("all_reduce", 4, size, time, None, within_node=within_node)
+    assert (found.basis, found.alpha_ns) == ("assumed", alpha_ns)

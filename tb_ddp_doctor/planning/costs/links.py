@@ -25,6 +25,15 @@ from tb_ddp_doctor.planning.refusal import CannotPlanError
 
 #: Assumed number of ranks of a node if the record has only one node.
 _A_NODE = 8
+#: Latency is told from bandwidth where one collective sends so many times as many bytes a step as another.
+_TELLS = 4.0
+#: A link explains collectives if their times are off by no more than this share in the mean.
+_EXPLAINED = 0.1
+#: No link has less latency, nor more: times beyond are not those of one link.
+_LATENCY_NS = (300.0, 200_000.0)
+#: Rounds of fitting a link, and choosing each collective's algorithm by it; the first one's latency, ns.
+_ROUNDS = 4
+_FIRST_NS = 5_000.0
 #: The message sizes at which algorithms are compared, bytes.
 _SIZES = tuple(1 << power for power in range(10, 33))
 
@@ -36,6 +45,12 @@ class Scope(msgspec.Struct, frozen=True):
     basis: Basis
     #: How they are known, for users.
     rests_on: str
+
+    @property
+    def shows_latency(self) -> bool:
+        """Whether collectives of several sizes show a latency that a link may have."""
+        least, most = _LATENCY_NS
+        return self.basis == "fitted" and least <= self.link.step_ns <= most
 
 
 class Links(msgspec.Struct, frozen=True):
@@ -117,6 +132,12 @@ def _is_inside(job: Job, group: Traffic) -> bool:
     return len({job.nodes[rank] for rank in group.ranks.tolist()} - {""}) < 2
 
 
+def _is_known_inside(job: Job, group: Traffic) -> bool:
+    """Whether all ranks of a group are on one node that the record names, as it names others."""
+    named = {job.nodes[rank] for rank in group.ranks.tolist()}
+    return len(named) == 1 and "" not in named and len(set(job.nodes)) > 1
+
+
 def _recorded(job: Job, groups: Sequence[Traffic], kind: str, case: Case) -> Scope | None:
     of_kind = [one for one in groups if one.kind == kind] or list(groups)
     if not of_kind:
@@ -124,8 +145,60 @@ def _recorded(job: Job, groups: Sequence[Traffic], kind: str, case: Case) -> Sco
     most = max(of_kind, key=lambda one: one.transfer_per_step_ns)
     same = [one for one in of_kind if (one.kind, one.size) == (most.kind, most.size)]
     size, time = (np.concatenate([getattr(one, name) for one in same]) for name in ("bytes", "transfer_ns"))
-    times = messages(most.kind, most.size, size, np.maximum(time, 1), job.calibration)
+    times = messages(
+        most.kind, most.size, size, np.maximum(time, 1), job.calibration, within_node=_is_known_inside(job, most)
+    )
+    if times.basis == "assumed" and (scope := _of_all_kinds(groups, case)):
+        return scope
     return Scope(_link(most.kind, most.size, times, case), times.basis, f"{most.kind}: {times.rests_on}")
+
+
+def _of_all_kinds(groups: Sequence[Traffic], case: Case) -> Scope | None:
+    """The link that explains collectives of several kinds, groups and sizes together; None where these do not tell
+    latency from bandwidth, or no link explains them.
+
+    A collective by a ring or a tree takes steps * a + bytes * b, of a link's latency a and time of a byte b. Both are
+    fitted to the medians of each kind, number of ranks and size, every relative error counting alike:
+
+        AllReduce of 4 ranks, 4 bytes  60 µs     6 a             a = 10 µs
+        AllGather of 8 ranks, 8 MB    770 µs     7 a + 7/8 * 8 MB * b     b = 0.1 ns
+    """
+    kinds: dict[tuple[str, int, int], list[float]] = {}
+    for one in groups:
+        for size, time in zip(one.bytes.tolist(), one.transfer_ns.tolist(), strict=True):
+            kinds.setdefault((one.kind, one.size, size), []).append(max(time, 1))
+    known = [(key, float(np.median(times))) for key, times in kinds.items() if key[2] > 0]
+    link = MessageLink(_FIRST_NS, _FIRST_NS / 1e5)
+    time_ns = np.array([time for _, time in known])
+    for _ in range(_ROUNDS):
+        parts = np.array([_steps_and_bytes(*key, link) for key, _ in known])
+        ratio = parts[:, 1] / parts[:, 0]
+        if len(known) < 2 or ratio.max() < _TELLS * ratio.min():
+            return None
+        weighted = parts / time_ns[:, None]
+        (step, byte), *_ = np.linalg.lstsq(weighted, np.ones(len(known)), rcond=None)
+        link = MessageLink(max(float(step), 0.0), max(float(byte), 0.0))
+    error = float(np.abs(parts @ (link.step_ns, link.byte_ns) / time_ns - 1).mean())
+    if error > _EXPLAINED or link.byte_ns <= 0:
+        return None
+    times = {"likely": 1.0, "quickest": 1 - error, "slowest": 1 + error}[case]
+    said = (
+        f"{wording.decimals(link.step_ns / 1e3, 1)} µs a step and {wording.decimals(1 / link.byte_ns, 2)} GB/s explain "
+        f"{len(known)} sizes and kinds of collectives, {wording.percent(error)} off in the mean"
+    )
+    scope = Scope(MessageLink(times * link.step_ns, times * link.byte_ns), "fitted", said)
+    return scope if scope.shows_latency else None
+
+
+def _steps_and_bytes(kind: str, ranks: int, size: int, link: MessageLink) -> tuple[float, float]:
+    """How many steps, one after the other, and how many bytes the quicker algorithm has with a link."""
+    step, byte = MessageLink(1.0, 0.0), MessageLink(0.0, 1.0)
+    ring = [collectives.ring(kind, ranks, size, one) for one in (link, step, byte)]
+    if kind != "all_reduce":
+        return ring[1], ring[2]
+    tree = [collectives.tree(ranks, size, one) for one in (link, step, byte)]
+    best = min(ring, tree)
+    return best[1], best[2]
 
 
 def _link(kind: str, ranks: int, times: Messages, case: Case) -> MessageLink:

@@ -6,7 +6,7 @@
 
 For the assumption: a ring of n ranks has 2(n - 1) steps one after the other (Thakur et al. 2005). In each, a message
 goes from one rank to the next, in 1 to 10 us over NVLink or InfiniBand, and in 20 to 60 us over TCP, whose busbw stays
-below 12.5 GB/s (100 Gbit/s).
+below 12.5 GB/s (100 Gbit/s). Ranks of one node use no TCP.
 """
 
 from __future__ import annotations
@@ -70,8 +70,19 @@ class Messages(msgspec.Struct, frozen=True):
         return replace(self, alpha_ns=self.alpha_range_ns[1], beta_ns=self.beta_range_ns[1])
 
 
-def messages(kind: str, group_size: int, size: Ints, time_ns: Ints, calibration: Calibration | None) -> Messages:
-    """The time of messages by size, from the sizes (bytes) and times (ns) of at least one message."""
+def messages(
+    kind: str,
+    group_size: int,
+    size: Ints,
+    time_ns: Ints,
+    calibration: Calibration | None,
+    *,
+    within_node: bool = False,
+) -> Messages:
+    """The time of messages by size, from the sizes (bytes) and times (ns) of at least one message.
+
+    `within_node` says that all ranks are known to be on one node, where no link is TCP.
+    """
     spread = float(size.max() / size.min())
     if spread >= _SPREAD and (line := alpha_beta(size, np.asarray(time_ns) / 1e3)):
         return Messages(
@@ -86,17 +97,29 @@ def messages(kind: str, group_size: int, size: Ints, time_ns: Ints, calibration:
         )
     if calibration and (curve := calibration.curve(kind, group_size, within_node=False)) and curve.fit:
         return _as_long(kind, group_size, size, time_ns, curve.fit.alpha_us * 1e3, calibration.source)
-    return _as_long(kind, group_size, size, time_ns)
+    return _as_long(kind, group_size, size, time_ns, within_node=within_node)
+
+
+def with_latency(kind: str, group_size: int, size: Ints, time_ns: Ints, alpha_ns: float, source: str) -> Messages:
+    """The time of messages of about one size by size, with a latency that is known otherwise."""
+    return replace(_as_long(kind, group_size, size, time_ns, alpha_ns, source), basis="fitted")
 
 
 def _as_long(
-    kind: str, group_size: int, size: Ints, time_ns: Ints, alpha_ns: float | None = None, source: str = ""
+    kind: str,
+    group_size: int,
+    size: Ints,
+    time_ns: Ints,
+    alpha_ns: float | None = None,
+    source: str = "",
+    *,
+    within_node: bool = False,
 ) -> Messages:
     """The time by size if all messages have about one size: beta explains their time; alpha is assumed if not given."""
     bytes_, takes = float(np.mean(size)), float(np.mean(time_ns))
     least_ns, most_ns = np.percentile(time_ns, (10, 90)).tolist()
     if alpha_ns is None:
-        tcp = bytes_ * bus_factor(kind, group_size) / takes < _TCP_BUSBW
+        tcp = not within_node and bytes_ * bus_factor(kind, group_size) / takes < _TCP_BUSBW
         step, low, high = _STEP_TCP_NS if tcp else _STEP_RDMA_NS
         hops = max(2 * (group_size - 1), 1)
         likely, low, high = (min(hops * one, takes / 2) for one in (step, low, high))
@@ -105,7 +128,7 @@ def _as_long(
             f"all transfers are of about {_mb(bytes_)}, so their latency cannot be told from their bandwidth: alpha is "
             f"assumed to be {wording.decimals(likely / 1e6, 2)} ms ({wording.decimals(low / 1e6, 2)} to "
             f"{wording.decimals(high / 1e6, 2)}), {hops} steps of a ring over "
-            f"{'TCP' if tcp else 'NVLink or InfiniBand'}"
+            f"{'TCP' if tcp else 'links of a node' if within_node else 'NVLink or InfiniBand'}"
         )
     else:
         likely = low = high = min(alpha_ns, takes / 2)

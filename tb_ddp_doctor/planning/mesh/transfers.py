@@ -24,7 +24,7 @@ from tb_ddp_doctor.mesh.mesh import Dimension, Mesh
 from tb_ddp_doctor.planning.costs import collectives
 from tb_ddp_doctor.planning.costs.collectives import MessageLink
 from tb_ddp_doctor.planning.costs.links import Links, Scope, links
-from tb_ddp_doctor.planning.costs.messages import Case, Messages, messages
+from tb_ddp_doctor.planning.costs.messages import Case, Messages, messages, with_latency
 from tb_ddp_doctor.planning.mesh.sizes import MeshSizes
 from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
@@ -108,7 +108,7 @@ class MeshTransfers:
                 f"The trace does not tell how many bytes the {kind} of {dimension} sends, so what it takes among "
                 f"{then.ranks} ranks is not known."
             )
-        fit = self._fit(kind, its.size, several)
+        fit = self._fit(kind, now, several)
         if then.ranks == now.ranks and then.is_inside == now.is_inside:
             return lambda sizes: (
                 calls * ((fit.alpha_ns + fit.beta_ns * size * sizes) / np.maximum(fit.time_ns(sizes), 1))
@@ -181,9 +181,22 @@ class MeshTransfers:
         span = ranks * stride
         return GroupPlace(ranks, stride, span <= self._a_node and self._a_node % span == 0)
 
-    def _fit(self, kind: str, ranks: int, several: Sequence[Traffic]) -> Messages:
+    def _fit(self, kind: str, now: GroupPlace, several: Sequence[Traffic]) -> Messages:
+        ranks = now.ranks
         size, time = (np.concatenate([getattr(one, name) for one in several]) for name in ("bytes", "transfer_ns"))
-        return messages(kind, ranks, size, np.maximum(time, 1), self._record.job.calibration).of(self._case)
+        time = np.maximum(time, 1)
+        within = now.is_inside and len(set(self._nodes.values()) - {""}) > 1
+        fit = messages(kind, ranks, size, time, self._record.job.calibration, within_node=within)
+        scope = self._scope(kind, is_inside=now.is_inside)
+        if fit.basis == "assumed" and scope is not None and scope.shows_latency and kind in collectives.KINDS:
+            alpha_ns = collectives.ring(kind, ranks, 0.0, scope.link)
+            fit = with_latency(kind, ranks, size, time, alpha_ns, "the job's collectives of other sizes")
+        return fit.of(self._case)
+
+    def _scope(self, kind: str, *, is_inside: bool) -> Scope | None:
+        """The links within nodes, or between them."""
+        known = links(self._record, kind, self._case, self._calibration)
+        return known.within if is_inside else known.between
 
     def _links(self, dimension: str, kind: str, now: GroupPlace, then: GroupPlace, fit: Messages) -> Links:
         """The links for a dimension's other groups: its own where they stay within nodes, or across."""
