@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,3 +62,18 @@ def test_large_meshes_have_every_kind_of_fault() -> None:
             groups = of.groups(name)
             assert {len(group) for group in groups} == {size}
             assert sorted(rank for group in groups for rank in group) == list(range(of.size))
+
+
+def test_a_slow_link_of_one_stage_is_no_bubble() -> None:
+    """The fix of a bubble shortens what is exposed, of which the AllReduces over the slow link are most."""
+    grade = runpy.run_path(str(BENCHMARKS / "simulated_mesh.py"))
+    shape = grade["Shape"](grade["Mesh"](tp=2, pp=4), micro_batches=4, layers=1, transfer=0.013)
+
+    def transfer(ranks: tuple[int, ...], _: int, operation: Any) -> float:
+        return 20.0 if operation.dimension == "tp" and set(ranks) <= {2, 3} else 1.0
+
+    truth = grade["Truth"](("slow-link",), (2, 3), "pp 1")
+    drawn = grade["Draw"]("tp_link", shape, "mesh", [grade["Faults"](transfer=transfer)], [truth])
+    row = grade["grade"](drawn, random.Random(1), None)
+    assert row.found and row.named and row.false == ()
+    assert abs(row.cost_error) < 2

@@ -47,7 +47,7 @@ class SlowLink(Rule):
     id: ClassVar[str] = "slow-link"
     subject: ClassVar[str] = "Slow communication of one group"
     of_every_program: ClassVar[bool] = True
-    refines: ClassVar[str] = "communication-bound"
+    refines: ClassVar[tuple[str, ...]] = ("communication-bound", "pipeline-bubble")
 
     min_slowdown: float = threshold(*limits.SLOW_LINK)
     min_steps: float = threshold(0.75, "of the steps", "A link that is slow now and then is shared with other traffic.")
