@@ -72,9 +72,9 @@ def events(blocked: Blocked, launched_ns: Ints, end_ns: Ints, communicates: NDAr
     some = of_collectives >= 0
     of_collectives[some] = collective[of_collectives[some]]
     awaited = np.where(outside, of_collectives, awaited)
-    late = np.maximum(blocked.end_ns - end_ns[awaited], 0) if len(end_ns) else awaited
+    late = blocked.end_ns - end_ns[awaited] if len(end_ns) else awaited
     candidates = np.where(outside, _ends_within(blocked, end_ns[collective]), _ends_within(blocked, end_ns))
-    improbable = candidates * late <= _BY_CHANCE * (blocked.end_ns - blocked.start_ns)
+    improbable = candidates * np.abs(late) <= _BY_CHANCE * (blocked.end_ns - blocked.start_ns)
     unexplained = outside | (blocked.kind == CpuTime.OP_STALL)
     resumes = unexplained & (late < _RESUME_NS) & improbable & (awaited >= 0)
     resumes &= ~_by_chance(blocked, unexplained, resumes)
