@@ -10,6 +10,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from playwright.sync_api import (
     Browser,
+    FrameLocator,
     Page,
     Route,
     expect,
@@ -30,6 +31,7 @@ from tab import (
     too_wide,
     unfold,
     violations_of_axe,
+    wait_for,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -158,6 +160,38 @@ def test_long_names_stay_within_the_page(page: Page, server: str) -> None:
         page.screenshot(path=SCREENSHOTS / f"long_names_{view}.png")
 
 
+def pinch(page: Page, tab: FrameLocator) -> None:
+    """Two fingers, as the touch screen reports them, spread to twice their distance: half of the span shows."""
+    canvas = tab.locator(".timeline-frame canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    assert box
+    middle, y = box["x"] + 0.65 * box["width"], box["y"] + 60
+    touch = page.context.new_cdp_session(page)
+
+    def fingers(kind: str, *at: float) -> None:
+        points = [{"x": middle + x, "y": y, "id": i} for i, x in enumerate(at)]
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    def span() -> float:
+        address = page.evaluate("location.hash")
+        first, last = (int(re.findall(rf"ddp_doctor\.{edge}=(-?\d+)", address)[0]) for edge in ("from", "to"))
+        return last - first
+
+    def spread(least: float, most: float) -> None:
+        fingers("touchStart", -least, least)
+        for part in range(1, 6):
+            apart = least + (most - least) * part / 5
+            fingers("touchMove", -apart, apart)
+        fingers("touchEnd")
+
+    spread(30, 40)  # the address names the span once it is another one
+    page.wait_for_url(re.compile(r"ddp_doctor\.from="))
+    before = span()
+    spread(25, 50)
+    wait_for(lambda: abs(span() / before - 0.5) < 0.05, f"half of {before} us")
+
+
 def test_a_phone_shows_every_place_in_its_own_width(browser: Browser, server: str) -> None:
     """With touch, a device scale and the viewport of a phone, which TensorBoard's page does not name."""
     context = browser.new_context(viewport=PHONE, device_scale_factor=3, is_mobile=True, has_touch=True)
@@ -171,6 +205,9 @@ def test_a_phone_shows_every_place_in_its_own_width(browser: Browser, server: st
         assert too_wide(tab, "main", "html") == []
     tab.locator(".parts a", has_text="Hours").tap()
     expect(tab.locator(".view.history")).to_be_visible()
+    place.select_option("timeline")
+    drawn(tab, "timeline")
+    pinch(page, tab)
     page.screenshot(path=SCREENSHOTS / "phone_emulated.png")
     context.close()
 

@@ -34,6 +34,9 @@ const upright = (text) => text.replace(/[\u202a-\u202e\u2066-\u2069]/g, "\ufffd"
 /** A number before its unit. */
 const BEFORE_UNIT = /(\d) (?=(?:[mµn]?s|%|[kMGT]?B(?:\/s)?)(?!\w))/g;
 
+/** The sign of a number, as the pictures and tables have it. */
+const MINUS = /(?<=[\s(])-(?=\d)/g;
+
 /**
  * The doctor's own sentences as nodes: what stands between backticks becomes code, and no line ends between a number and
  * its unit.
@@ -41,7 +44,7 @@ const BEFORE_UNIT = /(\d) (?=(?:[mµn]?s|%|[kMGT]?B(?:\/s)?)(?!\w))/g;
  * @returns {Node[]}
  */
 export function prose(text) {
-  return text.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : document.createTextNode(upright(part).replace(BEFORE_UNIT, "$1\u00a0"))));
+  return text.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : document.createTextNode(upright(part).replace(BEFORE_UNIT, "$1\u00a0").replace(MINUS, "−"))));
 }
 
 /**
