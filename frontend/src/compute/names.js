@@ -29,19 +29,25 @@ export function apart(names) {
   const written = new Map();
   for (const group of alike.values()) {
     if (group.length === 1) written.set(group[0], group[0]);
-    else for (const name of group) written.set(name, cut(name, branches(name, group)));
+    else branches(group.sort()).forEach((places, i) => written.set(group[i], cut(group[i], places)));
   }
   return written;
 }
 
 /**
- * Where a name differs from others, ascending.
- * @param {string} name
- * @param {string[]} others with the name itself
+ * Where each name differs from others, ascending. Of sorted names two have in common the least that neighbours between
+ * them have.
+ * @param {string[]} sorted
  */
-function branches(name, others) {
-  const places = new Set(others.filter((other) => other !== name).map((other) => common(name, other)));
-  return [...places].sort((a, b) => a - b);
+function branches(sorted) {
+  const alike = sorted.map((name, i) => (i ? common(sorted[i - 1], name) : 0));
+  return sorted.map((_, i) => {
+    /** @type {Set<number>} */
+    const places = new Set();
+    for (let j = i, least = Infinity; j > 0; j--) places.add((least = Math.min(least, alike[j])));
+    for (let j = i + 1, least = Infinity; j < sorted.length; j++) places.add((least = Math.min(least, alike[j])));
+    return [...places].sort((a, b) => a - b);
+  });
 }
 
 /** @param {string} one @param {string} other */
