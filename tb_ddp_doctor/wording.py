@@ -109,6 +109,21 @@ def gigabytes_per_second(rate: float) -> str:
     return f"{rate / 1e9:.1f} GB/s"
 
 
+def memory_rate(rate: float) -> str:
+    """A rate in bytes per second that memory is read and written at: "1,843 GB/s"."""
+    return f"{whole(rate / 1e9)} GB/s"
+
+
+def flop_rate(rate: float) -> str:
+    """A rate in FLOP per second: "412.5 TFLOPS"."""
+    return f"{decimals(rate / 1e12, 1)} TFLOPS"
+
+
+def megabytes(count: float, sign: str = "") -> str:
+    """A number of bytes in MB, for a column of a table that says so: "1,206.8"."""
+    return decimals(count / 1e6, 1, sign)
+
+
 def rates(job: Rates | None) -> str:
     """Tokens and samples a second and GPU, money and energy a day; "" for none.
 

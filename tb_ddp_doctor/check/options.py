@@ -56,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpu", action="store_true", help="measure CPUs where there are GPUs, too")
 
 
-def words(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[str]:
+def command_line(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[str]:
     """The command line that gives the module these options; `parser` is one that has them."""
     arguments: list[str] = []
     for action in parser._actions:

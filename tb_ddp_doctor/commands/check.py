@@ -14,7 +14,7 @@ from importlib.util import find_spec
 
 from rich.console import Console
 
-from tb_ddp_doctor.check.options import add_options, words
+from tb_ddp_doctor.check.options import add_options, command_line
 from tb_ddp_doctor.commands.output import complain
 
 #: The program of a rank.
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         return 2
     parser = argparse.ArgumentParser()
     add_options(parser)
-    command = [*PROGRAM, *words(parser, options)]
+    command = [*PROGRAM, *command_line(parser, options)]
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         environment = environments(os.environ, options.ranks)

@@ -43,7 +43,9 @@ def _parts(memory: Memory) -> Table:
     peak = memory.peak
     for name, part in step_parts.MEMORY.items():
         if size := peak.categories[name]:
-            table.add_row(part.title, _mb(size), wording.percent(size / peak.allocated), Text(part.when, "dim"))
+            table.add_row(
+                part.title, wording.megabytes(size), wording.percent(size / peak.allocated), Text(part.when, "dim")
+            )
     return table
 
 
@@ -51,7 +53,7 @@ def _phases(memory: Memory) -> Table:
     table = _table("Change by phase", "phase", "change, MB", "peak, MB")
     for phase in memory.phases:
         if phase.peak is not None:
-            table.add_row(phase.phase, f"{phase.change / 1e6:+,.1f}", _mb(phase.peak))
+            table.add_row(phase.phase, wording.megabytes(phase.change, "+"), wording.megabytes(phase.peak))
     return table
 
 
@@ -61,7 +63,10 @@ def _largest(memory: Memory) -> Table:
         where = ", ".join(filter(None, (block.module, _at(block.source).removeprefix(" at "))))
         name = printable(block.op) or "?"
         table.add_row(
-            Text(name), _mb(block.bytes), _title(block.category), Text(printable(where) or block.phase, "dim")
+            Text(name),
+            wording.megabytes(block.bytes),
+            _title(block.category),
+            Text(printable(where) or block.phase, "dim"),
         )
     return table
 
@@ -89,7 +94,7 @@ def _savings(memory: Memory) -> Table:
     table = _table("What would save memory", "what", "MB", "ms a step", "why")
     for one in memory.savings:
         cost = "?" if one.cost_ms is None else wording.decimals(one.cost_ms, 1, "+") if one.cost_ms else "0"
-        table.add_row(Text(printable(one.title)), _mb(one.bytes), cost, Text(printable(one.why), "dim"))
+        table.add_row(Text(printable(one.title)), wording.megabytes(one.bytes), cost, Text(printable(one.why), "dim"))
     return table
 
 
@@ -107,7 +112,3 @@ def _title(category: str | None) -> str:
 
 def _at(source: Source | None) -> str:
     return f" at {source.file}:{source.line} ({source.function})" if source else ""
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.1f}"

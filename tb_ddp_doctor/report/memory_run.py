@@ -119,11 +119,11 @@ def _of_ranks(run: MemoryRun) -> Iterator[_Table]:
         return
     ranked.sort(key=lambda one: one.rank or 0)
     rows = [
-        [part.title, *(_mb(one.categories[name]) for one in ranked)]
+        [part.title, *(wording.megabytes(one.categories[name]) for one in ranked)]
         for name, part in step_parts.MEMORY.items()
         if any(one.categories[name] for one in ranked)
     ]
-    rows.append(["reserved but unallocated", *(_mb(one.reserved_but_unallocated) for one in ranked)])
+    rows.append(["reserved but unallocated", *(wording.megabytes(one.reserved_but_unallocated) for one in ranked)])
     yield "Ranks, MB", ["category", *(f"rank {one.rank}" for one in ranked)], rows
 
 
@@ -133,7 +133,7 @@ def _of_snapshot(snapshot: MemorySnapshot) -> Iterator[_Table]:
     if snapshot.holders:
         rows = [
             [
-                _mb(one.bytes),
+                wording.megabytes(one.bytes),
                 wording.percent(one.bytes / total),
                 step_parts.MEMORY[one.category].title,
                 str(one.count),
@@ -144,7 +144,7 @@ def _of_snapshot(snapshot: MemorySnapshot) -> Iterator[_Table]:
         yield "What is allocated, by line", ["MB", "share", "category", "blocks", "at"], rows
     if snapshot.modules:
         rows = [
-            [_mb(one.bytes), wording.percent(one.bytes / total), str(one.count), one.module]
+            [wording.megabytes(one.bytes), wording.percent(one.bytes / total), str(one.count), one.module]
             for one in snapshot.modules[:_MOST_ROWS]
         ]
         yield "By module, in forward", ["MB", "share", "blocks", "module"], rows
@@ -153,7 +153,3 @@ def _of_snapshot(snapshot: MemorySnapshot) -> Iterator[_Table]:
 def _at(holder: MemoryHolder) -> str:
     source = holder.source
     return f"{PurePath(source.file).name}:{source.line} ({source.function})" if source else "not in the job's own code"
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.1f}"

@@ -54,12 +54,11 @@ def _peaks(device: str, roofs: Roofs) -> str:
     """The peaks that kernels are compared with, and where they come from, a sentence."""
     rates = [f"{rate / 1e12:,.4g} TFLOPS in {name}" for name, rate in roofs.flops.items() if rate]
     part = f", {wording.percent(roofs.part)} of the GPU" if roofs.part < 1 else ""
-    peaks = wording.listing([*rates, f"{wording.whole(roofs.bandwidth / 1e9)} GB/s of memory"])
+    peaks = wording.listing([*rates, f"{wording.memory_rate(roofs.bandwidth)} of memory"])
     return f"Peaks of {device or 'this GPU'}{part}: {peaks} ({roofs.source})."
 
 
 def _rate(one: KernelRoof) -> str:
     """What it reaches of what limits it."""
-    if one.limit == "compute":
-        return f"{one.achieved_flops / 1e12:,.1f} TFLOPS"
-    return f"{wording.whole(one.achieved_bandwidth / 1e9)} GB/s"
+    by_flops = one.limit == "compute"
+    return wording.flop_rate(one.achieved_flops) if by_flops else wording.memory_rate(one.achieved_bandwidth)

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import msgspec
 
-from tb_ddp_doctor.slices import words
+from tb_ddp_doctor.slices import event_text
 from tb_ddp_doctor.slices.labels import placed
 from tb_ddp_doctor.slices.model import CATEGORY_NAMES, RankSlice, Slice
 
@@ -36,20 +36,20 @@ def write(part: Slice, file: IO[bytes]) -> None:
         for event in _events(part, rank, order, base):
             file.write(comma + encode(event))
             comma = b",\n"
-    for event in _doctor(part, words.left_out(left_out), base):
+    for event in _doctor(part, event_text.left_out(left_out), base):
         file.write(comma + msgspec.json.encode(event))
         comma = b",\n"
     file.write(b'], "baseTimeNanoseconds": %d}' % base)
 
 
 def _events(part: Slice, rank: RankSlice, pid: int, base: int) -> Iterator[dict[str, Any]]:
-    yield _meta("process_name", pid, 0, name=words.process(rank.rank, rank.node))
+    yield _meta("process_name", pid, 0, name=event_text.process(rank.rank, rank.node))
     yield _meta("process_sort_index", pid, 0, sort_index=pid)
     for tid, lane in enumerate(rank.lanes, 1):
-        yield _meta("thread_name", pid, tid, name=words.label(lane.title))
+        yield _meta("thread_name", pid, tid, name=event_text.label(lane.title))
         yield _meta("thread_sort_index", pid, tid, sort_index=tid)
-    args = words.args_of(rank, part.collectives)
-    labels = words.Labels(rank.strings)
+    args = event_text.args_of(rank, part.collectives)
+    labels = event_text.Labels(rank.strings)
     launched = _begins(rank)
     columns = (rank.lane, rank.start_ns, rank.end_ns, rank.name, rank.category, rank.correlation, rank.collective)
     for i, (lane, start, end, name, category, correlation, collective) in enumerate(

@@ -39,7 +39,7 @@ import numpy as np
 
 from tb_ddp_doctor.calibration.model import bus_factor
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.slices import words
+from tb_ddp_doctor.slices import event_text
 from tb_ddp_doctor.slices.model import RankSlice, Slice
 from tb_ddp_doctor.trace.model import Category, Ints
 
@@ -56,8 +56,8 @@ def write(part: Slice, file: IO[bytes]) -> None:
         "owners": [*(owner.name.lower() for owner in RankOwner), "profiler"],
         "collectives": {
             str(row): {
-                "kind": words.label(one.kind),
-                "group": words.label(one.group),
+                "kind": event_text.label(one.kind),
+                "group": event_text.label(one.group),
                 "bytes": one.bytes,
                 "last_rank": one.last_rank,
                 "last_us": (one.last_ns - origin) / 1e3,
@@ -73,11 +73,11 @@ def write(part: Slice, file: IO[bytes]) -> None:
                 "rank": label.rank,
                 "start_us": (label.start_ns - origin) / 1e3,
                 "end_us": (label.end_ns - origin) / 1e3,
-                "what": words.label(label.what),
+                "what": event_text.label(label.what),
             }
             for label in part.labels
         ],
-        "left_out": words.left_out({rank.rank: rank.left_out for rank in ranks}),
+        "left_out": event_text.left_out({rank.rank: rank.left_out for rank in ranks}),
         "ranks": [_rank(rank, origin) for rank in ranks],
     }
     file.write(msgspec.json.encode(metadata))
@@ -94,7 +94,7 @@ def _rank(rank: RankSlice, origin: int) -> dict[str, Any]:
         here = slice(edges[i], edges[i + 1])
         lanes.append(
             {
-                "title": words.label(lane.title),
+                "title": event_text.label(lane.title),
                 "role": lane.role.name.lower(),
                 "start_us": _us(rank.start_ns[here] - origin),
                 "length_us": _us(rank.end_ns[here] - rank.start_ns[here]),
@@ -108,10 +108,10 @@ def _rank(rank: RankSlice, origin: int) -> dict[str, Any]:
         )
     return {
         "rank": rank.rank,
-        "node": words.label(rank.node),
+        "node": event_text.label(rank.node),
         "left_out": rank.left_out,
-        "names": [words.label(rank.strings[index]) for index in used],
-        "modules": [words.label(path) for path in rank.modules],
+        "names": [event_text.label(rank.strings[index]) for index in used],
+        "modules": [event_text.label(path) for path in rank.modules],
         "memory": {
             "time_us": _us(rank.memory.time_ns - origin),
             "allocated": rank.memory.allocated.tolist(),

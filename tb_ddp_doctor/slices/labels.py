@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tb_ddp_doctor.slices import words
+from tb_ddp_doctor.slices import event_text
 from tb_ddp_doctor.slices.model import Slice
 
 
@@ -19,20 +19,20 @@ class PlacedLabel(msgspec.Struct, frozen=True):
 
 def placed(part: Slice, left_out: str) -> list[list[PlacedLabel]]:
     """Labels by row, so that none overlaps another: what the slice is, then the evidence."""
-    about = {"what": words.about(part), **({"left_out": left_out} if left_out else {})}
-    name = f"slice of {words.label(part.run)}" + (" (shortest events left out)" if left_out else "")
+    about = {"what": event_text.about(part), **({"left_out": left_out} if left_out else {})}
+    name = f"slice of {event_text.label(part.run)}" + (" (shortest events left out)" if left_out else "")
     rows = [[PlacedLabel(name, part.start_ns, part.end_ns, about)]]
     for label in sorted(part.labels, key=lambda label: (label.start_ns, -label.end_ns)):
-        what = words.label(label.what)
+        what = event_text.label(label.what)
         text = PlacedLabel(
-            words.label(f"rank {label.rank}: {what}"),
+            event_text.label(f"rank {label.rank}: {what}"),
             label.start_ns,
             label.end_ns,
             {
                 "rule": label.title,
                 "rank": str(label.rank),
                 "what": what,
-                **({"source": words.label(label.source)} if label.source else {}),
+                **({"source": event_text.label(label.source)} if label.source else {}),
             },
         )
         row = next((row for row in rows[1:] if row[-1].end_ns <= text.start_ns), None)

@@ -24,8 +24,8 @@ from tb_ddp_doctor.digest.spending import step_owner
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices.cut import SliceWindow, on_common_clock, rank_index
+from tb_ddp_doctor.slices.event_text import label
 from tb_ddp_doctor.slices.model import SliceError
-from tb_ddp_doctor.slices.words import label
 from tb_ddp_doctor.trace.model import Ints
 
 #: Ranks of one answer.

@@ -17,7 +17,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
     TrackEvent,
 )
 
-from tb_ddp_doctor.slices import words
+from tb_ddp_doctor.slices import event_text
 from tb_ddp_doctor.slices.labels import PlacedLabel, placed
 from tb_ddp_doctor.slices.model import RankSlice, Slice
 
@@ -40,7 +40,7 @@ def write(part: Slice, file: IO[bytes]) -> None:
     for order, rank in enumerate(part.ranks, 1):
         _Rank(packets, part, rank, order).write()
         left_out[rank.rank] = rank.left_out
-    _write_doctor(packets, placed(part, words.left_out(left_out)))
+    _write_doctor(packets, placed(part, event_text.left_out(left_out)))
 
 
 class _Packets:
@@ -101,7 +101,7 @@ class _Rank:
         track = packet.track_descriptor
         track.uuid = self._track
         track.process.pid = self._pid
-        track.process.process_name = words.process(self._rank.rank, self._rank.node)
+        track.process.process_name = event_text.process(self._rank.rank, self._rank.node)
         track.process.legacy_sort_index = self._pid
         # Perfetto of 2026 on sorts processes by this; before, by their number of slices.
         track.process_ordering = TrackDescriptor.PROCESS_ORDERING_EXPLICIT
@@ -117,13 +117,13 @@ class _Rank:
             track.sibling_order_rank = i
             track.thread.pid = self._pid
             track.thread.tid = self._track + i
-            track.thread.thread_name = words.label(lane.title)
+            track.thread.thread_name = event_text.label(lane.title)
             track.thread.legacy_sort_index = i
             self._packets.write(packet)
 
     def _write_events(self) -> None:
         rank = self._rank
-        args = words.args_of(rank, self._part.collectives)
+        args = event_text.args_of(rank, self._part.collectives)
         columns = (rank.lane, rank.depth, rank.start_ns, rank.end_ns, rank.name, rank.correlation, rank.collective)
         # Events whose end is still to be written, from the outermost on: (track, end).
         open_: list[tuple[int, int]] = []
@@ -171,7 +171,7 @@ class _Rank:
             known = self._names[name] = len(self._names) + 1
             entry = packet.interned_data.event_names.add()
             entry.iid = known
-            entry.name = words.label(self._rank.strings[name])
+            entry.name = event_text.label(self._rank.strings[name])
         return known
 
     def _keyed(self, packet: TracePacket, key: str) -> int:

@@ -21,7 +21,7 @@ from tb_ddp_doctor.facts.traffic import Traffic, communication, measured
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.operator_times import OperatorTimes, operators
 from tb_ddp_doctor.slices.cut import on_common_clock
-from tb_ddp_doctor.slices.words import label
+from tb_ddp_doctor.slices.event_text import label
 from tb_ddp_doctor.step_parts import IDLE, KERNEL_CLASSES
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints

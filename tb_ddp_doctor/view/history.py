@@ -25,7 +25,7 @@ from tb_ddp_doctor.history.pyramid import compared_bins
 from tb_ddp_doctor.history.sentences import Price, cost, headline, read_from, trend, what
 from tb_ddp_doctor.history.summary import Summary, summarise
 from tb_ddp_doctor.history.windows import Keep
-from tb_ddp_doctor.slices.words import label
+from tb_ddp_doctor.slices.event_text import label
 from tb_ddp_doctor.storage.paths import identity
 from tb_ddp_doctor.view.step_times import own_folder, places, read_step_times, root_of
 

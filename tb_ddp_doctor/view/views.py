@@ -11,8 +11,8 @@ from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS, Diagnosis, FixParts
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices.cut import on_common_clock, whole
+from tb_ddp_doctor.slices.event_text import label
 from tb_ddp_doctor.slices.lanes import pieces
-from tb_ddp_doctor.slices.words import label
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.view import stacks
 from tb_ddp_doctor.view.gaps import GapLengths, Gaps

@@ -60,11 +60,7 @@ def listed(kernels: Sequence[KernelRoof]) -> str:
     said = []
     for one in kernels[:_NAMED]:
         by_bytes = one.limit == "memory"
-        rate = (
-            f"{wording.whole(one.achieved_bandwidth / 1e9)} GB/s"
-            if by_bytes
-            else f"{one.achieved_flops / 1e12:,.1f} TFLOPS"
-        )
+        rate = wording.memory_rate(one.achieved_bandwidth) if by_bytes else wording.flop_rate(one.achieved_flops)
         inputs = f" of {one.inputs}" if one.inputs else ""
         calls = f"{wording.decimals(one.count, 0)} call{'s' * (round(one.count) != 1)}"
         said.append(
