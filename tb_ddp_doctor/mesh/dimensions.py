@@ -31,12 +31,12 @@ def by_description(groups: Iterable[Group]) -> dict[tuple[int, ...], tuple[str, 
     """
     every = tuple(groups)
     spans = {
-        group.ranks: [found for said in group.descriptions if (found := names.dimensions(said))] for group in every
+        group.ranks: [named for said in group.descriptions if (named := names.dimensions(said))] for group in every
     }
     size = _sizes(spans)
     chosen: dict[tuple[int, ...], tuple[str, ...]] = {}
     for ranks, several in spans.items():
-        left = sorted({"+".join(sorted(each for each in found if size.get(each, 2) > 1)) for found in several} - {""})
+        left = sorted({"+".join(sorted(each for each in named if size.get(each, 2) > 1)) for named in several} - {""})
         if left:
             best = min(left, key=lambda name: (name.count("+"), "ep" in name, name))
             chosen[ranks] = (best, "ep") if "ep" in left and "+" not in best and best != "ep" else (best,)
@@ -54,16 +54,16 @@ def _is_union(name: str, alone: Collection[str]) -> bool:
 def _sizes(spans: Mapping[tuple[int, ...], Iterable[frozenset[str]]]) -> dict[str, int]:
     """Ranks along each dimension, as far as the groups tell: of a group of one, and of one that has one unknown."""
     known: dict[str, int] = {}
-    todo = [(len(ranks), found) for ranks, several in spans.items() for found in several]
+    todo = [(len(ranks), named) for ranks, several in spans.items() for named in several]
     for _ in range(len(todo) + 1):
         before = len(known)
-        for ranks, found in todo:
-            unknown = [each for each in found if each not in known]
+        for ranks, named in todo:
+            unknown = [each for each in named if each not in known]
             product = 1
-            for each in found:
+            for each in named:
                 product *= known.get(each, 1)
             # Experts are spread over ranks of other dimensions: their groups' sizes are no products.
-            if len(unknown) == 1 and ranks % product == 0 and ("ep" not in found or len(found) == 1):
+            if len(unknown) == 1 and ranks % product == 0 and ("ep" not in named or len(named) == 1):
                 known[unknown[0]] = ranks // product
         if len(known) == before:
             break
@@ -95,11 +95,11 @@ def _carried(group: Group, its: Sequence[str]) -> set[str]:
     if not group.uses or set(group.used) == {_OF_ALL}:
         return set()
     said = {dimension for description in group.used for dimension in names.dimensions(description)}
-    found = {name for name in its if said & set(name.split("+"))}
+    carried = {name for name in its if said & set(name.split("+"))}
     if "" in group.used:
         kinds = {kind in EXCHANGES for uses in group.uses for kind in uses}
-        found |= {name for name in its if (name == "ep") in kinds}
-    return found or set(its)
+        carried |= {name for name in its if (name == "ep") in kinds}
+    return carried or set(its)
 
 
 def by_pattern(uses: Mapping[str, Uses], *, trains: bool) -> tuple[str, str]:

@@ -89,9 +89,9 @@ def ranks_of_groups(digest: RankDigest) -> dict[str, tuple[int, ...]]:
     table, text = digest.collectives, digest.strings
     rows = _counted(_packed(table.group), _packed(table.group_ranks), _packed(table.group_size))
     named = {(text[group], text[ranks], size) for group, ranks, size in rows}
-    found = {group: _listed(ranks, size) for group, ranks, size in sorted(named)[:_MOST_GROUPS]}
-    found |= dict(list(digest.header.groups.items())[:_MOST_GROUPS])
-    return {name: ranks for name, listed in found.items() if len(ranks := _ascending(listed)) > 1}
+    listed_ranks = {group: _listed(ranks, size) for group, ranks, size in sorted(named)[:_MOST_GROUPS]}
+    listed_ranks |= dict(list(digest.header.groups.items())[:_MOST_GROUPS])
+    return {name: ranks for name, listed in listed_ranks.items() if len(ranks := _ascending(listed)) > 1}
 
 
 def _uses(digest: RankDigest) -> list[tuple[str, tuple[str, Uses]]]:

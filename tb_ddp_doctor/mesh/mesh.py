@@ -75,11 +75,11 @@ class Mesh(msgspec.Struct, frozen=True, eq=False):
         if len(self.axes) < 2 or not 1 < some.sum() < len(some):
             return ""
         first = int(some.argmax())
-        alike = [i for i in self.axes if (self.coordinates[some, i] == self.coordinates[first, i]).all()]
-        there = (self.coordinates[:, alike] == self.coordinates[first, alike]).all(axis=1)
-        if not alike or (there != some).any() or (self.coordinates[first, alike] < 0).any():
+        same = [i for i in self.axes if (self.coordinates[some, i] == self.coordinates[first, i]).all()]
+        there = (self.coordinates[:, same] == self.coordinates[first, same]).all(axis=1)
+        if not same or (there != some).any() or (self.coordinates[first, same] < 0).any():
             return ""
-        return ", ".join(f"{self.dimensions[i].name} {self.coordinates[first, i]}" for i in alike)
+        return ", ".join(f"{self.dimensions[i].name} {self.coordinates[first, i]}" for i in same)
 
 
 def mesh(job: Job) -> Mesh:
@@ -119,20 +119,22 @@ def _by_pattern(groups: Sequence[Group], *, trains: bool) -> Iterator[tuple[str,
     Where parameters are sharded within one kind of groups and gradients reduced across another kind (HSDP), data
     parallelism has these two parts; else it is one dimension.
     """
-    found: defaultdict[str, set[tuple[int, ...]]] = defaultdict(set)
+    groups_of: defaultdict[str, set[tuple[int, ...]]] = defaultdict(set)
     why: dict[str, str] = {}
     for group in groups:
         for uses in group.uses:
             name, reason = by_pattern(uses, trains=trains)
-            found[name].add(group.ranks)
+            groups_of[name].add(group.ranks)
             why[name] = reason
-    if found["dp"] and all(len({*one} & {*other}) < 2 for one in found["dp"] for other in found["dp_shard"]):
-        if found["dp_shard"]:
-            found["dp_replicate"], why["dp_replicate"] = found.pop("dp"), why["dp"]
-    elif found["dp_shard"]:
-        found["dp"] |= found.pop("dp_shard")
+    if groups_of["dp"] and all(
+        len({*one} & {*other}) < 2 for one in groups_of["dp"] for other in groups_of["dp_shard"]
+    ):
+        if groups_of["dp_shard"]:
+            groups_of["dp_replicate"], why["dp_replicate"] = groups_of.pop("dp"), why["dp"]
+    elif groups_of["dp_shard"]:
+        groups_of["dp"] |= groups_of.pop("dp_shard")
         why.setdefault("dp", why["dp_shard"])
-    for name, its in found.items():
+    for name, its in groups_of.items():
         if name and its:
             yield name, sorted(its), why[name]
 
@@ -159,11 +161,11 @@ def _dimension(name: str, groups: Sequence[tuple[int, ...]], why: str) -> Dimens
     return Dimension(name, size, strides.pop() if len(strides) == 1 else 0, why, False, tuple(chosen))
 
 
-def _with_axes(found: Sequence[Dimension], world_size: int) -> list[Dimension]:
+def _with_axes(dimensions: Sequence[Dimension], world_size: int) -> list[Dimension]:
     """The dimensions, with `is_axis` set: named ones first, a dimension is an axis if none of its groups has two ranks
     of one group of an axis before it, and if all axes together have no more places than the job has ranks.
     """
-    order = sorted(found, key=lambda one: ("ep" in one.name, "+" in one.name, bool(one.inferred), one.name))
+    order = sorted(dimensions, key=lambda one: ("ep" in one.name, "+" in one.name, bool(one.inferred), one.name))
     checked: list[Dimension] = []
     places = 1
     for dimension in order:
@@ -190,8 +192,8 @@ def _index(groups: Sequence[tuple[int, ...]]) -> Mapping[int, tuple[int, int]]:
 
 
 def _coordinates(dimensions: Sequence[Dimension], ranks: Ints) -> Ints:
-    found = np.full((len(ranks), len(dimensions)), -1, np.int64)
+    coordinates = np.full((len(ranks), len(dimensions)), -1, np.int64)
     for i, dimension in enumerate(dimensions):
         places = _index(dimension.groups)
-        found[:, i] = [places[rank][1] if rank in places else -1 for rank in ranks.tolist()]
-    return found
+        coordinates[:, i] = [places[rank][1] if rank in places else -1 for rank in ranks.tolist()]
+    return coordinates

@@ -58,7 +58,7 @@ def _sends_first(digest: RankDigest) -> dict[int, bool]:
         return {}
     step = digest.collectives.step[ends.call]
     known = np.flatnonzero((step >= 0) & (ends.peer >= 0))
-    found: dict[int, bool] = {}
+    sends_first: dict[int, bool] = {}
     for peer in np.unique(ends.peer[known]).tolist():
         mine = known[ends.peer[known] == peer]
         start = digest.collectives.arrival_ns[ends.call[mine]]
@@ -66,8 +66,8 @@ def _sends_first(digest: RankDigest) -> dict[int, bool]:
         mine, of_step = mine[order], step[mine[order]]
         _, place = np.unique(of_step, return_index=True)
         sends = [bool((ends.sent[mine[ends.call[mine] == ends.call[mine[at]]]] == 1).any()) for at in place.tolist()]
-        found[peer] = 2 * sum(sends) > len(sends)
-    return found
+        sends_first[peer] = 2 * sum(sends) > len(sends)
+    return sends_first
 
 
 def stages(sends: Sends) -> list[tuple[int, ...]]:
@@ -98,7 +98,7 @@ def rings(sends: Sends) -> list[tuple[int, ...]]:
     one_way = sorted(pair for pair in pairs if pair[::-1] not in pairs or {pair, pair[::-1]} <= sends.swaps)
     after = dict(one_way)
     left = set(after)
-    found = []
+    paths = []
     for start in after:
         if start not in left:
             continue
@@ -106,6 +106,6 @@ def rings(sends: Sends) -> list[tuple[int, ...]]:
         while (following := after.get(ring[-1], start)) != start and following in left and len(ring) <= len(left):
             ring.append(following)
         left -= set(ring)
-        found.append(tuple(ring))
-    closed = all(len(ring) > 1 and after.get(ring[-1]) == ring[0] for ring in found)
-    return found if closed and len(after) == len(one_way) and len(set(map(len, found))) == 1 else []
+        paths.append(tuple(ring))
+    closed = all(len(ring) > 1 and after.get(ring[-1]) == ring[0] for ring in paths)
+    return paths if closed and len(after) == len(one_way) and len(set(map(len, paths))) == 1 else []
