@@ -52,7 +52,7 @@ export function prose(text) {
  * @param {string} text
  * @returns {Child[]}
  */
-export const breakable = (text) => text.split(/(?<=[_/])(?=\w)/).flatMap((part, i) => (i ? [h("wbr"), part] : [part]));
+export const breakable = (text) => text.split(/(?<=\w[_/])(?=\w)/).flatMap((part, i) => (i ? [h("wbr"), part] : [part]));
 
 /**
  * A titled card.
