@@ -248,13 +248,13 @@ class Cache(msgspec.Struct, frozen=True):
 
     def clear(self) -> int:
         """Remove all entries, and give how many could not be removed."""
-        left = 0
+        remaining = 0
         for _, _, path in list(_entries(self.directory)) if self.directory else ():
             try:
                 path.unlink(missing_ok=True)
             except OSError:
-                left += 1
-        return left
+                remaining += 1
+        return remaining
 
     def _fits(self, directory: Path) -> bool:
         """Whether the entries were below this limit, or a lower one, when they were last looked at."""

@@ -90,13 +90,13 @@ def alone(jobs: Iterable[SnapshotRun], traces: Collection[Run], taken: Collectio
         return []
     places = set(_places(traces))
     names = {*(run.name for run in traces), *taken}
-    left = []
+    unread = []
     for run in jobs:
         files = tuple(file for file in run.files if not _is_beside(file.path, places))
         name = f"{run.name} (memory)" if run.name in names else run.name
         if files:
-            left.append(SnapshotRun(name, files))
-    return left
+            unread.append(SnapshotRun(name, files))
+    return unread
 
 
 def examine(run: SnapshotRun) -> MemoryRun:

@@ -55,7 +55,7 @@ WORDS = {
 }
 #: Words that STYLE.md bans, as parts of names.
 BANNED = {"held", "hold", "holds", "holding", "told", "tells", "settle", "settled", "starve", "starved", "starves"}
-BANNED |= {"starvation", "mended", "alike", "beyond", "usual", "things", "found"}
+BANNED |= {"starvation", "mended", "alike", "beyond", "usual", "things", "found", "chance", "telling"}
 #: `tells` is a field of the JSON of comparisons; the advice on meshes waits for who works there.
 ALLOWED = {"comparison": {"tells"}, "mesh_advice.py": {"found"}}
 #: Pages that may name old words: what the words stand for, and what has changed.

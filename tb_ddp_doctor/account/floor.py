@@ -40,7 +40,7 @@ def floor_lines(savings: Savings, roofline: JobRoofline, link_excess_ns: Ints | 
         return lines.of({"not-modelled": floor_ns}, {}, {"not-modelled": _NO_REPLAY})
     without = savings.faultless
     times = roofline.times_without(without.of_calls)
-    left = {"floor": floor_ns}
+    remaining = {"floor": floor_ns}
     cuts: dict[FloorKind, Change | None] = {
         "below-attainable": _rows(_sum_of(list(times.above.values()))),
         "avoidable-traffic": _rows(times.avoidable),
@@ -58,13 +58,13 @@ def floor_lines(savings: Savings, roofline: JobRoofline, link_excess_ns: Ints | 
             without |= cut
             after_ns = min(savings.total_ns(without), before_ns)
             # The floor may be shorter than its play, by communication whose last arrival is not recorded.
-            taken = min(before_ns - after_ns, left["floor"])
+            taken = min(before_ns - after_ns, remaining["floor"])
             before_ns = after_ns
-        left["floor"] -= taken
+        remaining["floor"] -= taken
         parts[kind] = taken
-    outside = min(left["floor"], _outside_ns(savings))
+    outside = min(remaining["floor"], _outside_ns(savings))
     parts["not-modelled"] += outside
-    parts["limit"] = left["floor"] - outside
+    parts["limit"] = remaining["floor"] - outside
     weights: dict[GpuTime, int] = {}
     if parts["below-attainable"]:
         weights = {kind: sum(int(rows.sum()) for rows in by_rank) for kind, by_rank in times.above.items()}

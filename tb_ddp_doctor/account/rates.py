@@ -58,10 +58,10 @@ def _energy_kwh(job: Job) -> float | None:
 
 
 def _gain(one: Finding, job: Job, seconds: float, money: float | None, energy: float | None) -> RateGain:
-    left = max(seconds - one.cost_ms / 1e3, 0.0)
+    remaining = max(seconds - one.cost_ms / 1e3, 0.0)
 
     def more(per_step: float | None) -> float | None:
-        now, then = _rate(per_step, job, seconds), _rate(per_step, job, left) if left else None
+        now, then = _rate(per_step, job, seconds), _rate(per_step, job, remaining) if remaining else None
         return None if now is None or then is None else then - now
 
     return RateGain(

@@ -21,13 +21,13 @@ def agreed_ranks(named: Sequence[tuple[int, ...]], rank_count: int) -> tuple[int
     nothing. Noise names each rank as often as another, so how often a rank is named is binomial. Any of the job's ranks
     may be the one that is named most: the probability is corrected for their number (Bonferroni).
     """
-    telling = [set(ranks) for ranks in named if 0 < len(set(ranks)) < rank_count]
-    if not telling:
+    significant = [set(ranks) for ranks in named if 0 < len(set(ranks)) < rank_count]
+    if not significant:
         return ()
-    by_noise = sum(map(len, telling)) / len(telling) / rank_count
-    times = Counter(rank for ranks in telling for rank in ranks)
+    by_noise = sum(map(len, significant)) / len(significant) / rank_count
+    times = Counter(rank for ranks in significant for rank in ranks)
     least = 1 / (_JOBS_PER_MISTAKE * rank_count)
-    return tuple(sorted(rank for rank, k in times.items() if _at_least(k, len(telling), by_noise) <= least))
+    return tuple(sorted(rank for rank, k in times.items() if _at_least(k, len(significant), by_noise) <= least))
 
 
 def _at_least(k: int, n: int, p: float) -> float:

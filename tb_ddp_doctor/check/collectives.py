@@ -57,10 +57,10 @@ def timed(
         run = _collective(kind, group, device, count, ranks)
         run()
         device.wait()
-        left = budget_s - (time.perf_counter() - begun)
-        one, left = _agreed(_once(run, device), left, group, device)
-        fit = int(left / (len(sizes) - sizes.index(size)) / max(one, 1e-9))
-        if size > SMALLEST and left < _FEWEST * one:
+        remaining = budget_s - (time.perf_counter() - begun)
+        one, remaining = _agreed(_once(run, device), remaining, group, device)
+        fit = int(remaining / (len(sizes) - sizes.index(size)) / max(one, 1e-9))
+        if size > SMALLEST and remaining < _FEWEST * one:
             return
         yield Timed(count * _ELEMENT, [_once(run, device) for _ in range(min(max(fit, _FEWEST), _REPEATS))])
 

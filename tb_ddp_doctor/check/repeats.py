@@ -81,6 +81,6 @@ def repeated(
 
 def sleep_until(instant: float) -> None:
     """Return at this time of the node's clock, s; at once where it is over or a clock was set back."""
-    left = instant - time.time()
-    if 0 < left < 60:
-        time.sleep(left)
+    remaining = instant - time.time()
+    if 0 < remaining < 60:
+        time.sleep(remaining)

@@ -23,9 +23,9 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     if not options.clear:
         sys.stdout.write(printable(f"{directory}: {entries}") + "\n")
         return 0
-    left = cache.clear()
-    if left:
-        complain(errors, f"{directory}: {left:,} of {entries} could not be removed: are they of another user?")
+    remaining = cache.clear()
+    if remaining:
+        complain(errors, f"{directory}: {remaining:,} of {entries} could not be removed: are they of another user?")
         return 2
     sys.stdout.write(printable(f"{directory}: removed {entries}") + "\n")
     return 0

@@ -84,8 +84,8 @@ def _with_snapshots(
     if not snapshots:
         return cache, runs, []
     # Of `--run NAME`, the other runs of the directory have their snapshots too.
-    left = memory_runs.alone(snapshots, runs, taken)
-    return cache, runs, [run for run in left if options.run in (None, run.name)]
+    remaining = memory_runs.alone(snapshots, runs, taken)
+    return cache, runs, [run for run in remaining if options.run in (None, run.name)]
 
 
 def _settings(assignments: Sequence[str]) -> dict[str, dict[str, float]]:

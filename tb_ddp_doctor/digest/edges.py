@@ -47,8 +47,8 @@ class Edges(msgspec.Struct, frozen=True):
         """Steps, as numbers, starts and ends (ns), without what lies outside; all of them if nothing would be left."""
         number, start, end = steps
         start, end = np.maximum(start, self.host_ns), np.minimum(end, self.host_end_ns)
-        left = end > start
-        return (number[left], start[left], end[left]) if left.any() else steps
+        kept = end > start
+        return (number[kept], start[kept], end[kept]) if kept.any() else steps
 
     def whole_steps(self, steps: tuple[Ints, Ints, Ints]) -> tuple[Ints, Ints, Ints]:
         """Steps, as numbers, starts and ends (ns), that lie inside; as cut where none does."""

@@ -77,13 +77,13 @@ def events(blocked: Blocked, launched_ns: Ints, end_ns: Ints, communicates: NDAr
     improbable = candidates * np.abs(late) <= _BY_CHANCE * (blocked.end_ns - blocked.start_ns)
     unexplained = outside | (blocked.kind == CpuTime.OP_STALL)
     resumes = unexplained & (late < _RESUME_NS) & improbable & (awaited >= 0)
-    resumes &= ~_by_chance(blocked, unexplained, resumes)
+    resumes &= ~_by_noise(blocked, unexplained, resumes)
     returns = blocked.in_a_call & (late < _RETURN_NS)
     ends: Ints = np.where((awaited >= 0) & (returns | resumes), awaited, -1)
     return ends
 
 
-def _by_chance(blocked: Blocked, unexplained: NDArray[np.bool_], resumes: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _by_noise(blocked: Blocked, unexplained: NDArray[np.bool_], resumes: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which stretches are alike of which so few end with device work that chance may be why; shape (N,).
 
     Alike are those of one kind and a length from one power of two to the next. If n of them were to end so by chance,

@@ -197,14 +197,14 @@ def _charges(gaps: _Gaps, leads: Sequence[Ints]) -> Ints:
 
     Shape (gaps, len(LaunchDelay)), ns.
     """
-    left = gaps.chargeable_ns
-    closed = np.zeros(len(left), np.int64)
+    remaining = gaps.chargeable_ns
+    closed = np.zeros(len(remaining), np.int64)
     charged = []
     for lead in leads:
         now = np.diff(_closed(gaps.until_ns, lead), prepend=0)
-        charged.append(np.clip(now - closed, 0, left))
-        left, closed = left - charged[-1], now
-    return np.stack([*charged, left], axis=1)
+        charged.append(np.clip(now - closed, 0, remaining))
+        remaining, closed = remaining - charged[-1], now
+    return np.stack([*charged, remaining], axis=1)
 
 
 def _closed(until_ns: Ints, lead: Ints) -> Ints:

@@ -93,8 +93,8 @@ def categories(blocks: Blocks, runs: PhaseRuns, communicates: Mask) -> Ints:
     kept |= ahead & stays & np.isin(blocks.bytes, np.unique(blocks.bytes[kept & stays]))
     category[ahead & ~kept] = MemoryCategory.ACTIVATION
 
-    left = seen & ~is_temporary & (own == Phase.BACKWARD)
-    category[left & ~_leaked(blocks, left, born, stays, outlives)] = MemoryCategory.GRADIENT
+    remaining = seen & ~is_temporary & (own == Phase.BACKWARD)
+    category[remaining & ~_leaked(blocks, remaining, born, stays, outlives)] = MemoryCategory.GRADIENT
 
     updating = seen & ~is_temporary & (own == Phase.OPTIMIZER)
     lasting = updating & (stays | (outlives > 0))
@@ -108,15 +108,15 @@ def categories(blocks: Blocks, runs: PhaseRuns, communicates: Mask) -> Ints:
     return category
 
 
-def _leaked(blocks: Blocks, left: Mask, born: Ints, stays: Mask, outlives: Ints) -> Mask:
+def _leaked(blocks: Blocks, remaining: Mask, born: Ints, stays: Mask, outlives: Ints) -> Mask:
     """What backward leaves for good although most of what the same pass leaves is released."""
-    lasting = left & stays & (outlives >= _KEPT_UPDATES)
+    lasting = remaining & stays & (outlives >= _KEPT_UPDATES)
     if not lasting.any():
         return lasting
     size = blocks.bytes.astype(np.float64)
-    by_run = np.bincount(born[left], weights=size[left])
+    by_run = np.bincount(born[remaining], weights=size[remaining])
     lasting_by_run = np.bincount(born[lasting], weights=size[lasting], minlength=len(by_run))
-    leaked: Mask = lasting & (lasting_by_run < _WHOLE_PASS * by_run)[np.where(left, born, 0)]
+    leaked: Mask = lasting & (lasting_by_run < _WHOLE_PASS * by_run)[np.where(remaining, born, 0)]
     return leaked
 
 

@@ -33,15 +33,15 @@ _ONE_MORE["AdamW"] = _ONE_MORE["Adam"]
 
 
 def states(
-    host: HostCalls, phases: HostPhases, collectives: Collectives, words: tuple[str, ...], left: int
+    host: HostCalls, phases: HostPhases, collectives: Collectives, words: tuple[str, ...], remaining: int
 ) -> StateBytes:
     """The model's states; `left` is what one backward pass leaves behind, bytes."""
     reduced, element = _reduced(collectives, words)
     accumulated = _accumulated(host, phases) * (element or 4)
     known = max(reduced, accumulated)
     shards = any(words[kind] == "reduce_scatter" for kind in np.unique(collectives.kind).tolist())
-    gradients = left if left and (shards or left >= _ALL * known) else known
-    if accumulated and gradients == left and not element:
+    gradients = remaining if remaining and (shards or remaining >= _ALL * known) else known
+    if accumulated and gradients == remaining and not element:
         # float32, or a half of it.
         element = 2 if gradients <= 0.75 * accumulated else 4
     name, tensors = optimizer_tensors(host)

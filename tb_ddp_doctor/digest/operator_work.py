@@ -350,14 +350,14 @@ def _causal_softmax(inputs: Inputs) -> Work:
 def _reduction(inputs: Inputs) -> Work:
     """Reads its input; writes what is left of it, at least an element."""
     taken = inputs.tensor(0)
-    left = 1
+    remaining = 1
     text = inputs.value(1).strip()
     if text.startswith("[") and text != "[]":
         over = {index % max(len(taken.sizes), 1) for index in inputs.integers(1)}
-        left = math.prod(size for index, size in enumerate(taken.sizes) if index not in over)
+        remaining = math.prod(size for index, size in enumerate(taken.sizes) if index not in over)
     elif text.lstrip("-").isdigit() and taken.sizes:
-        left = taken.elements // max(taken.sizes[int(text) % len(taken.sizes)], 1)
-    return Work(GpuTime.NORM, 0, taken.bytes, left * taken.element)
+        remaining = taken.elements // max(taken.sizes[int(text) % len(taken.sizes)], 1)
+    return Work(GpuTime.NORM, 0, taken.bytes, remaining * taken.element)
 
 
 def _loop(kind: GpuTime, read: Iterable[Tensor], written: Tensor) -> Work:

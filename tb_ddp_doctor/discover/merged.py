@@ -63,15 +63,15 @@ def parts(head: bytes, chunks: Iterable[bytes]) -> tuple[str, ...]:
     """The parts of a trace by its text, in order; none where it holds one rank. `head` is its beginning."""
     if not may_be(head):
         return ()
-    left, pids = _MOST_BYTES if _is_marked(head) else _LEAST_BYTES, set[tuple[bytes, bytes]]()
+    remaining, pids = _MOST_BYTES if _is_marked(head) else _LEAST_BYTES, set[tuple[bytes, bytes]]()
     rest = b""
     for chunk in chunks:
         text = rest + chunk
         pids.update(_PID.findall(text))
-        rest, left = text[-_OVERLAP:], left - len(chunk)
+        rest, remaining = text[-_OVERLAP:], remaining - len(chunk)
         if len(pids) > _MOST_PIDS:
             return ()
-        if left <= 0:
+        if remaining <= 0:
             break
     labelled = {part(label.decode("utf-8", "replace")) for label, _ in pids if label} - {""}
     labels = labelled or {part(number.decode()) for _, number in pids if number}

@@ -233,18 +233,18 @@ def _of_rank(one: RankCalls, removed: Floats) -> _RowTimes:
     not_modelled = np.bincount(row, np.where(modelled, 0.0, remaining_ns), size) * scale
     unknown: Ints = np.where(took > 0, not_modelled, device_ns).astype(np.int64)
     gone = np.bincount(row, rows.ns - remaining_ns, size) * scale
-    left = np.maximum(device_ns - gone - unknown, 0)
-    return _RowTimes(above, unknown, _fusible(digest, known.bandwidth, scale, left, above.sum(axis=0)))
+    remaining = np.maximum(device_ns - gone - unknown, 0)
+    return _RowTimes(above, unknown, _fusible(digest, known.bandwidth, scale, remaining, above.sum(axis=0)))
 
 
-def _fusible(digest: RankDigest, bandwidth: float, scale: Floats, left: Ints, above: Ints) -> tuple[Ints, ...]:
+def _fusible(digest: RankDigest, bandwidth: float, scale: Floats, remaining: Ints, above: Ints) -> tuple[Ints, ...]:
     """What fusion takes away of each row (see `RooflineTimes`), ns: at most the time `left`, of which some is `above`
     attainable.
     """
     fused = digest.roofline.avoidable
 
     def of_rows(column: Ints) -> Floats:
-        moved: Floats = np.bincount(fused.row, column, len(left)) * scale
+        moved: Floats = np.bincount(fused.row, column, len(remaining)) * scale
         return moved
 
     def one_after_the_other(amounts: Sequence[Floats], most: Ints) -> Iterator[Ints]:
@@ -256,8 +256,8 @@ def _fusible(digest: RankDigest, bandwidth: float, scale: Floats, left: Ints, ab
     least = [of_rows(column) / bandwidth * 1e9 for column in (fused.read_bytes, fused.written_bytes)]
     others = fused.written_ns - fused.temporary_ns
     took = [of_rows(column) for column in (fused.read_ns, fused.temporary_ns, others)]
-    at_least = np.maximum(left - above, 0)
-    return *one_after_the_other(least, at_least), *one_after_the_other(took, left)
+    at_least = np.maximum(remaining - above, 0)
+    return *one_after_the_other(least, at_least), *one_after_the_other(took, remaining)
 
 
 def _kernels(job: Job, ranks: Sequence[RankCalls]) -> tuple[tuple[KernelRoof, ...], tuple[Ints, ...]]:

@@ -175,12 +175,12 @@ class _Events:
             if every is not None:
                 chosen = mask & np.isin(long_steps.columns, of_period(long_steps.columns[mask], every))
                 by_period.setdefault(every, []).append(chosen)
-        left = np.ones(len(long_steps.rows), dtype=bool)
+        remaining = np.ones(len(long_steps.rows), dtype=bool)
         for every, masks in by_period.items():
             chosen = np.logical_or.reduce(masks)
             self._add_outliers("period", long_steps.where(chosen), every)
-            left &= ~chosen
-        return long_steps.where(left)
+            remaining &= ~chosen
+        return long_steps.where(remaining)
 
     def _other_outliers(self, long_steps: LongSteps) -> None:
         """One event for each rank or node that most have in common, and one for the rest."""
@@ -201,12 +201,12 @@ class _Events:
                 if len(np.unique(nodes)) > 1
                 and np.count_nonzero(mask := nodes[long_steps.rows] == node) >= fewest(np.mean(nodes == node))
             ]
-        left = np.ones(len(long_steps.rows), dtype=bool)
+        remaining = np.ones(len(long_steps.rows), dtype=bool)
         for mask in common:
             self._add_outliers("outliers", long_steps.where(mask), None)
-            left &= ~mask
-        if len(np.unique(long_steps.columns[left])) >= 3:
-            self._add_outliers("outliers", long_steps.where(left), None)
+            remaining &= ~mask
+        if len(np.unique(long_steps.columns[remaining])) >= 3:
+            self._add_outliers("outliers", long_steps.where(remaining), None)
 
     def _add_outliers(self, kind: Kind, long_steps: LongSteps, every: int | None) -> None:
         rows = np.unique(long_steps.rows)

@@ -97,9 +97,9 @@ def place(
     for phase in phases[inside]:
         at = int(np.searchsorted(begins_ns, phase.begin_ns, side="right")) - 1
         for times in (steps_us, busy_us):
-            left = times[at] - (phase.end_ns - phase.begin_ns) / 1000
+            remaining = times[at] - (phase.end_ns - phase.begin_ns) / 1000
             # The clocks of both round to µs.
-            times[at] = left if left > 0 else np.nan
+            times[at] = remaining if remaining > 0 else np.nan
     skipped = max(first - stretch.first_step, 0)
     at = stretch.first_step + skipped - first
     until = min(at + len(steps_us) - skipped, len(busy))

@@ -243,8 +243,8 @@ def _read(
     for row, (of_rank, places) in enumerate(zip(files, _rows_of(files), strict=True)):
         paths = [str(source.path) if is_taken else "" for source, is_taken in zip(of_rank, taken[places], strict=True)]
         ranks.append(RankFiles(tuple(paths), tuple(at[places].tolist()), row in sampled))
-        left = sum(max(source.size - begin, 0) for source, begin in zip(of_rank, at[places].tolist(), strict=True))
-        sizes.append(min(left, 9 * asked.count))
+        remaining = sum(max(source.size - begin, 0) for source, begin in zip(of_rank, at[places].tolist(), strict=True))
+        sizes.append(min(remaining, 9 * asked.count))
     batches = [
         (
             msgspec.structs.replace(asked, row=row, ranks=tuple(ranks[row : row + _BATCH])),

@@ -117,9 +117,9 @@ def _clocks(every: Sequence[_Comparable], ranks: int) -> NDArray[np.float64]:
     clock_ns, known = np.zeros(ranks), np.zeros(ranks, np.bool_)
     known[0] = True
     while not known.all():
-        left = np.where(known[None, :] & ~known[:, None], spread, np.inf)
-        new, old = divmod(int(left.argmin()), ranks)
-        if not np.isfinite(left[new, old]):
+        remaining = np.where(known[None, :] & ~known[:, None], spread, np.inf)
+        new, old = divmod(int(remaining.argmin()), ranks)
+        if not np.isfinite(remaining[new, old]):
             new = old = int((~known).argmax())
         clock_ns[new] = clock_ns[old] + offset[new, old]
         known[new] = True

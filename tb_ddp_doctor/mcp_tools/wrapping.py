@@ -48,8 +48,8 @@ def listed(numbers: Iterable[int], most: int = 40) -> str:
             runs.append([number])
     # As everywhere, two in a row are no range.
     shown = ", ".join(("-" if run[-1] - run[0] > 1 else ", ").join(map(str, run)) for run in runs[:most])
-    left = len(ordered) - sum(run[-1] - run[0] + 1 for run in runs[:most])
-    return f"{shown} and {left:,} more" if left else shown
+    remaining = len(ordered) - sum(run[-1] - run[0] + 1 for run in runs[:most])
+    return f"{shown} and {remaining:,} more" if remaining else shown
 
 
 def numbers_of(text: str, what: str) -> frozenset[int] | None:

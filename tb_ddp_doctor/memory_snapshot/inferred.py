@@ -81,12 +81,12 @@ def _fitting(
     wanted: Counter[int], category: str, allocations: Sequence[Allocation], taken: Mapping[int, str]
 ) -> Iterator[int]:
     """Of each size as many as are wanted: those that stacks show first, then the oldest."""
-    left = Counter(wanted)
+    remaining = Counter(wanted)
     order = _MAY_BE[category]
     candidates = [i for i, one in enumerate(allocations) if one.category in order and i not in taken]
     for i in sorted(candidates, key=lambda i: (order.index(allocations[i].category), allocations[i].time_us)):
-        if left[allocations[i].size] > 0:
-            left[allocations[i].size] -= 1
+        if remaining[allocations[i].size] > 0:
+            remaining[allocations[i].size] -= 1
             yield i
 
 

@@ -74,12 +74,12 @@ def read_logs(
     log = _Log(frozenset(pid.encode() for pid in pids if pid), world_size, Matching(traced))
     # NCCL_DEBUG_FILE names its process with %p; where there are too many, those of other jobs stand back.
     chosen = sorted(files, key=lambda path: not _numbers_in(path.name) & set(pids))
-    left = _MOST_BYTES
+    remaining = _MOST_BYTES
     with ThreadPoolExecutor(_READERS) as pool:
         for path, begins in zip(chosen, pool.map(_begins_as_log, chosen), strict=True):
-            if begins and left > 0:
-                for block in _blocks(path, left):
-                    left -= len(block)
+            if begins and remaining > 0:
+                for block in _blocks(path, remaining):
+                    remaining -= len(block)
                     log.take_block(block)
     return log.network()
 
@@ -304,12 +304,12 @@ class _Log:
         """Choices by process group, "" where that is not known, and what they are."""
         groups = self._matching.groups()
         times_of: Counter[tuple[str, tuple[bytes, ...]]] = Counter()
-        left = Counter({call: times for call, times in self._each.items() if call[2]})
+        remaining = Counter({call: times for call, times in self._each.items() if call[2]})
         for (pid, communicator, call), times in self._chosen.items():
             if group := groups.get((pid.decode(), communicator)):
                 times_of[group, call] += times
-                left[call] -= times
-        times_of.update({("", call): times for call, times in left.items() if times > 0})
+                remaining[call] -= times
+        times_of.update({("", call): times for call, times in remaining.items() if times > 0})
         return times_of
 
     def _has_tree(self) -> bool:

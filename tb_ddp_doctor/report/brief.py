@@ -123,11 +123,11 @@ def _rest(diagnosis: Diagnosis, width: int, hint: str) -> str:
 
 
 def _parts(diagnosis: Diagnosis, unseen: Sequence[str], shown: int) -> Iterator[str]:
-    if left := len(diagnosis.findings[_SHOWN:]):
-        yield f"{left} more finding{'s' if left > 1 else ''}"
+    if remaining := len(diagnosis.findings[_SHOWN:]):
+        yield f"{remaining} more finding{'s' if remaining > 1 else ''}"
     listed = max(_SHOWN - len(diagnosis.findings), 0)
-    if left := len(diagnosis.opportunities[listed:]):
-        yield f"{left} {'more ' if listed else ''}opportunit{'ies' if left > 1 else 'y'}"
+    if remaining := len(diagnosis.opportunities[listed:]):
+        yield f"{remaining} {'more ' if listed else ''}opportunit{'ies' if remaining > 1 else 'y'}"
     if not unseen:
         yield f"all {len(diagnosis.outcomes)} checks made"
     elif not shown:

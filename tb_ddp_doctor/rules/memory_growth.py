@@ -78,8 +78,8 @@ def _full_in(growth: findings.GrowingMemory, memory: Memory) -> str:
     """In how many steps the device is full at this rate, a space and a sentence; "" where it is not known."""
     if not memory.capacity:
         return ""
-    left = memory.capacity - memory.peak.reserved
-    steps = max(left, 0) // growth.bytes
+    remaining = memory.capacity - memory.peak.reserved
+    steps = max(remaining, 0) // growth.bytes
     return f" At this rate the GPU's {wording.size(memory.capacity)} are full in about {steps:,} steps."
 
 

@@ -51,11 +51,11 @@ def roots(waits: JobWaits) -> list[Root]:
     """All independent faults, the one that most ranks wait for first."""
     faults = [*_incomplete(waits), *_mismatched(waits), *_not_started(waits), *_absent(waits)]
     known = {rank for root in faults for rank in root.ranks}
-    left = set(blocked(waits)) - reaching(waits, known)
-    faults += _no_dump(waits, left)
+    remaining = set(blocked(waits)) - reaching(waits, known)
+    faults += _no_dump(waits, remaining)
     known |= {rank for root in faults for rank in root.ranks}
-    left -= reaching(waits, known)
-    faults += [_circle(waits, circle) for circle in _circles(waits, left)]
+    remaining -= reaching(waits, known)
+    faults += [_circle(waits, circle) for circle in _circles(waits, remaining)]
     known |= {rank for root in faults for rank in root.ranks}
     faults += _stalled(waits, known | reaching(waits, known), alone=not faults)
     return sorted(faults, key=lambda root: (-len(reaching(waits, root.ranks)), root.ranks))
@@ -141,9 +141,9 @@ def _absent(waits: JobWaits) -> list[Root]:
     return _by_call(waits, "missing", missed)
 
 
-def _no_dump(waits: JobWaits, left: Collection[int]) -> list[Root]:
+def _no_dump(waits: JobWaits, remaining: Collection[int]) -> list[Root]:
     """Ranks without a dump that some of the ranks wait for, with no other reason."""
-    return _by_call(waits, "no-dump", _awaited(waits, left, "no-dump"))
+    return _by_call(waits, "no-dump", _awaited(waits, remaining, "no-dump"))
 
 
 def _awaited(waits: JobWaits, ranks: Iterable[int], why: Why) -> dict[int, list[Op]]:
@@ -185,9 +185,9 @@ def _explains(waits: JobWaits, wait: Wait, awaited: Collection[Op]) -> bool:
     )
 
 
-def _circles(waits: JobWaits, left: Collection[int]) -> list[list[int]]:
+def _circles(waits: JobWaits, remaining: Collection[int]) -> list[list[int]]:
     """Groups of ranks that all wait for each other and for nobody else, each ascending."""
-    ahead = {rank: {t for wait in waits.of[rank] for t in wait.targets if t in left} for rank in left}
+    ahead = {rank: {t for wait in waits.of[rank] for t in wait.targets if t in remaining} for rank in remaining}
     circles: list[list[int]] = []
     for component in _strong(ahead):
         inside = set(component)

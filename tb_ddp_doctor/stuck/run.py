@@ -171,10 +171,11 @@ def _keep(dump: Dump, dumps: dict[int, Dump], warnings: list[FileWarning]) -> No
         dumps[dump.rank] = dump
     if other is not None:
         kept = dumps[dump.rank]
-        left = dump if kept is other else other
+        dropped = dump if kept is other else other
         warnings.append(
             FileWarning(
-                left.file, f"Left out: rank {dump.rank} is also claimed by {PurePath(kept.file).name}, which is newer."
+                dropped.file,
+                f"Left out: rank {dump.rank} is also claimed by {PurePath(kept.file).name}, which is newer.",
             )
         )
 

@@ -42,8 +42,8 @@ def trusted(dumps: Sequence[Dump]) -> tuple[list[Dump], list[FileWarning]]:
     """The dumps that can be held against each other, and a warning for each that cannot."""
     doubts: dict[int, str] = {}
     for check in (_without_what_others_have, _silent, _against_own_counters, _against_others, _far_behind):
-        left = [dump for dump in dumps if dump.rank not in doubts]
-        doubts |= dict(check(left))
+        remaining = [dump for dump in dumps if dump.rank not in doubts]
+        doubts |= dict(check(remaining))
     copies = list(_copies(dumps))
     if 2 * len(doubts) >= len(dumps):
         return list(dumps), copies

@@ -127,11 +127,11 @@ def _rescued(file: BufferedReader, skip: int) -> Iterator[bytes]:
 
 def _compressed(file: BufferedReader) -> Iterator[bytes]:
     """The file from its start; the trailer alone, since its checksum may be wrong when the data before it is not."""
-    left = file.seek(0, os.SEEK_END) - _GZIP_TRAILER_BYTES
+    remaining = file.seek(0, os.SEEK_END) - _GZIP_TRAILER_BYTES
     file.seek(0)
-    while left > 0 and (data := file.read(min(left, CHUNK_BYTES))):
+    while remaining > 0 and (data := file.read(min(remaining, CHUNK_BYTES))):
         yield data
-        left -= len(data)
+        remaining -= len(data)
     yield file.read(_GZIP_TRAILER_BYTES)
 
 

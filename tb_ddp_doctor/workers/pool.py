@@ -196,10 +196,10 @@ class _Shared:
 
     def limits(self, task: _Task) -> Limits | None:
         """What a task may take; None where others of its file have taken all."""
-        left = self._cpu_s.get(task.path.file) if isinstance(task.path, ProcessPath) else None
-        if left is None:
+        remaining = self._cpu_s.get(task.path.file) if isinstance(task.path, ProcessPath) else None
+        if remaining is None:
             return task.limits
-        return replace(task.limits, cpu_s=min(left, task.limits.cpu_s)) if left > 0 else None
+        return replace(task.limits, cpu_s=min(remaining, task.limits.cpu_s)) if remaining > 0 else None
 
     def take(self, task: _Task, cpu_s: float) -> None:
         """Note what a task took; all that is left, where it took more than it may."""

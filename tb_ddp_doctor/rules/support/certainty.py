@@ -29,11 +29,11 @@ class CoreWait(NamedTuple):
     #: How much longer that is than a lucky peer would have waited for as much work; never below 0.
     longer_ns: float
     #: By how much the mean steps of two ranks differ by chance, where the threads of both wait that long.
-    chance_ns: float
+    noise_ns: float
 
     @property
     def explains_ns(self) -> float:
-        return max(self.longer_ns, self.chance_ns)
+        return max(self.longer_ns, self.noise_ns)
 
 
 def core_wait(frame: Frame, affected: Sequence[int] = ()) -> CoreWait:
@@ -59,8 +59,8 @@ def core_wait(frame: Frame, affected: Sequence[int] = ()) -> CoreWait:
     of_run = waited / ran * ran[slow] if ran.all() else waited
     lowest = float(np.quantile(of_run[peers], _LUCKY, method="lower")) if len(peers) else 0.0
     turn = _SLICE_NS * (max(most / float(ran[slow]), 1.0) if ran.all() else 1.0)
-    chance = math.sqrt((most + lowest) * turn / max(len(frame.steps), 1)) if len(peers) else 0.0
-    return CoreWait(most, max(most - lowest, 0.0), chance)
+    noise = math.sqrt((most + lowest) * turn / max(len(frame.steps), 1)) if len(peers) else 0.0
+    return CoreWait(most, max(most - lowest, 0.0), noise)
 
 
 def confidence(
@@ -119,8 +119,8 @@ def confidence(
 
 
 def _of_cores(waits: CoreWait, has_peers: bool) -> str:
-    if waits.chance_ns > waits.longer_ns:
-        alone = f"which alone makes ranks differ by about {ms(waits.chance_ns)}"
+    if waits.noise_ns > waits.longer_ns:
+        alone = f"which alone makes ranks differ by about {ms(waits.noise_ns)}"
         return f"threads of the ranks waited {ms(waits.waited_ns)} a step for CPU cores that others had, {alone}"
     longer = " longer than those of other ranks" if has_peers else ""
     return f"threads of a rank waited {ms(waits.longer_ns)} a step{longer} for a CPU core that others had"

@@ -19,11 +19,11 @@ def shares(whatif: WhatIf, host_ns: Ints, kinds: Sequence[CpuTime] = WORK) -> Ma
 
     Less where the host has not spent as much on these kinds.
     """
-    left, share_of = host_ns.astype(np.float64), {}
+    remaining, share_of = host_ns.astype(np.float64), {}
     for kind in kinds:
         spent = whatif.host_ns(kind)
-        taken = np.minimum(left, spent)
+        taken = np.minimum(remaining, spent)
         if taken.any():
             share_of[kind] = taken / np.maximum(spent, 1)
-        left = left - taken
+        remaining = remaining - taken
     return share_of

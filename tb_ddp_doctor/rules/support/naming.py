@@ -36,10 +36,10 @@ def who(affected: Sequence[int], frame: Frame) -> str:
         return f"{ranks(numbers)} (local rank {rail} of all {len(set(frame.nodes))} nodes)"
     whole = list(whole_nodes(affected, frame))
     inside = [int(frame.ranks[rank]) for rank in affected if frame.nodes[rank] in whole]
-    left = [int(frame.ranks[rank]) for rank in affected if frame.nodes[rank] not in whole]
+    remaining = [int(frame.ranks[rank]) for rank in affected if frame.nodes[rank] not in whole]
     parts = [f"{ranks(inside)} ({_of_nodes(whole, frame)})"] if inside else []
-    if left:
-        parts.append(ranks(left))
+    if remaining:
+        parts.append(ranks(remaining))
     return listing(parts)
 
 
