@@ -56,8 +56,8 @@ WORDS = {
 #: Words that STYLE.md bans, as parts of names.
 BANNED = {"held", "hold", "holds", "holding", "told", "tells", "settle", "settled", "starve", "starved", "starves"}
 BANNED |= {"starvation", "mended", "alike", "beyond", "usual", "things", "found", "chance", "telling"}
-#: `tells` is a field of the JSON of comparisons; the advice on meshes waits for who works there.
-ALLOWED = {"comparison": {"tells"}, "mesh_advice.py": {"found"}}
+#: `tells` is a field of the JSON of comparisons.
+ALLOWED = {"comparison": {"tells"}}
 #: Pages that may name old words: what the words stand for, and what has changed.
 NAMING = {"glossary.md", "CHANGELOG.md"}
 #: Names in the JSON, in code, in commands and in comments, which no reader sees, stay what they are.
@@ -164,7 +164,7 @@ def banned(source: str) -> set[str]:
 @pytest.mark.parametrize("part", sorted((REPOSITORY / "tb_ddp_doctor").glob("[a-z]*")), ids=lambda part: part.name)
 def test_names_have_the_fields_words(part: Path) -> None:
     names = {
-        path: banned(path.read_text(encoding="utf-8")) - ALLOWED.get(part.name, set()) - ALLOWED.get(path.name, set())
+        path: banned(path.read_text(encoding="utf-8")) - ALLOWED.get(part.name, set())
         for path in (part.rglob("*.py") if part.is_dir() else [part] if part.suffix == ".py" else [])
     }
     assert {path: bad for path, bad in names.items() if bad} == {}

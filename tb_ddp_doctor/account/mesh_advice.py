@@ -108,31 +108,31 @@ def _other_meshes(facts: Facts, mesh: Mesh, tensor: int, *, is_apart: bool) -> I
         if now[name] == 1:
             continue
         asked = written({**{each: now[each] for each in ("dp", "tp", "pp")}, "tp": fewer[-1], name: now[name] * times})
-        found = facts.get(plans).predict(Question(mesh=asked))
-        if found is None:
+        prediction = facts.get(plans).predict(Question(mesh=asked))
+        if prediction is None:
             yield f"Mesh {asked} is not predicted: ddp-doctor plan --mesh {asked} says why."
             continue
-        assumed = any("GB/s that" in each.detail for each in found.rests)
+        assumed = any("GB/s that" in each.detail for each in prediction.rests)
         yield (
-            f"Mesh {asked} is predicted to take {wording.decimals(found.step_ms, 1)} ms a step "
-            f"({wording.decimals(found.low_ms, 1)} to {wording.decimals(found.high_ms, 1)}), now "
+            f"Mesh {asked} is predicted to take {wording.decimals(prediction.step_ms, 1)} ms a step "
+            f"({wording.decimals(prediction.low_ms, 1)} to {wording.decimals(prediction.high_ms, 1)}), now "
             f"{wording.decimals(facts.job.step_ns / 1e6, 1)}{', by the data sheet of its links' if assumed else ''}."
         )
 
 
 def _pipeline(of: _Dimension) -> Iterator[str]:
     try:
-        found = of.facts.get(stages)
+        pipe = of.facts.get(stages)
     except MissingFactError:
         return
-    if found is None or found.stages < 2:
+    if pipe is None or pipe.stages < 2:
         return
-    compute, ranks = found.of_stages(of.facts.job.budget.of("compute"))
-    must = found.bubble_ns(float(compute.mean()))
+    compute, ranks = pipe.of_stages(of.facts.job.budget.of("compute"))
+    must = pipe.bubble_ns(float(compute.mean()))
     yield (
-        f"pp has {found.shape}: its bubble, (p - 1) / m of what a stage computes, is {wording.ms(must)}, of which "
+        f"pp has {pipe.shape}: its bubble, (p - 1) / m of what a stage computes, is {wording.ms(must)}, of which "
         f"twice the micro-batches would save {wording.ms(must / 2)}. Sends and receives have nothing beside them for "
-        f"{wording.ms(float(found.exposed_ns.mean()))}, in {wording.ms(float(found.moving_ns.mean()))} of which data "
+        f"{wording.ms(float(pipe.exposed_ns.mean()))}, in {wording.ms(float(pipe.moving_ns.mean()))} of which data "
         "moves: that is not overlapped."
     )
     if split := stage_layers.said(of.facts.get(module_tree), ranks).strip():
@@ -140,12 +140,12 @@ def _pipeline(of: _Dimension) -> Iterator[str]:
 
 
 def _experts(of: _Dimension) -> Iterator[str]:
-    found = exchanges(of.facts.job)
-    if found.of or len(found.row) < _SEVERAL:
+    exchanged = exchanges(of.facts.job)
+    if exchanged.of or len(exchanged.row) < _SEVERAL:
         return
     matched = of.facts.job.matched
     elements = of.facts.job.calls.column("elements")[matched.call]
-    segments, part = matched.segments.select(found.row)
+    segments, part = matched.segments.select(exchanged.row)
     largest = segments.max(elements[part])
     if len(np.unique(elements[part])) == 1:
         yield (
@@ -169,14 +169,14 @@ def _data(of: _Dimension) -> Iterator[str]:
         or not of.facts.get(frame).trains
     ):
         return
-    found = of.facts.get(plans).sharded
-    if found is not None:
+    fsdp = of.facts.get(plans).sharded
+    if fsdp is not None:
         again = (
-            "backward gathers parameters again" if found.stage == "zero3" else "parameters stay gathered after forward"
+            "backward gathers parameters again" if fsdp.stage == "zero3" else "parameters stay gathered after forward"
         )
         yield (
-            f"{of.row.name} shards as ZeRO stage {found.stage[-1]}: {again}, in {found.units} units; forward gathers "
-            f"{found.ahead_forward} ahead{f', backward {found.ahead_backward}' if found.stage == 'zero3' else ''}."
+            f"{of.row.name} shards as ZeRO stage {fsdp.stage[-1]}: {again}, in {fsdp.units} units; forward gathers "
+            f"{fsdp.ahead_forward} ahead{f', backward {fsdp.ahead_backward}' if fsdp.stage == 'zero3' else ''}."
         )
     elif of.kinds["all_reduce"] or of.kinds["reduce_scatter"]:
         sent = "reduce-scatters" if of.kinds["reduce_scatter"] else "AllReduces"
