@@ -199,6 +199,11 @@ class Doctor:
         """Mark what runs within as no part of a step, such as a checkpoint: `with doctor.phase("checkpoint"):`."""
         return contextlib.nullcontext() if self._history is None else self._history.phase(str(name))
 
+    def tokens(self, count: int) -> None:
+        """Say how many tokens this rank's step has, or a part of it: the history then compares steps of any length."""
+        if self._history is not None:
+            self._history.tokens(count)
+
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of a loader, `for batch in doctor.batches(loader):`, whose waiting times the history keeps."""
         return iter(loader) if self._history is None else self._history.batches(loader)

@@ -92,6 +92,11 @@ class StepHistory:
         if self.recorder is not None:
             self.recorder.waits()
 
+    def tokens(self, count: int) -> None:
+        """So many more tokens are in this step."""
+        if self.recorder is not None:
+            self.recorder.tokens(count)
+
     def close(self) -> None:
         """Write what is left, and record nothing more."""
         if self._garbage is not None:

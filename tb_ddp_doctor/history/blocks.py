@@ -4,14 +4,15 @@
     head    magic "DDPSTEP2", rank, world size, start of the process, pipeline stage (-1: unknown), node, checksum
     block   head (32 bytes): magic, kind, columns, rows, first step, begin, checksum of the head and the payload
     payload of steps: a column of lengths, µs, uint32 (0: not timed, as while a profiler records); then, where the
-            columns say so, one of times until the rank waits for other ranks, µs, uint32 (0: unknown)
+            columns say so, one of times until the rank waits for other ranks, µs, uint32 (0: unknown), and one of
+            tokens, uint32 (0: unknown)
     payload of phases: rows of begin, end and name
     payload of samples: rows of time, quantity (its place in QUANTITIES) and value
 
 Files with the magic "DDPSTEP1" have no stage, and 100 bytes of the node. All little-endian. A block's steps follow one
 another in number and in time: the first begins at the block's begin, each other one where the one before it ends. A
-step takes 8 bytes at most. A block that was torn by a crash or damaged costs itself: the next one is found by its magic
-and believed by its checksum.
+step takes 8 bytes at most, 12 with its tokens. A block that was torn by a crash or damaged costs itself: the next one
+is found by its magic and believed by its checksum.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ SUFFIX = ".steps"
 FILE_MAGIC, FIRST_FILE_MAGIC = b"DDPSTEP2", b"DDPSTEP1"
 BLOCK_MAGIC = b"DDPb"
 STEPS, PHASES, SAMPLES = 0, 1, 2
-#: Bit of a block's columns: the second column is there.
-HAS_BUSY = 1
+#: Bits of a block's columns: those of busy times and of tokens are there.
+HAS_BUSY, HAS_TOKENS = 1, 2
 #: magic, rank, world size, start of the process (ns since 1970), pipeline stage, node; and the first magic's, as long.
 FILE_HEAD, FIRST_FILE_HEAD = struct.Struct("<8sIIqi96s"), struct.Struct("<8sIIq100s")
 #: Of a rank whose pipeline stage is not known.
@@ -63,11 +64,18 @@ def file_head(rank: int, world_size: int, started_ns: int, node: str, stage: int
     return head + CHECKSUM.pack(zlib.crc32(head))
 
 
-def steps_block(first_step: int, begin_ns: int, steps_us: NDArray[Any], busy_us: NDArray[Any] | None) -> bytes:
-    """A block of steps with consecutive numbers: their lengths, and the times until each waits, both shape (N,), µs."""
-    columns = [steps_us] if busy_us is None else [steps_us, busy_us]
+def steps_block(
+    first_step: int,
+    begin_ns: int,
+    steps_us: NDArray[Any],
+    busy_us: NDArray[Any] | None,
+    tokens: NDArray[Any] | None = None,
+) -> bytes:
+    """A block of steps with consecutive numbers: their lengths, times until each waits, µs, and tokens, shape (N,)."""
+    columns = [column for column in (steps_us, busy_us, tokens) if column is not None]
     payload = b"".join(np.clip(column, 0, LONGEST_US).astype("<u4").tobytes() for column in columns)
-    return _block(STEPS, 0 if busy_us is None else HAS_BUSY, len(steps_us), first_step, begin_ns, payload)
+    bits = (0 if busy_us is None else HAS_BUSY) | (0 if tokens is None else HAS_TOKENS)
+    return _block(STEPS, bits, len(steps_us), first_step, begin_ns, payload)
 
 
 def phases_block(rows: NDArray[Any]) -> bytes:
@@ -82,8 +90,8 @@ def samples_block(rows: NDArray[Any]) -> bytes:
 
 def payload_bytes(kind: int, columns: int, rows: int) -> int | None:
     """How long the payload of a block is that says this in its head; None where no block says so."""
-    if kind == STEPS and columns in (0, HAS_BUSY):
-        return rows * 4 * (2 if columns & HAS_BUSY else 1)
+    if kind == STEPS and not columns & ~(HAS_BUSY | HAS_TOKENS):
+        return rows * 4 * (1 + columns.bit_count())
     if kind in (PHASES, SAMPLES) and columns == 0:
         return rows * (PHASE_ROW if kind == PHASES else SAMPLE_ROW).itemsize
     return None

@@ -86,6 +86,7 @@ def place(
     busy: NDArray[Any],
     length: NDArray[Any],
     begins: NDArray[Any] | None,
+    tokens: NDArray[Any] | None = None,
 ) -> None:
     """Write a stretch into one rank's row, without the phases (in order of time) that fall into its steps."""
     steps_us = stretch.steps_us.astype(np.float64)
@@ -110,6 +111,8 @@ def place(
     length[at:until] = steps_us[part]
     if begins is not None:
         begins[at:until] = begins_ns[part].astype(np.int64)
+    if tokens is not None and stretch.tokens is not None:
+        tokens[at:until] = stretch.tokens[part]
 
 
 def restarts_of(files: Sequence[RankHistory]) -> tuple[tuple[Restart, ...], float]:

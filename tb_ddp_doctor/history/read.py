@@ -21,6 +21,7 @@ from tb_ddp_doctor.history.blocks import (
     FIRST_FILE_MAGIC,
     FOLDER,
     HAS_BUSY,
+    HAS_TOKENS,
     NO_STAGE,
     PHASE_ROW,
     PHASES,
@@ -52,8 +53,8 @@ class _Block(NamedTuple):
     first_step: int
     begin_ns: int
     rows: int
-    #: Whether it has the second column.
-    has_busy: int
+    #: Bits: whether it has columns of busy times and of tokens.
+    columns: int
     payload: memoryview
 
 
@@ -70,6 +71,8 @@ class Stretch(NamedTuple):
     steps_us: NDArray[Any]
     #: Time of each step until the rank waits for other ranks, µs, shape (N,); 0 where unknown. None: of no step.
     busy_us: NDArray[Any] | None
+    #: Tokens of each step of the rank, shape (N,); 0 where unknown. None: of no step.
+    tokens: NDArray[Any] | None = None
 
 
 class MarkedTime(NamedTuple):
@@ -144,9 +147,11 @@ class Portion(NamedTuple):
     lost_bytes: int
     #: From which byte on to read later steps: one block before them, whose phases may fall into them.
     later_at: int
-    #: The first of them, and whether its block says when the rank waits; None where there are none.
+    #: The first of them, None where there are none; whether its block says when the rank waits, and its median tokens,
+    #: 0 where it says none.
     later_step: int | None
     later_has_busy: bool
+    later_tokens: float
     #: Rows of `SAMPLE_ROW`.
     samples: NDArray[Any]
 
@@ -202,16 +207,14 @@ def read_portion(file: BinaryIO, at: int, until: int = _LAST_STEP) -> Portion:
                 later = blocks.pop()
                 samples = np.concatenate(sampled)
                 stretches = _stretches(blocks)
-                return Portion(
-                    stretches, phases, lost_before, earlier_at, later.first_step, bool(later.has_busy), samples
-                )
+                return Portion(stretches, phases, lost_before, earlier_at, later.first_step, *_said(later), samples)
             if not is_later:
                 earlier_at, lost_before = base + place, lost
         place = end
     samples = np.concatenate(sampled)
     if is_later:
-        return Portion(_stretches(blocks), phases, lost_before, earlier_at, until, bool(blocks[-1].has_busy), samples)
-    return Portion(_stretches(blocks), phases, lost, base + place, None, False, samples)
+        return Portion(_stretches(blocks), phases, lost_before, earlier_at, until, *_said(blocks[-1]), samples)
+    return Portion(_stretches(blocks), phases, lost, base + place, None, False, 0.0, samples)
 
 
 def _read_block(
@@ -231,7 +234,7 @@ def _read_block(
     if checksum != zlib.crc32(payload, zlib.crc32(data[at : begin - CHECKSUM.size])):
         return None, BLOCK_HEAD_BYTES + size
     if kind == STEPS and rows and 0 <= first_step < _LAST_STEP and 0 <= begin_ns < _LATEST_NS:
-        blocks.append(_Block(first_step, begin_ns, rows, columns & HAS_BUSY, payload))
+        blocks.append(_Block(first_step, begin_ns, rows, columns, payload))
     elif kind == PHASES:
         for row in np.frombuffer(payload, dtype=PHASE_ROW):
             first, last = int(row["begin_ns"]), int(row["end_ns"])
@@ -248,11 +251,8 @@ def _stretches(blocks: list[_Block]) -> list[Stretch]:
     """The steps of blocks, of those that follow one another in number and in time as one stretch."""
     if not blocks:
         return []
-    first, begins_ns, rows, has_busy = np.array([block[:4] for block in blocks], dtype=np.int64).T
-    steps_us = np.frombuffer(b"".join(block[4][: 4 * block[2]] for block in blocks), dtype="<u4")
-    unknown = bytes(4 * int(rows.max()))
-    busy = b"".join(block[4][4 * block[2] :] if block[3] else unknown[: 4 * block[2]] for block in blocks)
-    busy_us = np.frombuffer(busy, dtype="<u4")
+    first, begins_ns, rows, columns = np.array([block[:4] for block in blocks], dtype=np.int64).T
+    steps_us, busy_us, tokens = (_column(blocks, bit) for bit in (0, HAS_BUSY, HAS_TOKENS))
     edges = np.concatenate(([0], np.cumsum(rows)))
     ends_ns = begins_ns + np.add.reduceat(steps_us.astype(np.int64), edges[:-1]) * 1000
     goes_on = (first[1:] == first[:-1] + rows[:-1]) & (np.abs(begins_ns[1:] - ends_ns[:-1]) < _SAME_TIME_NS)
@@ -260,8 +260,24 @@ def _stretches(blocks: list[_Block]) -> list[Stretch]:
     stretches = []
     for one, following in pairwise(starts):
         part = slice(int(edges[one]), int(edges[following]))
-        is_known = bool(has_busy[one:following].any())
-        stretches.append(
-            Stretch(int(first[one]), int(begins_ns[one]), steps_us[part], busy_us[part] if is_known else None)
+        busy, counted = (
+            column[part] if (columns[one:following] & bit).any() else None
+            for column, bit in ((busy_us, HAS_BUSY), (tokens, HAS_TOKENS))
         )
+        stretches.append(Stretch(int(first[one]), int(begins_ns[one]), steps_us[part], busy, counted))
     return stretches
+
+
+def _said(block: _Block) -> tuple[bool, float]:
+    """Whether a block says when the rank waits, and the median of its tokens; 0 where it says none."""
+    return bool(block.columns & HAS_BUSY), float(np.median(_column([block], HAS_TOKENS)))
+
+
+def _column(blocks: list[_Block], bit: int) -> NDArray[Any]:
+    """A column of the steps of blocks, by its bit (0: that of lengths); zeros of those that lack it."""
+    parts = []
+    for block in blocks:
+        size = 4 * block.rows
+        begin = size * (bool(bit) + (block.columns & (bit - 1) if bit else 0).bit_count())
+        parts.append(block.payload[begin : begin + size] if not bit or block.columns & bit else bytes(size))
+    return np.frombuffer(b"".join(parts), dtype="<u4")

@@ -23,6 +23,7 @@ from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.over_ranks import lower_median
 from tb_ddp_doctor.history.pyramid import Bins, Floats, Ints, Pyramid, bins_of_row, joined, reduced
 from tb_ddp_doctor.history.read import StepTimesHead, read_head, read_history, read_portion
+from tb_ddp_doctor.history.step_tokens import of_equal_tokens
 from tb_ddp_doctor.storage.plain_file import open_plain
 from tb_ddp_doctor.workers import pool
 
@@ -67,6 +68,8 @@ class StepTimesFile(NamedTuple):
     modified_s: float
     first_step: int
     has_busy: bool
+    #: The median tokens of its first steps; 0 where it says none.
+    usual_tokens: float
 
 
 class RankFiles(msgspec.Struct, frozen=True):
@@ -87,6 +90,8 @@ class Batch(msgspec.Struct, frozen=True):
     count: int
     width: int
     is_busy: bool
+    #: Tokens of a step that times are compared at (`of_equal_tokens`); 0 where no file says any.
+    usual_tokens: float
 
 
 class RankSteps(msgspec.Struct, frozen=True):
@@ -166,9 +171,8 @@ def _sources(paths: Sequence[Path]) -> tuple[list[StepTimesFile], list[str]]:
             problems.append(f"{path} cannot be read ({error.strerror or error}).")
             continue
         if later.later_step is not None:
-            with_steps.append(
-                StepTimesFile(path, head, status.st_size, status.st_mtime, later.later_step, later.later_has_busy)
-            )
+            of_first = (later.later_step, later.later_has_busy, later.later_tokens)
+            with_steps.append(StepTimesFile(path, head, status.st_size, status.st_mtime, *of_first))
     return with_steps, problems
 
 
@@ -186,7 +190,8 @@ def _parts(
     at = np.full(len(sources), FILE_HEAD_BYTES)
     later_steps = np.array([source.first_step for source in sources])
     parts: list[WindowPart] = []
-    key, left_out, holes = hashlib.sha256(f"{width} {is_busy}".encode()), 0, 0
+    asked = Batch(0, (), first, window, width, is_busy, sources[0].usual_tokens)
+    key, left_out, holes = hashlib.sha256(f"{width} {is_busy} {asked.usual_tokens}".encode()), 0, 0
     while (later_steps >= 0).any():
         following = int(later_steps[later_steps >= 0].min())
         if parts and following > first + window:
@@ -203,7 +208,7 @@ def _parts(
         part = keep and (keep.part(name) or keep.part(whole))
         if not part:
             waiting = bool((later_steps >= until).any())
-            part = _read(files, at, taken, Batch(0, (), first, window, width, is_busy), waiting)
+            part = _read(files, at, taken, msgspec.structs.replace(asked, first=first), waiting)
             is_sealed = all((part.later_steps[rows] >= until).any() for rows in _rows_of(files))
             if keep and (is_sealed or at_rest):
                 keep.keep_part(part, name if is_sealed else whole)
@@ -315,6 +320,7 @@ def _row(files: RankFiles, asked: Batch) -> RankSteps:
     busy = np.full(asked.count, np.nan, dtype=np.float32)
     length = np.full(asked.count, np.nan, dtype=np.float32)
     begins = np.zeros(asked.count, dtype=np.int64)
+    tokens = np.zeros(asked.count, dtype=np.float32) if asked.usual_tokens else None
     later_at, later_steps, lost = list(files.at), [-1] * len(files.at), 0
     for number, (path, at) in enumerate(zip(files.paths, files.at, strict=True)):
         if not path:
@@ -330,13 +336,13 @@ def _row(files: RankFiles, asked: Batch) -> RankSteps:
             later_steps[number] = portion.later_step
         phases = sorted(portion.phases)
         for stretch in portion.stretches:
-            place(stretch, asked.first, phases, asked.is_busy, busy, length, begins)
+            place(stretch, asked.first, phases, asked.is_busy, busy, length, begins, tokens)
     known = np.flatnonzero(~np.isnan(length))
     step_us = float(np.median(length[known])) if len(known) else np.inf
     nothing: Floats = np.zeros(0, dtype=np.float32)
     return RankSteps(
         busy,
-        bins_of_row(busy, asked.width, step_us),
+        bins_of_row(of_equal_tokens(busy, tokens, asked.usual_tokens), asked.width, step_us),
         length if files.is_sampled else nothing,
         begins if files.is_sampled else np.zeros(0, dtype=np.int64),
         np.array(later_at, dtype=np.int64),

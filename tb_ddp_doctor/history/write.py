@@ -64,12 +64,12 @@ class StepRecorder:
         self._started_ns = time.time_ns()
         #: Added to the monotonic clock, which no NTP daemon turns back.
         self._to_wall_ns = self._started_ns - time.monotonic_ns()
-        #: Number, end and time until waiting of steps: the last two in ns of the monotonic clock, 0 for unknown.
-        self._ends: deque[tuple[int, int, int]] = deque(maxlen=_MOST_WAITING)
+        #: Number, end, time until waiting and tokens of steps: times in ns of the monotonic clock, 0 for unknown.
+        self._ends: deque[tuple[int, int, int, int]] = deque(maxlen=_MOST_WAITING)
         self._phases: deque[tuple[int, int, str]] = deque(maxlen=_MOST_WAITING)
         #: Time on the monotonic clock, ns, name of the quantity, and value.
         self._samples: deque[tuple[int, str, float]] = deque(maxlen=_MOST_WAITING)
-        self._waits_ns = 0
+        self._waits_ns = self._tokens = 0
         self._last: tuple[int, int] | None = None
         self._file: BinaryIO | None = None
         self._parts = itertools.count()
@@ -82,13 +82,18 @@ class StepRecorder:
 
     def end(self, n: int, is_timed: bool = True) -> None:
         """Step `n` has ended now. One that a profiler slowed down is not timed."""
-        self._ends.append((n, time.monotonic_ns() if is_timed else -time.monotonic_ns(), self._waits_ns))
-        self._waits_ns = 0
+        now_ns = time.monotonic_ns()
+        self._ends.append((n, now_ns if is_timed else -now_ns, self._waits_ns, self._tokens))
+        self._waits_ns = self._tokens = 0
 
     def waits(self) -> None:
         """From now on this step may wait for other ranks; the first call of a step counts."""
         if not self._waits_ns:
             self._waits_ns = time.monotonic_ns()
+
+    def tokens(self, count: int) -> None:
+        """So many more tokens are in this step of this rank."""
+        self._tokens += count
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -159,7 +164,7 @@ class StepRecorder:
             rows = rows[1:]
         if not rows or self._last is None:
             return
-        numbers, marked_ns, waits_ns = np.array(rows, dtype=np.int64).T
+        numbers, marked_ns, waits_ns, tokens = np.array(rows, dtype=np.int64).T
         ends_ns = np.abs(marked_ns)
         before_ns = np.concatenate(([self._last[1]], ends_ns[:-1]))
         self._last = (int(numbers[-1]), int(ends_ns[-1]))
@@ -170,16 +175,8 @@ class StepRecorder:
             marks_us = (np.concatenate(([begin_ns], ends_ns[first:last])) - begin_ns) // 1000
             steps_us = np.where(marked_ns[first:last] > 0, np.maximum(np.diff(marks_us), 1), 0)
             busy_us = np.maximum(waits_ns[first:last] - before_ns[first:last], 0) // 1000
-            if not steps_us.all():
-                # A step that is not timed still takes its time: those after it begin in a block of their own.
-                yield from _timed_blocks(
-                    int(numbers[first]), before_ns[first:last] + self._to_wall_ns, steps_us, busy_us
-                )
-            else:
-                has_busy = bool(busy_us.any())
-                yield steps_block(
-                    int(numbers[first]), begin_ns + self._to_wall_ns, steps_us, busy_us if has_busy else None
-                )
+            begins_ns = before_ns[first:last] + self._to_wall_ns
+            yield from _timed_blocks(int(numbers[first]), begins_ns, steps_us, busy_us, tokens[first:last])
 
     def _phase_blocks(self) -> Iterator[bytes]:
         rows = [self._phases.popleft() for _ in range(len(self._phases))]
@@ -217,11 +214,12 @@ class StepRecorder:
 
 
 def _timed_blocks(
-    first_step: int, begins_ns: NDArray[Any], steps_us: NDArray[Any], busy_us: NDArray[Any]
+    first_step: int, begins_ns: NDArray[Any], steps_us: NDArray[Any], busy_us: NDArray[Any], tokens: NDArray[Any]
 ) -> Iterator[bytes]:
-    """Blocks of the timed steps alone."""
+    """Blocks of the timed steps alone: one that is not timed still takes its time, and a block ends before it."""
     is_timed = np.concatenate(([False], steps_us > 0, [False]))
     edges = np.flatnonzero(np.diff(is_timed))
     for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        busy = busy_us[first:last]
-        yield steps_block(first_step + first, int(begins_ns[first]), steps_us[first:last], busy if busy.any() else None)
+        part = slice(first, last)
+        busy, counted = (column[part] if column[part].any() else None for column in (busy_us, tokens))
+        yield steps_block(first_step + first, int(begins_ns[first]), steps_us[part], busy, counted)
