@@ -210,7 +210,7 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
 def names_around() -> dict[str, Any]:
     """What a training loop has."""
     known = {"loader": [1, 2], "logdir": "logs/my_job", "WEBHOOK": "http://localhost/"}
-    others = ("model", "save", "train_step", "Trainer", "accelerator", "model_engine", "torch")
+    others = ("model", "save", "train_step", "count_tokens", "Trainer", "accelerator", "model_engine", "torch")
     return {**known, **{name: MagicMock() for name in others}}
 
 

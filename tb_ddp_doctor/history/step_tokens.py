@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: Steps that differ by less than this share of the usual tokens from the one before say nothing of the slope, and of
+#: Steps that differ by less than this share of the reference from the one before say nothing of the slope, and of
 #: fewer such pairs none is told.
 _LEAST_APART, _FEWEST = 0.02, 32
 
 
-def of_equal_tokens(busy_us: NDArray[Any], tokens: NDArray[Any] | None, usual: float) -> NDArray[Any]:
-    """Busy times of steps, shape (N,), as if each had `usual` tokens; NaN stays, and times of unknown tokens stay.
+def of_equal_tokens(busy_us: NDArray[Any], tokens: NDArray[Any] | None, reference: float) -> NDArray[Any]:
+    """Busy times of steps, shape (N,), as if each had `reference` tokens; NaN stays, and times of unknown tokens stay.
 
     `tokens`, shape (N,), are 0 where they are unknown; None where none are known.
     """
@@ -31,13 +31,13 @@ def of_equal_tokens(busy_us: NDArray[Any], tokens: NDArray[Any] | None, usual: f
         return busy_us
     known = np.flatnonzero((tokens > 0) & ~np.isnan(busy_us))
     more, longer = np.diff(tokens[known].astype(np.float64)), np.diff(busy_us[known].astype(np.float64))
-    apart = np.abs(more) > _LEAST_APART * usual
+    apart = np.abs(more) > _LEAST_APART * reference
     if np.count_nonzero(apart) < _FEWEST:
         return busy_us
     slope = max(_weighed_median(longer[apart] / more[apart], np.abs(more[apart])), 0.0)
     beside = max(float(np.median(busy_us[known] - slope * tokens[known])), 0.0)
     equal: NDArray[Any] = busy_us.copy()
-    equal[known] *= (beside + slope * usual) / np.maximum(beside + slope * tokens[known], 1)
+    equal[known] *= (beside + slope * reference) / np.maximum(beside + slope * tokens[known], 1)
     return equal
 
 

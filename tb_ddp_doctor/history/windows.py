@@ -69,7 +69,7 @@ class StepTimesFile(NamedTuple):
     first_step: int
     has_busy: bool
     #: The median tokens of its first steps; 0 where it says none.
-    usual_tokens: float
+    reference_tokens: float
 
 
 class RankFiles(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class Batch(msgspec.Struct, frozen=True):
     width: int
     is_busy: bool
     #: Tokens of a step that times are compared at (`of_equal_tokens`); 0 where no file says any.
-    usual_tokens: float
+    reference_tokens: float
 
 
 class RankSteps(msgspec.Struct, frozen=True):
@@ -190,8 +190,8 @@ def _parts(
     at = np.full(len(sources), FILE_HEAD_BYTES)
     later_steps = np.array([source.first_step for source in sources])
     parts: list[WindowPart] = []
-    asked = Batch(0, (), first, window, width, is_busy, sources[0].usual_tokens)
-    key, left_out, holes = hashlib.sha256(f"{width} {is_busy} {asked.usual_tokens}".encode()), 0, 0
+    asked = Batch(0, (), first, window, width, is_busy, sources[0].reference_tokens)
+    key, left_out, holes = hashlib.sha256(f"{width} {is_busy} {asked.reference_tokens}".encode()), 0, 0
     while (later_steps >= 0).any():
         following = int(later_steps[later_steps >= 0].min())
         if parts and following > first + window:
@@ -320,7 +320,7 @@ def _row(files: RankFiles, asked: Batch) -> RankSteps:
     busy = np.full(asked.count, np.nan, dtype=np.float32)
     length = np.full(asked.count, np.nan, dtype=np.float32)
     begins = np.zeros(asked.count, dtype=np.int64)
-    tokens = np.zeros(asked.count, dtype=np.float32) if asked.usual_tokens else None
+    tokens = np.zeros(asked.count, dtype=np.float32) if asked.reference_tokens else None
     later_at, later_steps, lost = list(files.at), [-1] * len(files.at), 0
     for number, (path, at) in enumerate(zip(files.paths, files.at, strict=True)):
         if not path:
@@ -342,7 +342,7 @@ def _row(files: RankFiles, asked: Batch) -> RankSteps:
     nothing: Floats = np.zeros(0, dtype=np.float32)
     return RankSteps(
         busy,
-        bins_of_row(of_equal_tokens(busy, tokens, asked.usual_tokens), asked.width, step_us),
+        bins_of_row(of_equal_tokens(busy, tokens, asked.reference_tokens), asked.width, step_us),
         length if files.is_sampled else nothing,
         begins if files.is_sampled else np.zeros(0, dtype=np.int64),
         np.array(later_at, dtype=np.int64),
