@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 import traces
+from msgspec.structs import replace
 from test_plan_mesh import ACROSS, drawn
 from test_plan_sharding import FSDP
 
@@ -36,6 +37,40 @@ def test_tensor_parallelism_without_sequence_parallelism_is_said() -> None:
     found = advice(drawn())
     assert found["tp"].startswith("tp reduces whole activations: with sequence parallelism")
     assert "for 1 / 2 of the sequence" in found["tp"] and "arXiv 2205.05198" in found["tp"]
+
+
+def test_what_sequence_parallelism_saves_is_predicted_from_kernels_that_it_splits() -> None:
+    job = drawn()
+    assert "No kernel here has the name of a layer's norm" in advice(job)["tp"]
+    named = tuple(
+        replace(
+            one, strings=tuple("layer_norm_grad_input_kernel" if text == "bwd_kernel" else text for text in one.strings)
+        )
+        for one in job.digests
+    )
+    # Backward, 9 ms on each of two stages: without half of it both are 4.5 ms shorter, one after the other.
+    assert (
+        "Kernels of norms and dropout take 9.0 ms of a step here: without 1 / 2 of that it is predicted to be 9.0 ms "
+        "shorter." in advice(replace(job, digests=named))["tp"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "splits"),
+    [
+        ("void transformer_engine::normalization::ln_bwd_tuned_kernel<>()", True),
+        ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>", True),
+        ("void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<c10::BFloat16>", True),
+        ("triton_red_fused__to_copy_native_dropout_3", True),
+        ("fused_add_rms_norm_kernel", True),
+        ("void at::native::batch_norm_collect_statistics_kernel<>", False),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, NormTwoOps<float>>>", False),
+        ("void multi_tensor_apply_kernel<TensorListMetadata<1>, L2NormFunctor<float>>", False),
+        ("kln_fwd", False),
+    ],
+)
+def test_kernels_of_norms_and_dropout_are_told_by_their_names(kernel: str, splits: bool) -> None:
+    assert bool(mesh_advice._OF_SEQUENCE.search(kernel)) == splits
 
 
 def test_tensor_parallelism_across_nodes_has_its_cost_and_other_meshes() -> None:

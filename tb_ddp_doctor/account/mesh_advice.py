@@ -7,6 +7,7 @@ tokens that are padded or dropped, the stage of ZeRO.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -21,17 +22,22 @@ from tb_ddp_doctor.facts.exchanges import exchanges
 from tb_ddp_doctor.facts.frame import frame
 from tb_ddp_doctor.facts.modules import module_tree
 from tb_ddp_doctor.facts.traffic import Traffic, dimensions_of_traffic
+from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.mesh.homes import homes
 from tb_ddp_doctor.mesh.mesh import Mesh
 from tb_ddp_doctor.planning.fact import plans
 from tb_ddp_doctor.planning.mesh.sizes import recorded, written
 from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.refusal import CannotPlanError
+from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules.support import stage_layers
 
 #: With 8 ranks of tensor parallelism on one machine Megatron-LM kept 77 % of linear scaling (Shoeybi et al. 2019,
 #: arXiv 1909.08053, section 5.1): communication of a larger share of the step than the rest is more than that.
 _MOST_TENSOR = 0.23
+#: Kernels of what sequence parallelism splits: norms of layers, forward and backward, and dropout. Norms of gradients
+#: and those over batches or groups of channels are others.
+_OF_SEQUENCE = re.compile(r"layer_?norm|rms_?norm|(?<![a-z])ln_(fwd|bwd)|GammaBeta|dropout", re.IGNORECASE)
 #: So many exchanges, of different sizes, tell whether their largest parts are capped.
 _SEVERAL = 4
 
@@ -88,8 +94,30 @@ def _tensor(of: _Dimension) -> Iterator[str]:
         yield (
             "tp reduces whole activations: with sequence parallelism (all-gathers and reduce-scatters of as many bytes)"
             f" each rank computes norms and dropout for 1 / {of.row.size} of the sequence, and has as much less of "
-            "their activations; a layer was 3 % faster (arXiv 2205.05198, table 4)."
+            f"their activations; a layer was 3 % faster (arXiv 2205.05198, table 4). {_of_sequence(of)}"
         )
+
+
+def _of_sequence(of: _Dimension) -> str:
+    """What the kernels that sequence parallelism splits take, and what the step takes without what it saves of them."""
+    digests, played = of.facts.job.digests, of.facts.get(whatif)
+    each = [
+        sum(
+            int(total)
+            for name, total in zip(one.kernels.name.tolist(), one.kernels.total_ns.tolist(), strict=True)
+            if _OF_SEQUENCE.search(one.strings[name])
+        )
+        / max(len(one.steps), 1)
+        for one in digests
+    ]
+    if not any(each):
+        return "No kernel here has the name of a layer's norm or of dropout, so what that saves here is not known."
+    saved = np.rint(np.array(each) * (1 - 1 / of.row.size)).astype(np.int64)
+    cost = played.cost_ns(Change(device_ns=np.repeat(saved[:, None], played.shape[1], axis=1)))
+    return (
+        f"Kernels of norms and dropout take {wording.ms(float(np.mean(each)))} of a step here: without "
+        f"{of.row.size - 1} / {of.row.size} of that it is predicted to be {wording.ms(cost)} shorter."
+    )
 
 
 def _other_meshes(facts: Facts, mesh: Mesh, tensor: int, *, is_apart: bool) -> Iterator[str]:
