@@ -52,8 +52,8 @@ class PipelineBubble(Rule):
         The number of micro-batches is that of point-to-point transfers between neighbours: if a micro-batch needs
         several transfers, the bubble is underestimated. Slower kernels of smaller micro-batches are not counted.
         Gloo does not name the other rank, so traces of all ranks of one pipeline are needed. A schedule that splits
-        backward is recognised if its last stage computes backward after its last message (ZB-H1); others look like
-        1F1B.
+        backward is recognised if its last stage computes backward after its last message (ZB-H1); ZB-H2 has no name,
+        and V-shaped schedules (zero-bubble V, DualPipe) look like 1F1B with twice the micro-batches.
     """
 
     id: ClassVar[str] = "pipeline-bubble"
