@@ -321,6 +321,26 @@ def test_the_rank_that_straggler_reports_name_is_said(
     assert said == is_said
 
 
+def test_the_rank_with_the_lowest_of_nvrxs_scores_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of StragglerDetectionCallback in NVIDIA/nvidia-resiliency-ext: many ranks, few, and one without a score."""
+
+    def scores(*of_ranks: tuple[int, str]) -> list[str]:
+        return [f"  Rank={rank} Node=node{rank // 8} Score={score}" for rank, score in of_ranks]
+
+    worst, best = [" Worst performing 2/512 ranks:"], [" Best performing 2/512 ranks:"]
+    of_itself = ["GPU individual performance:", *scores((7, "0.10"), (8, "1.00")), ""]
+    many = ["GPU relative performance:", *worst, *scores((76, "0.80"), (3, "0.97")), *best, *scores((9, "1.00"))]
+    few = ["GPU relative performance:", *scores((5, "0.00"), (76, "0.80"), (1, "1.00"))]
+    other = ["GPU relative performance:", *scores((2, "0.95"), (1, "1.00"))]
+    warning = "STRAGGLER DETECTION WARNING: Some GPUs have worse relative performance. Affected ranks: [76]"
+    log = tmp_path / "train.log"
+    reports = [*many, *of_itself, *few, warning, *many, *few, *many, *other, *scores((4, "0.01")), *few]
+    log.write_text("\n".join([lines(megatron), *reports]))
+    assert main(["history", str(log), "--no-cache"]) == 0
+    out = capsys.readouterr().out
+    assert "Rank 76 is the slowest in 6 of 7 straggler reports, 25 % slower than the fastest." in out
+
+
 def test_the_command_reads_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "train.log"
     log.write_text(lines(megatron))

@@ -16,6 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_ddp_doctor import findings, wording
+from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.arrivals import stages
 from tb_ddp_doctor.facts.exchanges import exchanges
@@ -38,6 +39,8 @@ _MOST_TENSOR = 0.23
 #: Kernels of what sequence parallelism splits: norms of layers, forward and backward, and dropout. Norms of gradients
 #: and those over batches or groups of channels are others.
 _OF_SEQUENCE = re.compile(r"layer_?norm|rms_?norm|(?<![a-z])ln_(fwd|bwd)|GammaBeta|dropout", re.IGNORECASE)
+#: So many letters of a name are looked at: it may have millions.
+_LETTERS = 1024
 #: So many exchanges, of different sizes, tell whether their largest parts are capped.
 _SEVERAL = 4
 
@@ -101,15 +104,7 @@ def _tensor(of: _Dimension) -> Iterator[str]:
 def _of_sequence(of: _Dimension) -> str:
     """What the kernels that sequence parallelism splits take, and what the step takes without what it saves of them."""
     digests, played = of.facts.job.digests, of.facts.get(whatif)
-    each = [
-        sum(
-            int(total)
-            for name, total in zip(one.kernels.name.tolist(), one.kernels.total_ns.tolist(), strict=True)
-            if _OF_SEQUENCE.search(one.strings[name])
-        )
-        / max(len(one.steps), 1)
-        for one in digests
-    ]
+    each = [_split_by_sequence_ns(one) for one in digests]
     if not any(each):
         return "No kernel here has the name of a layer's norm or of dropout, so what that saves here is not known."
     saved = np.rint(np.array(each) * (1 - 1 / of.row.size)).astype(np.int64)
@@ -118,6 +113,13 @@ def _of_sequence(of: _Dimension) -> str:
         f"Kernels of norms and dropout take {wording.ms(float(np.mean(each)))} of a step here: without "
         f"{of.row.size - 1} / {of.row.size} of that it is predicted to be {wording.ms(cost)} shorter."
     )
+
+
+def _split_by_sequence_ns(digest: RankDigest) -> float:
+    """How long kernels of norms and dropout run in a step, mean over steps, ns."""
+    names, which = np.unique(digest.kernels.name, return_inverse=True)
+    split = [bool(_OF_SEQUENCE.search(digest.strings[name][:_LETTERS])) for name in names.tolist()]
+    return float(digest.kernels.total_ns[np.array(split, np.bool_)[which]].sum()) / max(len(digest.steps), 1)
 
 
 def _other_meshes(facts: Facts, mesh: Mesh, tensor: int, *, is_apart: bool) -> Iterator[str]:

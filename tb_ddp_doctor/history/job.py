@@ -13,7 +13,7 @@ from tb_ddp_doctor.history.read import MarkedTime
 
 
 class SlowestRank(msgspec.Struct, frozen=True):
-    """The rank that was the slowest in most reports of Megatron-LM's straggler detector."""
+    """The rank that was the slowest in most reports of a straggler detector."""
 
     rank: int
     #: In how many of how many reports, and by how much of the fastest rank's time it was slower in those (median).

@@ -8,6 +8,15 @@ and by its StragglerDetector (--log-straggler) the times of the fastest and the 
 
      INFO:megatron.core.utils:[...] | MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 | MnPwr/Rnk: 601796W/8 | ...
 
+NVIDIA's resiliency extension (NVRx), in the logs of whatever trains with its straggler detection, scores of ranks, the
+slowest first; 1.0 is as fast as the fastest:
+
+     GPU relative performance:
+      Worst performing 5/512 ranks:
+       Rank=76 Node=h100-001-253-012 Score=0.94
+      Best performing 5/512 ranks:
+       Rank=123 Node=h100-001-273-026 Score=1.00
+
 torchtitan, `MetricsProcessor.log`, by its logger (coloured on a terminal); steps take the time between lines:
 
     [rank0]:[titan] 2025-06-01 12:00:00,123 - root - INFO - step: 10  loss:  7.1234  ...  tps: 3,234  ...
@@ -40,6 +49,7 @@ _MEGATRON = (
 )
 _TITAN = re.compile(_TIME), re.compile(rb" step: +(\d{1,15}) "), re.compile(rb"\btps: *[0-9,]+")
 _STRAGGLER = re.compile(rb"MnRtt/Rnk: ([0-9.]{1,20})ms/\d+ \| MxRtt/Rnk: ([0-9.]{1,20})ms/(\d{1,7})\b")
+_SCORE = re.compile(rb"Rank=(\d{1,7}) Node=\S{1,256} Score=([0-9.]{1,20})")
 #: One rank is the slowest in so many reports at least, in this share of all, and slower than the fastest by this share.
 _LEAST_REPORTS, _LEAST_SHARE, _LEAST_SLOWER = 5, 0.5, 0.02
 #: Megatron's list of arguments, and what it says first.
@@ -59,7 +69,7 @@ class TextLog(NamedTuple):
 def read_text(path: Path) -> TextLog | None:
     """The step times in a text; None where none of these programs wrote it. Raises OSError."""
     points: list[LoggedStep] = []
-    reports: list[tuple[int, float]] = []
+    reports = _StragglerReports()
     program, ranks, done = "", 0, 0
     for line in _lines(path):
         done += len(line)
@@ -70,16 +80,48 @@ def read_text(path: Path) -> TextLog | None:
             (clock,), (step,), _ = parts
             program, point = "torchtitan", LoggedStep(int(step), _seconds(clock))
         else:
-            if b"MxRtt/Rnk" in line and (line_match := _STRAGGLER.search(line)):
-                fastest, slowest = _number(line_match[1]), _number(line_match[2])
-                reports += [(int(line_match[3]), slowest / fastest - 1)] if fastest > 0 and slowest > 0 else []
+            reports.take(line)
             if not ranks and b"world" in line and (line_match := _RANKS.search(line)):
                 ranks = int(line_match[1])
             if not points and done > _LOOKED_AT:
                 return None
             continue
         points.append(point)
-    return TextLog(program, points, ranks, _slowest(reports)) if points else None
+    return TextLog(program, points, ranks, _slowest(reports.taken())) if points else None
+
+
+class _StragglerReports:
+    """Reports of straggler detectors: of each the slowest rank, and by which share it is slower than the fastest."""
+
+    def __init__(self) -> None:
+        self._reports: list[tuple[int, float]] = []
+        #: NVRx's scores of ranks, while they are listed.
+        self._scores: list[tuple[float, int]] = []
+        self._are_listed = False
+
+    def take(self, line: bytes) -> None:
+        """Read one line of a log."""
+        if b"MxRtt/Rnk" in line and (match := _STRAGGLER.search(line)):
+            self._add(_number(match[1]), _number(match[2]), int(match[3]))
+        elif self._are_listed and (match := _SCORE.search(line)):
+            self._scores.append((_number(match[2]), int(match[1])))
+        elif b" performing " not in line:
+            self._end_list()
+            self._are_listed = b"GPU relative performance" in line
+
+    def taken(self) -> list[tuple[int, float]]:
+        """All reports."""
+        self._end_list()
+        return self._reports
+
+    def _end_list(self) -> None:
+        if scores := [each for each in self._scores if each[0] > 0]:
+            self._add(1 / max(scores)[0], 1 / min(scores)[0], min(scores)[1])
+        self._scores, self._are_listed = [], False
+
+    def _add(self, fastest: float, slowest: float, rank: int) -> None:
+        if fastest > 0 and slowest > 0:
+            self._reports.append((rank, slowest / fastest - 1))
 
 
 def _slowest(reports: list[tuple[int, float]]) -> SlowestRank | None:
