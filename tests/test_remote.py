@@ -115,7 +115,8 @@ def test_in_tensorboard_and_a_file_that_changes(s3: Any, bucket: str) -> None:
             time.sleep(0.1)
         raise AssertionError(listing)
 
-    assert ready()["ranks"] == 3
+    run = ready()
+    assert run["ranks"] == 3, get("/run", run="job").get_json()["diagnosis"]["warnings"]
     assert get("/slice", run="job", ranks="0,1", start="0", end=str(2**62)).status_code == 200
 
 
