@@ -93,8 +93,8 @@ def test_a_step_takes_eight_bytes(tmp_path: Path, clock: list[int]) -> None:
 def test_a_file_says_the_stage_of_its_rank_and_older_files_have_none(tmp_path: Path) -> None:
     older = blocks.FIRST_FILE_HEAD.pack(blocks.FIRST_FILE_MAGIC, 1, 4, START_NS, b"node7")
     older += blocks.CHECKSUM.pack(zlib.crc32(older))
-    heads = (blocks.file_head(1, 4, START_NS, "node7", 3), blocks.file_head(1, 4, START_NS, "node7"), older)
-    for head, stage in zip(heads, (3, blocks.NO_STAGE, blocks.NO_STAGE), strict=True):
+    heads = [blocks.file_head(1, 4, START_NS, "node7", stage) for stage in (3, blocks.NO_STAGE, 2**40, -(2**40))]
+    for head, stage in zip([*heads, older], (3, *[blocks.NO_STAGE] * 4), strict=True):
         (tmp_path / "a.steps").write_bytes(head + blocks.steps_block(0, START_NS, np.full(2, 1000), None))
         read = read_history(tmp_path / "a.steps")
         assert read is not None and (read.rank, read.node, read.stage) == (1, "node7", stage)

@@ -88,6 +88,8 @@ def test_a_doctor_keeps_the_tokens_of_all_parts_of_a_step(tmp_path: Path) -> Non
     for step in range(4):
         doctor.step(step)
         doctor.tokens(100 * step)
+        for no_number in (-7, float("nan"), float("inf"), "many"):
+            doctor.tokens(no_number)  # type: ignore[arg-type]
         doctor.tokens(5)
     doctor.close()
     (file,) = history_files(tmp_path)

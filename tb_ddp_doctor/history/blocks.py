@@ -59,7 +59,8 @@ LONGEST_US = 2**32 - 1
 
 
 def file_head(rank: int, world_size: int, started_ns: int, node: str, stage: int = NO_STAGE) -> bytes:
-    """The first bytes of a file; a node's name of more than 96 bytes is cut."""
+    """The first bytes of a file; a node's name of more than 96 bytes is cut, and a stage that no job has is unknown."""
+    stage = stage if 0 <= stage < world_size else NO_STAGE
     head = FILE_HEAD.pack(FILE_MAGIC, rank, world_size, started_ns, stage, node.encode("utf-8", "replace")[:96])
     return head + CHECKSUM.pack(zlib.crc32(head))
 

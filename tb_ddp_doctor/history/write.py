@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.history.blocks import (
     FOLDER,
+    LONGEST_US,
     NO_STAGE,
     PHASE_ROW,
     QUANTITIES,
@@ -92,8 +93,9 @@ class StepRecorder:
             self._waits_ns = time.monotonic_ns()
 
     def tokens(self, count: int) -> None:
-        """So many more tokens are in this step of this rank."""
-        self._tokens += count
+        """So many more tokens are in this step of this rank; what is no number of tokens is left out."""
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            self._tokens += min(max(int(count), 0), LONGEST_US)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
