@@ -160,7 +160,7 @@ def _pipeline(of: _Dimension) -> Iterator[str]:
     compute, ranks = pipe.of_stages(of.facts.job.budget.of("compute"))
     must = pipe.bubble_ns(float(compute.mean()))
     yield (
-        f"pp has {pipe.shape}: its bubble, (p - 1) / m of what a stage computes, is {wording.ms(must)}, of which "
+        f"pp has {pipe.shape}: its bubble, {pipe.formula} of what a stage computes, is {wording.ms(must)}, of which "
         f"twice the micro-batches would save {wording.ms(must / 2)}. Sends and receives have nothing beside them for "
         f"{wording.ms(float(pipe.exposed_ns.mean()))}, in {wording.ms(float(pipe.moving_ns.mean()))} of which data "
         "moves: that is not overlapped."

@@ -1,18 +1,8 @@
-"""The pipelines of a job: which ranks are stages of one, how many micro-batches run through it, in which schedule, and
-what it waits.
+"""The pipelines of a job: which ranks are stages of one, how many micro-batches run through it, in which schedule
+(`mesh.schedules`), and what it waits.
 
 The stages are those of the mesh's dimension `pp`. Where messages do not name their other end (gloo), they are told by
-their number. The schedule is told by the messages of the last stage, which receives activations and sends gradients:
-
-    GPipe   recv recv recv recv send send send send    4 micro-batches in flight
-    1F1B    recv send recv send recv send recv send    1 micro-batch in flight
-
-With interleaved stages the last stage sends activations to the first one as well. A zero-bubble schedule (ZB-H1) has
-the messages of 1F1B, but splits backward: gradients of activations are sent before gradients of weights are computed,
-so that the last stage still computes backward after its last message:
-
-    1F1B          F B> F B> F B>              B: backward, > a message to the stage before
-    zero-bubble   F b> F b> w F b> w w        b, w: the halves of backward
+their number.
 """
 
 from __future__ import annotations
@@ -23,26 +13,18 @@ import numpy as np
 from tb_ddp_doctor.facts import transfers
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.mesh.mesh import Mesh
+from tb_ddp_doctor.mesh.schedules import FORMULAS, INTERLEAVED, OF_BUBBLE, V_SHAPED, StageMessages, schedule_of
 from tb_ddp_doctor.storage.constant import joined
-from tb_ddp_doctor.trace.model import Flags, Floats, Ints
-from tb_ddp_doctor.trace.names import Phase
-
-GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE = "GPipe", "1F1B", "interleaved 1F1B", "zero-bubble"
-#: After its last message the last stage computes this share of a micro-batch's backward, or more, if backward is split;
-#: the gradients of weights are about half of it.
-_SPLIT = 0.25
-#: The bubble of ZB-H1 over that of 1F1B where forward and both halves of backward take as long:
-#: (F + b - w) / (F + b + w) (Qi et al. 2023, arXiv 2401.10241, table 1).
-_OF_ZERO_BUBBLE = 1 / 3
+from tb_ddp_doctor.trace.model import Floats, Ints
 
 
 class Pipeline(msgspec.Struct, frozen=True, eq=False):
     """A job whose ranks are stages."""
 
     stages: int
-    #: Messages from one stage to the next in a step: its micro-batches, once for each chunk of layers that a rank has.
+    #: Micro-batches of a step; of interleaved stages once for each chunk of layers that a rank has.
     micro_batches: int
-    #: "GPipe", "1F1B", "interleaved 1F1B" or "zero-bubble"; "" where the messages do not tell.
+    #: One of the names of `mesh.schedules`; "" where the messages do not tell.
     schedule: str
     #: Stage of each rank, shape (R,); -1 where it is not known.
     stage: Ints
@@ -67,26 +49,23 @@ class Pipeline(msgspec.Struct, frozen=True, eq=False):
         ranks = [np.flatnonzero(stage == each) for each in np.unique(stage)]
         return np.array([values[its].mean() for its in ranks]), ranks
 
+    @property
+    def least_wait(self) -> float:
+        """What a stage waits for other stages in each step though all are equal, over what it computes: of m
+        micro-batches on p stages (p - 1) / m, with a schedule that splits backward less.
+        """
+        return OF_BUBBLE.get(self.schedule, 1.0) * (self.stages - 1) / self.micro_batches
+
+    @property
+    def formula(self) -> str:
+        """The same as a formula, for sentences."""
+        return FORMULAS.get(self.schedule, "(p - 1) / m")
+
     def bubble_ns(self, compute_ns: float) -> float:
         """How long a stage waits for other stages in each step though all are equal, ns, if it computes for
-        `compute_ns`: of m micro-batches on p stages, (p - 1) / m of that; with a zero-bubble schedule a third of it.
+        `compute_ns`.
         """
-        share = _OF_ZERO_BUBBLE if self.schedule == ZERO_BUBBLE else 1.0
-        return share * compute_ns * (self.stages - 1) / self.micro_batches
-
-
-class _Messages(msgspec.Struct, frozen=True, eq=False):
-    """The messages between stages, in order of rank and arrival; shape (E,)."""
-
-    #: Index of the rank, row of the job's calls, index of the step.
-    rank: Ints
-    call: Ints
-    step: Ints
-    #: Whether it is sent; and whether the other end is the next stage, counted around.
-    sent: Flags
-    to_next: Flags
-    #: Whether it goes between the last and the first stage.
-    around: Flags
+        return self.least_wait * compute_ns
 
 
 def pipeline(job: Job, mesh: Mesh) -> Pipeline | None:
@@ -105,14 +84,12 @@ def pipeline(job: Job, mesh: Mesh) -> Pipeline | None:
     if not links:
         return None
     inner, around = links
-    schedule = INTERLEAVED if around else _schedule(messages, stage, stages)
-    if schedule == ONE_F_ONE_B and _splits_backward(job, messages, stage, stages, inner):
-        schedule = ZERO_BUBBLE
+    schedule = INTERLEAVED if around else schedule_of(job, messages, stage, stages, inner)
     calls = np.zeros(len(job.calls), np.bool_)
     calls[messages.call] = True
     return Pipeline(
         stages=stages,
-        micro_batches=max(round(inner), 1),
+        micro_batches=max(round(inner / 2 if schedule in V_SHAPED else inner), 1),
         schedule=schedule,
         stage=stage,
         exposed_ns=transfers.messages_alone(job, calls),
@@ -120,7 +97,7 @@ def pipeline(job: Job, mesh: Mesh) -> Pipeline | None:
     )
 
 
-def _between_stages(job: Job, groups: tuple[tuple[int, ...], ...], stage: Ints) -> _Messages:
+def _between_stages(job: Job, groups: tuple[tuple[int, ...], ...], stage: Ints) -> StageMessages:
     highest = max(*map(max, groups), int(job.ranks.max()))
     group_of, stage_of = np.full((2, highest + 2), -1, np.int64)
     for group, ranks in enumerate(groups):
@@ -137,11 +114,11 @@ def _between_stages(job: Job, groups: tuple[tuple[int, ...], ...], stage: Ints) 
     chosen = np.flatnonzero(between & np.isin(np.abs(ahead), (1, last)))
     chosen = chosen[np.lexsort((arrival[chosen], rank[chosen]))]
     to_next = np.where(around, ahead < 0, ahead > 0)
-    return _Messages(rank[chosen], call[chosen], step[chosen], sent[chosen] == 1, to_next[chosen], around[chosen])
+    return StageMessages(rank[chosen], call[chosen], step[chosen], sent[chosen] == 1, to_next[chosen], around[chosen])
 
 
-def _per_link(job: Job, messages: _Messages) -> tuple[float, float] | None:
-    """Messages of a step in one direction of a link between neighbours, and of the link from the last stage to the
+def _per_link(job: Job, messages: StageMessages) -> tuple[float, float] | None:
+    """StageMessages of a step in one direction of a link between neighbours, and of the link from the last stage to the
     first one; None where there are none.
     """
     ends = np.stack([messages.around, messages.rank, messages.sent, messages.to_next], axis=1)
@@ -152,45 +129,6 @@ def _per_link(job: Job, messages: _Messages) -> tuple[float, float] | None:
     if around.all():
         return None
     return float(np.median(each[~around])), float(np.median(each[around])) if around.any() else 0.0
-
-
-def _schedule(messages: _Messages, stage: Ints, stages: int) -> str:
-    """The schedule by how many micro-batches the last traced stage has in flight."""
-    last = int(stage[messages.rank].max())
-    # The last stage counts what comes from the stage before it, others what they exchange with the next one.
-    sends = last < stages - 1
-    mine = np.flatnonzero((stage[messages.rank] == last) & (messages.to_next == sends))
-    many, most = 0, 0
-    for one in np.split(mine, np.flatnonzero(np.diff(messages.step[mine]) | np.diff(messages.rank[mine])) + 1):
-        forward = messages.sent[one] == sends
-        many = max(many, int(forward.sum()))
-        most = max(most, int(np.cumsum(np.where(forward, 1, -1)).max(initial=0)))
-    warm = stages - last
-    if most == many > warm:
-        return GPIPE
-    # One may be received in advance.
-    return ONE_F_ONE_B if warm <= most <= warm + 1 and most < many else ""
-
-
-def _splits_backward(job: Job, messages: _Messages, stage: Ints, stages: int, micro_batches: float) -> bool:
-    """Whether the last stage computes backward after its last message of most steps."""
-    shares = []
-    for rank in np.flatnonzero(stage == stages - 1).tolist():
-        track = job.digests[rank].track
-        mine = messages.rank == rank
-        row = np.full(int(job.calls.first[rank + 1] - job.calls.first[rank]), -1)
-        launching = np.flatnonzero((track.launches >= 0) & (track.launches < len(row)))
-        row[track.launches[launching]] = launching
-        launched = row[messages.call[mine] - job.calls.first[rank]]
-        launched = launched[launched >= 0]
-        own_step = track.step[launched]
-        backward = np.where(track.phase == Phase.BACKWARD, np.maximum(track.device_ns, 0), 0)
-        for step in np.unique(own_step).tolist():
-            here = track.step == step
-            total, last = int(backward[here].sum()), int(launched[own_step == step].max())
-            after = int(backward[here & (np.arange(len(here)) > last)].sum())
-            shares.append(after / total if total else 0.0)
-    return bool(shares) and float(np.median(shares)) >= _SPLIT / max(micro_batches, 1)
 
 
 def _from_counts(job: Job) -> tuple[int, int] | None:

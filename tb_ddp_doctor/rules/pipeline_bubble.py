@@ -35,7 +35,8 @@ class PipelineBubble(Rule):
         Stages that send to and receive from their neighbours, and wait there longer than the bubble of p stages and m
         micro-batches: because a stage computes longer (cause uneven_stages), because of the schedule and its
         point-to-point transfers (schedule), or because m is small (few_micro_batches). The
-        order in which the last stage receives and sends shows the schedule: GPipe, 1F1B, interleaved or zero-bubble.
+        order of messages shows the schedule: GPipe, 1F1B, interleaved, zero-bubble (ZB-H1, ZB-H2) or V-shaped (ZB-V,
+        DualPipeV).
     Why:
         A pipeline fills and drains once a step: each stage idles for (p - 1) of the (m + p - 1) slots of a micro-batch,
         with any schedule without interleaving (GPipe, 1F1B). More micro-batches make that share smaller; a longer stage
@@ -52,8 +53,10 @@ class PipelineBubble(Rule):
         The number of micro-batches is that of point-to-point transfers between neighbours: if a micro-batch needs
         several transfers, the bubble is underestimated. Slower kernels of smaller micro-batches are not counted.
         Gloo does not name the other rank, so traces of all ranks of one pipeline are needed. A schedule that splits
-        backward is recognised if its last stage computes backward after its last message (ZB-H1); ZB-H2 has no name,
-        and V-shaped schedules (zero-bubble V, DualPipe) look like 1F1B with twice the micro-batches.
+        backward is recognised if its last stage computes backward after its last message; its bubble is that of forward
+        and both halves of backward that take as long. V-shaped schedules (zero-bubble V, DualPipeV) are recognised by
+        a loss on the first rank alone: where no kernel or operator has the name of a loss, they look like 1F1B with
+        twice the micro-batches, or like zero-bubble H2.
     """
 
     id: ClassVar[str] = "pipeline-bubble"
@@ -78,13 +81,12 @@ class PipelineBubble(Rule):
     ) -> Result:
         if pipeline is None:
             return Clear("No two ranks send to and receive from each other: there is no pipeline.")
-        before, turns = pipeline.stages - 1, pipeline.micro_batches
         compute, ranks = pipeline.of_stages(budget.of("compute"))
         waits = float(pipeline.exposed_ns.mean())
         must = pipeline.bubble_ns(float(compute.mean()))
         excess = max(waits - must - self._waits_for_slow_ranks(whatif), 0.0)
-        uneven = min(float(compute.max() - compute.mean()) * (1 + before / turns), excess)
-        share = before / (turns + before)
+        uneven = min(float(compute.max() - compute.mean()) * (1 + pipeline.least_wait), excess)
+        share = pipeline.least_wait / (1 + pipeline.least_wait)
         more = must / 2 if share > self.large_bubble else 0.0
         change = Change(transfer_ns=np.full(whatif.shape, round(excess + min(more, waits))))
         cost = whatif.cost_ns(change)
@@ -105,8 +107,9 @@ class PipelineBubble(Rule):
             confidence=level,
             title=f"Pipeline stages wait for each other {part.mean(pipeline.exposed_ns, frame.window_ns)}; "
             f"the bubble of {pipeline.shape} is {wording.ms(must)}.",
-            why=f"The bubble of {wording.ms(must)} is (p - 1) / m = {before} / {turns} of the "
-            f"{wording.ms(float(compute.mean()))} that a stage computes. The longest stage, "
+            why=f"The bubble of {wording.ms(must)} is {pipeline.formula} of the "
+            f"{wording.ms(float(compute.mean()))} that a stage computes (p = {pipeline.stages} stages, m = "
+            f"{pipeline.micro_batches} micro-batches). The longest stage, "
             f"{_longest(compute, ranks, kernels, frame)}. That costs {wording.ms(uneven)}."
             f"{stage_layers.said(modules, ranks)} The schedule and its "
             f"transfers cost {wording.ms(excess - uneven)}; data moves with nothing beside it for "

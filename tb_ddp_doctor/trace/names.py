@@ -301,6 +301,8 @@ _MULTIPLIES = {
 
 
 _EMBEDDING_TABLE = re.compile(r"split_embedding\w*codegen|permute_pooled_embs|fbgemm_gpu::\w*jagged")
+#: Losses of torch, fused by its compiler, of apex, Transformer Engine, Megatron-LM and Liger.
+_LOSS = re.compile(r"nll_loss|cross_?entropy|(mse|l1|huber|kl_div|bce|ctc)_loss", re.IGNORECASE)
 
 
 def step_number(name: str) -> int | None:
@@ -375,6 +377,11 @@ def exchanges_tokens(kernel: str) -> str:
 def looks_up_embeddings(kernel: str) -> bool:
     """Whether a kernel looks up the embedding tables of a recommender (FBGEMM), or updates them."""
     return bool(_EMBEDDING_TABLE.search(kernel[:_LETTERS]))
+
+
+def computes_loss(name: str) -> bool:
+    """Whether a kernel or an operator is of a loss, forward or backward."""
+    return bool(_LOSS.search(name[:_LETTERS]))
 
 
 def is_host_collective(name: str) -> bool:

@@ -56,6 +56,16 @@ ZERO_BUBBLE = """
           gpu               [fwd][bwd][fwd][bwd] [wgt]  [fwd][bwd] [wgt][wgt]
           nccl      [r0....][r0.]     [s0]      [s0][r0]          [s0]
 """
+#: The same with the first stage one micro-batch further ahead (ZB-H2).
+FURTHER_AHEAD = ZERO_BUBBLE.replace(
+    "host     [fwd][fwd]                  [fwd]", "host     [fwd][fwd][fwd]                  "
+).replace(
+    "[fwd][fwd]             [bwd][fwd]   [wgt][bwd]     [bwd]",
+    "[fwd][fwd][fwd]        [bwd]        [wgt][bwd]     [bwd]",
+).replace(
+    "     [s1] [s1][r1.....]    [r1..][s1]      [r1....]",
+    "     [s1] [s1][s1][r1.]    [r1.......]     [r1....]",
+)  # fmt: skip
 #: The second stage computes twice as long as the first: a step of 90 ms, where even stages would take 75.
 UNEVEN = """
     rank0 step |1
@@ -119,6 +129,27 @@ def test_a_schedule_that_splits_backward_has_a_third_of_the_bubble() -> None:
     assert again
     assert again.schedule == "1F1B"
     assert again.bubble_ns(45e6) == pytest.approx(15e6)
+
+
+def test_one_that_is_further_ahead_has_no_bubble() -> None:
+    found = pipeline(*of(steps(FURTHER_AHEAD)))
+    assert found
+    assert (found.micro_batches, found.schedule, found.bubble_ns(45e6)) == (3, "zero-bubble H2", 0)
+
+
+def test_a_loss_on_the_last_stage_is_that_of_every_schedule_but_a_v() -> None:
+    text = steps(ONE_FORWARD_ONE_BACKWARD)
+    first, last = text.splitlines()[:3], text.splitlines()[3:]
+    named = "\n".join([*first, *(line.replace("[bwd....]", "[loss...]") for line in last)])
+    for kernels, schedule in (({"loss": "fused_cross_entropy_kernel"}, "1F1B"), ({}, "1F1B")):
+        drawn = job(named, kernels=kernels)
+        found = pipeline(drawn, mesh(drawn))
+        assert found and (found.micro_batches, found.schedule) == (4, schedule)
+    # The same kernels on the first stage alone: a V, whose messages do not show which.
+    swapped = "\n".join([*(line.replace("[bwd....]", "[loss...]") for line in first), *last])
+    drawn = job(swapped, kernels={"loss": "fused_cross_entropy_kernel"})
+    found = pipeline(drawn, mesh(drawn))
+    assert found and (found.micro_batches, found.schedule) == (2, "V-shaped")
 
 
 def test_few_micro_batches_make_a_large_bubble() -> None:

@@ -18,6 +18,7 @@ from tb_ddp_doctor.facts.arrivals import stages
 from tb_ddp_doctor.facts.frame import frame
 from tb_ddp_doctor.facts.pipeline import Pipeline
 from tb_ddp_doctor.mesh.mesh import Mesh
+from tb_ddp_doctor.mesh.schedules import V_SHAPED
 from tb_ddp_doctor.planning.costs import collectives
 from tb_ddp_doctor.planning.costs.messages import Case
 from tb_ddp_doctor.planning.effect import Effect, Factor
@@ -74,6 +75,11 @@ def _asked(record: PlanRecord, question: Question) -> tuple[MeshSizes, Mesh, Pip
         raise CannotPlanError(str(error)) from error
     if now["pp"] > 1 and pipeline is None:
         raise CannotPlanError("The messages of this record do not show how many micro-batches its pipeline has.")
+    if pipeline is not None and pipeline.schedule in V_SHAPED:
+        raise CannotPlanError(
+            f"This pipeline's schedule is {pipeline.schedule}: each rank has a chunk from both ends of the model. "
+            "Other meshes of such pipelines are not predicted."
+        )
     micro_batches = pipeline.micro_batches if pipeline else 1
     sizes = changed(now, parsed(question.mesh or ""), strong=question.strong, micro_batches=micro_batches)
     return sizes, mesh, pipeline
