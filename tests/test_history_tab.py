@@ -10,8 +10,9 @@ from typing import Literal
 import msgspec
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 from tab import SCREENSHOTS, violations_of_axe
+from test_history_inspector import pipelined
 from test_history_inspector import written as with_inspector
 from test_history_logs import EVERY, LINES, lines, megatron, old_megatron
 from test_history_summary import drawn, written
@@ -202,6 +203,46 @@ def test_the_view_reads_a_log_where_no_doctor_recorded(tmp_path: Path) -> None:
     assert told["collectives"] == []
     with_inspector(tmp_path / "job" / "nccl", late=2)
     assert history(result)["collectives"][1].startswith("Rank 2 of a group of 4 on node1 arrives last in 100 %")
+    (group,) = history(result)["collectives_over_time"]["groups"]
+    assert group["name"] == "AllReduce 134 MB, 4 ranks on node0 and node1"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_collectives_over_time_are_drawn_by_group(page: Page, tmp_path: Path, scheme: Literal["light", "dark"]) -> None:
+    traced(tmp_path / "job" / "step_1000")
+    written(tmp_path / "job", drawn(SLOWED))
+    with_inspector(tmp_path / "job" / "dp", late=2, slow_from=600)
+    pipelined(tmp_path / "job" / "pp", slow_from=500)
+    report = tmp_path / "report.html"
+    assert cli.main(["diagnose", str(tmp_path / "job"), "--no-cache", "--html", str(report)]) == 0
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": 1440, "height": 1500})
+    page.goto(report.as_uri() + "#ddp_doctor&p.ddp_doctor.view=history")
+    main = page.locator("main")
+    expect(main).to_contain_text("Send/Recv of 8.4 MB from rank 1 to 2 (node0 and node1): busbw 50 % lower since")
+    canvas = main.locator("canvas.collective-hours")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    assert box is not None
+    # The first row is the AllReduce, the group of most time: late in the day it is slower.
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 2 * 22 + 110 + 8)
+    readout = main.locator(".readout").last
+    expect(readout).to_contain_text("AllReduce 134 MB, 4 ranks on node0 and node1")
+    expect(readout).to_contain_text("20 % below its best")
+    expect(readout).to_contain_text("arrival skew 2.0 ms")
+    canvas.focus()
+    page.keyboard.press("ArrowDown")
+    expect(readout).to_contain_text("Send/Recv 8.4 MB, rank 1 to 2 on node0 and node1")
+    before = shades(canvas)
+    main.get_by_label("Groups by").select_option("arrival skew")
+    assert shades(canvas) != before
+    assert violations_of_axe(page) == []
+    page.screenshot(path=SCREENSHOTS / f"history-collectives-{scheme}.png", full_page=True)
+
+
+def shades(canvas: Locator) -> str:
+    """The pixels of a picture."""
+    return str(canvas.evaluate("(canvas) => canvas.toDataURL()"))
 
 
 def test_the_log_is_the_nearest_one_and_no_other_jobs(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from test_history_inspector import pipelined
+from test_history_inspector import written as inspected
 from test_history_logs import lines, megatron
 from test_history_summary import QUIET, drawn, written
 from traces import ranks, write
@@ -196,6 +198,29 @@ def test_the_log_of_another_program_is_read_but_none_outside_of_the_log_director
     (served / "train.out").write_text(lines(megatron))
     found = asked(toolbox(served), "history")
     assert "train.out (Megatron-LM)" in found["source"] and found["rows"][0]["level"] == "job"
+
+
+def test_since_when_are_collectives_slower_and_between_which_ranks(tmp_path: Path) -> None:
+    served, outside = tmp_path / "served", tmp_path / "outside"
+    inspected(served / "dp", late=2, slow_from=600)
+    pipelined(served / "pp", slow_from=500)
+    inspected(outside)
+    (tmp_path / "empty").mkdir()
+    for path in outside.iterdir():
+        (served / f"other-{path.name}").symlink_to(path)
+    made = toolbox(served)
+    found = asked(made, "collectives")
+    assert (found["calls"], found["transfers"], found["groups"]) == (1000, 2400, 1)
+    assert row(found, collective="<data>AllReduce</data>")["calls"] == 1000
+    changes = asked(made, "collectives", table="changes")["rows"]
+    assert [(one.get("sender"), one.get("receiver")) for one in changes] == [(1, 2), (None, None)]
+    assert changes[0]["hosts"] == "<data>node0, node1</data>"
+    assert changes[1]["after_gbs"] / changes[1]["before_gbs"] == pytest.approx(0.8, abs=0.01)
+    (late,) = asked(made, "collectives", table="late_ranks")["rows"]
+    assert (late["rank"], late["calls"]) == (2, 1000)
+    peers = asked(made, "collectives", table="peers")["rows"]
+    assert {(one["sender"], one["receiver"], one["late_share"]) for one in peers} == {(0, 1, 1), (1, 2, 1), (2, 3, 1)}
+    assert "no files of NCCL's" in asked(toolbox(tmp_path / "empty"), "collectives")["error"]
 
 
 # ------------------------------------------------------------------------------------------------------------ answers

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { clockTicks, instant } from "../src/history/clock.js";
+import { bestOf, collectiveTable, excessOf, saidOf } from "../src/history/collective_groups.js";
 import { accountOf, binAt, binOf, sharesOf, slowestRows } from "../src/history/model.js";
 
 /** Four bins of ten steps, 100 s each, after which a restart took 50 s. */
@@ -36,4 +37,18 @@ test("midnights and the first named time have the date", () => {
 test("times of a log without a clock are since the job's begin", () => {
   assert.equal(instant(5400), "1.5\u00a0h after the start");
   assert.deepEqual(clockTicks({ from: 0, to: 6 * 3600 }, 400).map(({ text }) => text), ["0\u00a0h", "2\u00a0h", "4\u00a0h", "6\u00a0h"]);
+});
+
+test("a group's bandwidth is compared with its own best, and its skew is in ms", () => {
+  const busbw = [...Array(19).fill(100), 400, null, 50];
+  const group = { name: "AllReduce 134 MB, 4 ranks", calls: 900, transfer_s: 1, busbw_gbs: busbw, low_gbs: busbw, wait_ms: busbw.map((value) => (value === 50 ? 3 : null)) };
+  // The one bin of 400 is no measure.
+  assert.equal(bestOf(group), 100);
+  assert.deepEqual(excessOf(group, "busbw").slice(18), [0, 0, null, 0.5]);
+  assert.deepEqual(excessOf(group, "skew").slice(20), [null, 3]);
+  const edges_s = Array.from({ length: 23 }, (_, i) => 3600 * i);
+  assert.equal(saidOf(group, edges_s, 21), "AllReduce 134 MB, 4 ranks, 21.0\u00a0h after the start to 22.0\u00a0h after the start: 50.0\u00a0GB/s busbw, 50\u00a0% below its best, slowest twentieth 50.0\u00a0GB/s; arrival skew 3.0\u00a0ms");
+  assert.match(saidOf(group, edges_s, 0), /100\.0\u00a0GB\/s busbw, slowest twentieth .*; not all ranks recorded$/);
+  assert.match(saidOf(group, edges_s, 20), /: no calls$/);
+  assert.deepEqual(collectiveTable({ edges_s, groups: [group] }).rows[21], [group.name, "21.0\u00a0h after the start", 50, 50, 3]);
 });

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tb_ddp_doctor.history.collectives import BandwidthChange, CollectiveCalls, CollectiveHours, LateRank
+from tb_ddp_doctor.history.collectives import (
+    BandwidthChange,
+    CollectiveCalls,
+    CollectiveHours,
+    GroupOverTime,
+    LateRank,
+)
 from tb_ddp_doctor.history.sentences import clock
 from tb_ddp_doctor.wording import duration, gigabytes_per_second, listing, percent, size
 
@@ -15,12 +21,25 @@ _KINDS, _CHANGES, _LATE = 3, 3, 3
 def sentences(hours: CollectiveHours) -> Iterator[str]:
     """Bandwidth of the kinds that take most, its changes, and the ranks that arrive last."""
     kinds = "; ".join(map(_kind, hours.kinds[:_KINDS]))
-    groups = f"{hours.groups:,} group{'s' if hours.groups != 1 else ''}"
-    yield f"Collectives, by the Inspector: {hours.calls:,} calls in {groups}. {kinds}."
+    made = []
+    if hours.calls:
+        made.append(f"{hours.calls:,} calls in {hours.groups:,} group{'s' if hours.groups != 1 else ''}")
+    if hours.transfers:
+        made.append(f"{hours.transfers:,} transfers between two ranks")
+    yield f"Collectives, by the Inspector: {', '.join(made)}. {kinds}."
     yield from map(_change, hours.changes[:_CHANGES])
     yield from map(_late, hours.late_ranks[:_LATE])
     if hours.lost_lines:
         yield f"Not read: {hours.lost_lines:,} lines of the Inspector's."
+
+
+def group_name(one: GroupOverTime) -> str:
+    """The calls of a group in a few words: "AllReduce 134 MB, 4 ranks on node0 and node1"."""
+    hosts = [host for host in one.hosts if host]
+    more = max(one.nodes - len(hosts), 0) if len(hosts) > 1 else 0
+    on = f" on {listing(hosts)}{f' and {more} more' if more else ''}" if hosts else ""
+    ranks = f"{one.ranks} ranks" if one.sender is None else f"rank {one.sender} to {one.receiver}"
+    return f"{one.collective} {size(one.size)}, {ranks}{on}"
 
 
 def _kind(one: CollectiveCalls) -> str:
@@ -34,8 +53,9 @@ def _change(one: BandwidthChange) -> str:
     named = [host for host in one.hosts if host]
     where = f" ({listing(named)})" if named else ""
     cost = f", {duration(one.cost_s * 1000)} in all" if one.cost_s > 0 else ""
+    ranks = f"in {one.ranks} ranks" if one.sender is None else f"from rank {one.sender} to {one.receiver}"
     return (
-        f"{one.collective} of {size(one.size)} in {one.ranks} ranks{where}: busbw {percent(abs(change))} {direction} "
+        f"{one.collective} of {size(one.size)} {ranks}{where}: busbw {percent(abs(change))} {direction} "
         f"since {clock(one.at_s)}, {_rate(one.before_gbs)} before, {_rate(one.after_gbs)} since{cost}."
     )
 

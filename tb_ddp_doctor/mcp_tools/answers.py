@@ -301,6 +301,45 @@ class JobHours(PageOfRows, frozen=True, kw_only=True):
     rows: tuple[EventRow, ...]
 
 
+class CollectiveRow(Row, frozen=True, kw_only=True):
+    """Calls of one kind and size, a change of their bandwidth, a late rank, or the transfers between two ranks."""
+
+    collective: Data = ""
+    size: Annotated[int | None, _number("bytes", "size of a call; of peers, of the median transfer")] = None
+    ranks: Annotated[int, _number("ranks", "ranks of the group")]
+    nodes: Annotated[int | None, _number("nodes", "hosts of the group; 0 where unknown")] = None
+    hosts: Data = ""
+    rank: Annotated[int | None, _number("rank", "rank within its group that arrives last")] = None
+    sender: Annotated[int | None, _number("rank", "rank within its communicator that sends")] = None
+    receiver: Annotated[int | None, _number("rank", "rank within its communicator that receives")] = None
+    calls: Annotated[int | None, _number("calls", "calls of these, or transfers")] = None
+    busbw_gbs: Annotated[float | None, _number("GB/s", "bus bandwidth of the median call, without waiting")] = None
+    low_gbs: Annotated[float | None, _number("GB/s", "one call in 20 is slower")] = None
+    transfer_s: Annotated[float | None, _number("s", "transfer time of all calls")] = None
+    began: Annotated[str, msgspec.Meta(description="UTC")] = ""
+    before_gbs: Annotated[float | None, _number("GB/s", "median busbw before the change")] = None
+    after_gbs: Annotated[float | None, _number("GB/s", "median busbw since")] = None
+    cost_s: Annotated[float | None, _number("s", "what calls since took longer in all; below 0: shorter")] = None
+    late_share: Annotated[
+        float | None, _number("of the calls, 0 to 1", "how often the rank, or of peers the sender, arrives last")
+    ] = None
+    wait_ms: Annotated[float | None, _number("ms", "what the first rank then waits, median")] = None
+
+
+class CollectivesOfHours(PageOfRows, frozen=True, kw_only=True):
+    """What the Inspector of NCCL or RCCL wrote."""
+
+    directory: Data
+    table: str
+    calls: Annotated[int, _number("calls", "calls of collectives")]
+    transfers: Annotated[int, _number("transfers", "transfers between two ranks")]
+    groups: Annotated[int, _number("groups", "groups with collectives")]
+    began: Annotated[str, msgspec.Meta(description="when the first call was written, UTC")]
+    ended: Annotated[str, msgspec.Meta(description="when the last call was written, UTC")]
+    said: Annotated[tuple[Data, ...], msgspec.Meta(description="the same in sentences, the costliest first")]
+    rows: tuple[CollectiveRow, ...]
+
+
 class StuckRow(Row, frozen=True, kw_only=True):
     """Ranks at the root of waiting."""
 

@@ -121,6 +121,21 @@ class OfHistory(ToolArguments, frozen=True, kw_only=True):
     offset: Offset = 0
 
 
+class OfCollectives(ToolArguments, frozen=True, kw_only=True):
+    """About what NCCL's or RCCL's Inspector wrote in hours."""
+
+    directory: Annotated[
+        str, msgspec.Meta(description="a log directory with the Inspector's files, relative to the served one")
+    ] = ""
+    table: Annotated[
+        Literal["kinds", "changes", "late_ranks", "peers"],
+        msgspec.Meta(
+            description="bandwidth by kind and size, when it changed, ranks that arrive last, or transfers rank to rank"
+        ),
+    ] = "kinds"
+    offset: Offset = 0
+
+
 class OfStuck(ToolArguments, frozen=True, kw_only=True):
     """About a job that hangs."""
 

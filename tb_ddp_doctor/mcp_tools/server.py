@@ -34,8 +34,8 @@ INSTRUCTIONS = (
 _HOST = "127.0.0.1"
 #: The names of tools, in the order in which they are listed.
 NAMES = (
-    "list_runs", "diagnose", "get_finding", "ranks_and_steps", "what_if", "plan", "compare", "history", "stuck",
-    "slice", "explain",
+    "list_runs", "diagnose", "get_finding", "ranks_and_steps", "what_if", "plan", "compare", "history", "collectives",
+    "stuck", "slice", "explain",
 )  # fmt: skip
 #: What a question ends with that cannot be answered: a sentence for users.
 _SAID = (ValueError, OSError, RunError, DiscoverError, SliceError, StuckError, CrashError)

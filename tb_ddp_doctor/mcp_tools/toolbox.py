@@ -16,6 +16,14 @@ from tb_ddp_doctor import api, engine, step_parts
 from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.findings import OWNERS, Evidence, Finding
+from tb_ddp_doctor.history.collective_sentences import sentences
+from tb_ddp_doctor.history.collectives import (
+    BandwidthChange,
+    CollectiveCalls,
+    LateRank,
+    PeerTransfers,
+    read_collectives,
+)
 from tb_ddp_doctor.history.logs.find import read_hours
 from tb_ddp_doctor.history.sentences import read_from
 from tb_ddp_doctor.history.summary import summarise
@@ -276,6 +284,27 @@ class Toolbox:
         )
         return page(made, rows, asked.offset)
 
+    def collectives(self, asked: questions.OfCollectives) -> answers.CollectivesOfHours:
+        """Say how fast collectives and transfers were over hours, when that changed and who arrives last, from the
+        files of NCCL's or RCCL's Inspector.
+        """
+        folder = self._runs.roots.folder(asked.directory)
+        hours, problems = read_collectives(folder, self._runs.roots.contains)
+        if hours is None:
+            raise ValueError(" ".join(problems) or "There are no files of NCCL's or RCCL's Inspector (HOST-pidN.log).")
+        made = partial(
+            answers.CollectivesOfHours,
+            directory=name(str(folder)),
+            table=asked.table,
+            calls=hours.calls,
+            transfers=hours.transfers,
+            groups=hours.groups,
+            began=_utc(hours.begin_s),
+            ended=_utc(hours.end_s),
+            said=_sentences([*sentences(hours)]),
+        )
+        return page(made, [_collective_row(one) for one in getattr(hours, asked.table)], asked.offset)
+
     def stuck(self, asked: questions.OfStuck) -> answers.Stuck:
         """Say which ranks a job that hangs waits for, from its Flight Recorder dumps or Python stacks."""
         run = self._runs.dump(asked.run)
@@ -378,6 +407,13 @@ _OF_SUMMARY = (
 )  # fmt: skip
 
 
+#: Fields of rows of `history.collectives` that rows of the answer have too, as they are.
+_OF_COLLECTIVES = (
+    "size", "ranks", "nodes", "rank", "sender", "receiver", "calls", "busbw_gbs", "low_gbs", "transfer_s", "before_gbs",
+    "after_gbs", "cost_s", "late_share", "wait_ms",
+)  # fmt: skip
+
+
 def _finding(result: engine.Result, given: str) -> Finding:
     """The finding of an id, or of a rule that has one. Raises ValueError."""
     findings = (*result.diagnosis.findings, *result.diagnosis.opportunities)
@@ -459,6 +495,20 @@ def _plan_row(predicted: Prediction) -> answers.PlanRow:
         high_ms=predicted.high_ms,
         change_ms=predicted.change_ms,
     )
+
+
+def _collective_row(one: CollectiveCalls | BandwidthChange | LateRank | PeerTransfers) -> answers.CollectiveRow:
+    values = {field: value for field, value in msgspec.structs.asdict(one).items() if field in _OF_COLLECTIVES}
+    if isinstance(one, (CollectiveCalls, BandwidthChange)):
+        values["collective"] = name(one.collective)
+    if isinstance(one, BandwidthChange):
+        values |= {"began": _utc(one.at_s), "hosts": data(", ".join(one.hosts), _TEXT)}
+    if isinstance(one, LateRank):
+        values |= {"hosts": name(one.host), "calls": one.compared}
+    if isinstance(one, PeerTransfers):
+        hosts = data(f"{one.sender_host}, {one.receiver_host}", _TEXT)
+        values |= {"hosts": hosts, "calls": one.transfers, "late_share": one.sender_last_share}
+    return answers.CollectiveRow(**values)
 
 
 def _sentences(said: Sequence[str]) -> tuple[str, ...]:

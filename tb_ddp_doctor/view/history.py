@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.discover.names import CAPTURE_FOLDER
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.history.account import lost_us
-from tb_ddp_doctor.history.collective_sentences import sentences
-from tb_ddp_doctor.history.collectives import read_collectives
+from tb_ddp_doctor.history.collective_sentences import group_name, sentences
+from tb_ddp_doctor.history.collectives import CollectiveHours, read_collectives
 from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.logs.inspector import inspector_files
@@ -124,6 +124,7 @@ def history(result: Result, keep: Keep | None = None) -> dict[str, Any]:
         "source": label(read_from(job.logged_by)) if job.logged_by else "",
         "problems": [label(problem) for problem in (*problems, *more)],
         "collectives": [label(line) for line in sentences(collectives)] if collectives else [],
+        "collectives_over_time": _over_time(collectives),
         "headline": label(headline(summary)),
         "ranks": summary.ranks,
         "nodes": summary.nodes,
@@ -145,6 +146,24 @@ def history(result: Result, keep: Keep | None = None) -> dict[str, Any]:
         **_bins(job, summary),
         "heat": _heat(job),
     }
+
+
+def _over_time(collectives: CollectiveHours | None) -> dict[str, Any] | None:
+    """Bandwidth and waits of groups by bins of time; None where no Inspector wrote."""
+    if collectives is None or not collectives.over_time:
+        return None
+    groups = [
+        {
+            "name": label(group_name(one)),
+            "calls": one.calls,
+            "transfer_s": round(one.transfer_s, 6),
+            "busbw_gbs": one.busbw_gbs,
+            "low_gbs": one.low_gbs,
+            "wait_ms": one.wait_ms,
+        }
+        for one in collectives.over_time
+    ]
+    return {"edges_s": collectives.edges_s, "groups": groups}
 
 
 class _Runs:

@@ -30,11 +30,24 @@
  */
 
 /**
+ * @typedef {object} GroupOverTime the calls of one kind and size in a group, by bins of time
+ * @property {string} name
+ * @property {number} calls
+ * @property {number} transfer_s
+ * @property {(number | null)[]} busbw_gbs bus bandwidth of the median call of each bin
+ * @property {(number | null)[]} low_gbs that of the slowest twentieth
+ * @property {(number | null)[]} wait_ms what the first rank waits for the last one, median
+ */
+
+/** @typedef {{edges_s: number[], groups: GroupOverTime[]}} CollectivesOverTime */
+
+/**
  * @typedef {object} Hours
  * @property {string} folder
  * @property {string} source the log that they are from, as a sentence; "" where a Doctor recorded them
  * @property {string[]} problems
  * @property {string[]} collectives what the Inspector of NCCL or RCCL wrote, as sentences
+ * @property {CollectivesOverTime | null} collectives_over_time
  * @property {string} headline
  * @property {number} ranks 0 where a log does not say
  * @property {number} nodes

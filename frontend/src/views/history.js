@@ -6,6 +6,8 @@ import { detail } from "../detail.js";
 import { card, copyable, folded, h } from "../dom.js";
 import { count, decimals, ms, percent } from "../format.js";
 import { instant } from "../history/clock.js";
+import { collectiveTable } from "../history/collective_groups.js";
+import { collectivesPicture } from "../history/collectives.js";
 import { accountOf, binOf, sharesOf, slowestRows } from "../history/model.js";
 import { coloursOf, darkest, hoursPicture } from "../history/picture.js";
 import { numbers } from "../table.js";
@@ -135,9 +137,17 @@ function drawn(hours, shown) {
         hours.problems.map((problem) => h("p", { class: "note" }, problem)),
         folded("The same numbers as a table", () => numbers({ title: "hours" }, tableOf(hours))),
       ),
-      h("div", {}, figures(hours), card("Events", events), hours.captures.length > 0 && card("Captures", captures), hours.collectives.length > 0 && card("Collectives", hours.collectives.map((line) => h("p", {}, line)))),
+      h("div", {}, figures(hours), card("Events", events), hours.captures.length > 0 && card("Captures", captures), ),
     ),
+    hours.collectives.length ? card("Collectives", collectives(hours)) : null,
   ];
+}
+
+/** @param {Hours} hours */
+function collectives({ collectives: lines, collectives_over_time: over }) {
+  const said = lines.map((line) => h("p", {}, line));
+  if (over === null) return said;
+  return [...said, collectivesPicture(over), folded("The same numbers as a table", () => numbers({ title: "collectives" }, collectiveTable(over)))];
 }
 
 /** The ranks of the job, and its nodes, as far as they are known. @param {Hours} hours */
