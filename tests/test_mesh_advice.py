@@ -13,6 +13,7 @@ from test_plan_sharding import FSDP
 
 from tb_ddp_doctor import engine, wording
 from tb_ddp_doctor.account import mesh_advice
+from tb_ddp_doctor.account.expert_tokens import ExpertTokens
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.report import markdown
 
@@ -146,7 +147,7 @@ def exchanging(sizes: Mapping[int, str]) -> str:
     [
         (
             {0: "4444", 1: "4444"},
-            "All parts of AllToAlls have 4,000,000 elements, as where tokens are padded to a capacity, and",
+            "All parts of AllToAlls have 4,000,000 elements, as where tokens are padded to a capacity, and dropped",
         ),
         (
             {0: "4343", 1: "2434"},
@@ -158,6 +159,89 @@ def exchanging(sizes: Mapping[int, str]) -> str:
 def test_sizes_tell_where_a_capacity_pads_or_drops_tokens(sizes: dict[int, str], said: str) -> None:
     found = advice(traces.job(exchanging(sizes)))["ep"]
     assert found.startswith(said) if said else found == ""
+
+
+#: The same step with a router, the choice of experts, what is sent, and the experts' products.
+EXPERTS = """
+    rank# step     |1
+          host     [mm][gather][index_select][a2aa/ep][_grouped_mm]                        [sync............]
+          autograd                                                 [bwd][a2ab/ep][ar/dp]
+          gpu      [mm][gather][index_select]         [_grouped_mm]              [bwd..]
+          nccl                               [a2aa/ep@A]                [a2ab/ep@B]       [ar/dp@9]
+"""
+ROUTED = "The router sends each of a rank's 1,000 tokens to 2 of 8 experts, 2,000 rows"
+TYPES = {"mm": ["float", "float"], "gather": ["float", "Scalar", "long int", "Scalar"]}
+TYPES |= {"index_select": ["float", "Scalar", "long int"], "_grouped_mm": ["float", "float", "int"]}
+
+
+def experts(sent: list[int] | None, rows: int | None, top: int = 2, sizes: tuple[str, str] = ("45", "23")) -> str:
+    """What is said of two ranks with 1,000 tokens of width 64 and four of eight experts each."""
+    dims = {
+        "mm": [[1000, 64], [64, 8]],
+        "gather": [[1000, 8], [], [1000, top], []],
+        "index_select": [[1000, 64], [], sent or []],
+        "_grouped_mm": [[rows or 0, 64], [4, 64, 256], [4 if rows else 3]],
+    }
+    dims = {
+        name: one for name, one in dims.items() if (name, sent) != ("index_select", None) and (rows or name[0] != "_")
+    }
+    text = "".join(
+        EXPERTS.replace("#", str(rank)).replace("@A", f"@{one[0]}").replace("@B", f"@{one[1]}")
+        for rank, one in enumerate(sizes)
+    )
+    return advice(traces.job(traces.repeat(text, 3), dims=dims, types=TYPES)).get("ep", "")
+
+
+@pytest.mark.parametrize(
+    ("sent", "rows", "said"),
+    [
+        (
+            [1800],
+            2400,
+            f"{ROUTED}, of which 1,800 are sent: 200 "
+            "(10 %) are dropped. Experts multiply 2,400 rows, on the mean rank: 600 (25 %) are padding.",
+        ),
+        (
+            [2000],
+            2000,
+            f"{ROUTED}, and all are sent: none is dropped.",
+        ),
+        (
+            [2500],
+            2500,
+            f"{ROUTED}, and 2,500 are sent: at least 500 (20 %) are padding.",
+        ),
+        (
+            None,
+            2500,
+            f"{ROUTED}. Experts multiply 2,500 rows, on the mean rank: at least 500 (20 %) are padding.",
+        ),
+        (
+            None,
+            1600,
+            f"{ROUTED}. Experts multiply 1,600 rows, on the mean rank: at least 400 (20 %) are dropped.",
+        ),
+        # Nothing shows how many experts there are.
+        ([1800], None, ""),
+    ],
+)
+def test_shapes_tell_how_many_tokens_are_dropped_and_padded(
+    sent: list[int] | None, rows: int | None, said: str
+) -> None:
+    assert experts(sent, rows) == said
+
+
+def test_where_shapes_do_not_tell_how_many_experts_a_token_has_nothing_is_said() -> None:
+    assert experts([1800], 2400, top=8) == ""
+
+
+def test_rows_that_equal_exchanges_send_are_their_elements() -> None:
+    """Four exchanges of 128,000 elements: 2,000 rows of 64."""
+    found = ExpertTokens(tokens=1000, top=2, experts=8, hidden=64, sent=0, multiplied=2200)
+    assert [*found.said(128_000 / 64)] == [
+        f"{ROUTED}, and all are sent: none is dropped.",
+        "Experts multiply 2,200 rows, on the mean rank: 200 (9.1 %) are padding.",
+    ]
 
 
 def test_it_stands_below_the_table_of_dimensions_and_in_markdown() -> None:

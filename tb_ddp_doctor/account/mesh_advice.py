@@ -16,6 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_ddp_doctor import findings, wording
+from tb_ddp_doctor.account.expert_tokens import expert_tokens
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.arrivals import stages
@@ -171,24 +172,32 @@ def _pipeline(of: _Dimension) -> Iterator[str]:
 
 def _experts(of: _Dimension) -> Iterator[str]:
     exchanged = exchanges(of.facts.job)
-    if exchanged.of or len(exchanged.row) < _SEVERAL:
+    if exchanged.of:
         return
-    matched = of.facts.job.matched
-    elements = of.facts.job.calls.column("elements")[matched.call]
+    job = of.facts.job
+    tokens = expert_tokens(job.digests, of.row.size, whole=not len(job.missing_ranks))
+    unknown = "" if tokens else "; how many of each is not in the sizes"
+    matched, sends = job.matched, 0.0
+    elements = job.calls.column("elements")[matched.call]
     segments, part = matched.segments.select(exchanged.row)
     largest = segments.max(elements[part])
-    if len(np.unique(elements[part])) == 1:
+    if len(exchanged.row) < _SEVERAL:
+        pass
+    elif len(np.unique(elements[part])) == 1:
+        sends = int(largest[0]) / tokens.hidden if tokens else 0.0
         yield (
             f"All parts of AllToAlls have {int(largest[0]):,} elements, as where tokens are padded to a capacity, and "
-            "dropped beyond it; how many of each is not in the sizes."
+            f"dropped beyond it{unknown}."
         )
-    elif len(np.unique(largest)) == 1:
+    elif len(np.unique(largest)) == 1 and not (tokens and tokens.all_sent):
         capped = segments.each(largest) == elements[part]
         yield (
             f"No part of an AllToAll has more than {int(largest[0]):,} elements, which "
             f"{wording.percent(capped.mean())} of the parts have: a capacity drops the tokens beyond "
-            "it. How many is not in the sizes."
+            f"it{unknown and '; how many is not in the sizes'}."
         )
+    if tokens:
+        yield from tokens.said(sends)
 
 
 def _data(of: _Dimension) -> Iterator[str]:
