@@ -31,11 +31,11 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.cache import Cache, write_digest
 from tb_ddp_doctor.digest import track
 from tb_ddp_doctor.digest.intervals import Intervals
-from tb_ddp_doctor.digest.late_launches import no_blocking
 from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.model import (
     AttentionWork,
     Avoidable,
+    Blocking,
     Code,
     Collectives,
     CompiledWork,
@@ -53,7 +53,11 @@ from tb_ddp_doctor.digest.model import (
     LaunchDelay,
     LostKernels,
     MessageEnds,
+    ModulePaths,
+    Modules,
+    ModuleTimes,
     Operators,
+    OpStalls,
     OptimizerWork,
     PhaseWork,
     Pieces,
@@ -71,12 +75,10 @@ from tb_ddp_doctor.digest.model import (
     TraceContents,
     zeros,
 )
-from tb_ddp_doctor.digest.modules import no_modules
-from tb_ddp_doctor.digest.op_stalls import no_op_stalls
-from tb_ddp_doctor.digest.roofline import no_roofline
 from tb_ddp_doctor.engine import examine
 from tb_ddp_doctor.findings import PHASES
 from tb_ddp_doctor.job.build import build
+from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.trace.model import Header
 from tb_ddp_doctor.trace.names import Precision
 
@@ -236,8 +238,8 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
             np.array([0], np.int32),
             *(np.array([value]) for value in (600 * steps, int(compute.sum()), 0, 0, 0, 0, 0, 0, 0, 0)),
         ),
-        blocking=no_blocking(),
-        op_stalls=no_op_stalls(),
+        blocking=empty(Blocking),
+        op_stalls=empty(OpStalls),
         gap_ops=GapOps(*(np.empty(0, kind) for kind in (np.int32, np.int64, np.int32, np.int32, np.int32))),
         stalled=Stalled(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64, np.int64))),
         code=Code(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
@@ -251,8 +253,8 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
             *(np.array([value]) for value in (600 * steps, 0, int(compute.sum()), 0, 0, 0, 0)),
         ),
         track=_track(start + stall, start, finish, compute, arrival, end, shown),
-        roofline=no_roofline(),
-        modules=no_modules(),
+        roofline=empty(Roofline),
+        modules=Modules("", ModulePaths(np.array([-1], np.int32), np.array([0], np.int32)), empty(ModuleTimes)),
         gradients=_gradients(start + stall, compute, shown),
         contents=TraceContents({}, "", "training", {}, "ProfilerStep", 0.0, 0, 600 * steps, 0, ""),
         warnings=(),

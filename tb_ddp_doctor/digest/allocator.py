@@ -6,9 +6,9 @@ tells of all blocks; that of the CPU counts from the beginning of the recording,
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 
+from tb_ddp_doctor.storage.column_table import ColumnTable
 from tb_ddp_doctor.trace.model import Indices, Ints, RankTrace
 
 #: c10's number of the CPU among the kinds of device.
@@ -19,7 +19,7 @@ ON_CPU = -1
 BEFORE = -1
 
 
-class AllocatorEvents(msgspec.Struct, frozen=True, eq=False):
+class AllocatorEvents(ColumnTable, frozen=True, eq=False):
     """Allocations and releases on one device, by time; shape (events,)."""
 
     time_ns: Ints
@@ -52,11 +52,8 @@ class AllocatorEvents(msgspec.Struct, frozen=True, eq=False):
             thread=events.thread[rows],
         )
 
-    def __len__(self) -> int:
-        return len(self.time_ns)
 
-
-class Blocks(msgspec.Struct, frozen=True, eq=False):
+class Blocks(ColumnTable, frozen=True, eq=False):
     """Blocks that were allocated or released while the trace was recorded; shape (blocks,)."""
 
     bytes: Ints
@@ -64,9 +61,6 @@ class Blocks(msgspec.Struct, frozen=True, eq=False):
     born: Ints
     #: The event that releases it; the number of events for what the recording does not see released.
     died: Ints
-
-    def __len__(self) -> int:
-        return len(self.bytes)
 
 
 def blocks(events: AllocatorEvents) -> Blocks:

@@ -24,6 +24,7 @@ from tb_ddp_doctor.digest.model import Avoidable, GpuTime
 from tb_ddp_doctor.digest.operator_work import Work
 from tb_ddp_doctor.digest.sums import summed
 from tb_ddp_doctor.digest.vocabulary import Mask
+from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.trace.model import Ints
 
 #: Fewer elements than this take no longer than a launch, whatever they are fused with.
@@ -69,7 +70,7 @@ def avoidable(calls: LoopCalls, loops: Sequence[Loop]) -> Avoidable:
     """What each row of the track would not read and write if its kernels were fused with those before."""
     reader, writer = _handed_over(calls, loops)
     if not len(reader):
-        return no_avoidable()
+        return empty(Avoidable)
     works = [loop.work or Work(GpuTime.NOT_MODELLED, 0, 0, 0) for loop in loops]
     read, written = (np.array([getattr(work, name) for work in works], np.int64) for name in ("read", "written"))
     is_cast = np.array([work.kind == GpuTime.COPY for work in works], np.bool_)
@@ -93,11 +94,6 @@ def avoidable(calls: LoopCalls, loops: Sequence[Loop]) -> Avoidable:
         temporary_ns=summed(writers, wrote_ns * gone, len(rows)),
         written_ns=summed(writers, wrote_ns, len(rows)),
     )
-
-
-def no_avoidable() -> Avoidable:
-    """That of a rank without such kernels."""
-    return Avoidable(np.empty(0, np.int32), *(np.empty(0, np.int64) for _ in range(6)))
 
 
 def _handed_over(calls: LoopCalls, loops: Sequence[Loop]) -> tuple[Ints, Ints]:

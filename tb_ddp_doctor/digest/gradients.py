@@ -18,6 +18,7 @@ from tb_ddp_doctor.digest.model import Gradients, Steps
 from tb_ddp_doctor.digest.nesting import enclosing
 from tb_ddp_doctor.digest.steps import within
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
+from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Indices, Ints
 
@@ -26,7 +27,7 @@ def gradients(host: HostCalls, device: DeviceEvents, steps: Steps, phase: Ints, 
     """The gradients of the steps; `phase` is what launched each event of the device."""
     adds = np.flatnonzero(host.is_operator & host.named(names.accumulates_gradient))
     if not len(adds):
-        return no_gradients()
+        return empty(Gradients)
     adds = adds[np.argsort(host.start_ns[adds], kind="stable")]
     step = within(host.start_ns[adds], steps)
     adds, step = adds[step >= 0], step[step >= 0]
@@ -41,12 +42,6 @@ def gradients(host: HostCalls, device: DeviceEvents, steps: Steps, phase: Ints, 
         launching_ns=launching,
         module=_modules(host, adds, words),
     )
-
-
-def no_gradients() -> Gradients:
-    """Those of a trace that does not show them."""
-    index, time = np.empty(0, np.int32), np.empty(0, np.int64)
-    return Gradients(index, index, time, time, time, time, index)
 
 
 def _ready(host: HostCalls, device: DeviceEvents, adds: Ints) -> tuple[Ints, Ints]:

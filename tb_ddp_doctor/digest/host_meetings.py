@@ -35,9 +35,3 @@ def host_meetings(host: HostCalls, steps: Steps, words: Vocabulary) -> HostMeeti
         start_ns=start,
         end_ns=host.end_ns[rows],
     )
-
-
-def no_host_meetings() -> HostMeetings:
-    """Of a rank without a device: there they are its `Collectives`."""
-    index, time = np.empty(0, np.int32), np.empty(0, np.int64)
-    return HostMeetings(index, index, time, time)

@@ -12,45 +12,48 @@ from tb_ddp_doctor.digest.compiled import compiled_work
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.frames import code, stalled
 from tb_ddp_doctor.digest.gap_ops import gap_ops
-from tb_ddp_doctor.digest.gradients import no_gradients
 from tb_ddp_doctor.digest.graph_walks import graph_walks
 from tb_ddp_doctor.digest.host_calls import HostCalls
-from tb_ddp_doctor.digest.host_meetings import no_host_meetings
 from tb_ddp_doctor.digest.kernels import operators_as_kernels
-from tb_ddp_doctor.digest.late_launches import no_blocking, recording
+from tb_ddp_doctor.digest.late_launches import recording
 from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.lost_kernels import without_device
 from tb_ddp_doctor.digest.memory import memory
 from tb_ddp_doctor.digest.model import (
     AttentionWork,
+    Blocking,
     Collectives,
     CopyWork,
     FlopWork,
     GemmWork,
+    Gradients,
+    HostMeetings,
     KernelWork,
     LaunchDelay,
+    MessageEnds,
+    OpStalls,
     OptimizerWork,
     PhaseWork,
     Pieces,
     RankDigest,
     RedundantWork,
+    Roofline,
     Steps,
     StepWork,
+    Track,
     zeros,
 )
 from tb_ddp_doctor.digest.modules import host_modules
-from tb_ddp_doctor.digest.op_stalls import no_op_stalls
 from tb_ddp_doctor.digest.operators import operators
 from tb_ddp_doctor.digest.phases import HostPhases, exposed_on_host, host_phases, stalled_phases
-from tb_ddp_doctor.digest.point_to_point import messages, no_message_ends
+from tb_ddp_doctor.digest.point_to_point import messages
 from tb_ddp_doctor.digest.recorded_steps import contents_and_steps
-from tb_ddp_doctor.digest.roofline import no_roofline
 from tb_ddp_doctor.digest.serving import serving_work
 from tb_ddp_doctor.digest.steps import NO_STEP
 from tb_ddp_doctor.digest.trace_contents import loader_kind
-from tb_ddp_doctor.digest.track import no_track
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.trace.model import Ints, RankTrace
 
 #: In place of a device's number.
@@ -112,19 +115,19 @@ def digest_host(host: HostCalls) -> RankDigest:
         pieces=pieces,
         collectives=collectives,
         messages=messages(trace, steps),
-        message_ends=no_message_ends(),
-        host_meetings=no_host_meetings(),
+        message_ends=empty(MessageEnds),
+        host_meetings=empty(HostMeetings),
         kernels=operators_as_kernels(host, rank.operators.computing, steps, words),
         operators=operators(host, device, steps, words),
-        blocking=no_blocking(),
+        blocking=empty(Blocking),
         stalled=stalled(host, pieces, words),
         gap_ops=gap_ops(host, device, pieces, words),
         code=code(host, device, words),
-        op_stalls=no_op_stalls(),
+        op_stalls=empty(OpStalls),
         memory=memory(host, ON_CPU, steps, rank.phases, collectives, words),
-        track=no_track(),
-        roofline=no_roofline(),
-        gradients=no_gradients(),
+        track=empty(Track),
+        roofline=empty(Roofline),
+        gradients=empty(Gradients),
         modules=host_modules(host, steps, rank.layers, rank.operators, rank.phases, words),
         contents=contents,
         warnings=(*trace.warnings, *_group_warnings(trace, collectives)),

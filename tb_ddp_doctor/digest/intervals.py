@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest import native
 from tb_ddp_doctor.digest.columns import searchsorted
+from tb_ddp_doctor.storage.column_table import ColumnTable
 from tb_ddp_doctor.trace.model import Ints
 
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-class Intervals(msgspec.Struct, frozen=True, eq=False, dict=True):
+class Intervals(ColumnTable, frozen=True, eq=False, dict=True):
     """A set of instants: sorted, disjoint, non-empty half-open intervals."""
 
     start: Ints
@@ -43,9 +43,6 @@ class Intervals(msgspec.Struct, frozen=True, eq=False, dict=True):
     def span(cls, start: int, end: int) -> Intervals:
         """One interval."""
         return cls.union(np.array([start], np.int64), np.array([end], np.int64))
-
-    def __len__(self) -> int:
-        return len(self.start)
 
     @property
     def total(self) -> int:

@@ -34,6 +34,7 @@ from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, different
 from tb_ddp_doctor.digest.launch_queue import StalledCalls
 from tb_ddp_doctor.digest.model import Blocking, LaunchDelay, Steps
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
+from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
@@ -104,7 +105,7 @@ def late_launches(
     """
     charged = np.zeros((len(steps), len(LaunchDelay)), np.int64)
     if not len(steps) or not len(device):
-        return charged, no_blocking()
+        return charged, empty(Blocking)
     gaps = _gaps(device, layers, apart, steps)
     last = min(int(device.launch_ns[device.is_launched].max(initial=0)), int(steps.host_end_ns[-1]))
     calls = calls.chosen(host.start_ns[calls.call] < last)
@@ -162,12 +163,6 @@ def blocking_calls(host: HostCalls, device: DeviceEvents, steps: Steps) -> Block
     reads = (op >= 0) & host.names.among(host.name[op], names.reads_value) if len(host) else op >= 0
     around = np.where(reads, op, blocking)
     return BlockingCalls(blocking, kinds.astype(np.int64), host.start_ns[around], host.end_ns[around], op)
-
-
-def no_blocking() -> Blocking:
-    """No calls."""
-    nothing, words = np.empty(0, np.int64), np.empty(0, np.int32)
-    return Blocking(words, words, words, words, nothing, nothing, nothing, nothing, nothing)
 
 
 def _leads(

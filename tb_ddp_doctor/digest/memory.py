@@ -26,6 +26,7 @@ from tb_ddp_doctor.digest.model import (
 from tb_ddp_doctor.digest.model_states import persistent, states
 from tb_ddp_doctor.digest.phases import HostPhases
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
+from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
@@ -41,7 +42,7 @@ _ROUNDED = 512
 def no_memory(steps: int) -> AllocatorMemory:
     """Of a trace without what the allocator did."""
     unknown, zero, nothing = np.full(steps, -1, np.int64), np.zeros(steps, np.int64), np.empty(0, np.int64)
-    words, kinds, phases = np.empty(0, np.int32), len(MemoryCategory), len(Phase)
+    kinds, phases = len(MemoryCategory), len(Phase)
     return AllocatorMemory(
         on_host=False,
         peak_allocated=unknown,
@@ -62,9 +63,9 @@ def no_memory(steps: int) -> AllocatorMemory:
         reserved=nothing,
         series=np.zeros((0, kinds), np.int64),
         states=StateBytes(-1, -1, -1, 0, ""),
-        largest=LargestBlocks(nothing, *(words,) * 5),
-        kept=KeptBlocks(words, words, *(nothing,) * 3),
-        modules=ModuleMemory(words, *(nothing,) * 5),
+        largest=empty(LargestBlocks),
+        kept=empty(KeptBlocks),
+        modules=empty(ModuleMemory),
     )
 
 

@@ -19,6 +19,7 @@ from tb_ddp_doctor.digest.memory_categories import PhaseRuns
 from tb_ddp_doctor.digest.model import KeptBlocks, LargestBlocks, MemoryCategory, ModuleMemory
 from tb_ddp_doctor.digest.nesting import around, enclosing
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
+from tb_ddp_doctor.storage.column_table import ColumnTable
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Indices, Ints
 
@@ -30,7 +31,7 @@ _DEEPEST = 64
 _NUMBER = re.compile(r"_\d+\Z")
 
 
-class CallsOfModules(msgspec.Struct, frozen=True, eq=False):
+class CallsOfModules(ColumnTable, frozen=True, eq=False):
     """Calls of modules, by thread and start; shape (calls,)."""
 
     #: Index into `trace.strings`.
@@ -51,9 +52,6 @@ class CallsOfModules(msgspec.Struct, frozen=True, eq=False):
         start, thread = frames.start_ns[rows], frames.thread[rows]
         end = start + frames.duration_ns[rows]
         return cls(frames.name[rows], start, end, thread, around(start, end, thread))
-
-    def __len__(self) -> int:
-        return len(self.name)
 
 
 class AllocationPlaces(msgspec.Struct, frozen=True, eq=False):

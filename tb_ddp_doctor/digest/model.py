@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.sums import summed_products
 from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.storage.column_table import ColumnTable
 from tb_ddp_doctor.trace.model import Floats, Header, Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -63,7 +64,7 @@ class LaunchDelay(IntEnum):
     LAUNCHES = 5
 
 
-class Steps(msgspec.Struct, frozen=True, eq=False):
+class Steps(ColumnTable, frozen=True, eq=False):
     """The steps that were recorded as a whole, in order of time; shape (S,)."""
 
     #: N of ProfilerStep#N; 0 for a trace without steps.
@@ -76,9 +77,6 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
     host_start_ns: Ints
     #: End of that window: the start of the next ProfilerStep.
     host_end_ns: Ints
-
-    def __len__(self) -> int:
-        return len(self.number)
 
 
 class LostKernels(msgspec.Struct, frozen=True, eq=False):
@@ -107,7 +105,7 @@ class LostKernels(msgspec.Struct, frozen=True, eq=False):
     out_of_turn: Ints
 
 
-class Pieces(msgspec.Struct, frozen=True, eq=False):
+class Pieces(ColumnTable, frozen=True, eq=False):
     """Stretches of a step with one owner: all exposed communication, and of other owners the longer stretches."""
 
     #: Index of the step.
@@ -117,9 +115,6 @@ class Pieces(msgspec.Struct, frozen=True, eq=False):
     #: A `RankOwner`.
     owner: Annotated[Indices, RankOwner]
 
-    def __len__(self) -> int:
-        return len(self.step)
-
 
 #: What a collective outside of the backward pass is for (`Collectives.purpose`).
 BUFFERS = "broadcast of DDP's buffers in forward (broadcast_buffers)"
@@ -127,7 +122,7 @@ NORM = "all_reduce of the gradient norm (clip_grad_norm_)"
 METRIC = "all_reduce of a few bytes outside backward (a metric or a loss)"
 
 
-class Collectives(msgspec.Struct, frozen=True, eq=False):
+class Collectives(ColumnTable, frozen=True, eq=False):
     """Communication kernels (on CPUs: gloo's operations), by arrival."""
 
     #: Index of the step that launched it; -1 if its launch is not recorded.
@@ -161,11 +156,8 @@ class Collectives(msgspec.Struct, frozen=True, eq=False):
     #: What it is for, where the trace shows it (`digest.purposes`), else "".
     purpose: Indices
 
-    def __len__(self) -> int:
-        return len(self.step)
 
-
-class PointToPoint(msgspec.Struct, frozen=True, eq=False):
+class PointToPoint(ColumnTable, frozen=True, eq=False):
     """Sends and receives of the recorded steps, one row per step, direction and other rank."""
 
     #: Index of the step.
@@ -178,11 +170,8 @@ class PointToPoint(msgspec.Struct, frozen=True, eq=False):
     #: Bytes of all of them; -1 if the size of some is unknown.
     bytes: Ints
 
-    def __len__(self) -> int:
-        return len(self.step)
 
-
-class MessageEnds(msgspec.Struct, frozen=True, eq=False):
+class MessageEnds(ColumnTable, frozen=True, eq=False):
     """The sends and receives that communication kernels carry out, in the order in which the CPU enqueued them.
 
     A kernel that carries out a batch of them has a row for each, for example one that sends to rank 2 and receives from
@@ -198,11 +187,8 @@ class MessageEnds(msgspec.Struct, frozen=True, eq=False):
     #: Process group: its name.
     group: Indices
 
-    def __len__(self) -> int:
-        return len(self.call)
 
-
-class HostMeetings(msgspec.Struct, frozen=True, eq=False):
+class HostMeetings(ColumnTable, frozen=True, eq=False):
     """Collectives that the CPU of a rank with a device carries out ("gloo:*"), by start; shape (H,)."""
 
     #: Index of the step in whose host window it starts.
@@ -211,9 +197,6 @@ class HostMeetings(msgspec.Struct, frozen=True, eq=False):
     kind: Indices
     start_ns: Ints
     end_ns: Ints
-
-    def __len__(self) -> int:
-        return len(self.step)
 
 
 class Kernels(msgspec.Struct, frozen=True, eq=False):
@@ -244,7 +227,7 @@ class Kernels(msgspec.Struct, frozen=True, eq=False):
     longest_end_ns: Ints
 
 
-class Operators(msgspec.Struct, frozen=True, eq=False):
+class Operators(ColumnTable, frozen=True, eq=False):
     """What the steps spend by name (see `operations`), the host's first; the name "" is the sum of all others.
 
     Times are sums over events, which on different threads or streams may run side by side.
@@ -268,11 +251,8 @@ class Operators(msgspec.Struct, frozen=True, eq=False):
     #: How many of the host's events are annotations, as ProfilerStep and Optimizer.step: they are no operators.
     annotated: Ints
 
-    def __len__(self) -> int:
-        return len(self.name)
 
-
-class Blocking(msgspec.Struct, frozen=True, eq=False):
+class Blocking(ColumnTable, frozen=True, eq=False):
     """Calls of the recorded steps that block the host, one row per kind, call and op."""
 
     #: A `LaunchDelay`: ALLOC, COPY or SYNC.
@@ -292,9 +272,6 @@ class Blocking(msgspec.Struct, frozen=True, eq=False):
     worst_start_ns: Ints
     #: End of the device's idle time after that call.
     worst_end_ns: Ints
-
-    def __len__(self) -> int:
-        return len(self.kind)
 
 
 class CpuTime(IntEnum):
@@ -324,7 +301,7 @@ class CpuTime(IntEnum):
     WORK = 10
 
 
-class HostTimes(msgspec.Struct, frozen=True, eq=False):
+class HostTimes(ColumnTable, frozen=True, eq=False):
     """How long the host works on what in the rows of a `Track`, by kind, then by row; shape (times,).
 
     Only times that are not zero are here; most rows have one kind of time.
@@ -344,7 +321,7 @@ class HostTimes(msgspec.Struct, frozen=True, eq=False):
         return rows
 
 
-class Track(msgspec.Struct, frozen=True, eq=False):
+class Track(ColumnTable, frozen=True, eq=False):
     """What a rank does between the points at which it may have to wait, in order of time; see `track`.
 
     A row is a stretch of the host's time, and the device work that the host launched in it. Shape (rows,) unless a
@@ -411,9 +388,6 @@ class Track(msgspec.Struct, frozen=True, eq=False):
     #: How long after its launch, and after all that it waits for, the launched collective arrives.
     ready_ns: Ints
 
-    def __len__(self) -> int:
-        return len(self.step)
-
 
 class GpuTime(IntEnum):
     """Classes of operators by what their kernels do: what a device's time goes to (see `operator_work`)."""
@@ -438,7 +412,7 @@ class GpuTime(IntEnum):
     POSSIBLE = 11
 
 
-class RooflineCalls(msgspec.Struct, frozen=True, eq=False):
+class RooflineCalls(ColumnTable, frozen=True, eq=False):
     """Calls of operators in the recorded steps, with all kernels that each launched: one row per operator, inputs and
     longest kernel. A kernel of no operator of the table is a call of its own. Copies and memsets count as kernels.
     """
@@ -470,11 +444,8 @@ class RooflineCalls(msgspec.Struct, frozen=True, eq=False):
     longest_start_ns: Ints
     longest_end_ns: Ints
 
-    def __len__(self) -> int:
-        return len(self.name)
 
-
-class RooflineRows(msgspec.Struct, frozen=True, eq=False):
+class RooflineRows(ColumnTable, frozen=True, eq=False):
     """Where in the track the calls are; one row per row of `Track` and row of `RooflineCalls`."""
 
     row: Indices
@@ -482,9 +453,6 @@ class RooflineRows(msgspec.Struct, frozen=True, eq=False):
     #: Calls, and the device's time in their kernels.
     count: Ints
     ns: Ints
-
-    def __len__(self) -> int:
-        return len(self.row)
 
     def took_ns(self, rows: int) -> Floats:
         """The device's time in the calls of each row of `Track`, ns, shape (rows,)."""
@@ -510,7 +478,7 @@ class RooflineRows(msgspec.Struct, frozen=True, eq=False):
         return time
 
 
-class Avoidable(msgspec.Struct, frozen=True, eq=False):
+class Avoidable(ColumnTable, frozen=True, eq=False):
     """What rows of `Track` would not read and write if loops over elements were fused (see `digest.fusion`)."""
 
     row: Indices
@@ -524,9 +492,6 @@ class Avoidable(msgspec.Struct, frozen=True, eq=False):
     temporary_ns: Ints
     written_ns: Ints
 
-    def __len__(self) -> int:
-        return len(self.row)
-
 
 class Roofline(msgspec.Struct, frozen=True, eq=False):
     """The work of a rank's kernels."""
@@ -536,7 +501,7 @@ class Roofline(msgspec.Struct, frozen=True, eq=False):
     avoidable: Avoidable
 
 
-class Gradients(msgspec.Struct, frozen=True, eq=False):
+class Gradients(ColumnTable, frozen=True, eq=False):
     """Gradients of parameters in the order in which backward completes them; empty if autograd is not recorded."""
 
     #: Index of the step.
@@ -554,11 +519,8 @@ class Gradients(msgspec.Struct, frozen=True, eq=False):
     #: Module whose forward used the parameter (with_stack=True), "" if unknown.
     module: Indices
 
-    def __len__(self) -> int:
-        return len(self.step)
 
-
-class Stalled(msgspec.Struct, frozen=True, eq=False):
+class Stalled(ColumnTable, frozen=True, eq=False):
     """What the host does while it is outside any op for long and the device idles; empty without stacks."""
 
     #: The innermost Python function or annotation whose name shows an activity (`names.activity`), else the innermost
@@ -573,11 +535,8 @@ class Stalled(msgspec.Struct, frozen=True, eq=False):
     #: End of the longest stall.
     longest_end_ns: Ints
 
-    def __len__(self) -> int:
-        return len(self.doing)
 
-
-class OpStalls(msgspec.Struct, frozen=True, eq=False):
+class OpStalls(ColumnTable, frozen=True, eq=False):
     """Stalls of the host inside one op or launch call, by time: the longest of the recorded steps."""
 
     #: Index of the step.
@@ -596,11 +555,8 @@ class OpStalls(msgspec.Struct, frozen=True, eq=False):
     #: GPU idle during the stall.
     idle_ns: Ints
 
-    def __len__(self) -> int:
-        return len(self.step)
 
-
-class GapOps(msgspec.Struct, frozen=True, eq=False):
+class GapOps(ColumnTable, frozen=True, eq=False):
     """The ops around the longest stretches of each step in which the device idles and the host is outside any op."""
 
     #: Index of the step.
@@ -614,9 +570,6 @@ class GapOps(msgspec.Struct, frozen=True, eq=False):
     #: The next kernel that is launched, "" if none is.
     kernel: Indices
 
-    def __len__(self) -> int:
-        return len(self.step)
-
 
 class CodeOf(IntEnum):
     """What a stretch of `Code` is of."""
@@ -627,7 +580,7 @@ class CodeOf(IntEnum):
     COMMUNICATION = 2
 
 
-class Code(msgspec.Struct, frozen=True, eq=False):
+class Code(ColumnTable, frozen=True, eq=False):
     """The user's own function that the host is in, or was in when it launched what the device runs.
 
     A row is a stretch of time with one function; of one kind they are in order of time. Empty without stacks.
@@ -639,9 +592,6 @@ class Code(msgspec.Struct, frozen=True, eq=False):
     function: Indices
     start_ns: Ints
     end_ns: Ints
-
-    def __len__(self) -> int:
-        return len(self.of)
 
 
 class MemoryCategory(IntEnum):
@@ -660,7 +610,7 @@ class MemoryCategory(IntEnum):
     OTHER = 6
 
 
-class LargestBlocks(msgspec.Struct, frozen=True, eq=False):
+class LargestBlocks(ColumnTable, frozen=True, eq=False):
     """The largest allocations at the peak of the whole trace, the largest first."""
 
     bytes: Ints
@@ -675,11 +625,8 @@ class LargestBlocks(msgspec.Struct, frozen=True, eq=False):
     #: The innermost of the user's own functions around it, "" likewise.
     own: Indices
 
-    def __len__(self) -> int:
-        return len(self.bytes)
 
-
-class KeptBlocks(msgspec.Struct, frozen=True, eq=False):
+class KeptBlocks(ColumnTable, frozen=True, eq=False):
     """Allocations of the steps that are never released in the recording, by op and function: where memory may leak.
 
     Without marked steps, those between two updates.
@@ -695,11 +642,8 @@ class KeptBlocks(msgspec.Struct, frozen=True, eq=False):
     #: In how many steps there are such allocations.
     steps: Ints
 
-    def __len__(self) -> int:
-        return len(self.op)
 
-
-class ModuleMemory(msgspec.Struct, frozen=True, eq=False):
+class ModuleMemory(ColumnTable, frozen=True, eq=False):
     """Activations at the peak by class of module, with all that is within it (with_stack=True), the largest first."""
 
     #: The class: "Block" of Block_0, Block_1, ...
@@ -715,11 +659,8 @@ class ModuleMemory(msgspec.Struct, frozen=True, eq=False):
     #: The host's time in their forward pass of one step.
     forward_ns: Ints
 
-    def __len__(self) -> int:
-        return len(self.module)
 
-
-class ModulePaths(msgspec.Struct, frozen=True, eq=False):
+class ModulePaths(ColumnTable, frozen=True, eq=False):
     """The tree of the model's modules; shape (M,). The first is the whole model; parents come before children.
 
     The paths of `layers.0.mlp` and `layers.1.mlp`:
@@ -734,9 +675,6 @@ class ModulePaths(msgspec.Struct, frozen=True, eq=False):
     #: The module's name within its parent: "mlp", or "Block_0" where only a stack names it.
     name: Indices
 
-    def __len__(self) -> int:
-        return len(self.parent)
-
 
 class ModuleTime(IntEnum):
     """What a rank does in a module's time: every nanosecond of its steps has one of these."""
@@ -748,7 +686,7 @@ class ModuleTime(IntEnum):
     IDLE = 3
 
 
-class ModuleTimes(msgspec.Struct, frozen=True, eq=False):
+class ModuleTimes(ColumnTable, frozen=True, eq=False):
     """Times of the modules themselves, without their children, over all steps; shape (rows,), one row a kind of time.
 
     The sum of the rows of a `ModuleTime` is the budget's time of it: of device events that run beside each other, the
@@ -768,9 +706,6 @@ class ModuleTimes(msgspec.Struct, frozen=True, eq=False):
     p99_ns: Ints
     #: Device events that run in them (operators on a CPU); 0 for idle times.
     events: Ints
-
-    def __len__(self) -> int:
-        return len(self.module)
 
 
 class Modules(msgspec.Struct, frozen=True, eq=False):

@@ -20,7 +20,7 @@ from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.intervals import Intervals
-from tb_ddp_doctor.digest.model import ModulePaths, Modules, ModuleTime, ModuleTimes, Steps
+from tb_ddp_doctor.digest.model import Modules, ModuleTime, ModuleTimes, Steps
 from tb_ddp_doctor.digest.module_paths import ROOT, ModuleCalls
 from tb_ddp_doctor.digest.nesting import enclosing
 from tb_ddp_doctor.digest.owners import HostOperators, Layers
@@ -89,12 +89,6 @@ def host_modules(
     start, end, by, kind = np.concatenate(stretches, axis=1)
     work = _Work(start, end, kind, calls.at(start, host.thread[by]), phases.at(host.start_ns[by]), recomputed(host, by))
     return _modules(calls, work, steps, layers, words)
-
-
-def no_modules() -> Modules:
-    """Those of a rank without steps: the whole model alone, without a time."""
-    whole, index, nothing = np.array([ROOT], np.int32), np.empty(0, np.int32), np.empty(0, np.int64)
-    return Modules("", ModulePaths(whole - 1, whole), ModuleTimes(*(index,) * 4, *(nothing,) * 3))
 
 
 def _innermost(host: HostCalls, chosen: Mask, kind: ModuleTime) -> Ints:

@@ -145,9 +145,3 @@ def _is_first_use(host: HostCalls, device: DeviceEvents, op: int, call: int, len
         and bool((host.start_ns[others] > host.start_ns[first]).all())
         and int(host.length_ns[others].max()) < _QUICK * length
     )
-
-
-def no_op_stalls() -> OpStalls:
-    """No stalls."""
-    nothing, words = np.empty(0, np.int64), np.empty(0, np.int32)
-    return OpStalls(words, words, words, words, np.empty(0, np.bool_), nothing, nothing, nothing)

@@ -90,12 +90,6 @@ def message_ends(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Me
     )
 
 
-def no_message_ends() -> MessageEnds:
-    """Of a rank whose CPU carries out its communication: gloo's names do not say the other rank."""
-    index = np.empty(0, np.int32)
-    return MessageEnds(index, index, np.empty(0, np.int64), index)
-
-
 def _sends_or_receives(kernel: str) -> bool:
     return names.collective(kernel) in ("send_recv", "send", "recv")
 

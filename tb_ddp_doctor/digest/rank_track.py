@@ -16,6 +16,7 @@ from tb_ddp_doctor.digest.model import HostMeetings, LaunchDelay, Steps, Track
 from tb_ddp_doctor.digest.owners import LONG_STALL_NS, Layers
 from tb_ddp_doctor.digest.phases import HostPhases
 from tb_ddp_doctor.digest.steps import step_of
+from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
@@ -42,7 +43,7 @@ def rank_track(
     `op_stalls` is when the host is stalled inside an op.
     """
     if not len(steps) or not _launched_by_operators(host, device):
-        return track.no_track(), np.empty(0, np.int64)
+        return empty(Track), np.empty(0, np.int64)
     # A call that a step ends with is of that step.
     within = step_of(device.launch_ns, steps.host_start_ns)
     until = np.append(steps.host_start_ns[1:], steps.host_end_ns[-1])[within]

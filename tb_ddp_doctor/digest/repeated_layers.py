@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.columns import searchsorted
@@ -18,6 +17,7 @@ from tb_ddp_doctor.digest.model import Steps
 from tb_ddp_doctor.digest.phases import HostPhases
 from tb_ddp_doctor.digest.repeats import repeats
 from tb_ddp_doctor.digest.vocabulary import Mask
+from tb_ddp_doctor.storage.column_table import ColumnTable
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
@@ -34,7 +34,7 @@ _WRAPS = 0.5
 _MOST_WRAPPERS = 4
 
 
-class LayerCalls(msgspec.Struct, frozen=True, eq=False):
+class LayerCalls(ColumnTable, frozen=True, eq=False):
     """The calls of layers on the thread that trains; shape (calls,)."""
 
     #: From 1 on, in the order of forward.
@@ -42,9 +42,6 @@ class LayerCalls(msgspec.Struct, frozen=True, eq=False):
     #: The first operator of each and the last one, as indices into `HostCalls`.
     first: Ints
     last: Ints
-
-    def __len__(self) -> int:
-        return len(self.number)
 
 
 def layer_calls(host: HostCalls, phases: HostPhases, steps: Steps) -> LayerCalls:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.vocabulary import Mask
+from tb_ddp_doctor.storage.column_table import ColumnTable
 from tb_ddp_doctor.trace.model import Ints
 
 Hashes = NDArray[np.uint64]
@@ -46,7 +47,7 @@ _MIX, _LAST_SHIFT = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)), 31
 _NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-class SequenceRepeats(msgspec.Struct, frozen=True, eq=False):
+class SequenceRepeats(ColumnTable, frozen=True, eq=False):
     """The repeats in a sequence, in order; shape (repeats,)."""
 
     #: Index of the first token of each, and of the one after its last.
@@ -54,9 +55,6 @@ class SequenceRepeats(msgspec.Struct, frozen=True, eq=False):
     end: Ints
     #: How many of them have the same tokens: those of the commonest kind.
     same: int
-
-    def __len__(self) -> int:
-        return len(self.first)
 
 
 def repeats(tokens: Ints, last: Collection[int] = ()) -> SequenceRepeats:

@@ -21,7 +21,7 @@ from tb_ddp_doctor.digest import operator_work
 from tb_ddp_doctor.digest.attention import OnScores
 from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
-from tb_ddp_doctor.digest.fusion import FUSED, Loop, LoopCalls, avoidable, no_avoidable
+from tb_ddp_doctor.digest.fusion import FUSED, Loop, LoopCalls, avoidable
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import GpuTime, Gradients, Roofline, RooflineCalls, RooflineRows
 from tb_ddp_doctor.digest.numbering import numbered
@@ -29,6 +29,7 @@ from tb_ddp_doctor.digest.operator_inputs import Dims, Inputs, inputs
 from tb_ddp_doctor.digest.operator_work import Work, element_text
 from tb_ddp_doctor.digest.sums import longest_of, summed
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
+from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints
 
@@ -45,13 +46,6 @@ class _Signature(msgspec.Struct, frozen=True):
     dtype: str
     precision: str
     loop: Loop
-
-
-def no_roofline() -> Roofline:
-    """That of a rank without kernels."""
-    index, nothing = np.empty(0, np.int32), np.empty(0, np.int64)
-    calls = RooflineCalls(*(index,) * 6, *(nothing,) * 11)
-    return Roofline(calls, RooflineRows(index, index, nothing, nothing), no_avoidable())
 
 
 def roofline(
@@ -71,7 +65,7 @@ def roofline(
     """
     events = np.flatnonzero((device.step >= 0) & ~device.communicates)
     if not len(events):
-        return no_roofline()
+        return empty(Roofline)
     calls = _Calls.of(host, device, events)
     signature, table = calls.signatures(_elements(parameters))
     size = len(table)

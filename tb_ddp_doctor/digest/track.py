@@ -175,36 +175,6 @@ def track(
     return rank_track, rows.end_ns
 
 
-def no_track() -> Track:
-    """The empty track of a rank whose device events cannot be joined to their launches."""
-    nothing, index = np.empty(0, np.int64), np.empty(0, np.int32)
-    row, collective = TrackRow(index), CollectiveRow(index)
-    return Track(
-        step=StepRow(index),
-        host=HostTimes(index, row, nothing),
-        phase=index,
-        blocked_by=index,
-        blocked_ns=nothing,
-        waits=np.empty(0, np.bool_),
-        queue_row=row,
-        queue_tail_ns=nothing,
-        queue_part=collective,
-        queue_ns=nothing,
-        synced=np.empty(0, np.bool_),
-        device_ns=nothing,
-        lead_ns=nothing,
-        fed_ns=nothing,
-        awaits=collective,
-        delay_ns=nothing,
-        awaits_for_certain=np.empty(0, np.bool_),
-        launches=collective,
-        after=collective,
-        follows=collective,
-        needs=row,
-        ready_ns=nothing,
-    )
-
-
 def _host_times(host_ns: Ints) -> HostTimes:
     """The times that are not zero, of a table of shape (rows, len(CpuTime))."""
     kind, row = np.nonzero(host_ns.T)

@@ -17,6 +17,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tb_ddp_doctor.storage.column_table import ColumnTable
+
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -76,7 +78,7 @@ class StackFrame(NamedTuple):
         return any(part in self.file for part in _LIBRARIES)
 
 
-class Entries(msgspec.Struct, frozen=True):
+class Entries(ColumnTable, frozen=True, eq=False):
     """What was recorded, in the order in which it was enqueued; each column has shape (E,)."""
 
     #: Counts all that the rank ever recorded: larger than 0 at first where the ring buffer was overrun, or where only
@@ -98,9 +100,6 @@ class Entries(msgspec.Struct, frozen=True):
     completed_ns: Ints
     #: -1 where it is not recorded.
     timeout_ms: Ints
-
-    def __len__(self) -> int:
-        return len(self.record)
 
 
 class Dump(msgspec.Struct, frozen=True, dict=True):

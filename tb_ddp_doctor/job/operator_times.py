@@ -5,18 +5,18 @@ N = names, one row for each on the host and each on the device. All sums are ove
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.storage.column_table import ColumnTable
 from tb_ddp_doctor.trace.model import Ints
 
 _SUMS = ("count", "host_ns", "device_ns", "estimated_ns", "occupied_ns", "tensor_ns", "annotated")
 
 
-class OperatorTimes(msgspec.Struct, frozen=True, eq=False):
+class OperatorTimes(ColumnTable, frozen=True, eq=False):
     """Shape (N,) each; the largest sums come first."""
 
     #: "" is the sum of what a rank has beyond the names that its digest keeps.
@@ -36,9 +36,6 @@ class OperatorTimes(msgspec.Struct, frozen=True, eq=False):
     #: and that rank.
     most_ns: Ints
     most_rank: Ints
-
-    def __len__(self) -> int:
-        return len(self.names)
 
 
 def operators(job: Job) -> OperatorTimes:

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from tb_ddp_doctor.digest.model import RankDigest, Steps
 from tb_ddp_doctor.digest.trace_contents import MARKED
 from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.storage.column_table import ColumnTable
 from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Floats, Ints
 
@@ -35,14 +36,11 @@ _SHARED = 0.5
 _AS_EVEN_NS = 500_000
 
 
-class _Meetings(msgspec.Struct, frozen=True, eq=False):
+class _Meetings(ColumnTable, frozen=True, eq=False):
     """The steps in which a rank meets others, and the end of the last collective that each launched, ns."""
 
     number: Ints
     end_ns: Ints
-
-    def __len__(self) -> int:
-        return len(self.number)
 
 
 class _Move(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.storage.column_table import ColumnTable
 from tb_ddp_doctor.trace.model import Category, Indices, Ints
 
 
@@ -54,15 +55,12 @@ class SliceLane(msgspec.Struct, frozen=True):
     title: str
 
 
-class SliceMemory(msgspec.Struct, frozen=True, eq=False):
+class SliceMemory(ColumnTable, frozen=True, eq=False):
     """The device's memory in the window, as the allocator has it, bytes."""
 
     time_ns: Ints
     allocated: Ints
     reserved: Ints
-
-    def __len__(self) -> int:
-        return len(self.time_ns)
 
 
 class SliceGpu(msgspec.Struct, frozen=True, eq=False):

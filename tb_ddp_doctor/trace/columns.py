@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 from msgspec import Raw
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from tb_ddp_doctor.storage.column_table import column_types
 from tb_ddp_doctor.trace.args import (
     MISSING,
     Args,
@@ -41,51 +42,8 @@ _CODES = {name: int(category) for name, category in CATEGORIES.items()}
 #: What `dropped` calls events that say neither category nor phase.
 UNKNOWN = "unknown"
 
-EVENT_TYPES: dict[str, type[np.generic]] = {
-    "name": np.int32,
-    "category": np.int8,
-    "start_ns": np.int64,
-    "duration_ns": np.int64,
-    "thread": np.int32,
-    "device": np.int32,
-    "stream": np.int64,
-    "correlation": np.int64,
-    "bytes": np.int64,
-    "shape": np.int32,
-    "occupancy": np.int32,
-    "sequence": np.int64,
-    "types": np.int32,
-    "values": np.int32,
-}
-COMM_TYPES: dict[str, type[np.generic]] = {
-    "event": np.int64,
-    "collective": np.int32,
-    "group": np.int32,
-    "group_ranks": np.int32,
-    "group_size": np.int64,
-    "elements_in": np.int64,
-    "elements_out": np.int64,
-    "dtype": np.int32,
-    "sequence": np.int64,
-    "peer": np.int64,
-}
-MEMORY_TYPES: dict[str, type[np.generic]] = {
-    "time_ns": np.int64,
-    "device_type": np.int32,
-    "device": np.int32,
-    "bytes": np.int64,
-    "allocated": np.int64,
-    "reserved": np.int64,
-    "address": np.int64,
-    "thread": np.int32,
-}
-
-FRAME_TYPES: dict[str, type[np.generic]] = {
-    "name": np.int32,
-    "start_ns": np.int64,
-    "duration_ns": np.int64,
-    "thread": np.int32,
-}
+EVENT_TYPES, COMM_TYPES = column_types(Events), column_types(CommArgs)
+MEMORY_TYPES, FRAME_TYPES = column_types(MemoryEvents), column_types(Frames)
 
 
 class Strings(dict[str, int]):
@@ -292,7 +250,7 @@ def _is_frame(event: RawEvent) -> bool:
     return event.cat in PYTHON and event.ph == "X"
 
 
-def _column(values: list[int], dtype: type[np.generic] = np.int64) -> NDArray[Any]:
+def _column(values: list[int], dtype: DTypeLike = np.int64) -> NDArray[Any]:
     # Twice as fast as np.array, which looks at each value first to find a type.
     return np.fromiter(values, dtype, len(values))
 

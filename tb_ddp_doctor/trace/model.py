@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.findings import FileWarning, Workload
+from tb_ddp_doctor.storage.column_table import ColumnTable
 
 Ints: TypeAlias = NDArray[np.int64]
 Indices: TypeAlias = NDArray[np.int32]
@@ -54,7 +55,7 @@ class NotJsonError(TraceError):
     """A file that does not begin as JSON does, so that more of it makes it no trace."""
 
 
-class Events(msgspec.Struct, frozen=True, eq=False):
+class Events(ColumnTable, frozen=True, eq=False):
     """One row per complete event; every column has the same length."""
 
     #: Index into `RankTrace.strings`.
@@ -86,11 +87,8 @@ class Events(msgspec.Struct, frozen=True, eq=False):
     types: Indices
     values: Indices
 
-    def __len__(self) -> int:
-        return len(self.name)
 
-
-class CommArgs(msgspec.Struct, frozen=True, eq=False):
+class CommArgs(ColumnTable, frozen=True, eq=False):
     """Metadata of communication, sparse: one row per event that carries some, on the kernel or on the host.
 
     A host-side `record_param_comms` has a row even if it carries nothing, since it encloses the launch.
@@ -115,11 +113,8 @@ class CommArgs(msgspec.Struct, frozen=True, eq=False):
     #: "Dst Rank" of sends, "Src Rank" of receives: the other one's rank in the job.
     peer: Ints
 
-    def __len__(self) -> int:
-        return len(self.event)
 
-
-class MemoryEvents(msgspec.Struct, frozen=True, eq=False):
+class MemoryEvents(ColumnTable, frozen=True, eq=False):
     """What torch's allocators did ("[memory]", with profile_memory=True): one row per allocation or release."""
 
     #: ns, as `Events.start_ns`.
@@ -137,15 +132,12 @@ class MemoryEvents(msgspec.Struct, frozen=True, eq=False):
     #: Index into `RankTrace.threads`: the thread that allocates or frees.
     thread: Indices
 
-    def __len__(self) -> int:
-        return len(self.time_ns)
-
 
 #: Python functions that last less are dropped, ns: whatever blocks for long is in one that lasts.
 SHORTEST_FRAME_NS = 100_000
 
 
-class Frames(msgspec.Struct, frozen=True, eq=False):
+class Frames(ColumnTable, frozen=True, eq=False):
     """Python functions that last (with_stack=True): one row per call."""
 
     #: Index into `RankTrace.strings`: "train.py(41): step", with the function's first line (of one that runs
@@ -155,9 +147,6 @@ class Frames(msgspec.Struct, frozen=True, eq=False):
     duration_ns: Ints
     #: Index into `RankTrace.threads`.
     thread: Indices
-
-    def __len__(self) -> int:
-        return len(self.name)
 
 
 #: Of a text in a file's header: sentences repeat the names of devices and groups.

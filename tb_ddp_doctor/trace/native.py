@@ -11,7 +11,7 @@ import json
 import logging
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.trace import events
@@ -53,14 +53,14 @@ _EVENTS, _COMMS, _MEMORY, _FRAMES, _ODDITIES = range(5)
 #: Codes behind those of `Category`.
 _INSTANT, _FRAME = range(len(Category), len(Category) + 2)
 _TEXTS, _SHAPES, _THREADS, _CATEGORIES, _VALUES = range(5)
-_ODDITY_TYPES: dict[str, type[np.generic]] = {
+_ODDITY_TYPES: dict[str, DTypeLike] = {
     "table": np.int32,
     "column": np.int32,
     "row": np.int64,
     "value": np.int32,
     "position": np.int64,
 }
-_TABLES = {
+_TABLES: dict[int, Mapping[str, DTypeLike]] = {
     _EVENTS: EVENT_TYPES,
     _COMMS: COMM_TYPES,
     _MEMORY: MEMORY_TYPES,
@@ -199,7 +199,7 @@ class _Scanner:
             table = np.array(numbers, np.int32)
             self.library.remap(column.ctypes.data, len(column), table.ctypes.data)
 
-    def _array(self, address: int | None, rows: int, dtype: type[np.generic]) -> NDArray[Any]:
+    def _array(self, address: int | None, rows: int, dtype: DTypeLike) -> NDArray[Any]:
         if not address:
             return np.empty(0, dtype)
         memory = (c_char * (rows * np.dtype(dtype).itemsize)).from_address(address)

@@ -28,13 +28,12 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.findings import FileWarning, WarningKind
 from tb_ddp_doctor.nsys import processes
 from tb_ddp_doctor.nsys.database import Database, NsysError, opened
+from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.storage.paths import ProcessPath
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.args import MISSING
 from tb_ddp_doctor.trace.columns import (
     COMM_TYPES,
-    FRAME_TYPES,
-    MEMORY_TYPES,
     mark_annotations,
 )
 from tb_ddp_doctor.trace.model import (
@@ -103,8 +102,8 @@ class _Reader:
             threads=tuple(self._rows.threads.texts),
             events=events,
             comms=comms,
-            memory=MemoryEvents(**{name: np.empty(0, dtype) for name, dtype in MEMORY_TYPES.items()}),
-            frames=Frames(**{name: np.empty(0, dtype) for name, dtype in FRAME_TYPES.items()}),
+            memory=empty(MemoryEvents),
+            frames=empty(Frames),
             dropped={},
             warnings=tuple(self._warnings),
         )
