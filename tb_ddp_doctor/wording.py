@@ -98,10 +98,18 @@ def percents(least: float, most: float) -> str:
 def size(count: float) -> str:
     """A number of bytes, GB = 1e9 bytes: "4.3 GB", "530 MB", "1.6 MB" below ten, "12 kB", "8 bytes"."""
     if count >= 1e9:
-        return f"{count / 1e9:.1f} GB"
+        return f"{decimals(count / 1e9, 1)} GB"
     if count >= 1e6:
         return f"{count / 1e6:.{0 if count >= 1e7 else 1}f} MB"
     return f"{count / 1e3:.0f} kB" if count >= 1e3 else f"{count:.0f} bytes"
+
+
+def binary_size(count: float) -> str:
+    """The size of a measured message, mostly a power of two, in bytes: "1 GiB", "64 MiB", "4 KiB", "8 bytes"."""
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= scale:
+            return f"{count / scale:g} {unit}"
+    return f"{count:g} bytes"
 
 
 def gigabytes_per_second(rate: float) -> str:

@@ -88,3 +88,20 @@ def test_the_tab_rounds_as_the_terminal_does() -> None:
         ]
         for x in VALUES
     ]
+
+
+def test_sizes_of_measured_messages_are_powers_of_two() -> None:
+    assert [wording.binary_size(1 << power) for power in (3, 10, 16, 26, 30)] == [
+        "8 bytes",
+        "1 KiB",
+        "64 KiB",
+        "64 MiB",
+        "1 GiB",
+    ]
+
+
+def test_sizes_are_made_into_text_by_wording_alone() -> None:
+    of_size = re.compile(r"/ 1e[369]\b[^}\n]*\} [kKMG]B\b(?!/s)|for unit, \w+ in \(+\"G")
+    package = Path(wording.__file__).parent
+    sources = [path for path in package.rglob("*.py") if path.name != "wording.py"]
+    assert not [(path.name, found) for path in sources for found in of_size.findall(path.read_text())]

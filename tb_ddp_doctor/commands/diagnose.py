@@ -180,9 +180,7 @@ def _show(
 
         size = html.write(results, options.logdir, options.html, jobs)
         count = len(results) + len(jobs)
-        say_written(
-            errors, options.html, f"{count} run{'s' if count > 1 else ''}, {wording.decimals(size / 1e3, 0)} kB"
-        )
+        say_written(errors, options.html, f"{count} run{'s' if count > 1 else ''}, {wording.size(size)}")
     if options.markdown:
         from tb_ddp_doctor.report import markdown, memory_run
         from tb_ddp_doctor.report import stuck as report_of_stuck

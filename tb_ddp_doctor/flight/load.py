@@ -97,8 +97,8 @@ def read(path: FilePath) -> list[Dump]:
     try:
         status = path.stat()
         if status.st_size > MAX_BYTES:
-            size = f"{wording.whole(status.st_size / 1e6)} MB"
-            raise DumpError(f"Left out: it has {size}, and no dump has over {wording.whole(MAX_BYTES / 1e6)}.")
+            size = wording.size(status.st_size)
+            raise DumpError(f"Left out: it has {size}, and no dump has over {wording.size(MAX_BYTES)}.")
         with path.open("rb") as file:
             # As much as it has: a reader makes room for all that is asked for.
             data = file.read(status.st_size)

@@ -99,13 +99,6 @@ def _number(value: float | None) -> str:
     return _NONE if value is None else f"{value:.3g}" if abs(value) < 1000 else wording.whole(value)
 
 
-def _size(size: float) -> str:
-    for unit, scale in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if size >= scale:
-            return f"{size / scale:g} {unit}"
-    return f"{size:g} B"
-
-
 def _time(us: float) -> str:
     return f"{us / 1e6:.3g} s" if us >= 1e6 else f"{us / 1e3:.3g} ms" if us >= 1e3 else f"{us:.3g} µs"
 
@@ -113,7 +106,7 @@ def _time(us: float) -> str:
 def _fitted(one: Curve) -> list[str]:
     last = one.points[-1]
     busbw = last.bytes / last.time_us / 1e3 * bus_factor(one.kind, one.size)
-    measured = f"{_size(last.bytes)}: {busbw:.3g} GB/s"
+    measured = f"{wording.binary_size(last.bytes)}: {busbw:.3g} GB/s"
     name = f"{one.kind} ({one.scope})"
     if one.fit is None:
         return [name, str(one.size), _NONE, _NONE, _NONE, _NONE, measured]
@@ -244,7 +237,7 @@ def _log_log(curves: Sequence[Curve]) -> str:
         for at_x, at_y, point in points:
             low, high = y(point.low_us), y(point.high_us)
             drawn.append(f'<line x1="{at_x:.1f}" x2="{at_x:.1f}" y1="{low:.1f}" y2="{high:.1f}" stroke="{colour}"/>')
-            title = _escaped(f"{one.kind} ({one.scope}), {_size(point.bytes)}: {_time(point.time_us)}")
+            title = _escaped(f"{one.kind} ({one.scope}), {wording.binary_size(point.bytes)}: {_time(point.time_us)}")
             drawn.append(
                 f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="3.5" fill="{colour}"><title>{title}</title></circle>'
             )
@@ -264,7 +257,7 @@ def _axes(times: Mapping[float, float], sizes: Mapping[float, int]) -> Iterator[
         yield f'<text x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{_time(time)}</text>'
     for at, size in sizes.items():
         yield f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
-        yield f'<text x="{at:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{_size(size)}</text>'
+        yield f'<text x="{at:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{wording.binary_size(size)}</text>'
 
 
 def _matrix(calibration: Calibration) -> str:

@@ -135,17 +135,17 @@ def _details(prediction: Prediction, now: RankBytes | None) -> Iterator[str]:
 
 
 def _stored(each: RankBytes) -> str:
-    cpu = f", {_bytes(each.on_cpu)} on the CPU" if each.on_cpu else ""
-    gathered = f" and {_bytes(each.gathered)} gathered" if each.gathered else ""
+    cpu = f", {wording.size(each.on_cpu)} on the CPU" if each.on_cpu else ""
+    gathered = f" and {wording.size(each.gathered)} gathered" if each.gathered else ""
     return (
-        f"{_bytes(each.parameters)} of parameters{gathered}, {_bytes(each.gradients)} of gradients, "
-        f"{_bytes(each.optimizer_states)} of optimizer's states{cpu}; sends {_bytes(each.sent)} a step"
+        f"{wording.size(each.parameters)} of parameters{gathered}, {wording.size(each.gradients)} of gradients, "
+        f"{wording.size(each.optimizer_states)} of optimizer's states{cpu}; sends {wording.size(each.sent)} a step"
     )
 
 
 def _algorithms(scaling: Scaling) -> str:
     return ", ".join(
-        f"{one.name} from {_bytes(one.from_bytes)}" if one.from_bytes else one.name for one in scaling.algorithms
+        f"{one.name} from {wording.size(one.from_bytes)}" if one.from_bytes else one.name for one in scaling.algorithms
     )
 
 
@@ -168,13 +168,6 @@ def _breaking(breaks: Breaks) -> str:
         else f"the backward pass is longer than communication ({most} ranks)"
     )
     return f"{efficiency}; {hidden}."
-
-
-def _bytes(size: float) -> str:
-    for unit, one in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if size >= one:
-            return f"{wording.decimals(size / one, 1)} {unit}"
-    return f"{wording.decimals(size, 0)} bytes"
 
 
 def _table(curve: PlanCurve, now_ms: float) -> Table:
@@ -207,8 +200,8 @@ class _Column(msgspec.Struct, frozen=True):
 
 
 _COLUMNS = (
-    _Column("on a rank", lambda one: _bytes(_on_gpu(one.rank_bytes)) if one.rank_bytes else ""),
-    _Column("sent", lambda one: _bytes(one.rank_bytes.sent) if one.rank_bytes else ""),
+    _Column("on a rank", lambda one: wording.size(_on_gpu(one.rank_bytes)) if one.rank_bytes else ""),
+    _Column("sent", lambda one: wording.size(one.rank_bytes.sent) if one.rank_bytes else ""),
     _Column("efficiency", lambda one: wording.percent(one.scaling.efficiency) if one.scaling else ""),
 )
 

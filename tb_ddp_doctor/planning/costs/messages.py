@@ -92,7 +92,8 @@ def messages(
             beta_range_ns=_around(line.beta_us * 1e3, line.mean_error),
             basis="fitted",
             rests_on=f"alpha {wording.decimals(line.alpha_us / 1e3, 2)} ms and {_rate(line.beta_us * 1e3)} from "
-            f"{len(size)} transfers of {_mb(size.min())} to {_mb(size.max())}, R2 {wording.decimals(line.r2, 2)}",
+            f"{len(size)} transfers of {wording.size(size.min())} to {wording.size(size.max())}, "
+            f"R2 {wording.decimals(line.r2, 2)}",
             error=line.mean_error,
         )
     if calibration and (curve := calibration.curve(kind, group_size, within_node=False)) and curve.fit:
@@ -125,8 +126,8 @@ def _as_long(
         likely, low, high = (min(hops * one, takes / 2) for one in (step, low, high))
         basis: Basis = "assumed"
         rests_on = (
-            f"all transfers are of about {_mb(bytes_)}, so their latency cannot be told from their bandwidth: alpha is "
-            f"assumed to be {wording.decimals(likely / 1e6, 2)} ms ({wording.decimals(low / 1e6, 2)} to "
+            f"all transfers are of about {wording.size(bytes_)}, so their latency cannot be told from their bandwidth: "
+            f"alpha is assumed to be {wording.decimals(likely / 1e6, 2)} ms ({wording.decimals(low / 1e6, 2)} to "
             f"{wording.decimals(high / 1e6, 2)}), {hops} steps of a ring over "
             f"{'TCP' if tcp else 'links of a node' if within_node else 'NVLink or InfiniBand'}"
         )
@@ -152,7 +153,3 @@ def _around(value: float, share: float) -> tuple[float, float]:
 
 def _rate(beta_ns: float) -> str:
     return f"{wording.decimals(1 / beta_ns, 2)} GB/s" if beta_ns > 0 else "no limit of bandwidth"
-
-
-def _mb(size: float) -> str:
-    return f"{wording.decimals(size / 1e6, 2)} MB" if size < 1e7 else f"{wording.decimals(size / 1e6, 0)} MB"

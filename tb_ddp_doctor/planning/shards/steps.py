@@ -171,8 +171,7 @@ class Resharding:
         """The inputs of the prediction."""
         sharded, record = self.units, self._record
         count = (
-            f"{len(sharded.elements)} units of "
-            f"{wording.decimals(np.median(sharded.elements) * sharded.parameter_bytes / 1e6, 1)} MB"
+            f"{len(sharded.elements)} units of {wording.size(np.median(sharded.elements) * sharded.parameter_bytes)}"
         )
         if sharded.is_sharded:
             ahead = "{} ahead in forward and {} in backward".format(*sharded.ahead)
