@@ -92,19 +92,19 @@ def expert_tokens(digests: Sequence[RankDigest], ranks: int, *, whole: bool) -> 
 
     `whole` says that all ranks are traced: only then are the rows that experts multiply those that ranks send.
     """
-    found = [one for one in (_of_rank(digest, ranks) for digest in digests) if one is not None]
-    shapes = {(one.top, one.experts, one.hidden) for one in found}
+    known = [one for one in (_of_rank(digest, ranks) for digest in digests) if one is not None]
+    shapes = {(one.top, one.experts, one.hidden) for one in known}
     if len(shapes) != 1:
         return None
     top, experts, hidden = shapes.pop()
-    has_all = whole and all(one.multiplied.calls for one in found)
+    has_all = whole and all(one.multiplied.calls for one in known)
     return ExpertTokens(
-        tokens=_mean(one.tokens for one in found),
+        tokens=_mean(one.tokens for one in known),
         top=top,
         experts=experts,
         hidden=hidden,
-        sent=_mean(one.sent for one in found) if all(one.sent.calls for one in found) else 0.0,
-        multiplied=_mean(one.multiplied for one in found) if has_all else 0.0,
+        sent=_mean(one.sent for one in known) if all(one.sent.calls for one in known) else 0.0,
+        multiplied=_mean(one.multiplied for one in known) if has_all else 0.0,
     )
 
 
@@ -176,14 +176,14 @@ def _multiplied(shapes: dict[str, list[tuple[list[Dims], int]]]) -> tuple[_Rows,
 
 def _shapes(digest: RankDigest) -> dict[str, list[tuple[list[Dims], int]]]:
     """By operator what its calls are given, sizes of tensors, and how many calls there are of each."""
-    calls, found = digest.roofline.calls, defaultdict[str, list[tuple[list[Dims], int]]](list)
+    calls, counted = digest.roofline.calls, defaultdict[str, list[tuple[list[Dims], int]]](list)
     wanted = {*_PRODUCTS, _GROUPED, _SELECT, *_CHOOSE}
     for operator, given, count in zip(
         calls.operator.tolist(), calls.inputs.tolist(), calls.count.tolist(), strict=True
     ):
         if (name := digest.strings[operator]) in wanted and (dims := _dims(digest.strings[given])):
-            found[name].append((dims, count))
-    return found
+            counted[name].append((dims, count))
+    return counted
 
 
 def _dims(text: str) -> list[Dims]:
