@@ -108,7 +108,10 @@ def _of_collectives(mine: Sequence[Traffic]) -> _Communication:
 
 
 def _of_messages(job: Job, mesh: Mesh, dimension: Dimension) -> _Communication:
-    """Sends and receives between the ranks of a group, mean over the ranks that have some; bytes of all its ranks."""
+    """What a dimension sends and receives within its groups in a step.
+
+    Times are those of one rank, mean over the ranks that send or receive; bytes are those of all ranks of one group.
+    """
     group_of = {rank: number for number, ranks in enumerate(dimension.groups) for rank in ranks}
     chosen, sent_bytes, is_sized = _messages(job, group_of)
     has_some = np.unique(job.calls.rank[chosen])

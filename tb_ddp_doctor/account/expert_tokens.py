@@ -136,7 +136,10 @@ def _mean(some: Iterator[_Rows]) -> float:
 
 
 def _of_rank(digest: RankDigest, ranks: int) -> _OfRank | None:
-    """None unless its experts, the router's scores of them and the choice are told, each in one way."""
+    """What a rank's shapes say of its experts.
+
+    None unless they show, without contradiction, the experts, the router's scores and the choice of experts.
+    """
     shapes = _shapes(digest)
     multiplied, groups = _multiplied(shapes)
     if len(groups) != 1:

@@ -143,5 +143,5 @@ def _sum_of(several: Sequence[tuple[Ints, ...]]) -> tuple[Ints, ...]:
 
 
 def _rows(amounts: tuple[Ints, ...]) -> Change | None:
-    """Device time by rank and row that goes; None where there is none."""
+    """The change that removes these amounts of device time, of each rank shape (rows,); None if they are all zero."""
     return Change(row_ns=amounts) if any(rows.any() for rows in amounts) else None

@@ -9,8 +9,9 @@ from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.modules import ModulePart, in_order, module_tree
 from tb_ddp_doctor.findings import LayerRow, LayerTable
 
-#: A module with less of the step on every rank has no row, nor have those beyond the first so many with most time.
+#: A module has a row only if on some rank it takes at least this share of the step.
 LEAST_SHARE = 0.001
+#: At most this many modules have a row: those with most time.
 _MOST_ROWS = 256
 
 
@@ -24,7 +25,7 @@ def layer_table(facts: Facts) -> LayerTable | None:
     median, whole, longest = np.median(tree.step_ns, axis=0) / 1e6, np.median(every, axis=0) / 1e6, every.argmax(axis=0)
     most = every.max(axis=0)
     listed = most >= LEAST_SHARE * most[0]
-    # A parent takes no less than its children and stands before them: of those with most time it is one.
+    # If a module is among those with most time, so is its parent: it takes no less, and the sort is stable.
     listed[np.argsort(-most, kind="stable")[_MOST_ROWS:]] = False
     listed[0] = True
     rows = [

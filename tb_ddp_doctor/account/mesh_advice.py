@@ -40,9 +40,9 @@ _MOST_TENSOR = 0.23
 #: Kernels of what sequence parallelism splits: norms of layers, forward and backward, and dropout. Norms of gradients
 #: and those over batches or groups of channels are others.
 _OF_SEQUENCE = re.compile(r"layer_?norm|rms_?norm|(?<![a-z])ln_(fwd|bwd)|GammaBeta|dropout", re.IGNORECASE)
-#: So many letters of a name are looked at: it may have millions.
+#: Only this many letters of a name are searched, since a name may have millions.
 _LETTERS = 1024
-#: So many exchanges, of different sizes, tell whether their largest parts are capped.
+#: This many exchanges of different sizes are needed to tell whether a capacity caps their largest parts.
 _SEVERAL = 4
 
 
@@ -103,7 +103,7 @@ def _tensor(of: _Dimension) -> Iterator[str]:
 
 
 def _of_sequence(of: _Dimension) -> str:
-    """What the kernels that sequence parallelism splits take, and what the step takes without what it saves of them."""
+    """A sentence on sequence parallelism: how long the kernels that it would split take, and what it would save."""
     digests, played = of.facts.job.digests, of.facts.get(whatif)
     each = [_split_by_sequence_ns(one) for one in digests]
     if not any(each):

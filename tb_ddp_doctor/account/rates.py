@@ -44,12 +44,12 @@ def rates(job: Job, findings: Sequence[Finding], utilization: Utilization | None
 
 
 def _rate(per_step: float | None, job: Job, seconds: float) -> float | None:
-    """Of something per step, how much of it a GPU does in a second."""
+    """How much a GPU does in a second, such as tokens, given how much the job does in a step; None if unknown."""
     return None if per_step is None else per_step / job.world_size / seconds
 
 
 def _energy_kwh(job: Job) -> float | None:
-    """What all GPUs take in a day, at the highest power that was seen on each; None where one's was not captured."""
+    """The energy of all GPUs in a day, kWh, at the highest power seen on each; None if that of some GPU is unknown."""
     known = [evidence.gpu for rank in job.ranks.tolist() if (evidence := job.rank_evidence.get(rank))]
     watts = [gpu.power_w for gpu in known if gpu is not None and gpu.power_w is not None]
     if not watts or len(watts) < len(job.ranks):

@@ -257,7 +257,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
             hidden = alone_ns < cost_ns / 2
             least, most = interval(cost_ns, self.job.clock.residual_ns or 0.0, step_ns)
             if fault.between and alone_ns:
-                # As much of its line as each end saves alone.
+                # Each end of `between` has as much of the charged cost as it has of what the fix saves alone.
                 ends = [played.cost_ns(change) * cost_ns / alone_ns for change in fault.between]
                 least, most = min(least, *ends), max(most, *ends)
             said = None if rule.is_opportunity else headline(rule, fault, cost_ns, self.job, self.mesh)
@@ -392,7 +392,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def share_of_named_owner(self) -> float:
-        """The share of the unexplained time that the owner has which the account names for it, 0 to 1."""
+        """The share, 0 to 1, that the owner named in the account has of the unexplained time."""
         if not self.whatif.plays:
             return 0.0
         return self._unexplained(self._fixes)[1]

@@ -40,7 +40,7 @@ def verdict(
 ) -> Verdict:
     """Judge a job, given its findings, costliest first.
 
-    `opportunities`, largest first, are none of these: a healthy job's headline names the largest.
+    `opportunities`, largest first, do not change the verdict: the headline of a healthy job names the largest one.
 
     `unrecognised` says why the traces cannot tell whether the job is healthy, if they cannot; `notes` are sentences
     that must stand beside what was found; `contradictions` say where the witnesses of slow ranks disagree, which keeps

@@ -42,8 +42,8 @@ _LATE_ON_PATH = 2
 _OFF_THE_PATH = 0.02
 #: The replay has to save at least this share of what other ranks wait, or of the rank's CPU on the path.
 _LEAST_SAVED = 0.5
-#: Waits of less than this share of the step show no slow rank: equal ranks wait for each other too, by noise. Of a wait
-#: as long as this the least saving is a finding above info.
+#: Waits of less than this share of the step show no slow rank: equal ranks wait for each other too, by noise. The
+#: replay saves at least `_LEAST_SAVED` of a wait; of a wait as long as this, that is enough for a minor finding.
 _LEAST_WAIT = Severity.MINOR.least_share / _LEAST_SAVED
 #: Kinds of calls in which a CPU may wait for another rank. The rest of its time is its own.
 _MAY_WAIT = (CpuTime.ALLOC, CpuTime.COPY, CpuTime.SYNC, CpuTime.READ)

@@ -65,7 +65,18 @@ class LaunchDelay(IntEnum):
 
 
 class Steps(ColumnTable, frozen=True, eq=False):
-    """The steps that were recorded as a whole, in order of time; shape (S,)."""
+    """The steps that were recorded as a whole, in order of time; shape (S,).
+
+    For example:
+
+        host    |ProfilerStep#3 ......|ProfilerStep#4 ......|
+        device      |work of step 3 ......|work of step 4 ..|
+                0   3                 21  25                44
+
+        number  start_ns  end_ns  host_start_ns  host_end_ns
+             3         3      25              0           21
+             4        25      44             21           44
+    """
 
     #: N of ProfilerStep#N; 0 for a trace without steps.
     number: Ints
@@ -106,7 +117,14 @@ class LostKernels(msgspec.Struct, frozen=True, eq=False):
 
 
 class Pieces(ColumnTable, frozen=True, eq=False):
-    """Stretches of a step with one owner: all exposed communication, and of other owners the longer stretches."""
+    """Stretches of a step with one owner: all exposed communication, and of other owners the longer stretches.
+
+    For example:
+
+        device   |forward.....|AllReduce 3 ms|idle, loading 9 ms|        step  start_ns    end_ns     owner
+                                                                            0  17000000  20000000     COMMUNICATION
+                                                                            0  20000000  29000000     INPUT
+    """
 
     #: Index of the step.
     step: Indices
@@ -123,7 +141,14 @@ METRIC = "all_reduce of a few bytes outside backward (a metric or a loss)"
 
 
 class Collectives(ColumnTable, frozen=True, eq=False):
-    """Communication kernels (on CPUs: gloo's operations), by arrival."""
+    """Communication kernels (on CPUs: gloo's operations), by arrival.
+
+    For example:
+
+        step  kind            group  group_size  dtype    elements      bytes  sequence  stream  arrival_ns    end_ns
+           0  all_reduce      "0"             8  Float     6553600   26214400       117      20    17000000  20100000
+           0  reduce_scatter  "1"             4  BFloat16  4194304    8388608       118      24    18200000  19900000
+    """
 
     #: Index of the step that launched it; -1 if its launch is not recorded.
     step: Indices
@@ -158,7 +183,14 @@ class Collectives(ColumnTable, frozen=True, eq=False):
 
 
 class PointToPoint(ColumnTable, frozen=True, eq=False):
-    """Sends and receives of the recorded steps, one row per step, direction and other rank."""
+    """Sends and receives of the recorded steps, one row per step, direction and other rank.
+
+    For example:
+
+        step  sent  peer  count      bytes
+           0     1     2      8   67108864     eight activations of 8 MiB to the next stage
+           0     0     2      8   67108864     and their gradients back
+    """
 
     #: Index of the step.
     step: Indices
@@ -166,6 +198,7 @@ class PointToPoint(ColumnTable, frozen=True, eq=False):
     sent: Indices
     #: The other one's rank in the job; -1 if unknown.
     peer: Ints
+    #: How many of them there are.
     count: Ints
     #: Bytes of all of them; -1 if the size of some is unknown.
     bytes: Ints
@@ -200,12 +233,20 @@ class HostMeetings(ColumnTable, frozen=True, eq=False):
 
 
 class Kernels(msgspec.Struct, frozen=True, eq=False):
-    """Compute kernels of whole steps, by name and grid; on CPUs operators, by name and number of elements "[N]"."""
+    """Compute kernels of whole steps, by name and grid; on CPUs operators, by name and number of elements "[N]".
 
+    For example:
+
+        name          shape       inputs             count  total_ns  beside  beside_ns  alone  alone_ns
+        sgemm_128x64  "[8,4,1]"   "64x512, 512x30"      48  31000000      12    9000000     30  17600000
+    """
+
+    #: The kernel, or the operator.
     name: Indices
+    #: Its grid, or "[N]".
     shape: Indices
-    #: What the operator of the longest one was given, as "64x512, 512x30"; "" where shapes are not recorded, and of all
-    #: but products off the tensor cores.
+    #: Sizes of the tensors that the operator of the longest kernel was given, such as "64x512, 512x30". Recorded only
+    #: of GEMMs off the tensor cores; "" for other kernels, and where the trace has no shapes.
     inputs: Indices
     count: Ints
     total_ns: Ints
@@ -228,9 +269,13 @@ class Kernels(msgspec.Struct, frozen=True, eq=False):
 
 
 class Operators(ColumnTable, frozen=True, eq=False):
-    """What the steps spend by name (see `operations`), the host's first; the name "" is the sum of all others.
+    """What the steps spend by name (see `operators`), the host's first; the name "" is the sum of all others.
 
     Times are sums over events, which on different threads or streams may run side by side.
+
+        name            on_device  count   host_ns  device_ns
+        aten::addmm             0     48   1900000   31000000     its kernels run 31 ms
+        ampere_sgemm..          1     48         0   31000000     the same 31 ms, by kernel
     """
 
     #: An operator, annotation or runtime call on the host; a kernel, copy or memset on the device.
@@ -253,7 +298,14 @@ class Operators(ColumnTable, frozen=True, eq=False):
 
 
 class Blocking(ColumnTable, frozen=True, eq=False):
-    """Calls of the recorded steps that block the host, one row per kind, call and op."""
+    """Calls of the recorded steps that block the host, one row per kind, call and op.
+
+    For example:
+
+        kind  call                   op           own                     count  blocked_ns  lost_ns
+        SYNC  cudaStreamSynchronize  aten::item   "train.py(41): step"       24    31000000  9000000
+        ALLOC cudaMalloc             aten::empty  "model.py(88): forward"     3     2100000  1900000
+    """
 
     #: A `LaunchDelay`: ALLOC, COPY or SYNC.
     kind: Annotated[Indices, LaunchDelay]
@@ -415,43 +467,65 @@ class GpuTime(IntEnum):
 class RooflineCalls(ColumnTable, frozen=True, eq=False):
     """Calls of operators in the recorded steps, with all kernels that each launched: one row per operator, inputs and
     longest kernel. A kernel of no operator of the table is a call of its own. Copies and memsets count as kernels.
+
+        name           operator     inputs                count  kernels  total_ns  flops of one call
+        sgemm_128x64   aten::addmm  "64x512, 512x30"         24       24   1200000            1966080
+        elementwise..  aten::gelu   "64x512"                 24       24    120000                  0
     """
 
-    #: The call's longest kernel, and the operator, "" for none.
+    #: The call's longest kernel.
     name: Indices
+    #: The operator; "" for a kernel of no operator.
     operator: Indices
-    #: Sizes of its first tensors, as "16x5185x64, 16x64x5185", and the type of the first; "" where that is not told.
+    #: Sizes of the operator's first tensors, such as "16x5185x64, 16x64x5185"; "" if the trace has none.
     inputs: Indices
+    #: Type of the first of these tensors; "" if the trace has none.
     dtype: Indices
-    #: In what it multiplies (value of a `names.Precision`), "" of what multiplies nothing.
+    #: The precision in which it multiplies, the value of a `names.Precision`; "" for what multiplies nothing.
     precision: Indices
     #: A `GpuTime`.
     kind: Annotated[Indices, GpuTime]
-    #: Calls, the kernels that they launched, and the device's time in these, summed over kernels.
+    #: How many calls there are.
     count: Ints
+    #: How many kernels these calls launched.
     kernels: Ints
+    #: Time of these kernels on the device, summed over kernels.
     total_ns: Ints
-    #: Of that, products of attention scores and other ops on them (see `digest.attention`), and an optimizer's updates
-    #: of single tensors (see `digest.optimizer`).
+    #: The part of it in GEMMs that make or multiply attention scores (see `digest.attention`).
     score_products_ns: Ints
+    #: The part of it in other kernels that read or write attention scores.
     score_passes_ns: Ints
+    #: The part of it in an optimizer's updates of single tensors (see `digest.optimizer`).
     updates_ns: Ints
-    #: The least work of one call: floating-point operations, bytes read and written; 0 if it is not known.
+    #: The least work of one call in floating-point operations; 0 if unknown.
     flops: Ints
+    #: The least that one call reads, bytes; 0 if unknown.
     read_bytes: Ints
+    #: The least that one call writes, bytes; 0 if unknown.
     written_bytes: Ints
-    #: The longest one, from its first kernel to its last.
+    #: Start of the longest call: of its first kernel.
     longest_start_ns: Ints
+    #: End of the longest call: of its last kernel.
     longest_end_ns: Ints
 
 
 class RooflineRows(ColumnTable, frozen=True, eq=False):
-    """Where in the track the calls are; one row per row of `Track` and row of `RooflineCalls`."""
+    """Where in the track the calls are; one row per row of `Track` and row of `RooflineCalls`.
 
+    For example:
+
+        row  call  count       ns
+          3     0      4   200000     row 3 of the track launches four of the calls of `RooflineCalls` row 0
+          3     1      4    20000
+    """
+
+    #: Row of `Track`.
     row: Indices
+    #: Row of `RooflineCalls`.
     call: Indices
-    #: Calls, and the device's time in their kernels.
+    #: How many of these calls the row of `Track` launches.
     count: Ints
+    #: Time of their kernels on the device.
     ns: Ints
 
     def took_ns(self, rows: int) -> Floats:
@@ -481,15 +555,19 @@ class RooflineRows(ColumnTable, frozen=True, eq=False):
 class Avoidable(ColumnTable, frozen=True, eq=False):
     """What rows of `Track` would not read and write if loops over elements were fused (see `digest.fusion`)."""
 
+    #: Row of `Track`.
     row: Indices
-    #: Reads of what a kernel before wrote; and these writes, which go too where nothing else needs them.
+    #: Bytes that its kernels read although a kernel before had them in registers when it wrote them.
     read_bytes: Ints
+    #: Bytes that its kernels write for such reads. Fusion avoids these writes only where nothing else reads them.
     written_bytes: Ints
-    #: Calls that read so, which another call would do as well.
+    #: How many of its calls have such reads: a fused call would do their work as well.
     calls: Ints
-    #: The share of their kernels' time, by bytes; and of the writes those that hardly anything else needs, ns.
+    #: Time of these reads: the share of their kernels' time that they have of the kernels' bytes.
     read_ns: Ints
+    #: Time of those of these writes that hardly anything else reads.
     temporary_ns: Ints
+    #: Time of all of these writes.
     written_ns: Ints
 
 
@@ -502,7 +580,14 @@ class Roofline(msgspec.Struct, frozen=True, eq=False):
 
 
 class Gradients(ColumnTable, frozen=True, eq=False):
-    """Gradients of parameters in the order in which backward completes them; empty if autograd is not recorded."""
+    """Gradients of parameters in the order in which backward completes them; empty if autograd is not recorded.
+
+    For example:
+
+        step  backward  elements  ready_ns   done_ns  launching_ns  module
+           0         0      4096  21000000  23000000             0  "head"
+           0         0   2359296  21400000  24100000         90000  "layers.11.mlp"     launches an AllReduce
+    """
 
     #: Index of the step.
     step: Indices
@@ -521,7 +606,13 @@ class Gradients(ColumnTable, frozen=True, eq=False):
 
 
 class Stalled(ColumnTable, frozen=True, eq=False):
-    """What the host does while it is outside any op for long and the device idles; empty without stacks."""
+    """What the host does while it is outside any op for long and the device idles; empty without stacks.
+
+    For example:
+
+        doing                own                    total_ns    longest_start_ns  longest_end_ns
+        "pickle.py: dump"    "train.py(60): save"   410000000           70000000       480000000
+    """
 
     #: The innermost Python function or annotation whose name shows an activity (`names.activity`), else the innermost
     #: of all.
@@ -537,7 +628,13 @@ class Stalled(ColumnTable, frozen=True, eq=False):
 
 
 class OpStalls(ColumnTable, frozen=True, eq=False):
-    """Stalls of the host inside one op or launch call, by time: the longest of the recorded steps."""
+    """Stalls of the host inside one op or launch call, by time: the longest of the recorded steps.
+
+    For example:
+
+        step  op           call              kernel          is_first_use  start_ns    end_ns  idle_ns
+           0  aten::addmm  cudaLaunchKernel  sgemm_128x64    yes            5000000  21000000  15000000
+    """
 
     #: Index of the step.
     step: Indices
@@ -557,7 +654,13 @@ class OpStalls(ColumnTable, frozen=True, eq=False):
 
 
 class GapOps(ColumnTable, frozen=True, eq=False):
-    """The ops around the longest stretches of each step in which the device idles and the host is outside any op."""
+    """The ops around the longest stretches of each step in which the device idles and the host is outside any op.
+
+    For example:
+
+        step  start_ns  before                 after        kernel
+           0  29000000  Optimizer.step#AdamW   aten::copy_  Memcpy HtoD     between two steps
+    """
 
     #: Index of the step.
     step: Indices
@@ -584,6 +687,10 @@ class Code(ColumnTable, frozen=True, eq=False):
     """The user's own function that the host is in, or was in when it launched what the device runs.
 
     A row is a stretch of time with one function; of one kind they are in order of time. Empty without stacks.
+
+        of       function                start_ns    end_ns
+        HOST     "train.py(41): step"           0   9000000
+        COMPUTE  "model.py(88): forward"  1200000  17000000
     """
 
     #: A `CodeOf`.
@@ -611,8 +718,14 @@ class MemoryCategory(IntEnum):
 
 
 class LargestBlocks(ColumnTable, frozen=True, eq=False):
-    """The largest allocations at the peak of the whole trace, the largest first."""
+    """The largest allocations at the peak of the whole trace, the largest first.
 
+        bytes  category    phase     op           module  own
+    201326592  ACTIVATION  FORWARD   aten::gelu   "mlp"   "model.py(88): forward"
+    154389504  PARAMETER   OTHER     aten::empty  ""      ""
+    """
+
+    #: Size of the block.
     bytes: Ints
     #: What it is for: a `MemoryCategory`.
     category: Annotated[Indices, MemoryCategory]
@@ -630,6 +743,9 @@ class KeptBlocks(ColumnTable, frozen=True, eq=False):
     """Allocations of the steps that are never released in the recording, by op and function: where memory may leak.
 
     Without marked steps, those between two updates.
+
+        op           own                   count    bytes  steps
+        aten::clone  "train.py(52): log"      12  4915200     12     one more in each of 12 steps
     """
 
     #: The innermost op around the allocation.
@@ -644,7 +760,13 @@ class KeptBlocks(ColumnTable, frozen=True, eq=False):
 
 
 class ModuleMemory(ColumnTable, frozen=True, eq=False):
-    """Activations at the peak by class of module, with all that is within it (with_stack=True), the largest first."""
+    """Activations at the peak by class of module, with all that is within it (with_stack=True), the largest first.
+
+    For example:
+
+        module   count       bytes  largest_bytes  output_bytes  forward_ns
+        "Block"     12  2415919104      201326592     301989888    14000000
+    """
 
     #: The class: "Block" of Block_0, Block_1, ...
     module: Indices
@@ -691,6 +813,10 @@ class ModuleTimes(ColumnTable, frozen=True, eq=False):
 
     The sum of the rows of a `ModuleTime` is the budget's time of it: of device events that run beside each other, the
     first to start has the time (a kernel before a copy, a copy before communication).
+
+        module  phase     recomputed  kind     total_ns   p99_ns  events
+             3  FORWARD            0  COMPUTE   6000000  2100000      36
+             3  FORWARD            0  IDLE       400000   190000       0
     """
 
     #: Index into `ModulePaths`.
@@ -701,8 +827,9 @@ class ModuleTimes(ColumnTable, frozen=True, eq=False):
     recomputed: Indices
     #: A `ModuleTime`.
     kind: Annotated[Indices, ModuleTime]
-    #: Of all steps, and of a step: the 99th percentile.
+    #: Time in all steps.
     total_ns: Ints
+    #: Time in a step: the 99th percentile over steps.
     p99_ns: Ints
     #: Device events that run in them (operators on a CPU); 0 for idle times.
     events: Ints
@@ -815,42 +942,53 @@ class KernelWork(msgspec.Struct, frozen=True, eq=False):
 class CopyWork(msgspec.Struct, frozen=True, eq=False):
     """Copies between host and device, shape (S,)."""
 
-    #: From or to pageable memory: number, bytes, device time, exposed device time; and the host's time in those to the
-    #: device, which block, and in the synchronisation after each.
+    #: Number of copies from or to pageable memory.
     pageable_copies: Ints
+    #: Their bytes.
     pageable_bytes: Ints
+    #: Their time on the device.
     pageable_ns: Ints
+    #: The part of it in which nothing else runs on the device.
     pageable_exposed_ns: Ints
+    #: Host time in those of them to the device, which block the host, and in the synchronisation after each.
     pageable_blocked_ns: Ints
-    #: Copies whose names do not say which memory they use.
+    #: Number of copies whose names do not say which memory they use.
     unnamed_copies: Ints
-    #: From or to pinned memory: bytes, device time, exposed device time.
+    #: Bytes of copies from or to pinned memory.
     pinned_bytes: Ints
+    #: Their time on the device.
     pinned_ns: Ints
+    #: The part of it in which nothing else runs on the device.
     pinned_exposed_ns: Ints
 
 
 class GemmWork(msgspec.Struct, frozen=True, eq=False):
     """Products of matrices, convolutions and attention (`names.Product`), shape (S,)."""
 
-    #: Time on tensor cores; number and time in float32 off them; the same in half precision whose dimensions do not
-    #: fit.
+    #: Time on tensor cores.
     tensor_ns: Ints
+    #: Number of those in float32 that run off the tensor cores.
     float32_products: Ints
+    #: Their time.
     float32_ns: Ints
+    #: Number of those in half precision that run off the tensor cores, since their dimensions do not fit these.
     misaligned_products: Ints
+    #: Their time.
     misaligned_ns: Ints
-    #: Start and end of the longest product off the tensor cores; equal where there is none.
+    #: Start of the longest one off the tensor cores.
     slow_product_start_ns: Ints
+    #: Its end; equal to its start if there is none.
     slow_product_end_ns: Ints
 
 
 class ServingWork(msgspec.Struct, frozen=True, eq=False):
-    """What a server's iterations work on by their marks, shape (S,); zeros for a program that marks none."""
+    """What a server's iterations work on, as the server marks them, shape (S,); zeros for a program without marks."""
 
+    #: Number of marked iterations.
     iterations: Ints
-    #: Requests whose prompt is read, in whole or in part; and requests of which each gets a token.
+    #: Number of requests whose prompt is read, in whole or in part.
     prefills: Ints
+    #: Number of requests that get a token each.
     decodes: Ints
 
 
@@ -859,39 +997,49 @@ class CompiledWork(msgspec.Struct, frozen=True, eq=False):
 
     #: Launches of captured graphs.
     graph_launches: Ints
-    #: Captures of graphs, with what makes them ready to be launched.
+    #: Captures of graphs.
     captures: Ints
+    #: Time of captures, and of making what they captured ready to be launched.
     capture_ns: Ints
-    #: Compilations, and their time with that of autotuning; autotuning alone.
+    #: Number of compilations.
     compilations: Ints
+    #: Their time, with that of autotuning.
     compile_ns: Ints
+    #: Time of autotuning alone.
     tune_ns: Ints
-    #: Gaps between the compiled regions before and after a graph break, and of that, waiting for the device.
+    #: Number of graph breaks.
     breaks: Ints
+    #: Time from the compiled region before a graph break to the one after it.
     break_ns: Ints
+    #: The part of that time in which the host waits for the device.
     break_sync_ns: Ints
-    #: All waiting for the device.
+    #: All of the time in which the host waits for the device.
     sync_ns: Ints
 
 
 class FlopWork(msgspec.Struct, frozen=True, eq=False):
     """Operations of products, convolutions and attention (`digest.flops`), shape (S,)."""
 
-    #: The model's, and those done again.
+    #: Those that the model needs.
     model_flops: Ints
+    #: Those that are done again, as activation checkpointing does.
     repeated_flops: Ints
 
 
 class OptimizerWork(msgspec.Struct, frozen=True, eq=False):
     """Calls of a torch optimizer's step, shape (S,)."""
 
+    #: Number of calls.
     optimizer_steps: Ints
-    #: Host time in them; kernels that they launched for one tensor alone, not for a list of tensors: number and time;
-    #: from the first of them to the last one's end. Start and end are equal where there are none.
+    #: Host time in them.
     optimizer_host_ns: Ints
+    #: Number of kernels that they launch for one tensor each, not for a list of tensors.
     optimizer_kernels: Ints
+    #: Time of these kernels.
     optimizer_ns: Ints
+    #: Start of the first of these kernels.
     optimizer_start_ns: Ints
+    #: End of the last one; equal to the start if there is none.
     optimizer_end_ns: Ints
 
 
@@ -900,42 +1048,57 @@ class AttentionWork(msgspec.Struct, frozen=True, eq=False):
 
     #: Calls of scaled_dot_product_attention that fell back to them.
     attention_fallbacks: Ints
-    #: Time of the products that make or multiply scores; number and time of the other kernels that read or write them;
-    #: start and end of the longest of these.
+    #: Time of the GEMMs that make or multiply attention scores.
     score_products_ns: Ints
+    #: Number of the other kernels that read or write scores.
     score_passes: Ints
+    #: Time of these other kernels.
     score_passes_ns: Ints
+    #: Start of the longest of them.
     score_pass_start_ns: Ints
+    #: Its end.
     score_pass_end_ns: Ints
 
 
 class RedundantWork(msgspec.Struct, frozen=True, eq=False):
     """Compute kernels whose result was there before (`digest.redundant`), shape (S,).
 
-    Of each kind time and number, and start and end of the longest; these are equal where there is none.
+    Three kinds: forward that is computed again within backward (activation checkpointing), casts of parameters that
+    were cast since their last update, and copies of a tensor for other strides.
     """
 
-    #: Forward computed again within backward: activation checkpointing.
+    #: Time of forward that is computed again.
     recomputed_ns: Ints
+    #: Number of its kernels.
     recomputed_kernels: Ints
+    #: Start of the longest of these kernels.
     recomputed_start_ns: Ints
+    #: Its end; equal to its start if there is none.
     recomputed_end_ns: Ints
-    #: Casts of parameters that were cast since their last update.
+    #: Time of casts of parameters that were cast before.
     recast_ns: Ints
+    #: Number of these casts.
     recast_kernels: Ints
+    #: Start of the longest of these casts.
     recast_start_ns: Ints
+    #: Its end; equal to its start if there is none.
     recast_end_ns: Ints
-    #: Copies of a tensor for other strides.
+    #: Time of copies for other strides.
     layout_ns: Ints
+    #: Number of these copies.
     layout_kernels: Ints
+    #: Start of the longest of these copies.
     layout_start_ns: Ints
+    #: Its end; equal to its start if there is none.
     layout_end_ns: Ints
 
 
 class GraphWalkWork(msgspec.Struct, frozen=True, eq=False):
-    """DDP's walks of the autograd graph for unused parameters, shape (S,): number, and the host's time in them."""
+    """DDP's walks of the autograd graph for unused parameters, shape (S,)."""
 
+    #: Number of walks.
     graph_walks: Ints
+    #: Host time in them.
     graph_walk_ns: Ints
 
 

@@ -24,14 +24,16 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     shared: Mapping[CpuTime, Floats] = msgspec.field(default_factory=dict)
     #: Device work that is removed, shape (R, S), ns.
     device_ns: Ints | None = None
-    #: Of which calls `device_ns` is taken: of each rank the share that is removed of each row of its `RooflineCalls`,
-    #: 0 to 1. What these do not hold, and all where None, is taken of all device work of the rank and step.
+    #: The calls from which `device_ns` is removed: for each rank, the share of each row of its `RooflineCalls`, 0 to 1.
+    #: If these calls have less time than that, the rest is removed from all device work of the rank and step. None
+    #: removes all of it from there.
     of_calls: tuple[Floats, ...] | None = None
-    #: Device work that is removed from each row of each rank's `Track`, ns: of each rank an array of shape (rows,).
-    #: It is removed after all that is named above, from what that leaves of the row.
+    #: Device work that is removed from each row of each rank's `Track`, ns: for each rank an array of shape (rows,).
+    #: It is removed from what the fields above leave of the row.
     row_ns: tuple[Ints, ...] | None = None
-    #: Calls that run as faster kernels: of each rank the share that is removed of each row of its `RooflineCalls`, 0 to
-    #: 1. Of two shares of a call the larger one counts: both are shares of the recorded kernel. Removed with `row_ns`.
+    #: Calls that get faster kernels: for each rank, the share that is removed of each row of its `RooflineCalls`, 0
+    #: to 1. If two changes make a call faster, the larger share counts, since both are shares of the recorded kernel.
+    #: It is removed together with `row_ns`.
     faster_calls: tuple[Floats, ...] | None = None
     #: Calls with less work, in the same form: the share that is removed of what `faster_calls` leaves of each call.
     smaller_calls: tuple[Floats, ...] | None = None

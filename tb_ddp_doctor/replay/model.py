@@ -186,22 +186,23 @@ class StepFrame(msgspec.Struct, frozen=True, eq=False):
     #: When each rank's device begins it, shape (R,).
     device_start_ns: Ints
     beginnings: Beginnings
-    #: Whether steps like the recorded ones came before; of a record without marks of steps nothing says so.
+    #: Whether steps like the recorded ones came before. False for a record without marks of steps: nothing shows it.
     repeats: bool
     #: How many steps the rank has that recorded most.
     most_steps: int
     #: Index of each of the job's steps in the rank's digest, shape (R, S).
     step_index: Ints
-    #: Whether ranks meet in the steps that the job leaves out. Where records are damaged nobody knows: played without
-    #: what a fix removes, ranks would run ahead of each other there.
+    #: Whether ranks meet in the steps that the job leaves out. In damaged records that is not known, so a change leaves
+    #: these steps as recorded: else ranks would run ahead of each other there.
     left_out_meet: bool
     #: Ranks and steps with the same collectives have the same number here, shape (R, S).
     sequence: Ints
-    #: Those of them that send and receive at the same places between the collectives, shape (R, S).
+    #: Equal numbers as in `sequence`, but only if ranks also send and receive at the same places between the
+    #: collectives, shape (R, S).
     order: Ints
-    #: The same as `sequence` where steps may have sequences of other lengths, shape (R, S).
+    #: Equal numbers as in `sequence`, also for steps that differ only in the length of their sequences, shape (R, S).
     but_for_length: Ints
-    #: These lengths, relative to the median step's, shape (S,).
+    #: The length of each step's sequences, relative to the median step's, shape (S,).
     length: Floats
     #: In which rows of its track each rank's calls of operators are.
     calls: tuple[RooflineRows, ...]
@@ -251,13 +252,13 @@ class Ordering(msgspec.Struct, frozen=True, eq=False):
 
 
 class Cut(msgspec.Struct, frozen=True, eq=False):
-    """What a fix removes of rows, by rank and step; shape (R, S + 1), as `Cells.padded`."""
+    """What a fix removes of rows, by rank and step; shape (R, S + 1), as `Cells.padded` gives it."""
 
-    #: The share of the host's time that goes, by what it is spent on.
+    #: For each kind of host time, the share of it that is removed.
     host: Mapping[CpuTime, Floats]
-    #: What the device needs for each row instead, shape (rows,); None if as recorded.
+    #: How long the device needs for each row with the fix, shape (rows,); None if as long as recorded.
     device_ns: Ints | None = None
-    #: In which ranks and steps it needs that; None if in all.
+    #: Flags the ranks and steps in which `device_ns` counts; None if it counts in all.
     chosen: Flags | None = None
 
 
@@ -275,7 +276,8 @@ class Lengths(msgspec.Struct, frozen=True, eq=False):
     no_host: bool
     #: Whether nobody waits for other ranks.
     alone: bool = False
-    #: What goes of the rows' columns, which are as recorded then: the native library alone can play it.
+    #: What is to be removed from the rows while they are played, which only the native library does. The columns of
+    #: rows above are as recorded then. None if the columns are already without it.
     cut: Cut | None = None
 
 

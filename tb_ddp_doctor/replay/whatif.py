@@ -38,13 +38,14 @@ from tb_ddp_doctor.trace.model import Ints
 
 #: Results of this many plays are kept: rules, the account and the what-if ask for the same ones.
 _KEPT = 64
-#: As `replay.FAR_MORE`, of all that a rank needs for a step: of 6 % of noise there, less than 4 % are in the median.
+#: The same as `replay.FAR_MORE` for all time that a rank needs for a step. That differs less than one kind of time:
+#: with noise of 6 % a step, medians over steps differ by less than 4 %.
 _FAR_MORE_IN_ALL = 1.1
 #: A rank's time is its own fault, not shared, if in a step it is this many times the median rank's. Loaders of healthy
 #: jobs differ by a third in single steps.
 _FAR_MORE_IN_A_STEP = 2
-#: Or if over all steps it is this many times the median rank's, and exceeds it by this share of the step. Loaders of
-#: healthy jobs differ by a tenth over all steps.
+#: A rank's time is its own fault, too, if over all steps it is this many times the median rank's, and exceeds that by
+#: this share of the step. Loaders of healthy jobs differ by a tenth over all steps.
 _MORE_IN_ALL_STEPS, _MORE_BY = 1.25, 0.10
 #: The replay is used if the steps played without a change differ from the recorded ones by at most this share.
 _MOST_MISSED = 0.01

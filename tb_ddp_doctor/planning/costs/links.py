@@ -25,14 +25,15 @@ from tb_ddp_doctor.planning.refusal import CannotPlanError
 
 #: Assumed number of ranks of a node if the record has only one node.
 _A_NODE = 8
-#: Latency is told from bandwidth where one collective sends so many times as many bytes a step as another.
+#: Latency and bandwidth are told apart if some collective sends this many times as many bytes a step as another.
 _TELLS = 4.0
 #: A link explains collectives if their times are off by no more than this share in the mean.
 _EXPLAINED = 0.1
-#: No link has less latency, nor more: times beyond are not those of one link.
+#: The least and the most latency that a link can have, ns: a fit outside of this range is not one link's.
 _LATENCY_NS = (300.0, 200_000.0)
-#: Rounds of fitting a link, and choosing each collective's algorithm by it; the first one's latency, ns.
+#: How often a link is fitted: each fit changes which algorithm each collective is taken to use.
 _ROUNDS = 4
+#: The latency with which the first round chooses the algorithms, ns.
 _FIRST_NS = 5_000.0
 #: The message sizes at which algorithms are compared, bytes.
 _SIZES = tuple(1 << power for power in range(10, 33))

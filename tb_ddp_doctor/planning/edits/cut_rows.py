@@ -34,7 +34,14 @@ class Cuts(msgspec.Struct, frozen=True, eq=False):
 
 
 class RowPieces(msgspec.Struct, frozen=True, eq=False):
-    """The pieces of rows, in order; shape (pieces,) unless a comment says more."""
+    """The pieces of rows, in order; shape (pieces,) unless a comment says more.
+
+    A row of 10 ms of host work, cut after 4 ms to launch part 7 there:
+
+        row  before  share  part  is_first  is_last
+          0     0.0    0.4     7  yes       no
+          0     0.4    1.0    -1  no        yes
+    """
 
     #: The row of which it is a piece.
     row: Ints

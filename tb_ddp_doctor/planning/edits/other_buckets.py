@@ -30,7 +30,14 @@ _MOST_READY_NS = 100_000
 
 
 class SentPasses(msgspec.Struct, frozen=True, eq=False):
-    """The passes of the chosen ranks whose gradients are sent, rank by rank, in order; times on the common clock."""
+    """The passes of the chosen ranks whose gradients are sent, rank by rank, in order; times on the common clock.
+
+    Two ranks with a pass each, three gradients in two buckets; times in ms:
+
+        rank  ready_ns        parts     recorded [1, 2]: the second gradient ends bucket 0, the third bucket 1
+           0  [12, 15, 21]    [0, 1]
+           1  [13, 16, 22]    [2, 3]
+    """
 
     #: Index of the rank among the chosen ones, shape (P,).
     rank: Ints

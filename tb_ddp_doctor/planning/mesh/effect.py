@@ -1,8 +1,11 @@
 """The effect of another mesh: how long collectives and messages take, and the bubble of the pipeline.
 
-Each rank computes as long as now where the job has as many ranks: it has a part of the model and a part of the batch,
-and the smaller one is, the larger is the other. What it sends changes (`transfers.py`), and a pipeline of p stages and
-m micro-batches waits (p - 1) / m of what a stage takes, which is added to the played steps or taken from them.
+With the same number of ranks, each rank computes as long as now: if it has half as much of the model, it has twice as
+much of the batch. Two things change:
+
+1. What a rank sends, and to how many others (`transfers.py`).
+2. The bubble. A pipeline of p stages and m micro-batches idles for (p - 1) / m of what a stage takes. The difference to
+   the recorded bubble is added to the played steps.
 """
 
 from __future__ import annotations
@@ -33,8 +36,8 @@ from tb_ddp_doctor.replay.model import Parts
 from tb_ddp_doctor.trace.model import Floats, Ints
 from tb_ddp_doctor.trace.names import Phase
 
-#: GEMMs of another shape take as long for an operation, this share less to this share more for each factor of two by
-#: which tensor parallelism splits them otherwise.
+#: GEMMs of another shape need about the same time for an operation. For each factor of two by which tensor parallelism
+#: splits them further or less, the time may be this share more or less.
 _OTHER_SHAPE = 0.1
 #: Fields of a question that change the same collectives, or how many ranks there are.
 _NOT_WITH = ("ranks", "sharding", "prefetch", "bucket_mb", "accumulate")
@@ -143,9 +146,9 @@ def _other_shapes(sizes: MeshSizes, case: Case) -> float:
 
 
 def _bubble_ns(record: PlanRecord, pipeline: Pipeline | None, of: MeshTransfers, computes: float) -> float:
-    """How much longer the pipeline's bubble is than that of the recorded schedule with the other mesh's transfers, ns.
+    """How much longer the bubble gets by other numbers of stages and micro-batches, ns.
 
-    That is played; what is added is for other numbers of stages and micro-batches.
+    The effect of the other mesh's transfers on the bubble is not in it: the replay plays these.
     """
     sizes = of.sizes
     if pipeline is None:

@@ -1,9 +1,12 @@
 """How many times as long the collectives of each dimension take on another mesh.
 
-A collective of n ranks and m bytes that took alpha + m beta takes, among n' ranks with s times the bytes, c times as
-often, c (ring or tree of n' ranks for s m bytes) by the latency and bandwidth that its links show. Where its groups
-come to lie within nodes, or across them, the links of other groups of this record are taken, else those of a
-calibration, else, within a node, the data sheet's.
+1. The links of a dimension's groups have the latency and bandwidth that its recorded collectives show.
+2. On the other mesh a collective has n' ranks, s times the bytes, and is launched c times as often. It takes c times as
+   long as a ring or tree of n' ranks needs for these bytes over such links (`costs.collectives`).
+3. Groups that lay across nodes may come to lie within them, or the reverse. Their links are then those of other groups
+   of this record; else those of a calibration; else, within a node, those of the data sheet.
+
+    tp 4 -> 2 within a node, AllReduce of 64 MiB    ring of 4: 6 a + 1.5 * 64 MiB * b    ring of 2: 2 a + 64 MiB * b
 """
 
 from __future__ import annotations

@@ -33,7 +33,16 @@ _UNIT_MIB = 25.0
 
 
 class Units(msgspec.Struct, frozen=True, eq=False):
-    """The units of a record, and when they are computed."""
+    """The units of a record, and when they are computed.
+
+    One pass with two blocks and a root; backward completes block 1 first; times in ms:
+
+        unit             block 1  block 0  root
+        elements             100      100    20
+        forward_ns            15       12    10
+        backward_ns           20       25    28
+        ready_ns              25       28    30
+    """
 
     #: Index of each pass's rank among the chosen ones, shape (P,).
     rank: Ints
