@@ -104,3 +104,20 @@ def test_a_job_with_such_a_rank_stays_healthy(at: float) -> None:
     digests = {rank: digest(trace) for rank, trace in enumerate(traces)}
     found = examine(build("drawn", digests, dict.fromkeys(digests, "host"), 3))
     assert found.verdict == "healthy" and not found.missing_ranks, found.headline
+
+
+def behind(trace: RankTrace, by_ns: int) -> RankTrace:
+    """The trace with a device that runs everything so much later."""
+    start = trace.events.start_ns + np.where(is_on_device(trace.events), by_ns, 0)
+    return replace(trace, events=replace(trace.events, start_ns=start))
+
+
+@pytest.mark.parametrize(("at", "whole", "steps"), [(2.1, range(3, STEPS), 0.5), (1.3, range(2, STEPS), 20.0)])
+def test_work_that_was_queued_when_the_clock_was_set_does_not_hide_that(at: float, whole: range, steps: float) -> None:
+    """Of what was launched before that instant, most runs after it."""
+    trace = drawn()
+    length = one_step_ns(trace)
+    late = behind(trace, round(1.2 * length))
+    set_back = clock_set(late, at, -round(steps * length))
+    assert kept(set_back) is not set_back
+    assert digest(set_back).steps.number.tolist() == digest(late).steps.number[list(whole)].tolist()

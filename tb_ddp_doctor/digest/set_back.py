@@ -13,8 +13,8 @@ and rise before and after that, the clock was set. Numbers also tell on which si
 events are. Other events have no numbers. Where both sides have recorded the same time, such an event is on the side
 that has more calls within it, or without calls on that of the event before it in the file, on its thread.
 
-A device that starts its work later after a launch from then on, by as much, shows that the clock was not set: only the
-host's times are wrong.
+A device whose times do not fall, but which starts its work later after a launch from then on, by as much, shows that
+the clock was not set: only the host's times are wrong.
 
 The side with more calls is kept. By how much the clock was set is known only roughly, since nobody knows how long
 nothing ran at that instant, so the two sides cannot be joined.
@@ -146,16 +146,18 @@ def one_side(trace: RankTrace, rows: DeviceRows) -> RankTrace:
 def _is_of_host_alone(events: Events, rows: Ints, set_back: _SetBack) -> bool:
     """Whether device events (rows) go on as before while their launches fall: then no clock was set, since both have
     the same one. All work then starts later after its launch than most did before.
+
+    Work that seems to start before its launch was queued at that instant, and tells nothing of how long work waits.
     """
+    if any(_fall(events.start_ns[rows[lane]]) for lane in _lanes(events, rows)):
+        return False
     calls = np.concatenate((set_back.before.calls, set_back.after.calls))
     calls = calls[np.argsort(events.correlation[calls], kind="stable")]
     number = events.correlation[rows]
     launch = calls[np.minimum(np.searchsorted(events.correlation[calls], number), len(calls) - 1)]
     waits = events.start_ns[rows] - events.start_ns[launch]
-    before, after = (
-        waits[(events.correlation[launch] == number) & side]
-        for side in (number < set_back.number, number >= set_back.number)
-    )
+    waited = (events.correlation[launch] == number) & (waits >= 0)
+    before, after = (waits[waited & side] for side in (number < set_back.number, number >= set_back.number))
     return bool(len(before) and len(after) and after.min() - np.median(before) > set_back.by_ns / 2)
 
 
@@ -212,9 +214,7 @@ def _later_on_device(events: Events, rows: Ints, set_back: _SetBack) -> Mask:
     the stream ran nothing at that instant.
     """
     later: Mask = np.zeros(len(rows), np.bool_)
-    order = np.lexsort((events.correlation[rows], events.stream[rows], events.device[rows]))
-    lane = np.stack((events.device[rows[order]], events.stream[rows[order]]))
-    for part in np.split(order, np.flatnonzero((lane[:, 1:] != lane[:, :-1]).any(axis=0)) + 1):
+    for part in _lanes(events, rows):
         start, number = events.start_ns[rows[part]], events.correlation[rows[part]]
         at = _fall(start, _OVERLAP_NS)
         is_after = (number >= set_back.number) | ~set_back.before.has(start)
@@ -224,6 +224,13 @@ def _later_on_device(events: Events, rows: Ints, set_back: _SetBack) -> Mask:
         if is_after.all():
             later[part] = True
     return later
+
+
+def _lanes(events: Events, rows: Ints) -> list[Ints]:
+    """Which of these device events (rows) each stream ran, in the order of their numbers."""
+    order = np.lexsort((events.correlation[rows], events.stream[rows], events.device[rows]))
+    lane = np.stack((events.device[rows[order]], events.stream[rows[order]]))
+    return np.split(order, np.flatnonzero((lane[:, 1:] != lane[:, :-1]).any(axis=0)) + 1)
 
 
 def _steps(trace: RankTrace) -> Ints:
