@@ -190,6 +190,22 @@ def test_a_rank_whose_clock_is_set_serves_for_the_steps_before_or_after(
     assert (diagnosis.verdict, diagnosis.findings[0].ranks) == ("straggler", (1,))
 
 
+@pytest.mark.parametrize("set_ms", [25, 800])
+@pytest.mark.parametrize("on", [(0, 1), (2, 3)])
+def test_of_two_nodes_the_one_whose_own_steps_show_it_has_the_clock_that_was_set(
+    set_ms: int, on: tuple[int, ...]
+) -> None:
+    def with_clock_set(trace: RankTrace) -> RankTrace:
+        start, end = trace.events.start_ns, trace.events.start_ns + trace.events.duration_ns
+        when = start.min() + 0.35 * (end.max() - start.min())
+        start, end = (time + np.where(time >= when, set_ms * MS, 0) for time in (start, end))
+        return replace(trace, events=replace(trace.events, start_ns=start, duration_ns=end - start))
+
+    job = joined(ranks(*[HEALTHY] * 4, steps=6), with_clock_set, *on)
+    assert job.ranks.tolist() == [0, 1, 2, 3] and job.steps.tolist() == [4, 5, 6]
+    assert {warning.file for warning in job.warnings} == {f"rank{rank}.json" for rank in on}
+
+
 #: How late a rank's collectives are, and their steps; by what the clock is set, or None.
 LATE: list[tuple[list[float], list[int], float | None]] = [
     ([33, 33, 33, 33, 0, 0], [2, 2, 3, 3, 4, 4], -33),

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankDigest, Steps
@@ -144,6 +145,15 @@ class ClockSet(msgspec.Struct, frozen=True):
         later = (steps.number >= self.after) & (begins >= self.first_ns + max(-self.by_ns, 0))
         return (steps.number < self.before) | over, later
 
+    def shows_in(self, steps: Steps) -> bool:
+        """Whether the rank's own steps are that much longer or shorter where the clock is set than its other steps."""
+        during = (steps.number >= self.before) & (steps.number <= self.after)
+        length = steps.end_ns - steps.start_ns
+        if during.all():
+            return True
+        excess = float((length[during] - np.median(length[~during])).sum())
+        return abs(excess - self.by_ns) < abs(excess)
+
 
 def clock_jumps(
     ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsApart, damaged: Damages, every: EndsOfAll
@@ -165,10 +175,8 @@ def clock_jumps(
     if not len(far):
         return jumps
     by_step = _StepShifts.of(ends, len(ranks), limit)
-    all_ranks, all_ends = every()
-    for index in far.tolist():
+    for index, clock in _clocks(ranks, digests, far.tolist(), limit, every).items():
         rank, steps = ranks[index], digests[index].steps
-        clock = all_ends.clock_set(all_ranks.index(rank), limit) if rank in all_ranks else None
         if clock:
             whole = np.isin(steps.number, list(whole_steps(digests[index], damaged.get(rank, ()))))
             kept = max(clock.sides(steps), key=lambda side: int((side & whole).sum()))
@@ -181,6 +189,34 @@ def clock_jumps(
             odd |= _before(odd) | after(odd)
             jumps[rank] = [Damage(frozenset(steps.number[odd].tolist()), _JUMPS)]
     return jumps
+
+
+def _clocks(
+    ranks: Sequence[int], digests: Sequence[RankDigest], far: Sequence[int], limit_ns: float, every: EndsOfAll
+) -> dict[int, ClockSet | None]:
+    """The clocks that jump of these ranks (indices), whose collectives end apart; None if a clock is not set once.
+
+    Where the clock of one node of two is set, each half of the ranks ends apart from the middle. Their own steps tell
+    which half it is: one of them is as much longer or shorter than the others.
+    """
+    all_ranks, ends = every()
+    clocks: dict[int, ClockSet | None] = dict.fromkeys(far)
+    for index in far:
+        if ranks[index] in all_ranks:
+            clocks[index] = ends.clock_set(all_ranks.index(ranks[index]), limit_ns)
+    all_set = {index: clock for index, clock in clocks.items() if clock}
+    if len(all_set) < len(ranks):
+        return clocks
+    ahead, behind = (
+        float(np.median([clock.by_ns for clock in all_set.values() if (clock.by_ns > 0) == sign] or [0.0]))
+        for sign in (True, False)
+    )
+    shown: dict[int, ClockSet | None] = {}
+    for index, clock in all_set.items():
+        whole = replace(clock, by_ns=clock.by_ns - (behind if clock.by_ns > 0 else ahead))
+        if whole.shows_in(digests[index].steps):
+            shown[index] = whole
+    return shown or clocks
 
 
 class _StepShifts(msgspec.Struct, frozen=True, eq=False):
