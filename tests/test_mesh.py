@@ -19,7 +19,7 @@ from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.mesh.dimensions import by_description, by_pattern, carrying
 from tb_ddp_doctor.mesh.groups import Group, Uses, ranks_of_groups
-from tb_ddp_doctor.mesh.mesh import Mesh, _by_pattern, mesh
+from tb_ddp_doctor.mesh.mesh import Dimension, Mesh, _by_pattern, mesh
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.report import markdown
 from tb_ddp_doctor.rules import CATALOGUE, slow_link
@@ -225,6 +225,16 @@ def test_what_ranks_alone_share(ranks: set[int], shared: str) -> None:
 def test_experts_over_ranks_that_others_divide_are_no_axis() -> None:
     found = of_eight({"tp": "mesh_tp", "dp": "EXPERT_MODEL_PARALLEL_GROUP"})
     assert {one.name: one.is_axis for one in found.dimensions} == {"pp": True, "tp": True, "ep": True}
+
+
+def test_a_rank_has_a_place_on_the_only_axis_if_there_are_other_dimensions() -> None:
+    """Experts over parts of the ranks of data parallelism, as in a job of dp 8 and ep 2."""
+    pairs = tuple((rank, rank + 1) for rank in range(0, 8, 2))
+    axis = Dimension("dp", 8, 1, "", is_axis=True, groups=(tuple(range(8)),))
+    coordinates = np.array([[rank, rank % 2] for rank in range(8)])
+    both = Mesh((axis, Dimension("ep", 2, 1, "", is_axis=False, groups=pairs)), coordinates)
+    assert both.place(5) == "dp 5"
+    assert Mesh((axis,), coordinates[:, :1]).place(5) == ""
 
 
 def test_the_json_has_what_each_dimension_communicates() -> None:

@@ -59,9 +59,9 @@ class Mesh(msgspec.Struct, frozen=True, eq=False):
         return tuple(i for i, dimension in enumerate(self.dimensions) if dimension.is_axis)
 
     def place(self, rank: int) -> str:
-        """Where a rank (index) is, "dp 2, pp 1, tp 5"; "" in a job of fewer than two axes."""
+        """Where a rank (index) is, "dp 2, pp 1, tp 5"; "" in a job of fewer than two dimensions."""
         known = [i for i in self.axes if self.coordinates[rank, i] >= 0]
-        if len(self.axes) < 2 or len(known) < len(self.axes):
+        if len(self.dimensions) < 2 or len(known) < len(self.axes):
             return ""
         return ", ".join(f"{self.dimensions[i].name} {self.coordinates[rank, i]}" for i in known)
 
