@@ -587,7 +587,7 @@ class Costly(Rule):
 
     def check(self, *, frame: Frame, whatif: WhatIf) -> Result:
         change = Change(device_ns=np.full(whatif.shape, round(self.share * frame.step_ns)))
-        return Fault(change, (0,), (1,), None, "high", "It costs.", "So.", "Fix.", (Evidence(0, 1, 0, 1, "It."),))
+        return Fault(change, (0,), (1,), "high", "It costs.", "So.", "Fix.", (Evidence(0, 1, 0, 1, "It."),))
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Steps:
 
 
 def fault(change: Change, *ranks: int) -> Fault:
-    return Fault(change, ranks, (1,), None, "high", "", "", "", ())
+    return Fault(change, ranks, (1,), "high", "", "", "", ())
 
 
 SLOW_DEVICE = fault(Change(device_at_median=np.array([[True], [False], [False]])), 0)

@@ -269,7 +269,6 @@ def test_a_fix_names_all_that_bind_first_also_what_costs_nothing_itself() -> Non
             change=change,
             ranks=(rank,),
             steps=steps,
-            cause=None,
             confidence="high",
             title="",
             why="",

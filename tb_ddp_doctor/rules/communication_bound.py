@@ -109,7 +109,6 @@ class CommunicationBound(Rule):
             change=change,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
-            cause=None,
             confidence=level,
             title=f"Communication takes longer than compute can hide: {share} "
             "is exposed communication on the slowest rank.",

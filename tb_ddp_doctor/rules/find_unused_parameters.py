@@ -60,7 +60,6 @@ class FindUnusedParameters(Rule):
             change=change,
             ranks=frame.rank_numbers(np.flatnonzero(searched.any(axis=1))),
             steps=tuple(int(number) for number in frame.steps[searched.any(axis=0)]),
-            cause=None,
             confidence=level,
             title="DDP searches for unused parameters in each step.",
             why=f"The walk of the autograd graph takes the CPU {wording.ms(float(unused_search.walk_ns.mean()))} a "

@@ -66,7 +66,6 @@ class GraphBreaks(Rule):
             change=change,
             ranks=frame.rank_numbers(ranks),
             steps=tuple(frame.steps[steps].tolist()),
-            cause=None,
             confidence="high" if len(steps) > 1 else "medium",
             title=f"Graph breaks end compiled regions, and the CPU waits for the GPU: {wording.decimals(each, 1)} a "
             "step.",

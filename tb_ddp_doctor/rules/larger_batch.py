@@ -90,7 +90,6 @@ class LargerBatch(Rule):
             change=change,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
-            cause=None,
             confidence=certainty.LOWER[level],
             title=f"{said} would shorten the time for the same samples.",
             why=f"{_room(fits, times)} {_reached(gemms, spared)}Launches, AllReduces of gradients and the optimizer "

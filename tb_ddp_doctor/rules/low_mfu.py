@@ -72,7 +72,6 @@ class LowMfu(Rule):
             change=Change(),
             ranks=frame.rank_numbers(np.arange(len(frame.ranks))),
             steps=frame.all_steps,
-            cause=None,
             confidence="medium",
             title=f"The MFU is {wording.percent(mfu)}: the share of the peak FLOPS of the GPU that the model uses.",
             why=f"The model computes {sentence} That is {float(per_rank.mean()) / 1e12:.3g} TFLOP a step and rank.",

@@ -83,7 +83,6 @@ class LowOccupancy(Rule):
             change=Change(),
             ranks=frame.rank_numbers(np.arange(len(frame.ranks))),
             steps=frame.all_steps,
-            cause=None,
             confidence="medium",
             title=f"Kernels with low occupancy take {taken}{of_rank}.",
             why=f"{len(low)} kernels have an occupancy below {wording.percent(self.max_occupancy)} by Kineto's "

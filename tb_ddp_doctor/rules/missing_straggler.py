@@ -79,7 +79,6 @@ class MissingStraggler(Rule):
             change=Change(absent=True),
             ranks=frame.all_ranks,
             steps=tuple(int(step) for step in frame.steps[late]),
-            cause=None,
             confidence="medium" if seen == len(frame.steps) else "low",
             title=f"{_who(frame)} {waited} for {missing}.",
             why=f"In {seen} of {len(frame.steps)} steps collectives take much longer than comparable ones although all "

@@ -73,7 +73,6 @@ class PrefillInDecode(Rule):
             change=change,
             ranks=frame.all_ranks,
             steps=tuple(numbers.tolist()),
-            cause=None,
             confidence="high" if many > 1 else "medium",
             title=f"Prefill delays decode: {many} of {len(decode)} iterations read prompts and take "
             f"{wording.ms(float(length[late].mean()))}, where those that only decode take "

@@ -68,7 +68,6 @@ class RedundantAllreduce(Rule):
             change=change,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
-            cause=None,
             confidence=level,
             title=f"Gradients are reduced in each of {wording.decimals(passes + 1, 0)} backward passes of a step, "
             "but used once.",

@@ -80,7 +80,6 @@ class RoleBubble(Rule):
             change=change,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
-            cause=None,
             confidence="medium" if len(frame.steps) > 1 else "low",
             title=f"Roles wait for each other: {_listed(takes, of_role, frame)}, one after the other in a step of "
             f"{wording.ms(frame.step_ns)}.",

@@ -99,7 +99,6 @@ class SlowLink(Rule):
             change=change,
             ranks=numbers,
             steps=frame.all_steps,
-            cause=None,
             confidence=level,
             title=f"The link between {_place(affected, frame)} is slow: the same {worst.traffic.kind} takes "
             f"{wording.decimals(worst.slowdown, 1)} times as long as in other groups.",

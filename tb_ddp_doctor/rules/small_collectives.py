@@ -202,7 +202,6 @@ class SmallCollectives(Rule):
             change=change,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
-            cause=None,
             confidence=level,
             title=f"{wording.decimals(traffic.calls, 0)} {traffic.kind} a step of "
             f"{wording.size(traffic.bytes_per_step / traffic.calls)} on average: latency takes "

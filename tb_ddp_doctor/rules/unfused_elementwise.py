@@ -78,7 +78,6 @@ class UnfusedElementwise(Rule):
             change=change,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
-            cause=None,
             confidence=level,
             title=f"{taken} are elementwise kernels that fusion would shorten.",
             why=f"{wording.decimals(count, 0)} kernels of a step are loops over elements: most time is in "

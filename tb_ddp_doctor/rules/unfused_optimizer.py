@@ -93,7 +93,6 @@ class UnfusedOptimizer(Rule):
             change=change,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
-            cause=None,
             confidence=level,
             title=f"The optimizer updates tensor by tensor, which takes the CPU {launching}.",
             why=f"Its step launches {wording.decimals(most, 0)} kernels for one tensor each; they run "

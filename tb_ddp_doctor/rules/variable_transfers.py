@@ -101,7 +101,6 @@ class VariableTransfers(Rule):
             change=change,
             ranks=frame.rank_numbers(np.flatnonzero(excess.any(axis=1))),
             steps=tuple(frame.steps[steps].tolist()),
-            cause=None,
             confidence=level,
             title=f"The same {traffic.kind}{named} takes up to {wording.decimals(times, 0)} "
             f"times as long in some calls: {part.of_cost(cost, frame.window_ns)}.",

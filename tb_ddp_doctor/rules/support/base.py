@@ -34,12 +34,13 @@ class Fault(msgspec.Struct, frozen=True):
     #: Rank numbers and step numbers.
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
-    cause: str | None
     confidence: Confidence
     title: str
     why: str
     fix: str
     evidence: tuple[Evidence, ...]
+    #: The kind of cause, from the rule's own list; None where the rule knows only one.
+    cause: str | None = None
     #: What costs the time, where its cause is known more closely than the rule's `subject`: "Garbage collection".
     subject: str = ""
     #: The numbers that it rests on.

@@ -49,7 +49,6 @@ class Removable(msgspec.Struct, frozen=True, eq=False):
             change=self.change,
             ranks=self.ranks,
             steps=frame.all_steps,
-            cause=None,
             confidence=self.confidence,
             title=title,
             why=f"{why} {self.basis}",
