@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -51,6 +52,7 @@ from tb_ddp_doctor.replay.critical_path import PathOfStep, critical_path
 from tb_ddp_doctor.trace.model import Ints
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 #: Files that are missing from the job in whole or in part, by what is wrong with them, such as "unreadable".
 Lacking = Mapping[str, Sequence[str]]
@@ -139,13 +141,23 @@ def _warnings(job: Job, contradictions: Sequence[str]) -> tuple[FileWarning, ...
     return tuple(FileWarning(wording.encodable(one.file), wording.encodable(one.message), one.kind) for one in said)
 
 
+def _made(what: str, make: Callable[[], T], otherwise: T) -> T:
+    """What `make` returns; `otherwise` if it needs a fact that the traces do not show, or if it fails, which is logged.
+
+    A part of the diagnosis that cannot be made takes nothing of the rest with it.
+    """
+    try:
+        return make()
+    except MissingFactError:
+        return otherwise
+    except Exception:
+        _log.debug("%s failed", what, exc_info=True)
+        return otherwise
+
+
 def _floor_lines(facts: Facts, savings: Savings) -> tuple[FloorLine, ...]:
     """The floor, opened; none where that fails."""
-    try:
-        return floor_lines(savings, facts.get(roofline), link_excess(facts))
-    except Exception:
-        _log.debug("opening the floor failed", exc_info=True)
-        return ()
+    return _made("opening the floor", lambda: floor_lines(savings, facts.get(roofline), link_excess(facts)), ())
 
 
 def _by_rank_and_name(job: Job, times_ns: Ints, names: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -159,63 +171,48 @@ def _by_rank_and_name(job: Job, times_ns: Ints, names: Sequence[str]) -> dict[st
 
 def _communication(facts: Facts) -> tuple[TrafficRow, ...]:
     """The table of communication; empty if the traces have none, or if measuring it fails, as its rules then do."""
-    try:
-        table = facts.get(traffic)
-    except MissingFactError:
-        return ()
-    except Exception:
-        _log.debug("measuring communication failed", exc_info=True)
-        return ()
-    ranks = facts.job.ranks
-    return tuple(_traffic(one, ranks) for one in table)
+    table: tuple[measured.Traffic, ...] = _made("measuring communication", lambda: facts.get(traffic), ())
+    return tuple(_traffic(one, facts.job.ranks) for one in table)
 
 
 def _utilization(facts: Facts) -> Utilization | None:
     """What of the device's peak the model uses; None where the traces do not show it, and where it fails."""
     if facts.job.workload == Workload():
         return None
-    try:
-        return facts.get(utilization)
-    except MissingFactError:
-        return None
-    except Exception:
-        _log.debug("counting the model's operations failed", exc_info=True)
-        return None
+    return _made("counting the model's operations", lambda: facts.get(utilization), None)
 
 
 def _mesh_table(facts: Facts, mesh: Mesh | None) -> MeshTable | None:
     """What each dimension of the job communicates; None where nothing shows dimensions, and where that fails."""
-    try:
-        table = facts.get(traffic) if len(facts.job.matched) else ()
-        communicated = summary(facts.job, mesh, table) if mesh else None
-        return with_advice(facts, mesh, communicated, table) if mesh and communicated else communicated
-    except Exception:
-        _log.debug("summing up the dimensions of the job failed", exc_info=True)
-        return None
+
+    def table() -> MeshTable | None:
+        calls = facts.get(traffic) if len(facts.job.matched) else ()
+        communicated = summary(facts.job, mesh, calls) if mesh else None
+        return with_advice(facts, mesh, communicated, calls) if mesh and communicated else communicated
+
+    return _made("summing up the dimensions of the job", table, None)
 
 
 def _critical_path(facts: Facts) -> tuple[PathStep, ...]:
     """The critical path; empty without a replay, or if following it fails."""
-    try:
+
+    def path() -> tuple[PathStep, ...]:
         bindings = facts.get(whatif).bindings
         return tuple(_path_step(part, facts.job) for part in critical_path(facts.job, bindings)) if bindings else ()
-    except Exception:
-        _log.debug("following the critical path failed", exc_info=True)
-        return ()
+
+    return _made("following the critical path", path, ())
 
 
 def _contradictions(facts: Facts, savings: Savings, path: Sequence[PathStep]) -> tuple[Contradiction, ...]:
     """Where the witnesses of slow ranks disagree; none if one of them is missing, or if comparing them fails."""
     if len(facts.job.ranks) < 2 or not path:
         return ()
-    try:
+
+    def disagreements() -> tuple[Contradiction, ...]:
         seen = Witnesses.of(facts.job, facts.get(arrivals), path, _pipeline(facts))
         return contradictions(seen, savings.findings, savings.whatif, facts.job)
-    except MissingFactError:
-        return ()
-    except Exception:
-        _log.debug("comparing the witnesses of slow ranks failed", exc_info=True)
-        return ()
+
+    return _made("comparing the witnesses of slow ranks", disagreements, ())
 
 
 def _pipeline(facts: Facts) -> Pipeline | None:
@@ -228,15 +225,15 @@ def _pipeline(facts: Facts) -> Pipeline | None:
 
 def _memory(facts: Facts) -> Memory | None:
     """The job's memory with its sentences; None if the traces do not show it, or if that fails."""
-    try:
+
+    def described() -> Memory | None:
         of_job = facts.get(memory)
         if of_job is None:
             return None
         savings = tuple(replace(one, fix_parts=FixParts.of(one.fix)) for one in of_job.savings)
         return replace(of_job, savings=savings, said=tuple(memory_text.sentences(of_job)))
-    except Exception:
-        _log.debug("saying what memory is made of failed", exc_info=True)
-        return None
+
+    return _made("saying what memory is made of", described, None)
 
 
 def _path_step(part: PathOfStep, job: Job) -> PathStep:
