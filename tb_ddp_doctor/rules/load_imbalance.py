@@ -18,7 +18,7 @@ from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.findings import Measurement, Severity
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support import activity, certainty, layers, limits
+from tb_ddp_doctor.rules.support import activity, certainty, layers, limits, naming
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.batches import UnevenBatches, uneven_batches
 from tb_ddp_doctor.rules.support.slowness import (
@@ -257,7 +257,8 @@ def _title(uneven: _UnevenSteps, frame: Frame, arrivals: Arrivals) -> str:
         return f"A different rank is slow from step to step: {ranks} in turn."
     seen = wording.steps_seen(len(uneven), len(frame.steps))
     waiting = ", and the other ranks wait for it" if _others_wait(uneven, frame, arrivals) else ""
-    return f"Rank {frame.ranks[uneven.movers[0]]} is slow in {seen}{waiting}."
+    slow = wording.capital(naming.who(uneven.movers[:1].tolist(), frame))
+    return f"{slow} is slow in {seen}{waiting}."
 
 
 def _occurrence(uneven: _UnevenSteps) -> str:

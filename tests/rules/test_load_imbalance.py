@@ -9,6 +9,7 @@ from random_jobs import FaultyJob, Work
 from traces import finding, in_row, job, lies_in_its_step, outcome, ranks
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.mesh.mesh import Mesh
 
 RULE = "load-imbalance"
 LIGHT = """
@@ -127,6 +128,13 @@ def test_one_rank_that_is_slow_now_and_then_is_named() -> None:
     assert found.title.startswith("Rank 1 is slow in 2 of 6 steps, and the other ranks wait for it.")
     assert "every few steps" in found.fix
     assert outcome("straggler", text).status == "clear"
+
+
+def test_a_rank_that_is_slow_now_and_then_has_its_place_in_the_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = in_row(*(ranks(LIGHT, HEAVY if step in (1, 4) else LIGHT, LIGHT, steps=1) for step in range(6)))
+    monkeypatch.setattr(Mesh, "place", lambda *_: "dp 0, tp 3")
+    found = finding(RULE, text, settings={"min_cost": 0.04})
+    assert found.title.startswith("Rank 1 (dp 0, tp 3) is slow in 2 of 6 steps")
 
 
 def test_one_slow_step_is_chance() -> None:
