@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { clockTicks, instant } from "../src/history/clock.js";
 import { bestOf, collectiveTable, excessOf, saidOf } from "../src/history/collective_groups.js";
-import { accountOf, binAt, binOf, sharesOf, slowestRows } from "../src/history/model.js";
+import { accountOf, binAt, binOf, evenStretches, sharesOf, slowestRows } from "../src/history/model.js";
 
 /** Four bins of ten steps, 100 s each, after which a restart took 50 s. */
 const hours = /** @type {any} */ ({ first_step: 40, bin_steps: 10, edges_s: [1000, 1100, 1200, 1350, 1450], lost_s: { stragglers: [5, 15, 0, 0], restarts: [0, 0, 50, 0] } });
@@ -51,4 +51,13 @@ test("a group's bandwidth is compared with its own best, and its skew is in ms",
   assert.match(saidOf(group, edges_s, 0), /100\.0\u00a0GB\/s busbw, slowest twentieth .*; not all ranks recorded$/);
   assert.match(saidOf(group, edges_s, 20), /: no calls$/);
   assert.deepEqual(collectiveTable({ edges_s, groups: [group] }).rows[21], [group.name, "21.0\u00a0h after the start", 50, 50, 3]);
+});
+
+test("columns are drawn together where their edges are equally far apart", () => {
+  assert.deepEqual(evenStretches([0, 2, 4, 6, 8], 0, 4), [[0, 4]]);
+  // A restart makes one column wide.
+  assert.deepEqual(evenStretches([0, 2, 4, 44, 46, 48], 0, 5), [[0, 2], [2, 3], [3, 5]]);
+  assert.deepEqual(evenStretches([0, 2, 4, 44, 46, 48], 3, 5), [[3, 5]]);
+  const edges = Array.from({ length: 513 }, (_, i) => 2 * i + 0.4 * Math.sin(i));
+  assert.deepEqual(evenStretches(edges, 0, 512), [[0, 512]]);
 });

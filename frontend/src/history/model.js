@@ -143,6 +143,29 @@ const sum = (/** @type {number[]} */ values) => values.reduce((all, value) => al
 
 /** @param {Float32Array} values */
 function mean(values) {
-  const known = values.filter((value) => value === value);
-  return known.length ? sum([...known]) / known.length : 0;
+  let [all, known] = [0, 0];
+  for (const value of values)
+    if (value === value) {
+      all += value;
+      known++;
+    }
+  return known ? all / known : 0;
+}
+
+/**
+ * Stretches of columns, first and after the last, in which edges are equally far apart, to half a pixel: each can be
+ * drawn in one piece.
+ * @param {number[]} edges pixels
+ * @param {number} first
+ * @param {number} end the edge after the last column
+ * @returns {[number, number][]}
+ */
+export function evenStretches(edges, first, end) {
+  const slope = (edges[end] - edges[first]) / Math.max(end - first, 1);
+  let [worst, at] = [0, first];
+  for (let i = first + 1; i < end; i++) {
+    const away = Math.abs(edges[i] - edges[first] - slope * (i - first));
+    if (away > worst) [worst, at] = [away, i];
+  }
+  return worst < 0.5 ? [[first, end]] : [...evenStretches(edges, first, at), ...evenStretches(edges, at, end)];
 }

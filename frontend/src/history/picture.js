@@ -11,7 +11,7 @@ import { pixels, rgb } from "../heat.js";
 import { fitting } from "../timeline/frame.js";
 import { ticks, within, zoomed } from "../timeline/scale.js";
 import { clockTicks, instant } from "./clock.js";
-import { binAt } from "./model.js";
+import { binAt, evenStretches } from "./model.js";
 
 /** @typedef {import("./model.js").Hours} Hours */
 /** @typedef {import("./model.js").Range} Range */
@@ -168,6 +168,21 @@ export function hoursPicture({ hours, rows, range, chosen, choose, toggle }) {
     axes(context, colour, width);
   }
 
+  /** The heat map, a pixel a cell, as it was last shaded. @type {{values: Float32Array[], colours: string, image: HTMLCanvasElement} | null} */
+  let shaded = null;
+
+  /** @param {Float32Array[]} values @param {string} pale @param {string} full */
+  function shadesOf(values, pale, full) {
+    if (shaded?.values === values && shaded.colours === `${pale} ${full}`) return shaded.image;
+    const image = document.createElement("canvas");
+    const most = darkest(values);
+    const data = pixels(values, (share) => Math.min(1, share / most), rgb(pale), rgb(full));
+    [image.width, image.height] = [data.width, data.height];
+    image.getContext("2d")?.putImageData(data, 0, 0);
+    shaded = { values, colours: `${pale} ${full}`, image };
+    return image;
+  }
+
   /** Bins of which something shows. */
   function shownColumns() {
     const [first, last] = [binAt(edges, span.from), binAt(edges, span.to)];
@@ -249,14 +264,11 @@ export function hoursPicture({ hours, rows, range, chosen, choose, toggle }) {
   /** @param {CanvasRenderingContext2D} context @param {(name: string) => string} colour @param {number[]} columns */
   function heatRows(context, colour, columns) {
     const values = rows();
-    const full = darkest(values);
-    const small = document.createElement("canvas");
-    const image = pixels(values, (share) => Math.min(1, share / full), rgb(colour("card")), rgb(colour("host")));
-    [small.width, small.height] = [image.width, image.height];
-    small.getContext("2d")?.putImageData(image, 0, 0);
+    const small = shadesOf(values, colour("card"), colour("host"));
     context.imageSmoothingEnabled = false;
-    for (const bin of columns)
-      context.drawImage(small, bin, 0, 1, small.height, x(edges[bin]), top.heat, Math.max(1, x(edges[bin + 1]) - x(edges[bin])) + 0.3, pitch * values.length);
+    // A picture for each column took longer than a frame.
+    for (const [first, end] of evenStretches(edges.map(x), columns[0], columns[columns.length - 1] + 1))
+      context.drawImage(small, first, 0, end - first, small.height, x(edges[first]), top.heat, Math.max(1, x(edges[end]) - x(edges[first])) + 0.3, pitch * values.length);
     context.strokeStyle = colour("critical");
     context.lineWidth = 1;
     for (const { ranks, begin_s, end_s } of slowed) {
@@ -338,11 +350,21 @@ export function hoursPicture({ hours, rows, range, chosen, choose, toggle }) {
   return { frame: h("div", { class: "heat-frame" }, canvas, marker), readout, redraw, show: (/** @type {Range | null} */ to) => zoom(to ? { from: edges[to.from], to: edges[to.to] } : whole) };
 }
 
+/** Largest shares of heat maps, which do not change. @type {WeakMap<Float32Array[], number>} */
+const known = new WeakMap();
+
 /**
  * The share above the median rank that has the darkest shade: of one cell in a thousand more, 5 % at least.
  * @param {Float32Array[]} rows
  */
 export function darkest(rows) {
+  let share = known.get(rows);
+  if (share === undefined) known.set(rows, (share = darkestOf(rows)));
+  return share;
+}
+
+/** @param {Float32Array[]} rows */
+function darkestOf(rows) {
   const known = new Float32Array(rows.reduce((sum, row) => sum + row.length, 0));
   let count = 0;
   for (const row of rows) for (const share of row) if (share === share) known[count++] = share;
