@@ -93,6 +93,18 @@ def clock_that_jumps(trace: RankTrace) -> RankTrace:
     return replace(trace, events=replace(trace.events, start_ns=np.where(later, start + 3000 * MS, start)))
 
 
+def clock_set(at: float, by_ms: int) -> Damage:
+    """A clock that is set forward after this share of the record."""
+
+    def damage(trace: RankTrace) -> RankTrace:
+        start, end = trace.events.start_ns, trace.events.start_ns + trace.events.duration_ns
+        when = start.min() + at * (end.max() - start.min())
+        start, end = (time + np.where(time >= when, by_ms * MS, 0) for time in (start, end))
+        return replace(trace, events=replace(trace.events, start_ns=start, duration_ns=end - start))
+
+    return damage
+
+
 def cut_in(step: int, of: int) -> Damage:
     """Kineto writes the host's operators first, then launches and kernels by time: cut within a step."""
 
@@ -177,17 +189,25 @@ def test_a_rank_whose_clock_is_set_serves_for_the_steps_before_or_after(
     """Rank 1 is slow: without it, its peers would seem to wait for a rank that has no trace."""
     usual = USUAL.replace("[ar@1][ar@2............]", "[ar@1........][ar@2....]")
 
-    def with_clock_set(trace: RankTrace) -> RankTrace:
-        start, end = trace.events.start_ns, trace.events.start_ns + trace.events.duration_ns
-        when = start.min() + at * (end.max() - start.min())
-        start, end = (time + np.where(time >= when, set_ms * MS, 0) for time in (start, end))
-        return replace(trace, events=replace(trace.events, start_ns=start, duration_ns=end - start))
-
-    job = joined(ranks(usual, SLOW, usual, usual, steps=6), with_clock_set, 1)
+    job = joined(ranks(usual, SLOW, usual, usual, steps=6), clock_set(at, set_ms), 1)
     diagnosis = examine(job)
     assert job.ranks.tolist() == [0, 1, 2, 3] and job.steps.tolist() == steps
     assert "its clock jumps relative to those of other ranks" in said_of(job, 1)
     assert (diagnosis.verdict, diagnosis.findings[0].ranks) == ("straggler", (1,))
+
+
+@pytest.mark.parametrize("at", [0.53, 0.56])
+def test_a_step_that_goes_on_behind_its_collectives_ends_before_the_clock_is_set_if_as_long_as_others(
+    at: float,
+) -> None:
+    text = """
+        rank# step |1
+              host [fwd][bwd]          [opt]
+              gpu  [fwd....][bwd...]      [opt...]
+              nccl                  [ar@1]
+    """
+    job = joined(ranks(text, text, text, steps=6), clock_set(at, 25), 1)
+    assert job.steps.tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("set_ms", [25, 800])
@@ -195,13 +215,7 @@ def test_a_rank_whose_clock_is_set_serves_for_the_steps_before_or_after(
 def test_of_two_nodes_the_one_whose_own_steps_show_it_has_the_clock_that_was_set(
     set_ms: int, on: tuple[int, ...]
 ) -> None:
-    def with_clock_set(trace: RankTrace) -> RankTrace:
-        start, end = trace.events.start_ns, trace.events.start_ns + trace.events.duration_ns
-        when = start.min() + 0.35 * (end.max() - start.min())
-        start, end = (time + np.where(time >= when, set_ms * MS, 0) for time in (start, end))
-        return replace(trace, events=replace(trace.events, start_ns=start, duration_ns=end - start))
-
-    job = joined(ranks(*[HEALTHY] * 4, steps=6), with_clock_set, *on)
+    job = joined(ranks(*[HEALTHY] * 4, steps=6), clock_set(0.35, set_ms), *on)
     assert job.ranks.tolist() == [0, 1, 2, 3] and job.steps.tolist() == [4, 5, 6]
     assert {warning.file for warning in job.warnings} == {f"rank{rank}.json" for rank in on}
 

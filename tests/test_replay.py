@@ -105,6 +105,19 @@ def test_the_native_library_plays_any_job_as_numpy_does(
             assert getattr(one.played, name).tolist() == getattr(other.played, name).tolist(), name
 
 
+@OF_JOBS
+@given(st.lists(TRACES, min_size=1, max_size=3))
+def test_all_ends_sooner_where_all_ranks_begin_sooner(traces: list[RankTrace]) -> None:
+    """Also collectives that the record has from before its first step: no row launches them."""
+    found = joined([digest(trace) for trace in traces])
+    if not found or not (replay := WhatIf.of(found)._replay):
+        return
+    schedule, lengths = replay.schedule, replay.lengths(Change())
+    recorded, sooner = play(schedule, lengths), play(schedule, lengths, sooner_ns=7 * MS)
+    assert (recorded.done_ns - sooner.done_ns == 7 * MS).all()
+    assert (recorded.end_ns - sooner.end_ns == 7 * MS).all()
+
+
 @pytest.mark.skipif(not native_library.is_available(), reason="the native library was not built")
 @OF_JOBS
 @given(st.lists(TRACES, min_size=1, max_size=3), st.data())

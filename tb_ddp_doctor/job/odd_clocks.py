@@ -140,19 +140,23 @@ class ClockSet(msgspec.Struct, frozen=True):
 
         A clock that is set back reads some times twice. Steps that begin at such times are in neither.
         """
-        over = (steps.number == self.before) & (self.by_ns > 0) & (steps.end_ns <= self.last_ns)
+        over = (steps.number == self.before) & (self.by_ns > 0)
+        over &= (steps.end_ns <= self.last_ns) | (self._longer_by(steps) < self.by_ns / 2)
         begins = np.minimum(steps.start_ns, steps.host_start_ns)
         later = (steps.number >= self.after) & (begins >= self.first_ns + max(-self.by_ns, 0))
         return (steps.number < self.before) | over, later
 
+    def _longer_by(self, steps: Steps) -> Floats:
+        """How much longer each step is than those in which the clock is not set, shape (steps,), ns."""
+        length = (steps.end_ns - steps.start_ns).astype(np.float64)
+        others = (steps.number < self.before) | (steps.number > self.after)
+        return length - float(np.median(length[others])) if others.any() else length
+
     def shows_in(self, steps: Steps) -> bool:
         """Whether the rank's own steps are that much longer or shorter where the clock is set than its other steps."""
         during = (steps.number >= self.before) & (steps.number <= self.after)
-        length = steps.end_ns - steps.start_ns
-        if during.all():
-            return True
-        excess = float((length[during] - np.median(length[~during])).sum())
-        return abs(excess - self.by_ns) < abs(excess)
+        excess = float(self._longer_by(steps)[during].sum())
+        return bool(during.all()) or abs(excess - self.by_ns) < abs(excess)
 
 
 def clock_jumps(

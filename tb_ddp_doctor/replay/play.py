@@ -44,7 +44,8 @@ class _Playing:
         self._ready = np.full(parts, LONG_AGO)
         self.played = Played(
             done_ns=np.empty(rows, np.int64),
-            end_ns=schedule.parts.end_ns.copy(),
+            # Parts that no row launches are not played: they end as much earlier as their rank begins.
+            end_ns=schedule.parts.end_ns - np.broadcast_to(sooner_ns, len(begin_ns))[schedule.parts.rank],
             begin_ns=begin_ns,
             host_end_ns=self._host_at,
             issued_ns=np.empty(rows if kept else 0, np.int64),
