@@ -71,6 +71,18 @@ def test_quiet_hours_have_no_events() -> None:
     assert found.account.slowdown == pytest.approx(1.0, abs=0.02)
 
 
+def test_noise_of_two_ranks_is_no_change_where_the_faster_one_is_the_median() -> None:
+    """Beside the faster one it is 0 in most bins, whatever noise it has."""
+    changes = 0
+    for seed in range(20):
+        noise = np.random.default_rng(seed).normal(0, 0.02, (2, 100))
+        busy = BUSY_US * (1 + np.repeat(noise, 8, axis=1) + np.array([[0.0], [0.02]]))
+        steps = (busy.max(axis=0) + REST_US).astype(np.uint32)
+        files = [history(rank, "a", Stretch(0, START_NS, steps, busy[rank].astype(np.uint32))) for rank in range(2)]
+        changes += sum(event.level == "rank" for event in summary(files).events if event.kind != "outliers")
+    assert not changes
+
+
 def test_a_rank_that_becomes_slower_is_named_with_its_cost() -> None:
     found = summary(drawn(QUIET + "b ....................####################"))
     (event,) = found.events

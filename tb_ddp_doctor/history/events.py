@@ -105,10 +105,11 @@ class _Events:
                     node_levels = levels(lower_median(beside[rows]), least)
                     self._add_levels("node", np.array(rows), node_levels)
                     beside[rows] -= fitted(node_levels, beside.shape[1])
-        sigma = np.maximum(noise(beside), least / 20)
+        # Of two ranks the faster one is the median, and beside itself has no noise: beside their mean both have.
+        sigma = np.maximum(np.maximum(noise(beside), noise(_beside_mean(medians))), least / 20)
         t, _ = largest_t(beside, sigma)
         for row in np.flatnonzero(t >= LEAST_T).tolist():
-            self._add_levels("rank", np.array([row]), levels(beside[row], least))
+            self._add_levels("rank", np.array([row]), levels(beside[row], least, float(sigma[row])))
 
     def _add_levels(self, level: Level, rows: NDArray[Any], of_level: Levels) -> None:
         width = self._width
@@ -300,6 +301,13 @@ class _Events:
         known = np.flatnonzero(self._job.steps.begins_ns)
         at = known[min(int(np.searchsorted(known, column)), len(known) - 1)]
         return float(self._job.steps.begins_ns[at]) / 1e9
+
+
+def _beside_mean(medians: NDArray[Any]) -> NDArray[Any]:
+    """How much longer than the mean of the ranks each one takes, shape (R, B)."""
+    filled = np.stack([_filled(row) for row in medians])
+    result: NDArray[Any] = filled - filled.mean(axis=0)
+    return result
 
 
 def _filled(series: NDArray[Any]) -> NDArray[Any]:

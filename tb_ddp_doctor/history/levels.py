@@ -66,12 +66,15 @@ def largest_t(series: NDArray[Any], sigma: NDArray[Any]) -> tuple[NDArray[Any], 
     return np.take_along_axis(t, best[..., None], axis=-1)[..., 0], at[best]
 
 
-def levels(series: NDArray[Any], least: float) -> Levels:
-    """Shifts and drift of a series of shape (B,), without NaN; none is smaller than `least` in all."""
+def levels(series: NDArray[Any], least: float, least_noise: float = 0.0) -> Levels:
+    """Shifts and drift of a series of shape (B,), without NaN; none is smaller than `least` in all.
+
+    The standard deviation of its noise is at least `least_noise`, where more is known of it than the series shows.
+    """
     count = len(series)
     if count < 4 * _LEAST_BINS:
         return Levels((), 0.0)
-    sigma = max(float(noise(series)), least / 20)
+    sigma = max(float(noise(series)), least_noise, least / 20)
     bins = np.arange(count)
     lag = max(count // 16, 1)
     # Few pairs of bins have a change between them: the median of all slopes is that of the drift.
