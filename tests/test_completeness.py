@@ -15,6 +15,7 @@ from traces import BEGINS_EARLY, BEGINS_LATE, MS, digests, in_row, ranks, read
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.engine import examine
+from tb_ddp_doctor.facts import unrecognised
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
@@ -218,6 +219,12 @@ def test_of_two_nodes_the_one_whose_own_steps_show_it_has_the_clock_that_was_set
     job = joined(ranks(*[HEALTHY] * 4, steps=6), clock_set(0.35, set_ms), *on)
     assert job.ranks.tolist() == [0, 1, 2, 3] and job.steps.tolist() == [4, 5, 6]
     assert {warning.file for warning in job.warnings} == {f"rank{rank}.json" for rank in on}
+
+
+def test_steps_that_are_longer_by_the_clock_of_one_node_of_two_alone_hide_nothing() -> None:
+    job = joined(ranks(*[HEALTHY] * 4, steps=4), clock_set(0.6, 25), 2, 3)
+    assert job.steps.tolist() == [1, 2]
+    assert unrecognised.reason(job) is None
 
 
 #: How late a rank's collectives are, and their steps; by what the clock is set, or None.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import median_low
 
 import numpy as np
 
@@ -201,14 +202,16 @@ def _lost_steps(job: Job) -> str | None:
 
 
 def _excess(job: Job, number: int) -> float:
-    """By which share of a compared step a step is longer than these, median over the ranks that have it."""
+    """By which share of a compared step a step is longer than these, lower median over the ranks that have it: where
+    half of them have it as long as others, the clock of the other half was set.
+    """
     shares = []
     for digest, index in zip(job.digests, job.step_index, strict=True):
         length = digest.steps.end_ns - digest.steps.start_ns
         own = length[digest.steps.number == number]
         if len(own):
             shares.append(float(own[0] / max(float(np.median(length[index])), 1.0)) - 1)
-    return max(float(np.median(shares)), 0.0)
+    return max(median_low(shares), 0.0)
 
 
 def _unmatched(job: Job) -> str | None:
