@@ -17,6 +17,7 @@ import shutil
 import statistics
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,6 +40,7 @@ from tb_ddp_doctor.view.assets import assets
 from tb_ddp_doctor.view.details import DETAILS
 
 DEMO = Path(__file__).parent.parent / "demo_logs"
+Times = dict[str, list[float]]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
 #: The page shows no more ranks in the timeline.
 MOST_RANKS = 16
@@ -347,6 +349,29 @@ LIMITS_MS = {
 }
 
 
+def measured(handler: Callable[..., BaseHTTPRequestHandler], measure: Callable[[Page, str], Times]) -> Times:
+    """What is measured on a page of headless Chromium, given its address, while a server answers it."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        page = browser.new_page(viewport={"width": 1320, "height": 1000})
+        times = measure(page, f"http://127.0.0.1:{server.server_port}/")
+        browser.close()
+    return times
+
+
+def misses(times: Times, limits_ms: Mapping[str, float]) -> bool:
+    """Print medians and largest values, ms; whether a median is over its limit."""
+    missed = False
+    for what, values in times.items():
+        median = statistics.median(values)
+        missed |= median > limits_ms[what]
+        print(f"  {what:<20} {median:7.1f}   worst {max(values):7.1f}   limit {limits_ms[what]:5.0f}")
+    return missed
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=1024)
@@ -371,21 +396,9 @@ def main() -> int:
     routes |= {"/slice": part, "/slice/sent": events(result, MOST_EVENTS)}
     routes |= {f"/detail/{of}": told for of, told in details(result, options.ranks).items()}
     handler = partial(Handler, {route: msgspec.json.encode(body) for route, body in routes.items()})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        page = browser.new_page(viewport={"width": 1320, "height": 1000})
-        found = measure(page, f"http://127.0.0.1:{server.server_port}/", options.times)
-        browser.close()
+    found = measured(handler, lambda page, base: measure(page, base, options.times))
     print(f"{options.ranks} ranks x {options.steps} steps, {options.events} events; medians, ms")
-    missed = False
-    for what, values in found.items():
-        median = statistics.median(values)
-        missed |= median > LIMITS_MS[what]
-        print(f"  {what:<20} {median:7.1f}   worst {max(values):7.1f}   limit {LIMITS_MS[what]:5.0f}")
-    return int(missed)
+    return int(misses(found, LIMITS_MS))
 
 
 if __name__ == "__main__":

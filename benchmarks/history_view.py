@@ -12,24 +12,21 @@ is drawn wider, once in each frame. Leaves with 1 if a limit is missed. Chromium
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-import threading
 import time
 from functools import partial
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from test_memory_contents import TRAINS, USUAL
 from traces import ranks, write
 
-from frontend import CHROMIUM, OPENS, PATIENCE_MS, Handler
+from frontend import OPENS, PATIENCE_MS, Handler, measured, misses
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
@@ -137,20 +134,9 @@ def main() -> int:
     routes: dict[str, Any] = {"/runs": {**runs, "runs": [{**one, **numbers, **verdict}]}}
     routes["/run"] = {"state": "ready", **msgspec.json.decode(msgspec.json.encode(view_answer(result)))}
     answers = {route: msgspec.json.encode(body) for route, body in routes.items()}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(HoursHandler, partial(kept_history, result, cache), answers))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        page = browser.new_page(viewport={"width": 1320, "height": 1000})
-        found = measure(page, f"http://127.0.0.1:{server.server_port}/", options.frames)
-        browser.close()
-    missed = False
-    for what, values in found.items():
-        median = statistics.median(values)
-        missed |= median > LIMITS_MS[what]
-        print(f"  {what:<20} {median:7.1f}   worst {max(values):7.1f}   limit {LIMITS_MS[what]:5.0f}")
-    return int(missed)
+    handler = partial(HoursHandler, partial(kept_history, result, cache), answers)
+    found = measured(handler, lambda page, base: measure(page, base, options.frames))
+    return int(misses(found, LIMITS_MS))
 
 
 if __name__ == "__main__":
