@@ -54,6 +54,15 @@ QUANTITIES = (
 )  # fmt: skip
 #: A sample: when (ns since 1970; the begin of a collection), the place of its quantity, and the value.
 SAMPLE_ROW = np.dtype([("at_ns", "<i8"), ("quantity", "<u2"), ("value", "<f4")])
+#: Bytes of a row by what the head says: the kind of block, and its bits.
+ROW_BYTES = {
+    (STEPS, 0): 4,
+    (STEPS, HAS_BUSY): 8,
+    (STEPS, HAS_TOKENS): 8,
+    (STEPS, HAS_BUSY | HAS_TOKENS): 12,
+    (PHASES, 0): PHASE_ROW.itemsize,
+    (SAMPLES, 0): SAMPLE_ROW.itemsize,
+}
 #: The longest step that fits into a column, µs: 71 minutes. Longer ones are written as this.
 LONGEST_US = 2**32 - 1
 
@@ -87,15 +96,6 @@ def phases_block(rows: NDArray[Any]) -> bytes:
 def samples_block(rows: NDArray[Any]) -> bytes:
     """A block of samples, at least one row of `SAMPLE_ROW`."""
     return _block(SAMPLES, 0, len(rows), 0, int(rows["at_ns"][0]), rows.tobytes())
-
-
-def payload_bytes(kind: int, columns: int, rows: int) -> int | None:
-    """How long the payload of a block is that says this in its head; None where no block says so."""
-    if kind == STEPS and not columns & ~(HAS_BUSY | HAS_TOKENS):
-        return rows * 4 * (1 + columns.bit_count())
-    if kind in (PHASES, SAMPLES) and columns == 0:
-        return rows * (PHASE_ROW if kind == PHASES else SAMPLE_ROW).itemsize
-    return None
 
 
 def _block(kind: int, columns: int, rows: int, first_step: int, begin_ns: int, payload: bytes) -> bytes:

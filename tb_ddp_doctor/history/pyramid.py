@@ -9,6 +9,7 @@ bins of steps, and its long steps. R ranks, N steps, B bins; NaN where nothing i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 import msgspec
@@ -20,7 +21,9 @@ from tb_ddp_doctor.history.over_ranks import lower_median
 from tb_ddp_doctor.history.rare import LongSteps, long_steps_of, of_bins
 
 #: Steps whose ranks are compared at once, and values of them.
-_VALUES = 1 << 23
+_VALUES = 1 << 19
+#: NumPy lets other threads go on while it sorts.
+_THREADS = 4
 #: Values of all ranks that are kept of some steps, evenly spaced, of each part of a job.
 _SAMPLED_VALUES = 1 << 21
 #: Bins whose medians are compared.
@@ -177,22 +180,20 @@ def _columns(grid: StepGrid, long_steps: LongSteps) -> StepColumns:
     busy, count = grid.busy_us, grid.busy_us.shape[1]
     nodes, node_of = np.unique(grid.nodes, return_inverse=True)
     by_node = np.argsort(node_of, kind="stable")
-    first_of_node = np.searchsorted(node_of[by_node], np.arange(len(nodes)))
+    of_nodes = (node_of, by_node, np.searchsorted(node_of[by_node], np.arange(len(nodes))))
     ordered = long_steps.where(np.argsort(long_steps.columns, kind="stable"))
     values = np.full((5, count), np.nan, dtype=np.float32)
     row = np.full(count, -1, dtype=np.int32)
     most = max(_VALUES // len(busy), 1)
-    for begin in range(0, count, most):
-        part = busy[:, begin : begin + most].T.copy()
-        at = slice(begin, begin + len(part))
-        first, end = np.searchsorted(ordered.columns, [begin, begin + most])
-        values[0, at] = lower_median_of_rows(part)
-        # No busy time is negative: -1 is nothing in what follows.
-        np.nan_to_num(part, copy=False, nan=-1)
-        long = ordered.where(np.arange(first, end))
-        values[1, at] = _without_excess(part, long.columns - begin, long).max(axis=1)
-        row[at] = part.argmax(axis=1)
-        values[2:, at] = _slowest(part, row[at], (node_of, by_node, first_of_node))
+
+    def fill(begin: int) -> None:
+        at = slice(begin, begin + most)
+        long = ordered.where(np.arange(*np.searchsorted(ordered.columns, [begin, begin + most])))
+        values[:, at], row[at] = _compared(busy[:, at].T.copy(), long.columns - begin, long, of_nodes)
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        # A list asks for what each thread raised.
+        list(threads.map(fill, range(0, count, most)))
     values[values < 0] = np.nan
     row[np.isnan(values[2])] = -1
     return StepColumns(
@@ -207,6 +208,22 @@ def _columns(grid: StepGrid, long_steps: LongSteps) -> StepColumns:
     )
 
 
+def _compared(
+    part: NDArray[Any], columns: NDArray[Any], long: LongSteps, of_nodes: tuple[NDArray[Any], ...]
+) -> tuple[tuple[NDArray[Any], ...], NDArray[Any]]:
+    """Of steps, shape (C, R): median, largest without what long steps have more, largest, that of other rows, that of
+    other nodes; and the row of the largest.
+
+    `columns` are those of the long steps, `of_nodes` as in `_slowest`. Changes `part`.
+    """
+    median = lower_median_of_rows(part)
+    # No busy time is negative: -1 is nothing in what follows.
+    np.nan_to_num(part, copy=False, nan=-1)
+    regular = _without_excess(part, columns, long).max(axis=1)
+    row = part.argmax(axis=1)
+    return (median, regular, *_slowest(part, row, of_nodes)), row
+
+
 def _without_excess(part: NDArray[Any], columns: NDArray[Any], long: LongSteps) -> NDArray[Any]:
     """Busy times of steps, shape (C, R), where long steps are as long as the median of their bin."""
     result: NDArray[Any] = part.copy()
@@ -214,20 +231,18 @@ def _without_excess(part: NDArray[Any], columns: NDArray[Any], long: LongSteps) 
     return result
 
 
-def _slowest(
-    part: NDArray[Any], row: NDArray[Any], nodes: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
-) -> tuple[NDArray[Any], ...]:
+def _slowest(part: NDArray[Any], row: NDArray[Any], of_nodes: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
     """Of steps, shape (C, R), whose largest time is in `row`: this one, that of other rows, and of other nodes.
 
-    `nodes` are the node of each row, the rows by node, and the first of each node among those. Changes `part`.
+    `of_nodes` are the node of each row, the rows by node, and the first of each node among those. Changes `part`.
     """
-    node_of, by_node, first_of_node = nodes
+    node_of, by_node, first_of_node = of_nodes
     each = np.arange(len(part))
     largest = part[each, row]
-    of_nodes = np.maximum.reduceat(part[:, by_node], first_of_node, axis=1)
-    of_nodes[each, node_of[row]] = -1
+    largest_of_node = np.maximum.reduceat(part[:, by_node], first_of_node, axis=1)
+    largest_of_node[each, node_of[row]] = -1
     part[each, row] = -1
-    return largest, part.max(axis=1), of_nodes.max(axis=1)
+    return largest, part.max(axis=1), largest_of_node.max(axis=1)
 
 
 def lower_median_of_rows(values: NDArray[Any]) -> NDArray[Any]:

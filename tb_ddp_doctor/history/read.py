@@ -25,11 +25,11 @@ from tb_ddp_doctor.history.blocks import (
     NO_STAGE,
     PHASE_ROW,
     PHASES,
+    ROW_BYTES,
     SAMPLE_ROW,
     STEPS,
     SUFFIX,
     WHOLE_BLOCK_HEAD,
-    payload_bytes,
 )
 from tb_ddp_doctor.storage.plain_file import open_plain
 
@@ -225,9 +225,10 @@ def _read_block(
     if begin > len(data):
         return None, BLOCK_HEAD_BYTES
     magic, kind, columns, rows, first_step, begin_ns, checksum = WHOLE_BLOCK_HEAD.unpack_from(data, at)
-    size = payload_bytes(kind, columns, rows)
-    if magic != BLOCK_MAGIC or size is None or size > _MOST_BYTES:
+    row_bytes = ROW_BYTES.get((kind, columns))
+    if magic != BLOCK_MAGIC or row_bytes is None or rows * row_bytes > _MOST_BYTES:
         return None, 0
+    size = rows * row_bytes
     if begin + size > len(data):
         return None, BLOCK_HEAD_BYTES + size
     payload = data[begin : begin + size]

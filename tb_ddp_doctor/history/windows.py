@@ -28,7 +28,7 @@ from tb_ddp_doctor.storage.plain_file import open_plain
 from tb_ddp_doctor.workers import pool
 
 #: Steps of a window, and values of all ranks in one at most: 512 MB.
-_WINDOW, _MOST_VALUES = 1 << 15, 1 << 27
+_WINDOW, _MOST_VALUES = 1 << 14, 1 << 27
 #: Steps of a bin in jobs of more steps than a window, and bins of shorter ones.
 _WIDTH, _BINS, _LEAST_WIDTH = 64, 512, 8
 #: Holes in the numbers of steps: each has the files read again. No job of ours has one.
@@ -63,6 +63,8 @@ class StepTimesFile(NamedTuple):
     """A file of step times, and its first step."""
 
     path: Path
+    #: Where it is without symbolic links: what its part is kept under.
+    resolved: str
     head: StepTimesHead
     size: int
     modified_s: float
@@ -166,13 +168,13 @@ def _sources(paths: Sequence[Path]) -> tuple[list[StepTimesFile], list[str]]:
                     problems.append(f"{path} holds no step times, or its first 128 bytes are damaged.")
                     continue
                 later = read_portion(file, FILE_HEAD_BYTES, until=0)
-            status = path.stat()
+            status, resolved = path.stat(), path.resolve()
         except OSError as error:
             problems.append(f"{path} cannot be read ({error.strerror or error}).")
             continue
         if later.later_step is not None:
             of_first = (later.later_step, later.later_has_busy, later.later_tokens)
-            with_steps.append(StepTimesFile(path, head, status.st_size, status.st_mtime, *of_first))
+            with_steps.append(StepTimesFile(path, str(resolved), head, status.st_size, status.st_mtime, *of_first))
     return with_steps, problems
 
 
@@ -222,7 +224,7 @@ def _parts(
 def _key(key: hashlib._Hash, sources: Sequence[StepTimesFile], at: Ints, taken: NDArray[np.bool_], first: int) -> str:
     """What the part of a window is kept under: its files, and how far each was read before it."""
     files = [
-        (str(source.path.resolve()), source.head, int(begin))
+        (source.resolved, source.head, int(begin))
         for source, begin, is_taken in zip(sources, at, taken, strict=True)
         if is_taken
     ]
