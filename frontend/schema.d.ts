@@ -394,6 +394,26 @@ export interface Lanes {
   ranks: Lane[];
 }
 
+/** Time of a step in one kernel of one of the model's modules, without modules within it; the median over ranks. */
+export interface LayerKernel {
+  /** The module's, as in `LayerRow`; "" for what no module launches. */
+  path: string;
+  /** "forward", "backward", "recomputed", "other", "communication", or "idle": nothing runs before this kernel. */
+  part: string;
+  /** The innermost operator that launched it, "" where none is recorded. */
+  operator: string;
+  /** "" on a CPU, where operators are the kernels. */
+  kernel: string;
+  /** The user's function that launched it, in backward that of its forward; null without stacks. */
+  source: Source | null;
+  step_ms: number;
+  /** How often it runs in a step; 0 for idle time. */
+  calls: number;
+  /** On the rank that takes longest in it. */
+  longest_ms: number;
+  longest_rank: number;
+}
+
 /** Time of a step in one of the model's modules, with all modules within it; the median over ranks, ms. */
 export interface LayerRow {
   /** As "layers.0.mlp", or "layer 3" where layers are guessed; "" for the whole step, which is the first row. */
@@ -422,6 +442,8 @@ export interface LayerTable {
   layer_events: number;
   /** Each module is followed by those within it. Those with less than a thousandth of the step are left out. */
   rows: LayerRow[];
+  /** What runs in the modules, those with most time, at most 256; the longest first. */
+  kernels: LayerKernel[];
 }
 
 /** A step that is in the traces and not in the account. */

@@ -18,6 +18,8 @@ from tb_ddp_doctor import step_parts
 from tb_ddp_doctor.choices import refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
 
 SCHEMA_VERSION = 2
@@ -40,7 +42,7 @@ JobKind = Literal["training", "recommender", "RL", "inference server", "diffusio
 Table = Literal[
     "findings", "opportunities", "outcomes", "communication", "budget", "phases", "account", "floor", "measurements",
     "thresholds", "evidence", "critical_path", "memory", "gains", "warnings",
-    "layers",
+    "layers", "layer_kernels",
 ]  # fmt: skip
 
 
@@ -869,6 +871,27 @@ class LayerRow(msgspec.Struct, frozen=True):
     longest_rank: int
 
 
+class LayerKernel(msgspec.Struct, frozen=True):
+    """Time of a step in one kernel of one of the model's modules, without modules within it; the median over ranks."""
+
+    #: The module's, as in `LayerRow`; "" for what no module launches.
+    path: str
+    #: "forward", "backward", "recomputed", "other", "communication", or "idle": nothing runs before this kernel.
+    part: str
+    #: The innermost operator that launched it, "" where none is recorded.
+    operator: str
+    #: "" on a CPU, where operators are the kernels.
+    kernel: str
+    #: The user's function that launched it, in backward that of its forward; null without stacks.
+    source: Source | None
+    step_ms: float
+    #: How often it runs in a step; 0 for idle time.
+    calls: float
+    #: On the rank that takes longest in it.
+    longest_ms: float
+    longest_rank: int
+
+
 class LayerTable(msgspec.Struct, frozen=True):
     """Where in the model a step's time goes."""
 
@@ -879,6 +902,8 @@ class LayerTable(msgspec.Struct, frozen=True):
     layer_events: int
     #: Each module is followed by those within it. Those with less than a thousandth of the step are left out.
     rows: tuple[LayerRow, ...]
+    #: What runs in the modules, those with most time, at most 256; the longest first.
+    kernels: tuple[LayerKernel, ...] = ()
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -955,6 +980,14 @@ class Diagnosis(msgspec.Struct, frozen=True):
             case _:
                 return self.findings[0].severity
 
+    def _rows(self, table: Literal["memory", "layers", "layer_kernels"]) -> Sequence[msgspec.Struct]:
+        """The rows of a table that traces may not tell of."""
+        if table == "memory":
+            return self.memory.ranks if self.memory else ()
+        if self.layers is None:
+            return ()
+        return self.layers.rows if table == "layers" else self.layers.kernels
+
     def to_pandas(self, table: Table = "findings") -> pd.DataFrame:
         """One of its tables as a data frame: a row per finding, rule, collective, rank, line or stretch of time.
 
@@ -976,9 +1009,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
             case "critical_path":
                 pieces = ((part.step, piece) for part in self.critical_path for piece in part.pieces)
                 return pd.DataFrame([{"step": step, **msgspec.to_builtins(piece)} for step, piece in pieces])
-            case "memory" | "layers":
-                rows = (self.memory and self.memory.ranks) if table == "memory" else (self.layers and self.layers.rows)
-                return pd.DataFrame([msgspec.to_builtins(row) for row in rows or ()])
+            case "memory" | "layers" | "layer_kernels":
+                return pd.DataFrame([msgspec.to_builtins(row) for row in self._rows(table)])
             case "gains":
                 return pd.DataFrame([msgspec.to_builtins(row) for row in (self.rates.gains if self.rates else ())])
             case "warnings":

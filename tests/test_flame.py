@@ -91,8 +91,8 @@ def test_times_of_a_rank_sum_to_its_step(tmp_path: Path) -> None:
     assert main(["diagnose", job, "--pprof", str(profile), "--collapsed", str(text), "--rank", "1"]) == 0
     found = decoded(profile.read_bytes())
     assert sum(one.ns for one in found) == sum(int(line.rpartition(" ")[2]) for line in text.read_text().splitlines())
-    assert PartTime(("job", "layers", "layers.0", "layers.0.mlp", "forward"), 1, 4_000_000) in found
-    assert "job;layers;layers.0;layers.0.mlp;forward 4000000\n" in text.read_text()
+    assert PartTime(("job", "layers", "layers.0", "layers.0.mlp", "forward", "aten::mm", "gemm"), 1, 4_000_000) in found
+    assert "job;layers;layers.0;layers.0.mlp;forward;aten::mm;gemm 4000000\n" in text.read_text()
 
 
 def test_traces_that_name_no_modules_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts import Facts
-from tb_ddp_doctor.facts.modules import ModulePart, in_order, module_tree
-from tb_ddp_doctor.findings import LayerRow, LayerTable
+from tb_ddp_doctor.facts.modules import ModulePart, ModuleTree, in_order, module_kernels, module_tree
+from tb_ddp_doctor.findings import LayerKernel, LayerRow, LayerTable, Source
+from tb_ddp_doctor.trace import names
 
 #: A module has a row only if on some rank it takes at least this share of the step.
 LEAST_SHARE = 0.001
 #: At most this many modules have a row: those with most time.
 _MOST_ROWS = 256
+#: And at most this many kernels, those with most time.
+_MOST_KERNELS = 256
+#: Of a kernel's name.
+_MOST_LETTERS = 512
 
 
 def layer_table(facts: Facts) -> LayerTable | None:
@@ -40,4 +47,33 @@ def layer_table(facts: Facts) -> LayerTable | None:
         for module in in_order(tree)
         if listed[module]
     ]
-    return LayerTable(named_by=tree.named_by, layer_events=tree.layer_events, rows=tuple(rows))
+    return LayerTable(tree.named_by, tree.layer_events, tuple(rows), _kernels(facts, tree))
+
+
+def _kernels(facts: Facts, tree: ModuleTree) -> tuple[LayerKernel, ...]:
+    """The kernels with most time, the longest first."""
+    table = facts.get(module_kernels)
+    if table is None:
+        return ()
+    step_ms, calls = np.median(table.step_ns, axis=0) / 1e6, np.median(table.events, axis=0)
+    named = (row for row, texts in enumerate(zip(table.operator, table.kernel, strict=True)) if any(texts))
+    longest = table.step_ns.argmax(axis=0)
+    return tuple(
+        LayerKernel(
+            path=wording.encodable(tree.path[table.module[row]]),
+            part=ModulePart(int(table.part[row])).name.lower(),
+            operator=_short(table.operator[row]),
+            kernel=_short(table.kernel[row]),
+            source=Source(*source) if (source := names.source(_short(table.function[row]))) else None,
+            step_ms=float(step_ms[row]),
+            calls=float(calls[row]),
+            longest_ms=float(table.step_ns[longest[row], row]) / 1e6,
+            longest_rank=int(facts.job.ranks[longest[row]]),
+        )
+        for row in islice(named, _MOST_KERNELS)
+    )
+
+
+def _short(name: str) -> str:
+    """A name as JSON holds it, without the end of one of thousands of letters."""
+    return wording.encodable(name[:_MOST_LETTERS])

@@ -25,6 +25,7 @@ from tb_ddp_doctor.workers.cluster import executor
 if TYPE_CHECKING:
     from tb_ddp_doctor.cache import Cache
     from tb_ddp_doctor.discover.runs import Run
+    from tb_ddp_doctor.report.layers import LayersAsked
     from tb_ddp_doctor.stuck.model import StuckRun
 
 
@@ -216,7 +217,7 @@ def _show(
                 critical_path=options.critical_path,
                 memory=options.memory,
                 roofline=options.roofline,
-                layers=(options.depth, options.rank) if options.layers else None,
+                layers=_layers(options),
             )
         if jobs:
             from tb_ddp_doctor.report import memory_run
@@ -227,6 +228,15 @@ def _show(
                 report_of_stuck.print_run(console, job)
             for run in memory:
                 memory_run.print_run(console, run)
+
+
+def _layers(options: argparse.Namespace) -> LayersAsked | None:
+    """What is to be printed of the model's modules; None for nothing."""
+    if not options.layers:
+        return None
+    from tb_ddp_doctor.report.layers import LayersAsked
+
+    return LayersAsked(options.depth, options.rank, options.against_rank, options.kernels, options.bottom_up)
 
 
 def _apart(jobs: Sequence[StuckRun | MemoryRun]) -> tuple[list[StuckRun], list[MemoryRun]]:

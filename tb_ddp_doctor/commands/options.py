@@ -232,6 +232,14 @@ def _add_modules(diagnose: _Parser) -> None:
         metavar="R",
         help="with --layers: a rank's times, and the median rank's beside them; with --pprof and --collapsed: only it",
     )
+    diagnose.add_argument(
+        "--against-rank", type=int, metavar="R", help="with --layers --rank: that rank's times beside them instead"
+    )
+    shown = diagnose.add_mutually_exclusive_group()
+    shown.add_argument("--kernels", action="store_true", help="with --layers: also the kernels below their modules")
+    shown.add_argument(
+        "--bottom-up", action="store_true", help="with --layers: kernels, with the modules that launch them below"
+    )
     for name, what in (
         ("pprof", "a profile for pprof"),
         ("collapsed", "collapsed stacks for speedscope or flamegraph"),

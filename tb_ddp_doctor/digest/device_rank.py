@@ -14,7 +14,7 @@ from tb_ddp_doctor.digest.copies import copies
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.edges import Edges, edges
 from tb_ddp_doctor.digest.flops import flops
-from tb_ddp_doctor.digest.frames import code, stalled
+from tb_ddp_doctor.digest.frames import code, launching_functions, stalled
 from tb_ddp_doctor.digest.gap_ops import gap_ops
 from tb_ddp_doctor.digest.gemms import gemms
 from tb_ddp_doctor.digest.gradients import gradients
@@ -75,6 +75,8 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
     recomputes: Mask
     scores: OnScores
     updates_alone: Mask
+    #: The user's own function that launched each event of the device (`launching_functions`).
+    function: Ints
 
     @classmethod
     def of(cls, host: HostCalls, device: DeviceEvents, steps: Steps) -> _DeviceRank:
@@ -100,6 +102,7 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
             recomputes=recomputed_events(host, device),
             scores=on_scores(host, device),
             updates_alone=of_single_tensors(host, device),
+            function=launching_functions(host, device),
         )
 
     def once(self) -> Intervals:
@@ -152,13 +155,13 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         blocking=blocking,
         stalled=stalled(host, rank.pieces, words),
         gap_ops=gap_ops(host, device, rank.pieces, words),
-        code=code(host, device, words),
+        code=code(host, device, rank.function, words),
         op_stalls=op_stalls(host, device, steps, layers, rank.op_stalls, words),
         memory=memory(host, number, steps, phases, collectives, words),
         track=track,
         roofline=roofline(host, device, row_end_ns, parameters, rank.scores, rank.updates_alone, phase, words),
         gradients=parameters,
-        modules=device_modules(host, device, steps, layers, phases, phase, rank.recomputes, words),
+        modules=device_modules(host, device, steps, layers, phases, phase, rank.recomputes, rank.function, words),
         contents=contents,
         warnings=(
             *trace.warnings,

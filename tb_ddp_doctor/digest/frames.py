@@ -33,23 +33,40 @@ def own_function(host: HostCalls, instant: Ints, thread: Indices) -> Ints:
     return _Functions.own(host).innermost(instant, thread)
 
 
-def code(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Code:
-    """The user's own functions over time, of the host and of the device's events.
+def has_functions(host: HostCalls) -> bool:
+    """Whether the trace names functions or modules of the user's own code."""
+    return len(host.trace.frames) > 0 or any(map(names.is_module, host.trace.strings))
+
+
+def launching_functions(host: HostCalls, device: DeviceEvents) -> Ints:
+    """The user's own function that launched each event of the device: an index into `strings`, or -1; shape (events,).
 
     What backward launches on a thread of autograd's own, in no node of a known operator, is of the function that waits.
     """
-    if not len(host.trace.frames) and not any(map(names.is_module, host.trace.strings)):
+    function = np.full(len(device), -1, np.int64)
+    if not has_functions(host):
+        return function
+    launched = np.flatnonzero(device.is_launched)
+    by = device.launch[launched]
+    around = own_function(host, host.start_ns[by], host.thread[by])
+    waits = own_function(host, host.start_ns[by], np.full(len(by), host.training_thread, np.int32))
+    function[launched] = np.where(around >= 0, around, waits)
+    return function
+
+
+def code(host: HostCalls, device: DeviceEvents, function: Ints, words: Vocabulary) -> Code:
+    """The user's own functions over time, of the host and of the device's events.
+
+    `function` launched each of the device's events (`launching_functions`).
+    """
+    if not has_functions(host):
         nothing, no_words = np.empty(0, np.int64), np.empty(0, np.int32)
         return Code(no_words, no_words, nothing, nothing)
     launched = np.flatnonzero(device.is_launched)
-    by = device.launch[launched]
-    function = own_function(host, host.start_ns[by], host.thread[by])
-    waits = own_function(host, host.start_ns[by], np.full(len(by), host.training_thread, np.int32))
-    function = np.where(function >= 0, function, waits)
     parts = [_host_code(host)]
     for kind in (CodeOf.COMPUTE, CodeOf.COMMUNICATION):
-        chosen = device.communicates[launched] == (kind is CodeOf.COMMUNICATION)
-        parts.append(_device_code(device, launched[chosen], function[chosen], kind))
+        chosen = launched[device.communicates[launched] == (kind is CodeOf.COMMUNICATION)]
+        parts.append(_device_code(device, chosen, function[chosen], kind))
     of, index, start, end = np.concatenate(parts, axis=1)
     return Code(of.astype(np.int32), _texts(host, index, words), start, end)
 

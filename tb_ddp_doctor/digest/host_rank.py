@@ -122,7 +122,7 @@ def digest_host(host: HostCalls) -> RankDigest:
         blocking=empty(Blocking),
         stalled=stalled(host, pieces, words),
         gap_ops=gap_ops(host, device, pieces, words),
-        code=code(host, device, words),
+        code=code(host, device, np.empty(0, np.int64), words),
         op_stalls=empty(OpStalls),
         memory=memory(host, ON_CPU, steps, rank.phases, collectives, words),
         track=empty(Track),

@@ -30,7 +30,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 17
+MEANING = 18
 
 
 class RankOwner(IntEnum):
@@ -835,6 +835,32 @@ class ModuleTimes(ColumnTable, frozen=True, eq=False):
     events: Ints
 
 
+class ModuleKernels(ColumnTable, frozen=True, eq=False):
+    """What runs in the times of modules: the kernel, the operator that launched it, the user's function; shape (rows,).
+
+    The rows of a row of `ModuleTimes` sum to it, in ns and in events. Rows with little time are summed in one without
+    names for each row of `ModuleTimes`. On a CPU, operators are the events, and `kernel` is "".
+
+        of  operator    kernel           function                total_ns  events
+         0  aten::mm    "sgemm_128x64"   "model.py(88): forward"  5000000      12
+         0  ""          ""               ""                       1000000      24
+    """
+
+    #: Index into `ModuleTimes`.
+    of: Indices
+    #: The innermost operator that launched it, "" where none is recorded.
+    operator: Indices
+    #: The device's event; of idle times, the one that follows.
+    kernel: Indices
+    #: "model.py(88): forward", the innermost function of the user's code that launched it, in backward that of its
+    #: forward; "" without stacks.
+    function: Indices
+    #: Time in all steps.
+    total_ns: Ints
+    #: Device events (operators on a CPU) that run in it; 0 for idle times.
+    events: Ints
+
+
 class Modules(msgspec.Struct, frozen=True, eq=False):
     """Which part of the model the time of a rank's steps is of (`digest.modules`)."""
 
@@ -843,6 +869,7 @@ class Modules(msgspec.Struct, frozen=True, eq=False):
     named_by: str
     paths: ModulePaths
     times: ModuleTimes
+    kernels: ModuleKernels
 
 
 class StateBytes(msgspec.Struct, frozen=True):

@@ -18,9 +18,11 @@ import numpy as np
 
 from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.frames import own_function
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import Modules, ModuleTime, ModuleTimes, Steps
+from tb_ddp_doctor.digest.module_kernels import EventNames, module_kernels
 from tb_ddp_doctor.digest.module_paths import ROOT, ModuleCalls
 from tb_ddp_doctor.digest.nesting import enclosing
 from tb_ddp_doctor.digest.owners import HostOperators, Layers
@@ -48,6 +50,7 @@ class _Work(msgspec.Struct, frozen=True, eq=False):
     module: Ints
     phase: Ints
     recomputed: Mask
+    names: EventNames
 
 
 def device_modules(
@@ -58,11 +61,13 @@ def device_modules(
     phases: HostPhases,
     phase: Ints,
     recomputes: Mask,
+    function: Ints,
     words: Vocabulary,
 ) -> Modules:
     """The modules of a rank with a device; `phase` is what launched each of the device's events.
 
-    `recomputes` says which of them compute forward again (`redundant.recomputed_events`).
+    `recomputes` says which of them compute forward again (`redundant.recomputed_events`), `function` the user's own
+    function that launched each (`frames.launching_functions`).
     """
     calls, launched = ModuleCalls.of(host, phases, steps), np.flatnonzero(device.is_launched)
     by = device.launch[launched]
@@ -70,7 +75,10 @@ def device_modules(
     module[launched] = calls.at(host.start_ns[by], host.thread[by])
     copies = one_of(device.category, (Category.MEMCPY, Category.MEMSET))
     kind = np.select([device.communicates, copies], [ModuleTime.COMMUNICATION, ModuleTime.COPY], ModuleTime.COMPUTE)
-    work = _Work(device.start_ns, device.end_ns, kind, module, phase, recomputes)
+    operator = np.full(len(device), -1, np.int64)
+    operator[launched] = _names(host, host.around(by, host.is_operator))
+    called = EventNames(host.trace.strings, operator, device.name, _of_stacks(host, function))
+    work = _Work(device.start_ns, device.end_ns, kind, module, phase, recomputes, called)
     return _modules(calls, work, steps, layers, words)
 
 
@@ -87,8 +95,21 @@ def host_modules(
         )
     ]
     start, end, by, kind = np.concatenate(stretches, axis=1)
-    work = _Work(start, end, kind, calls.at(start, host.thread[by]), phases.at(host.start_ns[by]), recomputed(host, by))
-    return _modules(calls, work, steps, layers, words)
+    module, phase, again = calls.at(start, host.thread[by]), phases.at(host.start_ns[by]), recomputed(host, by)
+    unknown = np.full(len(by), -1, np.int64)
+    function = own_function(host, start, host.thread[by]) if len(host.trace.frames) else unknown
+    called = EventNames(host.trace.strings, host.name[by], unknown, function)
+    return _modules(calls, _Work(start, end, kind, module, phase, again, called), steps, layers, words)
+
+
+def _of_stacks(host: HostCalls, function: Ints) -> Ints:
+    """The functions where stacks were recorded: without, marks of modules stand for functions, which paths have."""
+    return function if len(host.trace.frames) else np.full(len(function), -1, np.int64)
+
+
+def _names(host: HostCalls, calls: Ints) -> Ints:
+    """The name of each call, an index into `trace.strings`; -1 for none."""
+    return np.append(host.name, -1)[calls]
 
 
 def _innermost(host: HostCalls, chosen: Mask, kind: ModuleTime) -> Ints:
@@ -183,7 +204,10 @@ def _table(calls: ModuleCalls, work: _Work, part: _Part, steps: int, words: Voca
         p99_ns=_percentile(which, part.step, part.length_ns, len(rows), steps),
         events=count(which, runs, len(rows)),
     )
-    return Modules(calls.named_by, calls.table.kept(kept, words), times)
+    paths = calls.table.kept(kept, words)
+    return Modules(
+        calls.named_by, paths, times, module_kernels(work.names, part.event, which, times, part.length_ns, words)
+    )
 
 
 def _kept(parents: Ints, own_ns: Ints) -> tuple[Ints, Ints]:

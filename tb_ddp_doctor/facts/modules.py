@@ -1,6 +1,7 @@
 """Which part of the model the ranks' steps are spent in: one tree of modules over all ranks.
 
-M = modules, R = ranks of the job, as `Job.ranks` has them. A module is the same on all ranks by its path.
+M = modules, R = ranks of the job, as `Job.ranks` has them, K = rows of kernels. A module is the same on all ranks by
+its path.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import ModulePaths, ModuleTime, ModuleTimes, RankDigest
+from tb_ddp_doctor.digest.columns import distinct
+from tb_ddp_doctor.digest.model import ModuleKernels, ModulePaths, ModuleTime, ModuleTimes, RankDigest
 from tb_ddp_doctor.digest.module_paths import GUESSED
 from tb_ddp_doctor.facts import Facts, MissingFactError, fact
 from tb_ddp_doctor.trace.model import Ints
@@ -78,8 +80,7 @@ def modules(digests: Sequence[RankDigest]) -> ModuleTree:
             "No trace names the model's modules, and no operators repeat from layer to layer: capture with "
             "Doctor.watch(model), or profile with with_stack=True."
         )
-    index: dict[tuple[int, str], int] = {(-1, ""): 0}
-    places = [_places(digest, index) for digest in digests]
+    index, places = _places_in_tree(digests)
     parent = np.array([around for around, _ in index], np.int64)
     own = np.zeros((len(digests), len(index), len(ModulePart)))
     for rank, (digest, place) in enumerate(zip(digests, places, strict=True)):
@@ -119,6 +120,12 @@ def _layer_events(digests: Sequence[RankDigest]) -> int:
     return round(float(np.median(np.concatenate(counts)))) if counts else 0
 
 
+def _places_in_tree(digests: Sequence[RankDigest]) -> tuple[dict[tuple[int, str], int], list[Ints]]:
+    """The job's modules by parent and name, and for each rank where each of its modules is among them."""
+    index: dict[tuple[int, str], int] = {(-1, ""): 0}
+    return index, [_places(digest, index) for digest in digests]
+
+
 def _places(digest: RankDigest, index: dict[tuple[int, str], int]) -> Ints:
     """Where each of a rank's modules is in the job's tree, new ones added."""
     paths: ModulePaths = digest.modules.paths
@@ -142,3 +149,92 @@ def _parts(table: ModuleTimes) -> Ints:
         [ModulePart.IDLE, ModulePart.COMMUNICATION, ModulePart.RECOMPUTED, ModulePart.FORWARD, ModulePart.BACKWARD],
         ModulePart.OTHER,
     ).astype(np.int64)
+
+
+class ModuleKernelTable(msgspec.Struct, frozen=True, eq=False):
+    """The kernels of the model's modules, with their times on each rank; rows with most time first.
+
+    The rows of a module and part sum to the module's own time of it on each rank (`ModuleTree.own_ns`).
+    """
+
+    #: Index into `ModuleTree.path`, and a `ModulePart`; shape (K,).
+    module: Ints
+    part: Ints
+    #: The innermost operator, the device's event (of idle time, the one that follows) and the user's function. All ""
+    #: for what the ranks' digests do not keep by name.
+    operator: tuple[str, ...]
+    kernel: tuple[str, ...]
+    function: tuple[str, ...]
+    #: Mean time in a step, ns, and device events (operators on a CPU) in a step; shape (R, K).
+    step_ns: NDArray[np.float64]
+    events: NDArray[np.float64]
+
+
+@fact
+def module_kernels(facts: Facts) -> ModuleKernelTable | None:
+    """The kernels of the model's modules; None where the traces show no modules."""
+    return None if facts.get(module_tree) is None else kernel_table(facts.job.digests)
+
+
+def kernel_table(digests: Sequence[RankDigest]) -> ModuleKernelTable:
+    """The table over all ranks of a job."""
+    texts: dict[str, int] = {"": 0}
+    rank, total, events, *names = _kernel_rows(digests, texts)
+    kinds, which = _kinds(*names)
+    steps = np.array([max(len(digest.steps), 1) for digest in digests], np.float64)
+    shape = (len(digests), kinds.shape[1])
+    step_ns, count = (
+        np.bincount(rank * shape[1] + which, column, shape[0] * shape[1]).reshape(shape) / steps[:, None]
+        for column in (total, events)
+    )
+    order, known = np.argsort(-np.median(step_ns, axis=0), kind="stable"), list(texts)
+    operator, kernel, function = (
+        tuple(known[index] for index in kinds[column, order].tolist()) for column in (2, 3, 4)
+    )
+    return ModuleKernelTable(
+        module=kinds[0, order],
+        part=kinds[1, order],
+        operator=operator,
+        kernel=kernel,
+        function=function,
+        step_ns=step_ns[:, order],
+        events=count[:, order],
+    )
+
+
+def _kernel_rows(digests: Sequence[RankDigest], texts: dict[str, int]) -> list[Ints]:
+    """The rows of all ranks: rank, time, events, module, part, and the numbers of operator, kernel and function.
+
+    These number the names in `texts`, to which new ones are added.
+    """
+    _, places = _places_in_tree(digests)
+    columns: list[tuple[Ints, ...]] = []
+    for rank, (digest, place) in enumerate(zip(digests, places, strict=True)):
+        kernels, times = digest.modules.kernels, digest.modules.times
+        module, part = place[times.module[kernels.of]], _parts(times)[kernels.of]
+        of_rank = np.full(len(kernels), rank, np.int64)
+        named = _numbered(digest, kernels, texts)
+        columns.append((of_rank, kernels.total_ns, kernels.events, module, part, *named))
+    return [np.concatenate(column) for column in zip(*columns, strict=True)]
+
+
+def _numbered(digest: RankDigest, kernels: ModuleKernels, texts: dict[str, int]) -> list[Ints]:
+    """The numbers, in `texts`, of the operator, kernel and function of each row of a rank; new ones are added."""
+    columns = [kernels.operator, kernels.kernel, kernels.function]
+    number = np.zeros(len(digest.strings), np.int64)
+    for index in np.unique(np.concatenate(columns)).tolist():
+        number[index] = texts.setdefault(digest.strings[index], len(texts))
+    return [number[column] for column in columns]
+
+
+def _kinds(*columns: Ints) -> tuple[Ints, Ints]:
+    """The different rows of some columns, shape (columns, kinds), and which of them each row is."""
+    which, size = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        width = int(column.max(initial=0)) + 1
+        kinds, which = distinct(which * width + column, size * width)
+        size = max(len(kinds), 1)
+    first = np.zeros(size, np.int64)
+    first[which[::-1]] = np.arange(len(which))[::-1]
+    chosen = first if len(which) else np.empty(0, np.int64)
+    return np.stack([column[chosen] for column in columns]), which

@@ -1,8 +1,9 @@
 """Modules as stacks for the viewers of profiles: pprof's protobuf, and collapsed stacks (speedscope, flamegraph.pl).
 
-A stack is the run, the modules from the outermost on by their whole paths, and what the time is: forward, backward and
-so on. Its value is the mean time in a step in ns, of a rank. In pprof the rank is a label (`pprof -tagfocus rank=3:3`),
-in collapsed stacks the first frame below the run where there are several ranks.
+A stack is the run, the modules from the outermost on by their whole paths, what the time is (forward, backward and so
+on), the user's function where stacks were recorded, the operator and the kernel. Its value is the mean time in a step
+in ns, of a rank. In pprof the rank is a label (`pprof -tagfocus rank=3:3`), in collapsed stacks the first frame below
+the run where there are several ranks.
 
 Of the protobuf (https://github.com/google/pprof/blob/main/proto/profile.proto) sample types, samples with labels,
 locations, functions and strings are written; there are no addresses, mappings or lines.
@@ -17,7 +18,7 @@ import msgspec
 
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts import MissingFactError
-from tb_ddp_doctor.facts.modules import ModulePart, modules
+from tb_ddp_doctor.facts.modules import ModulePart, kernel_table, modules
 
 #: What the time of each part is called in a stack.
 NAMES = {
@@ -34,7 +35,7 @@ _VARINT, _BYTES = 0, 2
 
 
 class PartTime(msgspec.Struct, frozen=True):
-    """The time of a part of a module on a rank."""
+    """The time of a kernel of a module on a rank."""
 
     #: From the run on.
     frames: tuple[str, ...]
@@ -64,11 +65,16 @@ def _of_run(result: Result, rank: int | None) -> Iterator[PartTime]:
     frames: list[tuple[str, ...]] = []
     for path, parent in zip(tree.path, tree.parent.tolist(), strict=True):
         frames.append((*frames[parent], path) if parent >= 0 else (result.job.name,))
+    table = kernel_table(result.job.digests)
+    named = zip(table.function, table.operator, table.kernel, strict=True)
+    of_row = [tuple(filter(None, texts)) for texts in named]
+    within = zip(table.module.tolist(), table.part.tolist(), of_row, strict=True)
+    stack = [(*frames[module], NAMES[ModulePart(part)], *texts) for module, part, texts in within]
     for row, number in enumerate(result.job.ranks.tolist()):
         if rank in (None, number):
-            own = tree.own_ns[row].round().astype(int)
-            for module, part in zip(*own.nonzero(), strict=True):
-                yield PartTime((*frames[module], NAMES[ModulePart(int(part))]), number, int(own[module, part]))
+            times = table.step_ns[row].round().astype(int)
+            for kernel in times.nonzero()[0].tolist():
+                yield PartTime(stack[kernel], number, int(times[kernel]))
 
 
 def collapsed(parts: Sequence[PartTime]) -> bytes:

@@ -1,9 +1,10 @@
-"""Modules in a terminal: which part of the model a step's time is spent in, on all ranks or on one."""
+"""Modules in a terminal: which part of the model a step's time is spent in, on all ranks or on one, and by kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -17,8 +18,8 @@ from tb_ddp_doctor.digest.module_paths import GUESSED
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts import MissingFactError
 from tb_ddp_doctor.facts.modules import ModulePart, ModuleTree, in_order, modules
-from tb_ddp_doctor.findings import LayerTable
 from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.report.layer_kernels import Line, bottom_up, top_down
 from tb_ddp_doctor.report.wrapping import print_wrapped
 
 _HEADINGS = {
@@ -31,59 +32,89 @@ _HEADINGS = {
 }
 
 
-def print_layers(console: Console, result: Result, depth: int, rank: int | None) -> None:
-    """Print the tree of modules to a depth: the median over ranks of each time, or of a rank and of the others."""
+class LayersAsked(msgspec.Struct, frozen=True):
+    """What is to be shown of the model's modules."""
+
+    #: Levels of modules.
+    depth: int
+    #: One rank in place of the median rank, and the rank that it is compared with in place of the median of the others.
+    rank: int | None = None
+    against: int | None = None
+    #: Whether kernels are shown below their modules, or modules below their kernels.
+    kernels: bool = False
+    bottom_up: bool = False
+
+
+def print_layers(console: Console, result: Result, asked: LayersAsked) -> None:
+    """Print the tree of modules: the median over ranks of each time, or of a rank and of what it is compared with."""
     console.print()
     tree = _tree(console, result.job.digests)
     ranks = result.job.ranks.tolist()
     if tree is None:
         return
-    if rank is None and result.diagnosis.layers:
-        _print_median(console, result.diagnosis.layers, ranks, depth)
-    elif rank in ranks:
-        _print_rank(console, tree, ranks, ranks.index(rank), depth)
+    unknown = [rank for rank in (asked.rank, asked.against) if rank is not None and rank not in ranks]
+    if unknown:
+        print_wrapped(console, f"There is no rank {unknown[0]} among {wording.ranks(ranks)}.")
+        return
+    lines = _lines(tree, asked.depth)
+    if asked.bottom_up:
+        lines = bottom_up(tree, result.job.digests)
+    elif asked.kernels:
+        lines = top_down(tree, result.job.digests, lines)
+    if asked.rank is None:
+        _print_median(console, tree, ranks, lines, bottom_up=asked.bottom_up)
     else:
-        print_wrapped(console, f"There is no rank {rank} among {wording.ranks(ranks)}.")
+        against = None if asked.against is None else ranks.index(asked.against)
+        _print_rank(console, tree, ranks, ranks.index(asked.rank), against, lines)
 
 
-def _print_median(console: Console, table: LayerTable, ranks: Sequence[int], depth: int) -> None:
-    """Print each module's median over ranks, and the rank that takes longest in it."""
-    whole = table.rows[0].step_ms
-    rows = [row for row in table.rows if not row.level or (row.level <= depth and row.step_ms >= LEAST_SHARE * whole)]
-    columns = {
-        "step": _column([row.step_ms for row in rows]),
-        "share": [wording.percent(row.step_ms / max(whole, 1e-6)) for row in rows],
-    }
-    for part, heading in _HEADINGS.items():
-        times = [getattr(row, f"{part.name.lower()}_ms") for row in table.rows]
-        if any(times):
-            columns[heading] = _column([getattr(row, f"{part.name.lower()}_ms") for row in rows])
+def _lines(tree: ModuleTree, depth: int) -> list[Line]:
+    """The modules with enough time to a depth, the whole step first."""
+    every = tree.step_ns.sum(axis=2)
+    shown = (every.max(axis=0) >= LEAST_SHARE * every[:, 0].max()) & (tree.level <= depth)
+    return [
+        Line(
+            tree.path[module].rpartition(".")[2] or "whole step",
+            int(tree.level[module]),
+            tree.step_ns[:, module],
+            module,
+        )
+        for module in in_order(tree)
+        if shown[module] or not module
+    ]
+
+
+def _print_median(
+    console: Console, tree: ModuleTree, ranks: Sequence[int], lines: Sequence[Line], *, bottom_up: bool
+) -> None:
+    """Print each line's median over ranks, and the rank that takes longest in it."""
+    # The median of sums and not the sum of medians, so that a line is some rank's time.
+    every = np.array([line.step_ns.sum(axis=1) for line in lines]) / 1e6
+    parts = np.array([np.median(line.step_ns, axis=0) for line in lines]) / 1e6
+    step, whole = np.median(every, axis=1), float(np.median(tree.step_ns[:, 0].sum(axis=1))) / 1e6
+    columns = {"step": _column(step), "share": _shares(step, whole), **_part_columns(tree, parts)}
     if len(ranks) > 1:
-        columns |= {
-            "longest": _column([row.longest_ms for row in rows]),
-            "rank": [str(row.longest_rank) for row in rows],
-        }
+        longest = every.argmax(axis=1)
+        columns |= {"longest": _column(every.max(axis=1)), "rank": [str(ranks[row]) for row in longest.tolist()]}
     of = "the median rank" if len(ranks) > 1 else f"rank {ranks[0]}"
-    title = f"{_kind(table)} by their time in a step of {of}, ms ({_named(table)})"
-    _print(console, title, [(row.path, row.level) for row in rows], columns)
+    what = "Kernels, and the modules that launch them," if bottom_up else _kind(tree)
+    _print(console, f"{what} by their time in a step of {of}, ms ({_named(tree)})", lines, columns)
 
 
-def _print_rank(console: Console, tree: ModuleTree, ranks: Sequence[int], row: int, depth: int) -> None:
-    """Print each module's time on the rank of a row, and how much more it is than the others' median."""
-    every = tree.step_ns.sum(axis=2) / 1e6
-    whole, parts = every[row], tree.step_ns[row] / 1e6
-    shown = (every.max(axis=0) >= LEAST_SHARE * whole[0]) & (tree.level <= depth)
-    listed = [module for module in in_order(tree) if shown[module] or not module]
-    columns = {
-        "step": _column(whole[listed]),
-        "share": [wording.percent(share) for share in whole[listed] / max(whole[0], 1e-6)],
-    }
-    columns |= _part_columns(tree, parts[listed])
+def _print_rank(
+    console: Console, tree: ModuleTree, ranks: Sequence[int], row: int, against: int | None, lines: Sequence[Line]
+) -> None:
+    """Print each line's time on the rank of a row, and how much more it is than another's, or the others' median."""
+    every = np.array([line.step_ns.sum(axis=1) for line in lines]) / 1e6
+    parts = np.array([line.step_ns[row] for line in lines]) / 1e6
+    step, whole = every[:, row], float(tree.step_ns[row, 0].sum()) / 1e6
+    columns = {"step": _column(step), "share": _shares(step, whole), **_part_columns(tree, parts)}
     if len(ranks) > 1:
-        others = np.median(np.delete(every, row, axis=0), axis=0)
-        columns |= {"others": _column(others[listed]), "more": _column((whole - others)[listed], "+")}
+        others = every[:, against] if against is not None else np.median(np.delete(every, row, axis=1), axis=1)
+        heading = "others" if against is None else f"rank {ranks[against]}"
+        columns |= {heading: _column(others), "more": _column(step - others, "+")}
     title = f"{_kind(tree)} by their time in a step of rank {ranks[row]}, ms ({_named(tree)})"
-    _print(console, title, _places(tree, listed), columns)
+    _print(console, title, lines, columns)
 
 
 def print_compared(console: Console, before: Result, after: Result, depth: int) -> None:
@@ -93,15 +124,14 @@ def print_compared(console: Console, before: Result, after: Result, depth: int) 
     if tree is None:
         return
     # The median of sums and not the sum of medians, so that a line is some rank's time.
-    runs = [np.median(rows, axis=0) / 1e6 for rows in (tree.step_ns[:size], tree.step_ns[size:])]
+    lines = _lines(tree, depth)
+    times = np.array([line.step_ns for line in lines]) / 1e6
+    runs = [np.median(rows, axis=1) for rows in (times[:, :size], times[:, size:])]
     whole = [run.sum(axis=1) for run in runs]
-    shown = (np.maximum(*whole) >= LEAST_SHARE * max(whole[0][0], whole[1][0])) & (tree.level <= depth)
-    listed = [module for module in in_order(tree) if shown[module] or not module]
-    columns = {"before": _column(whole[0][listed]), "after": _column(whole[1][listed])}
-    columns |= {"more": _column((whole[1] - whole[0])[listed], "+")}
-    columns |= _part_columns(tree, (runs[1] - runs[0])[listed], "+")
+    columns = {"before": _column(whole[0]), "after": _column(whole[1]), "more": _column(whole[1] - whole[0], "+")}
+    columns |= _part_columns(tree, runs[1] - runs[0], "+")
     title = f"{_kind(tree)} by their time in a step of the median rank, ms; by part, what it is more ({_named(tree)})"
-    _print(console, title, _places(tree, listed), columns)
+    _print(console, title, lines, columns)
 
 
 def _tree(console: Console, digests: Sequence[RankDigest]) -> ModuleTree | None:
@@ -113,15 +143,8 @@ def _tree(console: Console, digests: Sequence[RankDigest]) -> ModuleTree | None:
         return None
 
 
-def _places(tree: ModuleTree, listed: Sequence[int]) -> list[tuple[str, int]]:
-    """Path and level of modules."""
-    return [(tree.path[module], int(tree.level[module])) for module in listed]
-
-
-def _print(
-    console: Console, title: str, modules: Sequence[tuple[str, int]], columns: Mapping[str, Sequence[str]]
-) -> None:
-    """Print a line for each module, which has a path and a level, with its cell of each column, by heading."""
+def _print(console: Console, title: str, lines: Sequence[Line], columns: Mapping[str, Sequence[str]]) -> None:
+    """Print the lines, each with its cell of each column, by heading."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 0, 0, 1), pad_edge=False)
     widths = {heading: max(map(len, (heading, *cells))) for heading, cells in columns.items()}
     # Where the terminal is too narrow, names lose letters, and numbers none.
@@ -129,14 +152,13 @@ def _print(
     table.add_column("module", no_wrap=True, max_width=max(room, 12))
     for heading, width in widths.items():
         table.add_column(heading, justify="right", no_wrap=True, min_width=width)
-    for (path, level), *cells in zip(modules, *columns.values(), strict=True):
-        name = path.rpartition(".")[2] or "whole step"
-        table.add_row(Text("  " * level + printable(name)), *cells)
+    for line, *cells in zip(lines, *columns.values(), strict=True):
+        table.add_row(Text("  " * line.level + printable(line.name)), *cells)
     console.print(table)
 
 
 def _part_columns(tree: ModuleTree, ms: NDArray[np.float64], sign: str = "") -> dict[str, list[str]]:
-    """A column for each part that some module has on some rank, of times of shape (rows, len(ModulePart))."""
+    """A column for each part that some module has on some rank, of times of shape (lines, len(ModulePart))."""
     return {
         heading: _column(ms[:, part], sign) for part, heading in _HEADINGS.items() if tree.step_ns[:, :, part].any()
     }
@@ -146,12 +168,16 @@ def _column(ms: Iterable[float], sign: str = "") -> list[str]:
     return [wording.decimals(time, 2, sign) for time in ms]
 
 
-def _kind(names: ModuleTree | LayerTable) -> str:
-    return "Layers" if names.named_by == GUESSED else "Modules"
+def _shares(ms: NDArray[np.float64], whole_ms: float) -> list[str]:
+    return [wording.percent(share) for share in ms / max(whole_ms, 1e-6)]
 
 
-def _named(names: ModuleTree | LayerTable) -> str:
+def _kind(tree: ModuleTree) -> str:
+    return "Layers" if tree.named_by == GUESSED else "Modules"
+
+
+def _named(tree: ModuleTree) -> str:
     """What names the modules; of guessed layers, that they are guesses."""
-    if names.layer_events:
-        return f"guessed: repeats of {names.layer_events} kernels"
-    return f"named by {names.named_by}"
+    if tree.layer_events:
+        return f"guessed: repeats of {tree.layer_events} kernels"
+    return f"named by {tree.named_by}"

@@ -28,7 +28,7 @@ from tb_ddp_doctor.report import shown
 from tb_ddp_doctor.report.brief import STYLES, label, marked, print_brief
 from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import printable, printable_lines
-from tb_ddp_doctor.report.layers import print_layers
+from tb_ddp_doctor.report.layers import LayersAsked, print_layers
 from tb_ddp_doctor.report.memory import print_memory
 from tb_ddp_doctor.report.roofline import print_roofline
 from tb_ddp_doctor.report.shown import longest_busy_time, where
@@ -74,12 +74,12 @@ def diagnosed(
     critical_path: bool = False,
     memory: bool = False,
     roofline: bool = False,
-    layers: tuple[int, int | None] | None = None,
+    layers: LayersAsked | None = None,
 ) -> None:
     """Print a run's diagnosis in six lines, and all of it where that is asked for.
 
-    Communication, each rank's phases, the critical path, memory and the roofline are printed where they are asked for,
-    and modules to a depth, of a rank or (None) the median over ranks.
+    Communication, each rank's phases, the critical path, memory, the roofline and the model's modules are printed where
+    they are asked for.
     """
     with without_trailing_spaces(console):
         print_brief(console, result, is_all=verbose)
@@ -92,7 +92,7 @@ def diagnosed(
         if roofline:
             print_roofline(console, result)
         if layers:
-            print_layers(console, result, *layers)
+            print_layers(console, result, layers)
         if verbose:
             _print_unseen(console, result)
         console.print()

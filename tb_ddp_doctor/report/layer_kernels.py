@@ -1,0 +1,118 @@
+"""The kernels of the model's modules as lines of a table: below their modules, or with their modules below them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor import kernel_names
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.facts.modules import ModuleKernelTable, ModulePart, ModuleTree, in_order, kernel_table
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Ints
+
+#: Kernels of a module that have a line; kernels listed with their modules below, and modules listed of each.
+_OF_MODULE, _LISTED, _OF_KERNEL = 5, 15, 3
+#: A kernel has a line from this share of the step on.
+_LEAST_SHARE = 0.0005
+
+
+class Line(msgspec.Struct, frozen=True, eq=False):
+    """A line of the table: a module or a kernel, with its times in a step."""
+
+    name: str
+    level: int
+    #: Shape (R, len(ModulePart)), R = ranks.
+    step_ns: NDArray[np.float64]
+    #: Index of the module; -1 for what is no module.
+    module: int = -1
+
+
+def top_down(tree: ModuleTree, digests: Sequence[RankDigest], shown: Sequence[Line]) -> list[Line]:
+    """The lines of modules, each followed by those kernels with most time that no line below it has.
+
+    A kernel of a module without a line of its own stands below the module around it.
+    """
+    table = kernel_table(digests)
+    has_line = np.zeros(len(tree.path), np.bool_)
+    has_line[[line.module for line in shown]] = True
+    nearest = np.arange(len(tree.path))
+    for module in range(1, len(nearest)):
+        if not has_line[module]:
+            nearest[module] = nearest[tree.parent[module]]
+    of, lines = nearest[table.module], []
+    for line in shown:
+        lines.append(line)
+        mine = np.flatnonzero(of == line.module)
+        lines += _merged(table, mine, line.level + 1, _least_ns(tree))[:_OF_MODULE]
+    return lines
+
+
+def bottom_up(tree: ModuleTree, digests: Sequence[RankDigest]) -> list[Line]:
+    """The kernels with most time in all modules together, each followed by the modules in which it takes longest."""
+    table = kernel_table(digests)
+    runs = np.flatnonzero(table.part != ModulePart.IDLE)
+    lines: list[Line] = []
+    for line, rows in _by_name(table, runs, 0)[:_LISTED]:
+        if _time(line) < _least_ns(tree):
+            break
+        lines.append(line)
+        within = []
+        for module in in_order(tree):
+            its = rows[table.module[rows] == module]
+            if len(its):
+                name = tree.path[module] or "outside of all modules"
+                within.append(Line(name, 1, _summed(table, its)))
+        within.sort(key=_time, reverse=True)
+        lines += within[:_OF_KERNEL]
+        if rest := within[_OF_KERNEL:]:
+            lines.append(Line(f"{len(rest)} more", 1, np.sum([one.step_ns for one in rest], axis=0)))
+    return lines
+
+
+def _merged(table: ModuleKernelTable, rows: Ints, level: int, least_ns: float) -> list[Line]:
+    """A line for each kernel of some rows, those with most time first; idle time before a kernel counts for it."""
+    return [line for line, _ in _by_name(table, rows, level) if _time(line) >= least_ns]
+
+
+def _by_name(table: ModuleKernelTable, rows: Ints, level: int) -> list[tuple[Line, Ints]]:
+    """Some rows by operator, kernel and function, those with most time first, and the rows of each."""
+    index: dict[tuple[str, str, str], list[int]] = {}
+    for row in rows.tolist():
+        key = (table.operator[row], table.kernel[row], table.function[row])
+        if any(key):
+            index.setdefault(key, []).append(row)
+    short = dict(zip(index, kernel_names.distinguished([kernel for _, kernel, _ in index]), strict=True))
+    lines = []
+    for key, its in index.items():
+        chosen = np.array(its, np.int64)
+        lines.append((Line(_name(*key, short[key]), level, _summed(table, chosen)), chosen))
+    return sorted(lines, key=lambda pair: -_time(pair[0]))
+
+
+def _name(operator: str, kernel: str, function: str, short: str) -> str:
+    """The operator, the place in the source that calls it, and the kernel: "aten::mm model.py:88: gemm"."""
+    at = names.source(function)
+    place = f"{at[0].rpartition('/')[2]}:{at[1]}" if at else ""
+    called = " ".join(text for text in (operator, place) if text)
+    return ": ".join(text for text in (called, short.replace("at::native::", "") if kernel else "") if text)
+
+
+def _summed(table: ModuleKernelTable, rows: Ints) -> NDArray[np.float64]:
+    """The times of some rows by part, shape (R, len(ModulePart))."""
+    times = np.zeros((len(table.step_ns), len(ModulePart)))
+    for part in ModulePart:
+        times[:, part] = table.step_ns[:, rows[table.part[rows] == part]].sum(axis=1)
+    return times
+
+
+def _time(line: Line) -> float:
+    """The median over ranks of a line's time, ns."""
+    return float(np.median(line.step_ns.sum(axis=1)))
+
+
+def _least_ns(tree: ModuleTree) -> float:
+    return _LEAST_SHARE * float(np.median(tree.step_ns[:, 0].sum(axis=1)))
