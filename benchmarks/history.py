@@ -265,11 +265,18 @@ def main() -> None:
         return
     for name in DAYS:
         began = time.perf_counter()
-        found = there = said = 0
+        found = there = said = within = 0
         for seed in range(options.first, options.first + options.seeds):
             files, truths = simulated(name, seed)
             events = summarise(whole(files)).events
-            right = [any(is_found(truth, cost_s, event) for event in events) for truth, cost_s in truths]
+            found_as = [
+                next((event for event in events if is_found(truth, cost_s, event)), None) for truth, cost_s in truths
+            ]
+            right = [event is not None for event in found_as]
+            within += sum(
+                event is not None and min(event.range_s) <= cost_s <= max(event.range_s)
+                for event, (_, cost_s) in zip(found_as, truths, strict=True)
+            )
             found, there, said = found + sum(right), there + len(right), said + len(events)
             if options.misses and (not all(right) or len(events) > len(truths)):
                 for (truth, cost_s), ok in zip(truths, right, strict=True):
@@ -277,7 +284,10 @@ def main() -> None:
                 for event in events:
                     print("   ", event)
         seconds = (time.perf_counter() - began) / options.seeds
-        print(f"{name:35} {found:4} of {there:4} found, {said - found:3} more said, {seconds:.2f} s a day", flush=True)
+        ranges = f"{within:4} ranges hold the cost"
+        print(
+            f"{name:35} {found:4} of {there:4} found, {ranges}, {said - found:3} more said, {seconds:.2f} s", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ class Shift(NamedTuple):
 
     at: int
     height: float
+    #: Its standard error.
+    error: float
 
 
 class Levels(NamedTuple):
@@ -38,6 +40,8 @@ class Levels(NamedTuple):
     shifts: tuple[Shift, ...]
     #: A bin; 0 where there is no drift.
     slope: float
+    #: Its standard error.
+    slope_error: float
 
 
 def noise(series: NDArray[Any]) -> NDArray[Any]:
@@ -73,13 +77,13 @@ def levels(series: NDArray[Any], least: float, least_noise: float = 0.0) -> Leve
     """
     count = len(series)
     if count < 4 * _LEAST_BINS:
-        return Levels((), 0.0)
+        return Levels((), 0.0, 0.0)
     sigma = max(float(noise(series)), least_noise, least / 20)
     bins = np.arange(count)
     lag = max(count // 16, 1)
     # Few pairs of bins have a change between them: the median of all slopes is that of the drift.
     slope = float(np.median(series[lag:] - series[:-lag])) / lag
-    best = Levels((), 0.0)
+    best = Levels((), 0.0, 0.0)
     for _ in range(3):
         at = _segments(series - slope * bins, sigma)
         best = _fit(series, at, sigma, least)
@@ -133,6 +137,6 @@ def _fit(series: NDArray[Any], at: list[int], sigma: float, least: float) -> Lev
             with_drift = False
         else:
             del at[worst - with_drift]
-    heights = value[1 + with_drift :]
-    shifts = tuple(Shift(first, float(height)) for first, height in zip(at, heights, strict=True))
-    return Levels(shifts, float(value[1]) if with_drift else 0.0)
+    shifts = zip(at, value[1 + with_drift :].tolist(), error[1 + with_drift :].tolist(), strict=True)
+    slope = (float(value[1]), float(error[1])) if with_drift else (0.0, 0.0)
+    return Levels(tuple(Shift(*shift) for shift in shifts), *slope)

@@ -277,6 +277,7 @@ class EventRow(Row, frozen=True, kw_only=True):
     every: Annotated[int | None, _number("steps", "of periods: from one to the next")] = None
     times: Annotated[int | None, _number("count", "how often it came")] = None
     cost_s: Annotated[float, _number("s", "what the job's steps are longer by in all")]
+    range_s: Annotated[tuple[float, float], _number("s", "80 % interval of cost_s")]
     cost_share: Annotated[float, _number("of the time of all steps, 0 to 1", "the same as a share")]
 
 

@@ -269,6 +269,7 @@ class Toolbox:
                 every=event.every,
                 times=event.times,
                 cost_s=event.cost_s,
+                range_s=event.range_s,
                 cost_share=event.cost_share,
             )
             for event in summary.events
