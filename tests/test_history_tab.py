@@ -121,7 +121,12 @@ def test_many_ranks_share_rows_of_the_heat_map(tmp_path: Path) -> None:
 
 def test_without_step_times_the_view_says_how_to_record_them(tmp_path: Path) -> None:
     write(tmp_path / "step_1000", ranks(TRAINS + USUAL, steps=2))
-    assert history(results(tmp_path)[0]) == {"folder": None, "problems": []}
+    assert history(results(tmp_path)[0]) == {
+        "folder": None,
+        "problems": [],
+        "collectives": [],
+        "collectives_over_time": None,
+    }
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -240,6 +245,29 @@ def test_collectives_over_time_are_drawn_by_group(page: Page, tmp_path: Path, sc
     page.screenshot(path=SCREENSHOTS / f"history-collectives-{scheme}.png", full_page=True)
 
 
+def test_collectives_are_drawn_where_no_step_times_are(page: Page, tmp_path: Path) -> None:
+    traced(tmp_path / "job" / "step_1000")
+    with_inspector(tmp_path / "job" / "nccl", late=2)
+    with_inspector(tmp_path / "other" / "nccl", late=1)
+    (result,) = results(tmp_path / "job")
+    told = history(result)
+    assert told["folder"] is None
+    assert told["collectives"][1].startswith("Rank 2 of a group of 4 on node1 arrives last in 100 %")
+    cache = Cache(tmp_path / "cache")
+    answer = kept_history(result, cache)
+    assert answer == msgspec.json.encode(told) and kept_history(result, cache) == answer
+    report = tmp_path / "report.html"
+    assert cli.main(["diagnose", str(tmp_path / "job"), "--no-cache", "--html", str(report)]) == 0
+    page.goto(report.as_uri() + "#ddp_doctor&p.ddp_doctor.view=history")
+    main = page.locator("main")
+    expect(main).to_contain_text("No step times lie beside this capture")
+    expect(main.locator("canvas.collective-hours")).to_be_visible()
+    page.screenshot(path=SCREENSHOTS / "history-collectives-alone.png", full_page=True)
+    # Beside the log directory of the tab may lie anybody's.
+    (of_root,) = (one for one in results(tmp_path) if one.diagnosis.name.startswith("job"))
+    assert history(of_root)["collectives"] == told["collectives"]
+
+
 def shades(canvas: Locator) -> str:
     """The pixels of a picture."""
     return str(canvas.evaluate("(canvas) => canvas.toDataURL()"))
@@ -250,7 +278,7 @@ def test_the_log_is_the_nearest_one_and_no_other_jobs(tmp_path: Path) -> None:
     (other.parent / "train.log").write_text(lines(megatron))
     (own.parent / "notes.txt").write_text("nothing of steps")
     (first, second) = results(tmp_path)
-    assert history(first) == {"folder": None, "problems": []}
+    assert history(first) == {"folder": None, "problems": [], "collectives": [], "collectives_over_time": None}
     assert history(second)["folder"] == str(other.parent)
     (tmp_path / "train.log").write_text(lines(megatron))
     assert history(first)["folder"] == str(tmp_path)

@@ -27,7 +27,7 @@ from tb_ddp_doctor.history.summary import Summary, summarise
 from tb_ddp_doctor.history.windows import Keep
 from tb_ddp_doctor.slices.event_text import label
 from tb_ddp_doctor.storage.paths import identity
-from tb_ddp_doctor.view.step_times import own_folder, places, read_step_times, root_of
+from tb_ddp_doctor.view.step_times import inspector_folder, own_folder, places, read_step_times, root_of
 
 #: Rows of the heat map: of more ranks, a row is the slowest of as many successive ones.
 _MOST_ROWS = 512
@@ -91,16 +91,18 @@ def begins_with_first(event: Event, captures: Mapping[int, Path]) -> bool:
 def kept_history(result: Result, keep: KeepAnswers) -> bytes:
     """`history` as JSON, made once for a state of the job's files."""
     folders = places(result)
-    if not folders:
+    inspected = {place.folder for place in folders} or set(filter(None, [inspector_folder(result)]))
+    if not inspected:
         return msgspec.json.encode(history(result))
     price = _price(result)
     key = hashlib.sha256(f"{result.diagnosis.name}\0{result.files[0]}\0{price}\0".encode(errors="surrogateescape"))
     for place in folders:
         for capture in captures_of(place.folder):
             key.update(f"{capture}\0".encode(errors="surrogateescape"))
-        for path in (*place.all_files(), *inspector_files(place.folder)):
-            with contextlib.suppress(OSError):
-                key.update(f"{identity(path)}\0".encode(errors="surrogateescape"))
+    step_files = (path for place in folders for path in place.all_files())
+    for path in (*step_files, *(path for folder in sorted(inspected) for path in inspector_files(folder))):
+        with contextlib.suppress(OSError):
+            key.update(f"{identity(path)}\0".encode(errors="surrogateescape"))
     answer = keep.answer(key.hexdigest())
     if answer is None:
         answer = msgspec.json.encode(history(result, keep))
@@ -111,20 +113,24 @@ def kept_history(result: Result, keep: KeepAnswers) -> bytes:
 def history(result: Result, keep: Keep | None = None) -> dict[str, Any]:
     """The numbers of the view; `folder` is None where the job kept no step times."""
     step_times, problems = read_step_times(places(result), keep)
+    inspected = step_times.folder if step_times else inspector_folder(result)
+    collectives, more = read_collectives(inspected) if inspected else (None, [])
+    shared = {
+        "folder": label(str(step_times.folder)) if step_times else None,
+        "problems": [label(problem) for problem in (*problems, *more)],
+        "collectives": [label(line) for line in sentences(collectives)] if collectives else [],
+        "collectives_over_time": _over_time(collectives),
+    }
     if step_times is None:
-        return {"folder": None, "problems": [label(problem) for problem in problems]}
+        return shared
     job = step_times.job
     summary = summarise(job)
     captures = captures_of(step_times.folder)
     run_of = _Runs(result, step_times.folder)
-    collectives, more = read_collectives(step_times.folder)
     by_step = {capture.step: capture.path for capture in captures}
     return {
-        "folder": label(str(step_times.folder)),
+        **shared,
         "source": label(read_from(job.logged_by)) if job.logged_by else "",
-        "problems": [label(problem) for problem in (*problems, *more)],
-        "collectives": [label(line) for line in sentences(collectives)] if collectives else [],
-        "collectives_over_time": _over_time(collectives),
         "headline": label(headline(summary)),
         "ranks": summary.ranks,
         "nodes": summary.nodes,

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tb_ddp_doctor.discover.names import TORCH_NAME, TRACE_NAME, rank_in_name
+from tb_ddp_doctor.discover.names import CAPTURE_FOLDER, START_FOLDER, TORCH_NAME, TRACE_NAME, rank_in_name
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.history.blocks import FOLDER, SUFFIX
 from tb_ddp_doctor.history.job import JobHistory
 from tb_ddp_doctor.history.logs.find import log_files, read_logs
+from tb_ddp_doctor.history.logs.inspector import inspector_files
 from tb_ddp_doctor.history.read import history_files
 from tb_ddp_doctor.history.windows import Keep, read_job
 
@@ -78,6 +79,24 @@ def places(result: Result) -> list[Place]:
         if folder == root or root is None:
             break
     return kept_at
+
+
+def inspector_folder(result: Result) -> Path | None:
+    """Where the Inspector of NCCL or RCCL wrote for a run: in its folder, else in one above it that is no other job's;
+    None where it wrote nothing.
+    """
+    own = own_folder(result)
+    if own is None:
+        return None
+    root = root_of(result, own)
+    for folder in [own, *own.parents][: _FARTHEST + 1]:
+        if next(inspector_files(folder), None) is not None:
+            return folder
+        # Beside a run's folder may lie anybody's, but beside a capture what is of its job.
+        is_capture = any(named.fullmatch(folder.name) for named in (CAPTURE_FOLDER, START_FOLDER))
+        if root is None or folder == root or (folder.parent == root and not is_capture):
+            break
+    return None
 
 
 def read_step_times(places: Sequence[Place], keep: Keep | None) -> tuple[StepTimes | None, list[str]]:

@@ -25,7 +25,7 @@ const CAPTURES = 200;
 export const history = {
   title: "Hours",
   fragment: "history",
-  render: (element, shown) => detail(element, shown.diagnosis.name, "history", (told) => (told.folder === null ? [absent(told.problems)] : drawn(told, shown))),
+  render: (element, shown) => detail(element, shown.diagnosis.name, "history", (told) => [...(told.folder === null ? [absent(told.problems)] : drawn(told, shown)), told.collectives.length ? card("Collectives", collectives(told)) : null]),
   table: () => null, // it has one of its own
   keys: [
     ["Arrow keys", "move along the hours; with Shift, choose a range"],
@@ -139,15 +139,14 @@ function drawn(hours, shown) {
       ),
       h("div", {}, figures(hours), card("Events", events), hours.captures.length > 0 && card("Captures", captures), ),
     ),
-    hours.collectives.length ? card("Collectives", collectives(hours)) : null,
   ];
 }
 
 /** @param {Hours} hours */
 function collectives({ collectives: lines, collectives_over_time: over }) {
-  const said = lines.map((line) => h("p", {}, line));
+  const said = h("div", { class: "collectives-said" }, lines.map((line) => h("p", {}, line)));
   if (over === null) return said;
-  return [...said, collectivesPicture(over), folded("The same numbers as a table", () => numbers({ title: "collectives" }, collectiveTable(over)))];
+  return [said, collectivesPicture(over), folded("The same numbers as a table", () => numbers({ title: "collectives" }, collectiveTable(over)))];
 }
 
 /** The ranks of the job, and its nodes, as far as they are known. @param {Hours} hours */
