@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, LaunchDelay
 from tb_ddp_doctor.facts.evidence_locator import Places
@@ -17,7 +14,6 @@ from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
-@dataclass(frozen=True)
 class AllocatorChurn(Rule):
     """GPU memory is allocated and freed in every step, and the GPU idles meanwhile.
 
@@ -38,10 +34,10 @@ class AllocatorChurn(Rule):
         GPU is not seen.
     """
 
-    id: ClassVar[str] = "allocator-churn"
-    subject: ClassVar[str] = "Freeing and reallocating GPU memory"
-    looks_again: ClassVar[bool] = True
-    refines: ClassVar[str] = "launch-bound"
+    id = "allocator-churn"
+    subject = "Freeing and reallocating GPU memory"
+    looks_again = True
+    refines = "launch-bound"
 
     min_cost: float = threshold(0.005, "of the step", "Below it a few allocations in a step are not worth a line.")
 

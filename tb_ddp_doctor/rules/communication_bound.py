@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -33,7 +30,6 @@ _OR_WAIT = "Exposed communication, or straggler wait for ranks without a usable 
 _NOT_OF_THESE_LINKS = 1.25
 
 
-@dataclass(frozen=True)
 class CommunicationBound(Rule):
     """Communication takes longer than the compute that could hide it.
 
@@ -56,8 +52,8 @@ class CommunicationBound(Rule):
         pipeline-bubble, and the cost of slow links by slow-link.
     """
 
-    id: ClassVar[str] = "communication-bound"
-    subject: ClassVar[str] = "Communication that compute cannot hide"
+    id = "communication-bound"
+    subject = "Communication that compute cannot hide"
 
     min_exposed: float = threshold(
         0.20, "of the step", "Healthy DDP jobs expose up to 18 % even over slow links: the tail of their last bucket."

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -19,7 +16,6 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result
 from tb_ddp_doctor.rules.support.host_work import shares
 
 
-@dataclass(frozen=True)
 class CudaGraphBreaks(Rule):
     """Some steps launch their kernels without the CUDA graph of most steps, or capture a graph again.
 
@@ -39,10 +35,10 @@ class CudaGraphBreaks(Rule):
         (cudaStreamBeginCapture, cudaGraphInstantiate).
     """
 
-    id: ClassVar[str] = "cuda-graph-breaks"
-    subject: ClassVar[str] = "Capturing again or launching without the CUDA graph"
-    of_every_program: ClassVar[bool] = True
-    refines: ClassVar[tuple[str, ...]] = (
+    id = "cuda-graph-breaks"
+    subject = "Capturing again or launching without the CUDA graph"
+    of_every_program = True
+    refines = (
         "straggler", "load-imbalance", "op-stall", "host-stall", "launch-bound", "slow-step",
     )  # fmt: skip
 

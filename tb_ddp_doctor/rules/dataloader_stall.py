@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -29,7 +26,6 @@ from tb_ddp_doctor.trace.model import Ints
 _PART = 0.5
 
 
-@dataclass(frozen=True)
 class DataloaderStall(Rule):
     """The GPU is idle, waiting for the DataLoader.
 
@@ -52,11 +48,11 @@ class DataloaderStall(Rule):
         cannot distinguish a single late batch from too few workers.
     """
 
-    id: ClassVar[str] = "dataloader-stall"
-    subject: ClassVar[str] = "Waiting for the DataLoader"
-    of_every_program: ClassVar[bool] = True
-    looks_again: ClassVar[bool] = True
-    refines: ClassVar[str] = "slow-step"
+    id = "dataloader-stall"
+    subject = "Waiting for the DataLoader"
+    of_every_program = True
+    looks_again = True
+    refines = "slow-step"
 
     min_share: float = threshold(
         0.01, "of the step", "Less than this, on the median rank, is the time to hand over a batch."

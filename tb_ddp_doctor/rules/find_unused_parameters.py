@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -18,7 +15,6 @@ from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
-@dataclass(frozen=True)
 class FindUnusedParameters(Rule):
     """DDP searches for unused parameters in every step.
 
@@ -38,9 +34,9 @@ class FindUnusedParameters(Rule):
         no-overlap.
     """
 
-    id: ClassVar[str] = "find-unused-parameters"
-    subject: ClassVar[str] = "The search for unused parameters"
-    refines: ClassVar[str] = "launch-bound"
+    id = "find-unused-parameters"
+    subject = "The search for unused parameters"
+    refines = "launch-bound"
 
     min_steps: float = threshold(0.75, "of the steps", "The search is in each step of a model, or in none.")
 

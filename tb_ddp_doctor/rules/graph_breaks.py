@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -19,7 +16,6 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result
 from tb_ddp_doctor.rules.support.host_work import shares
 
 
-@dataclass(frozen=True)
 class GraphBreaks(Rule):
     """A compiled function is broken in parts, between which the CPU waits for the GPU.
 
@@ -39,10 +35,10 @@ class GraphBreaks(Rule):
         regions of PyTorch 2.5 and later (`Torch-Compiled Region: 0/0`).
     """
 
-    id: ClassVar[str] = "graph-breaks"
-    subject: ClassVar[str] = "Waiting at graph breaks of torch.compile"
-    of_every_program: ClassVar[bool] = True
-    refines: ClassVar[tuple[str, ...]] = ("host-sync", "launch-bound")
+    id = "graph-breaks"
+    subject = "Waiting at graph breaks of torch.compile"
+    of_every_program = True
+    refines = ("host-sync", "launch-bound")
 
     min_cost: float = threshold(*limits.LAUNCHES)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import record_again, wording
@@ -26,7 +23,6 @@ from tb_ddp_doctor.trace.model import Ints
 _PART = 0.5
 
 
-@dataclass(frozen=True)
 class HostStall(Rule):
     """The GPU idles while the CPU is outside any op, on all ranks.
 
@@ -46,10 +42,10 @@ class HostStall(Rule):
         it is a straggler with cause host.
     """
 
-    id: ClassVar[str] = "host-stall"
-    subject: ClassVar[str] = "Waiting for CPUs that are outside any op"
-    looks_again: ClassVar[bool] = True
-    refines: ClassVar[str] = "slow-step"
+    id = "host-stall"
+    subject = "Waiting for CPUs that are outside any op"
+    looks_again = True
+    refines = "slow-step"
 
     min_known: float = threshold(0.5, "of the stall", "An activity that takes less of it is not the cause.")
     min_share: float = threshold(0.03, "of the step", "On the median rank; healthy jobs stay under 1 %.")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -25,7 +23,6 @@ from tb_ddp_doctor.rules.support.slowness import median_rank, median_rank_index
 _ALONE = 0.1
 
 
-@dataclass(frozen=True)
 class HostSync(Rule):
     """The CPU syncs with the GPU within the step, and the GPU is then idle, waiting for launches.
 
@@ -50,10 +47,10 @@ class HostSync(Rule):
         the trace does not show which these are.
     """
 
-    id: ClassVar[str] = "host-sync"
-    subject: ClassVar[str] = "Waiting in syncs of the CPU with the GPU"
-    looks_again: ClassVar[bool] = True
-    refines: ClassVar[str] = "launch-bound"
+    id = "host-sync"
+    subject = "Waiting in syncs of the CPU with the GPU"
+    looks_again = True
+    refines = "launch-bound"
 
     min_cost: float = threshold(
         0.005, "of the step", "Less is typical of one sync a step, for a printed loss, and is not worth reporting."

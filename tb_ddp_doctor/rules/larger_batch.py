@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -23,7 +21,6 @@ from tb_ddp_doctor.rules.support.gemm_tiles import fit, gemm
 from tb_ddp_doctor.rules.support.roofline import longest, smaller, why_not
 
 
-@dataclass(frozen=True)
 class LargerBatch(Rule):
     """The batch is so small that much of a step does not depend on it.
 
@@ -43,9 +40,9 @@ class LargerBatch(Rule):
         grows with the batch is estimated: parts of kernels of fixed length are counted as `fixed` has it.
     """
 
-    id: ClassVar[str] = "larger-batch"
-    subject: ClassVar[str] = "The batch size"
-    is_opportunity: ClassVar[bool] = True
+    id = "larger-batch"
+    subject = "The batch size"
+    is_opportunity = True
 
     most: float = threshold(4.0, "times the batch", "Chosen: much larger batches often need other hyperparameters.")
     supposed: float = threshold(2.0, "times the batch", "Where the traces do not tell which memory is free.", least=1.0)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -22,7 +19,6 @@ from tb_ddp_doctor.rules.support.slowness import shared
 from tb_ddp_doctor.trace.model import Ints
 
 
-@dataclass(frozen=True)
 class LaunchBound(Rule):
     """Launch-bound: the GPU finishes kernels faster than the CPU launches them.
 
@@ -43,10 +39,10 @@ class LaunchBound(Rule):
         time than the finding costs, the finding is at most major, since recording may be the reason.
     """
 
-    id: ClassVar[str] = "launch-bound"
-    subject: ClassVar[str] = "Launching kernels (CPU overhead)"
-    of_every_program: ClassVar[bool] = True
-    looks_again: ClassVar[bool] = True
+    id = "launch-bound"
+    subject = "Launching kernels (CPU overhead)"
+    of_every_program = True
+    looks_again = True
 
     min_cost: float = threshold(*limits.LAUNCHES)
 

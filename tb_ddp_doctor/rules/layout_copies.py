@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RedundantWork
 from tb_ddp_doctor.facts.evidence_locator import Places
@@ -15,7 +12,6 @@ from tb_ddp_doctor.rules.support.base import Clear, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.redundant import NeedlessKernels, removable, share_of
 
 
-@dataclass(frozen=True)
 class LayoutCopies(Rule):
     """Tensors are copied only to change their memory layout.
 
@@ -34,10 +30,10 @@ class LayoutCopies(Rule):
         without all of them.
     """
 
-    id: ClassVar[str] = "layout-copies"
-    subject: ClassVar[str] = "Copies into another memory layout"
-    refines: ClassVar[tuple[str, ...]] = ("slow-kernels", "lower-precision", "larger-batch")
-    is_opportunity: ClassVar[bool] = True
+    id = "layout-copies"
+    subject = "Copies into another memory layout"
+    refines = ("slow-kernels", "lower-precision", "larger-batch")
+    is_opportunity = True
 
     removed: float = threshold(
         0.75, "of the kernels' time", "Between a half and all: one copy may remain where two kernels want two layouts."

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import msgspec
 import numpy as np
 
@@ -33,7 +30,6 @@ from tb_ddp_doctor.trace.model import Floats, Ints
 from tb_ddp_doctor.trace.names import Phase
 
 
-@dataclass(frozen=True)
 class LoadImbalance(Rule):
     """Different ranks are slow in different steps, and the other ranks wait for them.
 
@@ -62,12 +58,12 @@ class LoadImbalance(Rule):
         attention, nor what is padding.
     """
 
-    id: ClassVar[str] = "load-imbalance"
-    subject: ClassVar[str] = "Load imbalance"
-    looks_again: ClassVar[bool] = True
-    explains_the_rest: ClassVar[bool] = True
-    names_stragglers: ClassVar[bool] = True
-    refines: ClassVar[str] = "communication-bound"
+    id = "load-imbalance"
+    subject = "Load imbalance"
+    looks_again = True
+    explains_the_rest = True
+    names_stragglers = True
+    refines = "communication-bound"
 
     min_cost: float = threshold(
         0.05, "of the step", "Healthy jobs of 4 and 8 ranks lose up to 4 % to their slowest rank by noise."

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -16,7 +13,6 @@ from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
 
-@dataclass(frozen=True)
 class LowMfu(Rule):
     """The model uses little of the peak FLOPS of the GPU (low MFU).
 
@@ -37,8 +33,8 @@ class LowMfu(Rule):
         so it is info.
     """
 
-    id: ClassVar[str] = "low-mfu"
-    subject: ClassVar[str] = "Low MFU"
+    id = "low-mfu"
+    subject = "Low MFU"
 
     min_mfu: float = threshold(
         0.10,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -20,7 +18,6 @@ from tb_ddp_doctor.rules.support import part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
 
-@dataclass(frozen=True)
 class LowOccupancy(Rule):
     """Long kernels have low occupancy: fewer warps than the GPU has room for.
 
@@ -39,9 +36,9 @@ class LowOccupancy(Rule):
         the finding is info.
     """
 
-    id: ClassVar[str] = "low-occupancy"
-    subject: ClassVar[str] = "Low occupancy"
-    of_every_program: ClassVar[bool] = True
+    id = "low-occupancy"
+    subject = "Low occupancy"
+    of_every_program = True
 
     max_occupancy: float = threshold(0.5, "of the warps", "Half of the warps hide the latency of most kernels.")
     min_length: float = threshold(20.0, "µs", "Shorter kernels take as long to launch and to drain as to run.")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import GpuTime
@@ -27,7 +25,6 @@ _LOOPS = (GpuTime.ELEMENTWISE, GpuTime.NORM, GpuTime.COPY, GpuTime.EMBEDDING)
 _WIDE = (Precision.TF32.value, Precision.FLOAT32.value)
 
 
-@dataclass(frozen=True)
 class LowerPrecision(Rule):
     """Kernels could run in a narrower type: bfloat16 for float32, or 8-bit floats for bfloat16.
 
@@ -47,11 +44,11 @@ class LowerPrecision(Rule):
         it. GEMMs in float32 off the tensor cores are a fault of their own, no-tensor-cores. It needs shapes.
     """
 
-    id: ClassVar[str] = "lower-precision"
-    subject: ClassVar[str] = "Wider types than needed"
-    refines: ClassVar[str] = "larger-batch"
-    is_opportunity: ClassVar[bool] = True
-    of_every_program: ClassVar[bool] = True
+    id = "lower-precision"
+    subject = "Wider types than needed"
+    refines = "larger-batch"
+    is_opportunity = True
+    of_every_program = True
 
     gained: float = threshold(
         0.75,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -18,7 +15,6 @@ from tb_ddp_doctor.step_parts import MEMORY
 from tb_ddp_doctor.trace.model import Floats
 
 
-@dataclass(frozen=True)
 class MemoryFragmentation(Rule):
     """GPU memory is fragmented: reserved but unallocated memory in pieces that cannot be used.
 
@@ -41,9 +37,9 @@ class MemoryFragmentation(Rule):
         PyTorch (NCCL's buffers), is not seen.
     """
 
-    id: ClassVar[str] = "memory-fragmentation"
-    subject: ClassVar[str] = "Memory fragmentation"
-    of_every_device: ClassVar[bool] = True
+    id = "memory-fragmentation"
+    subject = "Memory fragmentation"
+    of_every_device = True
 
     min_growth: float = threshold(
         0.005,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tb_ddp_doctor import findings, record_again, wording
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -13,7 +10,6 @@ from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
 
-@dataclass(frozen=True)
 class MemoryGrowth(Rule):
     """Allocated memory grows from step to step: a leak, if it goes on.
 
@@ -32,11 +28,11 @@ class MemoryGrowth(Rule):
         (CUDA graphs, the first steps of an optimizer) looks the same in a short record.
     """
 
-    id: ClassVar[str] = "memory-growth"
-    subject: ClassVar[str] = "Growth of allocated memory"
-    of_every_device: ClassVar[bool] = True
-    of_every_program: ClassVar[bool] = True
-    ends_jobs: ClassVar[bool] = True
+    id = "memory-growth"
+    subject = "Growth of allocated memory"
+    of_every_device = True
+    of_every_program = True
+    ends_jobs = True
 
     min_steps: float = threshold(3.0, "steps", "Growth over fewer steps has medium confidence: a cache may fill.")
 

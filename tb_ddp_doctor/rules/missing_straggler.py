@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import record_again, wording
@@ -18,7 +15,6 @@ from tb_ddp_doctor.rules.support import limits, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
-@dataclass(frozen=True)
 class MissingStraggler(Rule):
     """A rank without a trace is the straggler.
 
@@ -39,9 +35,9 @@ class MissingStraggler(Rule):
         are no faster ones to compare with, and nothing is reported. A network that stalls now and then looks the same.
     """
 
-    id: ClassVar[str] = "missing-straggler"
-    subject: ClassVar[str] = "A rank without a trace"
-    of_every_program: ClassVar[bool] = True
+    id = "missing-straggler"
+    subject = "A rank without a trace"
+    of_every_program = True
 
     min_share: float = threshold(*limits.MISSING_STRAGGLER)
     min_steps: float = threshold(0.5, "of the steps", "Waits seen in under half of the steps are treated as noise.")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 from msgspec.structs import replace
 
@@ -36,7 +33,6 @@ def _exchanges(facts: Facts) -> Exchanges:
     return exchanges(facts.job)
 
 
-@dataclass(frozen=True)
 class MoeImbalance(Rule):
     """Experts get unequal numbers of tokens, and all ranks wait for those whose experts get most.
 
@@ -58,11 +54,11 @@ class MoeImbalance(Rule):
         of sequence parallelism), of embedding tables and of optimizers deal out no tokens.
     """
 
-    id: ClassVar[str] = "moe-imbalance"
-    subject: ClassVar[str] = "Load imbalance of experts"
-    looks_again: ClassVar[bool] = True
-    names_stragglers: ClassVar[bool] = True
-    refines: ClassVar[tuple[str, ...]] = ("straggler", "load-imbalance", "communication-bound")
+    id = "moe-imbalance"
+    subject = "Load imbalance of experts"
+    looks_again = True
+    names_stragglers = True
+    refines = ("straggler", "load-imbalance", "communication-bound")
 
     min_cost: float = threshold(
         0.02, "of the step", "A balanced router keeps the load of experts within a few percent."

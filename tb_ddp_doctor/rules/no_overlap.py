@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -22,7 +19,6 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 
 
-@dataclass(frozen=True)
 class NoOverlap(Rule):
     """AllReduce runs after the backward pass instead of beside it.
 
@@ -45,9 +41,9 @@ class NoOverlap(Rule):
         exposed. If the backward pass is short compared to the communication, it is communication-bound.
     """
 
-    id: ClassVar[str] = "no-overlap"
-    subject: ClassVar[str] = "AllReduce without overlap"
-    refines: ClassVar[str] = "communication-bound"
+    id = "no-overlap"
+    subject = "AllReduce without overlap"
+    refines = "communication-bound"
 
     max_hidden: float = threshold(
         0.25, "of what could hide", "Overlapping DDP jobs hide 0.5 to 0.8 of it; one bucket hides none."

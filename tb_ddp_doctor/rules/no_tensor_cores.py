@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import ClassVar
 
 import numpy as np
 
@@ -27,7 +25,6 @@ from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Precision, Product, product
 
 
-@dataclass(frozen=True)
 class NoTensorCores(Rule):
     """GEMMs, convolutions or attention do not use tensor cores.
 
@@ -50,8 +47,8 @@ class NoTensorCores(Rule):
         float32 on AMD's matrix cores counts as using them.
     """
 
-    id: ClassVar[str] = "no-tensor-cores"
-    subject: ClassVar[str] = "Compute without tensor cores"
+    id = "no-tensor-cores"
+    subject = "Compute without tensor cores"
 
     speedup: float = threshold(
         8.0,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -26,7 +24,6 @@ from tb_ddp_doctor.trace.model import Ints
 _LEAST_OF_MEDIAN = 0.25
 
 
-@dataclass(frozen=True)
 class OpStall(Rule):
     """The CPU is stalled for milliseconds inside single ops or launch calls, and the GPU idles.
 
@@ -50,11 +47,11 @@ class OpStall(Rule):
         allocations, the full launch queue and the profiler's own stalls have rules of their own.
     """
 
-    id: ClassVar[str] = "op-stall"
-    subject: ClassVar[str] = "Waiting for CPUs that are stalled inside ops"
-    of_every_program: ClassVar[bool] = True
-    looks_again: ClassVar[bool] = True
-    refines: ClassVar[tuple[str, ...]] = ("host-stall", "launch-bound")
+    id = "op-stall"
+    subject = "Waiting for CPUs that are stalled inside ops"
+    of_every_program = True
+    looks_again = True
+    refines = ("host-stall", "launch-bound")
 
     min_cost: float = threshold(*limits.LAUNCHES)
     many_ops: float = threshold(4.0, "ops", "Stalls in this many different ops are not caused by the ops.")

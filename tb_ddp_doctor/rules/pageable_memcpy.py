@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -23,7 +20,6 @@ from tb_ddp_doctor.trace.model import Ints
 _MENTIONED = 0.05
 
 
-@dataclass(frozen=True)
 class PageableMemcpy(Rule):
     """Copies between host and GPU use pageable memory.
 
@@ -42,8 +38,8 @@ class PageableMemcpy(Rule):
         a sync and not the copy.
     """
 
-    id: ClassVar[str] = "pageable-memcpy"
-    subject: ClassVar[str] = "Copying from pageable memory"
+    id = "pageable-memcpy"
+    subject = "Copying from pageable memory"
 
     pinned_rate: float = threshold(20.0, "GB/s", "PCIe 4.0 x16 copies pinned memory at 20 to 26 GB/s.")
     min_measured: float = threshold(1.0, "MB", "Pinned copies smaller than this in a step do not show the link's rate.")

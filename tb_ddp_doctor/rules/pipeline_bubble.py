@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -27,7 +25,6 @@ from tb_ddp_doctor.trace.model import Floats, Ints
 _MORE_KERNELS = 0.05
 
 
-@dataclass(frozen=True)
 class PipelineBubble(Rule):
     """Pipeline stages wait for each other longer than the pipeline bubble requires.
 
@@ -59,9 +56,9 @@ class PipelineBubble(Rule):
         twice the micro-batches, or like zero-bubble H2.
     """
 
-    id: ClassVar[str] = "pipeline-bubble"
-    subject: ClassVar[str] = "The pipeline bubble"
-    refines: ClassVar[str] = "communication-bound"
+    id = "pipeline-bubble"
+    subject = "The pipeline bubble"
+    refines = "communication-bound"
 
     min_cost: float = threshold(
         0.05, "of the step", "Point-to-point transfers and launches take as much in healthy jobs."

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -18,7 +15,6 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result
 from tb_ddp_doctor.trace.model import Flags
 
 
-@dataclass(frozen=True)
 class PrefillInDecode(Rule):
     """Prefill delays decode: requests wait for their next token while the server reads the prompts of others.
 
@@ -38,9 +34,9 @@ class PrefillInDecode(Rule):
         later.
     """
 
-    id: ClassVar[str] = "prefill-in-decode"
-    subject: ClassVar[str] = "Prefill between decode iterations"
-    of_every_program: ClassVar[bool] = True
+    id = "prefill-in-decode"
+    subject = "Prefill between decode iterations"
+    of_every_program = True
 
     min_times: float = threshold(
         1.5, "times as long", "Chunks of prompts that fit beside decode make an iteration longer by less than half."

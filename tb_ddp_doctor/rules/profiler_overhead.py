@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.digest.model import CpuTime, LaunchDelay, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
@@ -17,7 +14,6 @@ from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
-@dataclass(frozen=True)
 class ProfilerOverhead(Rule):
     """Tracing itself slows the traced steps.
 
@@ -38,11 +34,11 @@ class ProfilerOverhead(Rule):
         counts as recording, unless it takes over 5 µs a kernel. Stalls of a CPU that is ahead are not counted.
     """
 
-    id: ClassVar[str] = "profiler-overhead"
-    subject: ClassVar[str] = "Tracing"
-    of_every_program: ClassVar[bool] = True
-    only_informs: ClassVar[bool] = True
-    is_of_tracing: ClassVar[bool] = True
+    id = "profiler-overhead"
+    subject = "Tracing"
+    of_every_program = True
+    only_informs = True
+    is_of_tracing = True
 
     min_cost: float = threshold(0.005, "of the step", "Less is not worth a finding; it is in the account anyway.")
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -19,7 +16,6 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result
 from tb_ddp_doctor.rules.support.host_work import shares
 
 
-@dataclass(frozen=True)
 class Recompilation(Rule):
     """torch.compile compiles within recorded steps, on all ranks, or on some ranks for which the rest wait.
 
@@ -38,10 +34,10 @@ class Recompilation(Rule):
         first steps of a job compile once; record later ones. Why guards reject an input is in TORCH_LOGS, not here.
     """
 
-    id: ClassVar[str] = "recompilation"
-    subject: ClassVar[str] = "Compiling within steps"
-    of_every_program: ClassVar[bool] = True
-    refines: ClassVar[tuple[str, ...]] = (
+    id = "recompilation"
+    subject = "Compiling within steps"
+    of_every_program = True
+    refines = (
         "straggler", "load-imbalance", "op-stall", "host-stall", "launch-bound", "slow-step",
     )  # fmt: skip
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RedundantWork
 from tb_ddp_doctor.facts.evidence_locator import Places
@@ -15,7 +12,6 @@ from tb_ddp_doctor.rules.support.base import Clear, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.redundant import NeedlessKernels, removable, share_of
 
 
-@dataclass(frozen=True)
 class Recomputation(Rule):
     """Backward computes forward again, for activation checkpointing.
 
@@ -34,10 +30,10 @@ class Recomputation(Rule):
         cannot be seen in a trace.
     """
 
-    id: ClassVar[str] = "recomputation"
-    subject: ClassVar[str] = "Activation checkpointing"
-    refines: ClassVar[tuple[str, ...]] = ("slow-kernels", "lower-precision", "larger-batch")
-    is_opportunity: ClassVar[bool] = True
+    id = "recomputation"
+    subject = "Activation checkpointing"
+    refines = ("slow-kernels", "lower-precision", "larger-batch")
+    is_opportunity = True
 
     kept_least: float = threshold(
         0.5,

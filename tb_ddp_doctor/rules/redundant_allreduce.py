@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
@@ -16,7 +13,6 @@ from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
 
-@dataclass(frozen=True)
 class RedundantAllreduce(Rule):
     """Accumulated gradients are reduced in each backward pass, not only in the last.
 
@@ -35,9 +31,9 @@ class RedundantAllreduce(Rule):
         the optimizer, look the same. The compute that a repeated AllReduce slows is not counted.
     """
 
-    id: ClassVar[str] = "redundant-allreduce"
-    subject: ClassVar[str] = "Reducing gradients more often than once a step"
-    refines: ClassVar[str] = "communication-bound"
+    id = "redundant-allreduce"
+    subject = "Reducing gradients more often than once a step"
+    refines = "communication-bound"
 
     min_share: float = threshold(
         0.75, "of the steps", "Accumulation repeats in every step; two backward passes in one step alone are noise."

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RedundantWork
 from tb_ddp_doctor.facts.evidence_locator import Places
@@ -14,7 +11,6 @@ from tb_ddp_doctor.rules.support.base import Clear, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.redundant import NeedlessKernels, removable
 
 
-@dataclass(frozen=True)
 class RepeatedCasts(Rule):
     """Autocast casts the same weights again in each micro-batch.
 
@@ -33,10 +29,10 @@ class RepeatedCasts(Rule):
         time of these casts is not counted.
     """
 
-    id: ClassVar[str] = "repeated-casts"
-    subject: ClassVar[str] = "Casting weights again"
-    refines: ClassVar[tuple[str, ...]] = ("slow-kernels", "lower-precision", "larger-batch")
-    is_opportunity: ClassVar[bool] = True
+    id = "repeated-casts"
+    subject = "Casting weights again"
+    refines = ("slow-kernels", "lower-precision", "larger-batch")
+    is_opportunity = True
 
     min_cost: float = threshold(
         0.002, "of the step", "Casts are small; the fix is a line, so that less is worth it than for other rules."

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -22,7 +20,6 @@ from tb_ddp_doctor.trace.model import Flags, Ints
 from tb_ddp_doctor.trace.program_names import Program
 
 
-@dataclass(frozen=True)
 class RoleBubble(Rule):
     """Roles of reinforcement learning wait for each other: the GPUs of one idle while those of another compute.
 
@@ -43,9 +40,9 @@ class RoleBubble(Rule):
         cost is the lower end of its interval, since roles that run at once share links and hosts.
     """
 
-    id: ClassVar[str] = "role-bubble"
-    subject: ClassVar[str] = "Waiting of roles for each other"
-    refines: ClassVar[tuple[str, ...]] = (
+    id = "role-bubble"
+    subject = "Waiting of roles for each other"
+    refines = (
         "communication-bound", "host-stall", "load-imbalance", "no-overlap", "op-stall", "host-sync", "straggler",
     )  # fmt: skip
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -22,7 +19,6 @@ from tb_ddp_doctor.rules.support.exposed import most_exposed
 from tb_ddp_doctor.trace.model import Floats, Ints
 
 
-@dataclass(frozen=True)
 class ShardingWait(Rule):
     """All-gathers and reduce-scatters are exposed that compute could hide (FSDP, ZeRO).
 
@@ -49,9 +45,9 @@ class ShardingWait(Rule):
         pass too (tensor parallelism) are not judged.
     """
 
-    id: ClassVar[str] = "sharding-wait"
-    subject: ClassVar[str] = "Waiting for sharded parameters"
-    refines: ClassVar[str] = "communication-bound"
+    id = "sharding-wait"
+    subject = "Waiting for sharded parameters"
+    refines = "communication-bound"
 
     achievable: float = threshold(*limits.ACHIEVABLE_OVERLAP)
     min_cost: float = threshold(0.02, "of the step", "Every sharded job exposes a little at each unit's edges.")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import GpuTime
@@ -20,7 +18,6 @@ from tb_ddp_doctor.rules.support.roofline import at_share, is_charged, listed, l
 from tb_ddp_doctor.trace import names
 
 
-@dataclass(frozen=True)
 class SlowKernels(Rule):
     """Kernels run far below the speed that the GPU's memory and peak FLOPS allow.
 
@@ -39,11 +36,11 @@ class SlowKernels(Rule):
         unfused attention and unfused optimizers that are findings already nothing is counted again.
     """
 
-    id: ClassVar[str] = "slow-kernels"
-    subject: ClassVar[str] = "Kernels below their attainable speed"
-    refines: ClassVar[tuple[str, ...]] = ("lower-precision", "larger-batch")
-    is_opportunity: ClassVar[bool] = True
-    of_every_program: ClassVar[bool] = True
+    id = "slow-kernels"
+    subject = "Kernels below their attainable speed"
+    refines = ("lower-precision", "larger-batch")
+    is_opportunity = True
+    of_every_program = True
 
     slow: float = threshold(0.5, "of the attainable speed", "Kernels above half of it are seldom worth the work.")
     reached: float = threshold(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -23,7 +21,6 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result
 from tb_ddp_doctor.trace.model import Ints
 
 
-@dataclass(frozen=True)
 class SlowLink(Rule):
     """The collectives of one process group have a lower busbw than those of comparable groups.
 
@@ -44,10 +41,10 @@ class SlowLink(Rule):
         ring look as slow as the slowest. Sizes must be recorded. Sends and receives are not compared.
     """
 
-    id: ClassVar[str] = "slow-link"
-    subject: ClassVar[str] = "Slow communication of one group"
-    of_every_program: ClassVar[bool] = True
-    refines: ClassVar[tuple[str, ...]] = ("communication-bound", "pipeline-bubble")
+    id = "slow-link"
+    subject = "Slow communication of one group"
+    of_every_program = True
+    refines = ("communication-bound", "pipeline-bubble")
 
     min_slowdown: float = threshold(*limits.SLOW_LINK)
     min_steps: float = threshold(0.75, "of the steps", "A link that is slow now and then is shared with other traffic.")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -22,7 +19,6 @@ from tb_ddp_doctor.rules.support.slowness import phase_of_most, slowness, within
 from tb_ddp_doctor.trace.model import Ints
 
 
-@dataclass(frozen=True)
 class SlowStep(Rule):
     """Some steps are slow on all ranks: a checkpoint, an evaluation, slow kernels or a slow collective.
 
@@ -43,10 +39,10 @@ class SlowStep(Rule):
         more than half of the steps counts as normal.
     """
 
-    id: ClassVar[str] = "slow-step"
-    subject: ClassVar[str] = "The excess of slow steps"
-    looks_again: ClassVar[bool] = True
-    refines: ClassVar[str] = "communication-bound"
+    id = "slow-step"
+    subject = "The excess of slow steps"
+    looks_again = True
+    refines = "communication-bound"
 
     min_excess: float = threshold(
         0.15, "of the step", "A step is slow if it is longer than comparable ones by this much."

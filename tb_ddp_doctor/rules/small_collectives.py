@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -23,7 +20,6 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 
 
-@dataclass(frozen=True)
 class SmallCollectives(Rule):
     """Small collectives, many or in every step: most of their time is latency.
 
@@ -46,9 +42,9 @@ class SmallCollectives(Rule):
         calls would save.
     """
 
-    id: ClassVar[str] = "small-collectives"
-    subject: ClassVar[str] = "The latency of small collectives"
-    refines: ClassVar[str] = "communication-bound"
+    id = "small-collectives"
+    subject = "The latency of small collectives"
+    refines = "communication-bound"
 
     min_calls: float = threshold(12.0, "a step", "DDP with five buckets, or as many FSDP units, has fewer of one kind.")
     min_latency: float = threshold(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 import msgspec
 
@@ -39,7 +37,6 @@ class _Wasted(msgspec.Struct, frozen=True, eq=False):
         return self.share * self.kernel.step_ns
 
 
-@dataclass(frozen=True)
 class SmallGemms(Rule):
     """The sizes of GEMMs do not fit the GPU: tiles that are partly empty, or too few tiles.
 
@@ -61,11 +58,11 @@ class SmallGemms(Rule):
         does not limit and that a step calls several times with the same sizes.
     """
 
-    id: ClassVar[str] = "small-gemms"
-    subject: ClassVar[str] = "GEMMs of sizes that do not fit the GPU"
-    refines: ClassVar[tuple[str, ...]] = ("slow-kernels", "lower-precision", "larger-batch")
-    is_opportunity: ClassVar[bool] = True
-    of_every_program: ClassVar[bool] = True
+    id = "small-gemms"
+    subject = "GEMMs of sizes that do not fit the GPU"
+    refines = ("slow-kernels", "lower-precision", "larger-batch")
+    is_opportunity = True
+    of_every_program = True
 
     least_wasted: float = threshold(0.1, "of a GEMM's time", "Every size leaves some of the last tiles empty.")
     speedup_aligned: float = threshold(*limits.ALIGNED, least=1.0)

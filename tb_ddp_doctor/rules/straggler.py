@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -47,7 +46,6 @@ _OF_COMPUTE = ("more_work", "slow_device", CAUSAL_SPLIT)
 _SHOWN = 4
 
 
-@dataclass(frozen=True)
 class Straggler(Rule):
     """One or several ranks are stragglers: slower than the median rank in every step, and all other ranks wait.
 
@@ -79,11 +77,11 @@ class Straggler(Rule):
         other ones are fixed.
     """
 
-    id: ClassVar[str] = "straggler"
-    of_every_program: ClassVar[bool] = True
-    looks_again: ClassVar[bool] = True
-    names_stragglers: ClassVar[bool] = True
-    refines: ClassVar[str] = "communication-bound"
+    id = "straggler"
+    of_every_program = True
+    looks_again = True
+    names_stragglers = True
+    refines = "communication-bound"
 
     min_excess: float = threshold(*limits.SLOW_RANK)
     min_steps: float = threshold(*limits.SLOW_RANK_STEPS)

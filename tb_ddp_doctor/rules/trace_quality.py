@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.facts.frame import Frame, Quality
@@ -14,7 +12,6 @@ from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
-@dataclass(frozen=True)
 class TraceQuality(Rule):
     """The traces lack data that a better capture would have.
 
@@ -31,10 +28,10 @@ class TraceQuality(Rule):
         It costs no time, so it is info. Data that only one rule needs (memory, stacks) is named by that rule.
     """
 
-    id: ClassVar[str] = "trace-quality"
-    subject: ClassVar[str] = "What the traces lack"
-    of_every_device: ClassVar[bool] = True
-    of_every_program: ClassVar[bool] = True
+    id = "trace-quality"
+    subject = "What the traces lack"
+    of_every_device = True
+    of_every_program = True
 
     min_steps: float = threshold(3.0, "steps", "Fewer steps do not separate what happens in every step from noise.")
     max_residual: float = threshold(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -22,7 +19,6 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, thresho
 from tb_ddp_doctor.rules.support.roofline import listed
 
 
-@dataclass(frozen=True)
 class UnfusedAttention(Rule):
     """Attention runs as separate GEMM, softmax and GEMM kernels, with the scores in memory between them.
 
@@ -45,10 +41,10 @@ class UnfusedAttention(Rule):
         on this GPU with these shapes is not known. launch-bound does not charge this cost again.
     """
 
-    id: ClassVar[str] = "unfused-attention"
-    subject: ClassVar[str] = "Unfused attention"
-    of_every_program: ClassVar[bool] = True
-    refines: ClassVar[str] = "launch-bound"
+    id = "unfused-attention"
+    subject = "Unfused attention"
+    of_every_program = True
+    refines = "launch-bound"
 
     recomputed: float = threshold(
         0.17, "of the GEMMs' time", "Fused attention computes the scores again in backward: one GEMM more beside six."

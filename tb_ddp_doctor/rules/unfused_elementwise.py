@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -23,7 +20,6 @@ from tb_ddp_doctor.rules.support.roofline import longest, operators, why_not
 _LOOPS = (GpuTime.ELEMENTWISE, GpuTime.COPY, GpuTime.NORM)
 
 
-@dataclass(frozen=True)
 class UnfusedElementwise(Rule):
     """Elementwise kernels read what the kernel before them wrote, which one fused kernel would keep on the chip.
 
@@ -46,11 +42,11 @@ class UnfusedElementwise(Rule):
         shapes.
     """
 
-    id: ClassVar[str] = "unfused-elementwise"
-    subject: ClassVar[str] = "Unfused elementwise kernels"
-    refines: ClassVar[tuple[str, ...]] = ("slow-kernels", "lower-precision", "larger-batch")
-    is_opportunity: ClassVar[bool] = True
-    of_every_program: ClassVar[bool] = True
+    id = "unfused-elementwise"
+    subject = "Unfused elementwise kernels"
+    refines = ("slow-kernels", "lower-precision", "larger-batch")
+    is_opportunity = True
+    of_every_program = True
 
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -19,7 +16,6 @@ from tb_ddp_doctor.rules.support import certainty, limits, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
-@dataclass(frozen=True)
 class UnfusedOptimizer(Rule):
     """The optimizer launches kernels for each tensor separately.
 
@@ -38,9 +34,9 @@ class UnfusedOptimizer(Rule):
         is assumed to be that of Adam. launch-bound does not charge this cost again.
     """
 
-    id: ClassVar[str] = "unfused-optimizer"
-    subject: ClassVar[str] = "The unfused optimizer"
-    refines: ClassVar[str] = "launch-bound"
+    id = "unfused-optimizer"
+    subject = "The unfused optimizer"
+    refines = "launch-bound"
 
     min_kernels: float = threshold(
         100.0,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,7 +21,6 @@ from tb_ddp_doctor.trace.model import Ints
 _LEAST_COMPARABLE = 3
 
 
-@dataclass(frozen=True)
 class VariableTransfers(Rule):
     """The same collective sometimes takes much longer.
 
@@ -47,10 +43,10 @@ class VariableTransfers(Rule):
         shorter than a step.
     """
 
-    id: ClassVar[str] = "variable-transfers"
-    subject: ClassVar[str] = "The variation of transfers"
-    of_every_program: ClassVar[bool] = True
-    refines: ClassVar[str] = "communication-bound"
+    id = "variable-transfers"
+    subject = "The variation of transfers"
+    of_every_program = True
+    refines = "communication-bound"
 
     min_share: float = threshold(0.01, "of the step", "Less variation is not worth a finding.")
     min_times: float = threshold(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import msgspec
@@ -28,10 +27,9 @@ def _copied(facts: Facts) -> Copied:
     return Copied(len(facts.get(FACTS[Frame]).ranks))  # type: ignore[attr-defined]
 
 
-@dataclass(frozen=True)
 class Copies(Rule):
-    id: ClassVar[str] = "copies"
-    refines: ClassVar[str] = "launch-bound"
+    id = "copies"
+    refines = "launch-bound"
 
     min_cost: float = threshold(0.01, "of the step", "It is a test.")
 
@@ -86,34 +84,29 @@ def test_a_parameter_without_a_type_is_refused() -> None:
 
 @pytest.mark.parametrize("general", ["launch-bond", "copies"])
 def test_a_rule_refines_another_one_that_there_is(general: str) -> None:
-    @dataclass(frozen=True)
     class Refining(Copies):
-        refines: ClassVar[str] = general
+        refines = general
 
     with pytest.raises(ContractError, match=r"Did you mean 'launch-bound'\?$|in a circle: copies\.$"):
         with_others(Refining())
 
 
 def test_rules_that_refine_each_other_are_refused() -> None:
-    @dataclass(frozen=True)
     class Other(Copies):
-        id: ClassVar[str] = "other"
-        refines: ClassVar[tuple[str, ...]] = ("copies",)
+        id = "other"
+        refines = ("copies",)
 
-    @dataclass(frozen=True)
     class Refining(Copies):
-        refines: ClassVar[tuple[str, ...]] = ("launch-bound", "other")
+        refines = ("launch-bound", "other")
 
     with pytest.raises(ContractError, match=r"^These rules refine each other in a circle: .*\."):
         catalogue([*CATALOGUE.values(), Other(), Refining()])
 
 
 def test_what_no_rule_has_is_refused() -> None:
-    @dataclass(frozen=True)
     class Misspelt(Copies):
         looks_agian: ClassVar[bool] = True
 
-    @dataclass(frozen=True)
     class Untyped(Copies):
         only_inform = True
 
@@ -124,7 +117,6 @@ def test_what_no_rule_has_is_refused() -> None:
 
 
 def test_a_field_is_a_threshold() -> None:
-    @dataclass(frozen=True)
     class Field(Copies):
         looks_again: bool = True  # type: ignore[misc]
 

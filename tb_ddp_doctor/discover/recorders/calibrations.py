@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from tb_ddp_doctor.discover.calibration_name import CALIBRATION_NAME
 from tb_ddp_doctor.discover.recorder import Beside
@@ -16,7 +15,7 @@ _TESTS = re.compile(r"nccl[-_]?tests|(?:^|[._-])(?:all|reduce|broadcast|sendrecv
 class Calibrations(Beside):
     """`calibration.json`, and texts with "nccl-tests", "nccl_tests" or "_perf" in their name."""
 
-    name: ClassVar[str] = "tb_ddp_doctor.check"
+    name = "tb_ddp_doctor.check"
 
     def matches(self, name: str) -> bool:
         return name == CALIBRATION_NAME or (_TESTS.search(name) is not None and not name.endswith(".json"))

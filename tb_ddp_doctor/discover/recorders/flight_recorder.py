@@ -8,7 +8,7 @@ not by its name alone: a pickle of plain data, or JSON, with the recorder's keys
 from __future__ import annotations
 
 import re
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from tb_ddp_doctor.discover.recorder import Recorder
 
@@ -38,8 +38,8 @@ TABLE_BEGINS = re.compile(rb"^Rank \d{1,7}(?: +Rank \d{1,7}| *\r?\n-{6})", re.MU
 class FlightRecorder(Recorder):
     """Dumps of the Flight Recorder, tables of them, answers of NCCL's RAS, and Python stacks."""
 
-    name: ClassVar[str] = "Flight Recorder"
-    head_bytes: ClassVar[int] = 4096
+    name = "Flight Recorder"
+    head_bytes = 4096
 
     def matches(self, name: str) -> bool:
         return self.wants(name, "")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from tb_ddp_doctor.discover.recorder import Beside
 
 _KEYS = (b"segments", b"device_traces")
@@ -12,10 +10,10 @@ _KEYS = (b"segments", b"device_traces")
 class MemorySnapshots(Beside):
     """Pickles of `torch.cuda.memory._snapshot()`; torchtitan's are `memory_snapshot/step_10/rank0_snapshot.pickle`."""
 
-    name: ClassVar[str] = "torch.cuda.memory"
-    head_bytes: ClassVar[int] = 4096
-    within: ClassVar[str] = "memory"
-    depth: ClassVar[int] = 3
+    name = "torch.cuda.memory"
+    head_bytes = 4096
+    within = "memory"
+    depth = 3
 
     def matches(self, name: str) -> bool:
         return name.lower().endswith((".pickle", ".pkl"))

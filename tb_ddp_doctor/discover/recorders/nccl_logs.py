@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from tb_ddp_doctor.discover.recorder import Beside
 
 _TEXT = (".log", ".txt", ".out", ".err")
@@ -13,9 +11,9 @@ _NO_TEXT = (".json", ".gz", ".zst", ".xml", ".so", ".py", ".pb", ".bin", ".pt", 
 class NcclLogs(Beside):
     """Files with "nccl" in their name, and other `.log`, `.txt`, `.out` and `.err`, such as a job's own output."""
 
-    name: ClassVar[str] = "NCCL"
-    within: ClassVar[str] = "nccl"
-    depth: ClassVar[int] = 1
+    name = "NCCL"
+    within = "nccl"
+    depth = 1
 
     def matches(self, name: str) -> bool:
         name = name.lower()

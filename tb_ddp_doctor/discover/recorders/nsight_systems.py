@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
 
 from tb_ddp_doctor.discover.names import rank_in_name
 from tb_ddp_doctor.discover.recorder import DamagedRecordingError, RecordingError, TraceRecorder
@@ -23,16 +22,16 @@ _SUFFIXES = (".sqlite", ".sqlite3", ".db")
 class NsightSystems(TraceRecorder):
     """`nsys export --type sqlite`."""
 
-    name: ClassVar[str] = "Nsight Systems"
-    reader: ClassVar[str] = "tb_ddp_doctor.trace.nsys.read:read"
-    elsewhere: ClassVar[str] = (
+    name = "Nsight Systems"
+    reader = "tb_ddp_doctor.trace.nsys.read:read"
+    elsewhere = (
         "An SQLite file cannot be read where it lies: if this is an export of Nsight Systems, copy it to a local "
         "folder and diagnose that."
     )
-    rank_order: ClassVar[str] = (
+    rank_order = (
         "the order of GPUs: Nsight Systems records ranks only in NCCL's payloads (nsys export --include-json true)."
     )
-    takes_step_range: ClassVar[bool] = True
+    takes_step_range = True
 
     def matches(self, name: str) -> bool:
         return name.endswith(_SUFFIXES)

@@ -1,8 +1,8 @@
 """What a rule is, what it may ask for, and how it ends.
 
-A rule is a frozen dataclass: its fields are its thresholds, its docstring its page in `docs/rules/`, and the types
-of the parameters of its `check` say which facts it asks for. It computes from them and nothing else: no I/O, no raw
-events, no mutation.
+A rule is a subclass of `Rule`, and by that a frozen dataclass: its fields are its thresholds, its docstring its page
+in `docs/rules/`, and the types of the parameters of its `check` say which facts it asks for. It computes from them and
+nothing else: no I/O, no raw events, no mutation.
 """
 
 from __future__ import annotations
@@ -117,6 +117,10 @@ class Rule:
     of_every_program: ClassVar[bool] = False
     #: The method that looks. The type of each of its parameters is that of a fact.
     check: ClassVar[Callable[..., Result]]
+
+    def __init_subclass__(cls) -> None:
+        """Make its thresholds fields: what has no type is declared of all rules."""
+        dataclasses.dataclass(frozen=True)(cls)
 
     @classmethod
     def refined(cls) -> tuple[str, ...]:

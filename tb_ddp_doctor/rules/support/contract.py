@@ -43,7 +43,7 @@ def _check_declarations(rule: type[Rule]) -> None:
         if "unit" not in metadata:
             raise ContractError(
                 f"Rule {rule.id} has a field {name!r} that is no threshold: write threshold(value, unit, reason), or "
-                "ClassVar[...] for what all rules have."
+                "leave out the type of what all rules have."
             )
     known = {**Rule.__annotations__, **vars(Rule)}
     declared = {**vars(rule).get("__annotations__", {}), **vars(rule)}
