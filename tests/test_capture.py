@@ -773,7 +773,7 @@ def test_a_child_that_dies_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixt
     trace = tmp_path / "scratch" / "step_10" / "trace.json"
     trace.parent.mkdir(parents=True)
     trace.write_bytes(b"{}")
-    one.take(Captured(CaptureWindow(10, 3), trace, time.time_ns(), 0, None, None))
+    one.take(Captured(CaptureWindow(10, 3), trace, time.time_ns(), 0, RankEvidence()))
     one.close(wait_s=60)
     assert "step 10: rank 0 is missing" in caplog.text
     assert not trace.parent.exists()
@@ -786,7 +786,7 @@ def test_what_a_child_says_after_the_training_is_said(tmp_path: Path, caplog: py
     trace = tmp_path / "scratch" / "step_10" / "trace.json"
     trace.parent.mkdir(parents=True)
     trace.write_bytes(b"{}")
-    one.take(Captured(CaptureWindow(10, 3), trace, time.time_ns(), 0, None, None))
+    one.take(Captured(CaptureWindow(10, 3), trace, time.time_ns(), 0, RankEvidence()))
     one.close(wait_s=0)
     until = time.monotonic() + 60
     while (tmp_path / "scratch").exists() and time.monotonic() < until:
@@ -808,7 +808,7 @@ def test_the_job_is_told_each_verdict(tmp_path: Path, caplog: pytest.LogCaptureF
         trace = tmp_path / "scratch" / f"step_{step}" / "trace.json"
         trace.parent.mkdir(parents=True)
         trace.write_bytes(drawn)
-        one.take(Captured(CaptureWindow(step, 3), trace, time.time_ns(), 0, None, None))
+        one.take(Captured(CaptureWindow(step, 3), trace, time.time_ns(), 0, RankEvidence()))
     one.close(wait_s=60)
     assert [verdict.step for verdict in told] == [10, 20]
     assert told[0].line.startswith("step 10: ") and told[0].missing_ranks == (1,)

@@ -236,7 +236,7 @@ def test_traces_that_are_made_faster_than_they_are_digested_are_not_recorded(
     one.step(0)
     assert one._agent is not None
     for number in range(4):
-        one._agent._finished.append(Captured(CaptureWindow(number, 1), loop.folder / "trace", 0, 0, None, None))
+        one._agent._finished.append(Captured(CaptureWindow(number, 1), loop.folder / "trace", 0, 0, RankEvidence()))
     for n in range(1, 25):
         one.step(n)
     assert not loop.recorders
@@ -258,7 +258,7 @@ def test_the_end_of_training_starts_one_child_for_all_that_is_left(
         trace = tmp_path / "scratch" / f"step_{step}" / "trace.json"
         trace.parent.mkdir(parents=True)
         trace.write_bytes(b"{}")
-        one.take(Captured(CaptureWindow(step, 3), trace, 1, 0, None, None))
+        one.take(Captured(CaptureWindow(step, 3), trace, 1, 0, RankEvidence()))
     one.close(wait_s=60)
     assert len(started) == 1
     assert len([word for word in started[0] if word.endswith("task")]) == 3

@@ -28,7 +28,7 @@ from tb_ddp_doctor.capture.requests import MOST_WAITING, Mailbox, Request, margi
 from tb_ddp_doctor.capture.starts import JoinedStart, join
 from tb_ddp_doctor.capture.task import Keep, Task
 from tb_ddp_doctor.capture.windows import MOST_STEPS, CaptureSchedule, CaptureWindow, placed, steps_ahead
-from tb_ddp_doctor.evidence.model import GpuLook, GpuState, Loading, RankEvidence
+from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.version import PACKAGE
 
@@ -59,11 +59,7 @@ class Captured(msgspec.Struct, frozen=True):
     captured_ns: int
     #: How often the training had gone back to earlier steps before.
     rewinds: int
-    gpu: GpuState | None
-    loading: Loading | None
-    core_wait_ms: float | None = None
-    core_run_ms: float | None = None
-    gpu_looks: tuple[GpuLook, ...] = ()
+    evidence: RankEvidence
 
 
 class _Pace:
@@ -344,13 +340,7 @@ class Agent(msgspec.Struct, eq=False):
             ranks=window.ranks,
             captured_ns=captured.captured_ns,
             leaves_verdict=self.on_verdict is not None,
-            evidence=RankEvidence(
-                gpu=captured.gpu,
-                loading=captured.loading,
-                core_wait_ms=captured.core_wait_ms,
-                core_run_ms=captured.core_run_ms,
-                gpu_looks=captured.gpu_looks,
-            ),
+            evidence=captured.evidence,
         )
         write_json(folder / "task", task)
         return folder / "task"

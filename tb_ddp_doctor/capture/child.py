@@ -150,20 +150,8 @@ def _compress(trace: Path, to: Path) -> None:
 
 
 def _record(task: Task, folder: CaptureFolder, written: list[Path]) -> None:
-    record = CaptureRecord(
-        rank=task.rank,
-        world_size=task.world_size,
-        node=task.node,
-        pid=task.pid,
-        step=task.step,
-        steps=task.steps,
-        captured_ns=task.captured_ns,
-        files={path.name: path.stat().st_size for path in written},
-        evidence=task.evidence,
-        job=task.job,
-        start=task.start,
-    )
-    write_json(folder.record(task.rank), record)
+    files = {path.name: path.stat().st_size for path in written}
+    write_json(folder.record(task.rank), task.record(files))
 
 
 def _diagnose(task: Task, folder: CaptureFolder) -> None:

@@ -35,6 +35,7 @@ from tb_ddp_doctor.capture.scratch import new as new_scratch
 from tb_ddp_doctor.capture.step_history import StepHistory
 from tb_ddp_doctor.capture.task import Keep
 from tb_ddp_doctor.capture.windows import CaptureSchedule, CaptureWindow
+from tb_ddp_doctor.evidence.model import RankEvidence
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.capture.directory import CaptureVerdict
@@ -374,11 +375,14 @@ class Doctor:
                 window, f"its trace cannot be written to {self._scratch.parent} ({error.strerror or error})"
             )
             return
-        gpu = self._gpu.state() if self._gpu else None
-        loading = self._watched.loading() if self._watched else None
-        of_cores = recorder.core_wait_ms, recorder.core_run_ms
-        looks = self._gpu.looks() if self._gpu else ()
-        agent.take(Captured(window, trace, time.time_ns(), self._rewinds, gpu, loading, *of_cores, looks))
+        evidence = RankEvidence(
+            gpu=self._gpu.state() if self._gpu else None,
+            gpu_looks=self._gpu.looks() if self._gpu else (),
+            loading=self._watched.loading() if self._watched else None,
+            core_wait_ms=recorder.core_wait_ms,
+            core_run_ms=recorder.core_run_ms,
+        )
+        agent.take(Captured(window, trace, time.time_ns(), self._rewinds, evidence))
 
     def _prepare(self, window: CaptureWindow, agent: Agent) -> None:
         from tb_ddp_doctor.capture.recorder import BusyError, WindowRecorder

@@ -6,14 +6,14 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from tb_ddp_doctor.evidence.model import RankEvidence
+from tb_ddp_doctor.evidence.model import CaptureRecord
 
 #: What stays of a capture: digests alone, all traces too, or those of the ranks that findings name and a typical one.
 Keep: TypeAlias = Literal["digests", "traces", "accused"]
 
 
-class Task(msgspec.Struct, frozen=True):
-    """A trace to digest, and what to do with it."""
+class Task(CaptureRecord, frozen=True, kw_only=True):
+    """The record of a capture, which has no files yet, and what to do with its trace."""
 
     trace: str
     logdir: str
@@ -22,24 +22,18 @@ class Task(msgspec.Struct, frozen=True):
     max_gb: float | None
     #: How long the other ranks' digests, or the verdict, are waited for.
     patience_s: float
-    rank: int
-    world_size: int
-    node: str
-    #: The process that trained.
-    pid: int
-    step: int
-    steps: int
     #: The ranks that capture; None for all of the job.
     ranks: tuple[int, ...] | None
-    captured_ns: int
-    evidence: RankEvidence
     #: The log directory of all starts; `logdir` is the folder of this one.
     whole_logdir: str
-    #: As in `Record`.
-    job: str
-    start: str
     #: Whether the job is told the verdict, by a file beside the trace.
     leaves_verdict: bool = False
+    files: dict[str, int] = msgspec.field(default_factory=dict)
+
+    def record(self, files: dict[str, int]) -> CaptureRecord:
+        """The record with the files that were written, by name, with their sizes."""
+        known = {field: getattr(self, field) for field in CaptureRecord.__struct_fields__}
+        return CaptureRecord(**{**known, "files": files})
 
     @property
     def expected(self) -> tuple[int, ...]:
