@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from tb_ddp_doctor.findings import Confidence, LineKind, SeverityLabel
-from tb_ddp_doctor.mcp_tools.wrapping import NOTE
+from tb_ddp_doctor.mcp_tools.wrapping import BRIEF_LETTERS, MOST_LETTERS, NOTE, data, listed
 
-#: Text between the marks of `wrapping`.
-Data: TypeAlias = str
+#: Text between the marks of `wrapping`, of at most so many letters.
+Data: TypeAlias = Annotated[str, msgspec.Meta(extra={"letters": MOST_LETTERS})]
+Brief: TypeAlias = Annotated[str, msgspec.Meta(extra={"letters": BRIEF_LETTERS})]
+A = TypeVar("A", bound=msgspec.Struct)
 
 
 def _number(unit: str, definition: str) -> msgspec.Meta:
@@ -81,7 +83,7 @@ class FindingRow(Row, frozen=True, kw_only=True):
     steps: Annotated[str, msgspec.Meta(description="steps that have it")]
     cause: str | None
     confidence: Confidence
-    title: Data
+    title: Brief
     money_per_day: Annotated[float | None, _number("`currency`, a day", "what the fix saves, of all GPUs")] = None
     energy_kwh_per_day: Annotated[
         float | None, _number("kWh a day", "what the fix saves at most, of all GPUs at their highest power")
@@ -350,7 +352,7 @@ class StuckRow(Row, frozen=True, kw_only=True):
     confidence: Confidence
     ranks: str
     hosts: Data
-    title: Data
+    title: Brief
     why: Data
     fix: Data
     waiting: Annotated[str, msgspec.Meta(description="ranks that wait for these")]
@@ -398,6 +400,28 @@ class Explained(PageOfRows, frozen=True, kw_only=True):
     """What rules and terms mean."""
 
     rows: tuple[TermRow, ...]
+
+
+def like(answer: type[A], of: object, **given: Any) -> A:
+    """An answer, or a row, with what is given, and else with what `of` has by the same name: a number has the name that
+    it has in the JSON. Texts come between marks, and numbers of ranks and steps as "0-3, 7".
+    """
+    fields = {name: getattr(of, name) for name in _types(answer) if name not in given and hasattr(of, name)}
+    return answer(**{name: _as(_types(answer)[name], value) for name, value in fields.items()}, **given)
+
+
+def _as(kind: Any, value: Any) -> Any:
+    """A value as a field of this type has it."""
+    if getattr(kind, "__origin__", kind) is str and isinstance(value, tuple):
+        return listed(value)
+    most = [meta.extra["letters"] for meta in getattr(kind, "__metadata__", ()) if meta.extra]
+    return data(value, *most) if most else value
+
+
+@cache
+def _types(of: type[msgspec.Struct]) -> dict[str, Any]:
+    hints = get_type_hints(of, include_extras=True)
+    return {name: hints[name] for name in of.__struct_fields__}
 
 
 @cache

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
-
-import msgspec
 
 from tb_ddp_doctor import api, engine, step_parts
 from tb_ddp_doctor.choices import no_name
@@ -28,9 +27,10 @@ from tb_ddp_doctor.history.logs.find import read_hours
 from tb_ddp_doctor.history.sentences import read_from
 from tb_ddp_doctor.history.summary import summarise
 from tb_ddp_doctor.mcp_tools import answers, questions
+from tb_ddp_doctor.mcp_tools.answers import like
 from tb_ddp_doctor.mcp_tools.paging import page
 from tb_ddp_doctor.mcp_tools.runs import RunsOfRoots
-from tb_ddp_doctor.mcp_tools.wrapping import data, listed, name, numbers_of
+from tb_ddp_doctor.mcp_tools.wrapping import BRIEF_LETTERS, data, listed, name, numbers_of
 from tb_ddp_doctor.planning.answer import OVERVIEW
 from tb_ddp_doctor.planning.model import Prediction
 from tb_ddp_doctor.planning.model import Question as PlanQuestion
@@ -45,7 +45,6 @@ from tb_ddp_doctor.stuck import run as stuck
 _MOST_LINES, _MOST_SENTENCES, _SENTENCE = 40, 6, 300
 #: Slices that are kept; the oldest goes for a new one.
 _MOST_SLICES = 16
-_TEXT = 700
 
 
 class Toolbox:
@@ -87,17 +86,10 @@ class Toolbox:
         rates = diagnosis.rates
         gains = {gain.finding: gain for gain in rates.gains} if rates else {}
         rows = [
-            answers.FindingRow(
+            like(
+                answers.FindingRow,
+                one,
                 finding=one.id,
-                severity=one.severity,
-                cost_ms=one.cost_ms,
-                alone_ms=one.alone_ms,
-                range_ms=one.range_ms,
-                ranks=listed(one.ranks),
-                steps=listed(one.steps),
-                cause=one.cause,
-                confidence=one.confidence,
-                title=data(one.title, _TEXT),
                 money_per_day=gains[one.id].money_per_day if one.id in gains else None,
                 energy_kwh_per_day=gains[one.id].energy_kwh_per_day if one.id in gains else None,
             )
@@ -105,19 +97,11 @@ class Toolbox:
         ]
         said = [*diagnosis.contradictions, *(f"{one.file}: {one.message}" for one in diagnosis.warnings)]
         made = partial(
+            like,
             answers.Diagnosed,
+            diagnosis,
             run=name(diagnosis.name),
-            verdict=diagnosis.verdict,
-            headline=data(diagnosis.headline),
-            step_ms=diagnosis.step_ms,
-            world_size=diagnosis.world_size,
-            ranks=listed(diagnosis.ranks),
-            missing_ranks=listed(diagnosis.missing_ranks),
-            steps=listed(diagnosis.steps),
-            account=tuple(
-                answers.AccountRow(kind=line.kind, finding=line.finding, ms=line.ms, share=line.share)
-                for line in diagnosis.account.lines[:_MOST_LINES]
-            ),
+            account=tuple(like(answers.AccountRow, line) for line in diagnosis.account.lines[:_MOST_LINES]),
             not_checked=tuple(one.rule for one in diagnosis.outcomes if one.status in ("not-applicable", "error")),
             warnings=_sentences(said),
             job_money_per_day=rates.money_per_day if rates else None,
@@ -132,22 +116,12 @@ class Toolbox:
         result = self._runs.result(asked.run)
         one = _finding(result, asked.finding)
         made = partial(
+            like,
             answers.FindingRows,
+            one,
             run=name(result.diagnosis.name),
             finding=one.id,
-            rule=one.rule,
-            severity=one.severity,
-            confidence=one.confidence,
-            cause=one.cause,
-            cost_ms=one.cost_ms,
-            alone_ms=one.alone_ms,
-            range_ms=one.range_ms,
             step_ms=result.diagnosis.step_ms,
-            ranks=listed(one.ranks),
-            steps=listed(one.steps),
-            title=data(one.title),
-            why=data(one.why),
-            fix=data(one.fix),
             rule_summary=rule_page(CATALOGUE[one.rule]).summary,
             tab_link=self._link(result.diagnosis.name, one),
         )
@@ -201,9 +175,7 @@ class Toolbox:
         if not asked.fixed and len(costly) > 1:
             sets.append(costly)
         predicted = [result.savings.without(names) for names in sets]
-        rows = [
-            answers.ProspectRow(fixed=one.fixed, without_ms=one.without_ms, range_ms=one.range_ms) for one in predicted
-        ]
+        rows = [like(answers.ProspectRow, one) for one in predicted]
         made = partial(answers.WhatIfRows, run=name(result.diagnosis.name), step_ms=result.diagnosis.step_ms)
         return page(made, rows, asked.offset)
 
@@ -227,22 +199,22 @@ class Toolbox:
     def compare(self, asked: questions.OfTwo) -> answers.ComparedRuns:
         """Say what differs between two runs, and whether it is more than noise."""
         comparison = compare(self._runs.result(asked.before), self._runs.result(asked.after))
-        fields = set(answers.ChangeRow.__struct_fields__)
-        rows = []
-        for change in getattr(comparison, asked.table):
-            values = {field: value for field, value in msgspec.structs.asdict(change).items() if field in fields}
-            called = values.pop("name", "") or getattr(change, "rule", "") or "all others"
-            rows.append(answers.ChangeRow(name=name(called), **values))
+        rows = [
+            like(
+                answers.ChangeRow,
+                change,
+                name=name(getattr(change, "name", getattr(change, "rule", "")) or "all others"),
+            )
+            for change in getattr(comparison, asked.table)
+        ]
         made = partial(
+            like,
             answers.ComparedRuns,
+            comparison.step,
             before=name(comparison.before),
             after=name(comparison.after),
             headline=data(comparison.headline),
             story=_sentences([*comparison.story, *comparison.unlike]),
-            before_ms=comparison.step.before_ms,
-            after_ms=comparison.step.after_ms,
-            change=comparison.step.change,
-            interval=comparison.step.interval,
             is_significant=comparison.step.tells,
             table=asked.table,
         )
@@ -256,32 +228,17 @@ class Toolbox:
             raise ValueError("There are no step times: Doctor(LOGDIR, history=True) records them.")
         summary = summarise(job)
         rows = [
-            answers.EventRow(
-                kind=event.kind,
-                level=event.level,
-                ranks=listed(event.ranks),
-                node=name(event.node or ""),
-                first_step=event.first_step,
-                last_step=event.last_step,
-                began=_utc(event.begin_s),
-                added_ms=event.added_ms,
-                added_share=event.added_share,
-                every=event.every,
-                times=event.times,
-                cost_s=event.cost_s,
-                range_s=event.range_s,
-                cost_share=event.cost_share,
-            )
+            like(answers.EventRow, event, node=name(event.node or ""), began=_utc(event.begin_s))
             for event in summary.events
         ]
-        shared = {field: getattr(summary, field) for field in _OF_SUMMARY}
         made = partial(
+            like,
             answers.JobHours,
+            summary,
             directory=name(str(folder)),
             source=data(read_from(job.logged_by)) if job.logged_by else "",
             goodput=summary.account.goodput,
             time_s={name(part): value for part, value in list(summary.account.time_s.items())[:_MOST_LINES]},
-            **shared,
         )
         return page(made, rows, asked.offset)
 
@@ -294,12 +251,11 @@ class Toolbox:
         if hours is None:
             raise ValueError(" ".join(problems) or "There are no files of NCCL's or RCCL's Inspector (HOST-pidN.log).")
         made = partial(
+            like,
             answers.CollectivesOfHours,
+            hours,
             directory=name(str(folder)),
             table=asked.table,
-            calls=hours.calls,
-            transfers=hours.transfers,
-            groups=hours.groups,
             began=_utc(hours.begin_s),
             ended=_utc(hours.end_s),
             said=_sentences([*sentences(hours)]),
@@ -311,32 +267,16 @@ class Toolbox:
         run = self._runs.dump(asked.run)
         report = stuck.examine(run)
         rows = [
-            answers.StuckRow(
+            like(
+                answers.StuckRow,
+                one,
                 finding=one.id,
-                cause=one.cause,
-                severity=one.severity,
-                confidence=one.confidence,
-                ranks=listed(one.ranks),
-                hosts=data(", ".join(dict.fromkeys(one.hosts)), _TEXT),
-                title=data(one.title, _TEXT),
-                why=data(one.why),
-                fix=data(one.fix),
-                waiting=listed(one.waiting),
+                hosts=data(", ".join(dict.fromkeys(one.hosts)), BRIEF_LETTERS),
                 waiting_count=len(one.waiting),
-                waited_at_most_s=one.waited_at_most_s,
             )
             for one in report.findings
         ]
-        made = partial(
-            answers.Stuck,
-            run=name(report.name),
-            verdict=report.verdict,
-            headline=data(report.headline),
-            world_size=report.world_size,
-            ranks=listed(report.ranks),
-            missing_ranks=listed(report.missing_ranks),
-            tab_link=self._link(report.name),
-        )
+        made = partial(like, answers.Stuck, report, run=name(report.name), tab_link=self._link(report.name))
         return page(made, rows, asked.offset)
 
     def slice(self, asked: questions.OfSlice) -> answers.Sliced:
@@ -402,19 +342,6 @@ class Toolbox:
         return f"{self._tensorboard}/#{'&'.join(['ddp_doctor', *pairs])}"
 
 
-#: Fields of `history.summary.Summary` that the answer has too.
-_OF_SUMMARY = (
-    "ranks", "nodes", "steps", "first_step", "last_step", "median_step_ms", "p99_step_ms", "names_ranks", "restarts",
-)  # fmt: skip
-
-
-#: Fields of rows of `history.collectives` that rows of the answer have too, as they are.
-_OF_COLLECTIVES = (
-    "size", "ranks", "nodes", "rank", "sender", "receiver", "calls", "busbw_gbs", "low_gbs", "transfer_s", "before_gbs",
-    "after_gbs", "cost_s", "late_share", "wait_ms",
-)  # fmt: skip
-
-
 def _finding(result: engine.Result, given: str) -> Finding:
     """The finding of an id, or of a rule that has one. Raises ValueError."""
     findings = (*result.diagnosis.findings, *result.diagnosis.opportunities)
@@ -430,27 +357,16 @@ def _finding(result: engine.Result, given: str) -> Finding:
 
 def _details(one: Finding) -> Iterator[answers.DetailRow]:
     for number in one.measurements:
-        yield answers.DetailRow(
-            kind="measurement",
-            name=number.name,
-            value=number.value,
-            unit=number.unit,
-            ranks=listed(number.ranks),
-            steps=listed(number.steps),
-        )
+        yield like(answers.DetailRow, number, kind="measurement")
     for limit in one.thresholds:
-        yield answers.DetailRow(
-            kind="threshold", name=limit.name, value=limit.value, unit=limit.unit, text=data(limit.reason, _TEXT)
-        )
+        yield like(answers.DetailRow, limit, kind="threshold", text=data(limit.reason, BRIEF_LETTERS))
     for place, evidence in enumerate(one.evidence, 1):
-        yield answers.DetailRow(
+        yield like(
+            answers.DetailRow,
+            evidence,
             kind="evidence",
             evidence=place,
-            rank=evidence.rank,
-            step=evidence.step,
-            start_ns=evidence.start_ns,
-            end_ns=evidence.end_ns,
-            text=data(_seen(evidence), _TEXT),
+            text=data(_seen(evidence), BRIEF_LETTERS),
             source=name(f"{source.file}:{source.line} {source.function}") if (source := evidence.source) else "",
         )
 
@@ -489,27 +405,21 @@ def _by_step(result: engine.Result) -> Iterator[answers.RankRow]:
 
 
 def _plan_row(predicted: Prediction) -> answers.PlanRow:
-    return answers.PlanRow(
-        question=data(shown(predicted.question), _SENTENCE),
-        step_ms=predicted.step_ms,
-        low_ms=predicted.low_ms,
-        high_ms=predicted.high_ms,
-        change_ms=predicted.change_ms,
-    )
+    return like(answers.PlanRow, predicted, question=data(shown(predicted.question), _SENTENCE))
 
 
 def _collective_row(one: CollectiveCalls | BandwidthChange | LateRank | PeerTransfers) -> answers.CollectiveRow:
-    values = {field: value for field, value in msgspec.structs.asdict(one).items() if field in _OF_COLLECTIVES}
+    values: dict[str, Any] = {}
     if isinstance(one, (CollectiveCalls, BandwidthChange)):
         values["collective"] = name(one.collective)
     if isinstance(one, BandwidthChange):
-        values |= {"began": _utc(one.at_s), "hosts": data(", ".join(one.hosts), _TEXT)}
+        values |= {"began": _utc(one.at_s), "hosts": data(", ".join(one.hosts), BRIEF_LETTERS)}
     if isinstance(one, LateRank):
         values |= {"hosts": name(one.host), "calls": one.compared}
     if isinstance(one, PeerTransfers):
-        hosts = data(f"{one.sender_host}, {one.receiver_host}", _TEXT)
+        hosts = data(f"{one.sender_host}, {one.receiver_host}", BRIEF_LETTERS)
         values |= {"hosts": hosts, "calls": one.transfers, "late_share": one.sender_last_share}
-    return answers.CollectiveRow(**values)
+    return like(answers.CollectiveRow, one, **values)
 
 
 def _sentences(said: Sequence[str]) -> tuple[str, ...]:
