@@ -71,6 +71,11 @@ def number(what: str, *, least: float = 0.0, above: bool = False, unit: str = ""
     return read
 
 
+def flag(options: argparse._ActionsContainer, name: str, meaning: str) -> None:
+    """Add an option that is given or not."""
+    options.add_argument(name, action="store_true", help=meaning)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that suggests the nearest option, command or choice."""
 

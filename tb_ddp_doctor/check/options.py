@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tb_ddp_doctor.choices import number
+from tb_ddp_doctor.choices import flag, number
 from tb_ddp_doctor.discover.calibration_name import CALIBRATION_NAME
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -17,7 +17,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, metavar="DIR", help=f"write {CALIBRATION_NAME} there, beside a job's traces"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with pictures, as one file")
-    parser.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    flag(parser, "--json", "print JSON, and nothing else, on standard output")
     parser.add_argument(
         "--fail-on",
         type=number("percent", unit="%"),
@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="torch's backend of collectives: nccl, gloo or mpi (default: nccl on GPUs, else gloo)",
     )
-    parser.add_argument("--cpu", action="store_true", help="measure CPUs where there are GPUs, too")
+    flag(parser, "--cpu", "measure CPUs where there are GPUs, too")
 
 
 def command_line(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[str]:

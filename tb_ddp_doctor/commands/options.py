@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tb_ddp_doctor.check import options as check
-from tb_ddp_doctor.choices import Parser, number, whole
+from tb_ddp_doctor.choices import Parser, flag, number, whole
 from tb_ddp_doctor.commands.examples import epilog
 from tb_ddp_doctor.findings import SCHEMA_VERSION, Severity
 from tb_ddp_doctor.planning.questions import FIELDS
@@ -133,16 +133,10 @@ def _add_diagnose(commands: argparse._SubParsersAction[_Parser], choosing: _Pars
 def _add_outputs(diagnose: _Parser) -> None:
     """Where to, and in what form."""
     printed = diagnose.add_mutually_exclusive_group()
-    printed.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
-    printed.add_argument(
-        "--markdown",
-        action="store_true",
-        help="print Markdown, for a pull request, and nothing else, on standard output",
-    )
-    printed.add_argument(
-        "--github",
-        action="store_true",
-        help="print the findings as annotations of GitHub Actions, and nothing else, on standard output",
+    flag(printed, "--json", "print JSON, and nothing else, on standard output")
+    flag(printed, "--markdown", "print Markdown, for a pull request, and nothing else, on standard output")
+    flag(
+        printed, "--github", "print the findings as annotations of GitHub Actions, and nothing else, on standard output"
     )
     diagnose.add_argument(
         "-v",
@@ -164,24 +158,14 @@ def _add_outputs(diagnose: _Parser) -> None:
 
 def _add_tables(diagnose: _Parser) -> None:
     """What is shown beside the findings."""
-    diagnose.add_argument(
-        "--communication",
-        action="store_true",
-        help="also show each kind of collective: size, wait, time, busbw and latency",
-    )
-    diagnose.add_argument(
-        "--phases", action="store_true", help="also show each rank's step by phase, on the GPU and on the CPU"
-    )
-    diagnose.add_argument(
+    flag(diagnose, "--communication", "also show each kind of collective: size, wait, time, busbw and latency")
+    flag(diagnose, "--phases", "also show each rank's step by phase, on the GPU and on the CPU")
+    flag(
+        diagnose,
         "--critical-path",
-        action="store_true",
-        help="also show the critical path of each step across ranks: what determines its length, in order of time",
+        "also show the critical path of each step across ranks: what determines its length, in order of time",
     )
-    diagnose.add_argument(
-        "--memory",
-        action="store_true",
-        help="also show what allocated memory is made of at the peak, and what would save some of it",
-    )
+    flag(diagnose, "--memory", "also show what allocated memory is made of at the peak, and what would save some of it")
 
 
 def _add_workload(diagnose: _Parser) -> None:
@@ -203,10 +187,8 @@ def _add_workload(diagnose: _Parser) -> None:
 
 def _add_limits(diagnose: _Parser) -> None:
     """What the GPUs can do at most."""
-    diagnose.add_argument(
-        "--roofline",
-        action="store_true",
-        help="also show the kernels with most time above what the GPU's memory and peak FLOPS allow",
+    flag(
+        diagnose, "--roofline", "also show the kernels with most time above what the GPU's memory and peak FLOPS allow"
     )
     diagnose.add_argument(
         "--peaks",
@@ -220,11 +202,7 @@ def _add_limits(diagnose: _Parser) -> None:
 
 def _add_modules(diagnose: _Parser) -> None:
     """Which of the model's modules take the time."""
-    diagnose.add_argument(
-        "--layers",
-        action="store_true",
-        help="also show which of the model's modules a step is spent in, where traces name them",
-    )
+    flag(diagnose, "--layers", "also show which of the model's modules a step is spent in, where traces name them")
     _add_depth(diagnose)
     diagnose.add_argument(
         "--rank",
@@ -258,7 +236,7 @@ def _add_whatif(commands: argparse._SubParsersAction[_Parser], parents: list[_Pa
         metavar="FINDING[,FINDING]",
         help="fix these findings, by rule or id, for example straggler:1,no-overlap (default: each alone, and all)",
     )
-    whatif.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    flag(whatif, "--json", "print JSON, and nothing else, on standard output")
 
 
 def _add_depth(parser: argparse.ArgumentParser) -> None:
@@ -275,29 +253,21 @@ def _add_plan(commands: argparse._SubParsersAction[_Parser], parents: list[_Pars
     )
     for name, field in FIELDS.items():
         plan.add_argument(field.option, dest=name, metavar=f"VALUE[{field.between}VALUE]", help=field.help)
-    plan.add_argument(
+    flag(
+        plan,
         "--strong",
-        action="store_true",
-        help="with --ranks or --mesh: all ranks together have as much work as now (strong scaling), not each of them",
+        "with --ranks or --mesh: all ranks together have as much work as now (strong scaling), not each of them",
     )
-    plan.add_argument(
-        "--offload", action="store_true", help="keep the shards of optimizer states on the CPU, and update them there"
-    )
-    plan.add_argument(
-        "--graphs", action="store_true", help="predict with CUDA graphs: the GPU never waits for the CPU to launch"
-    )
-    plan.add_argument(
-        "--no-pin-memory",
-        action="store_true",
-        help="predict with pin_memory=False: batches are copied from pageable memory",
-    )
+    flag(plan, "--offload", "keep the shards of optimizer states on the CPU, and update them there")
+    flag(plan, "--graphs", "predict with CUDA graphs: the GPU never waits for the CPU to launch")
+    flag(plan, "--no-pin-memory", "predict with pin_memory=False: batches are copied from pageable memory")
     plan.add_argument(
         "--fixed",
         metavar="FINDING[,FINDING]",
         default="",
         help="predict with these findings fixed, by rule or id, for example straggler:1",
     )
-    plan.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    flag(plan, "--json", "print JSON, and nothing else, on standard output")
 
 
 def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -311,12 +281,8 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
         "compare", parents=[both], help="show what differs between two runs, and whether it is significant"
     )
     form = comparing.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
-    form.add_argument(
-        "--markdown",
-        action="store_true",
-        help="print Markdown, for a pull request, and nothing else, on standard output",
-    )
+    flag(form, "--json", "print JSON, and nothing else, on standard output")
+    flag(form, "--markdown", "print Markdown, for a pull request, and nothing else, on standard output")
     comparing.add_argument(
         "--fail-on-regression",
         type=number("percent", unit="%"),
@@ -324,9 +290,7 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
         help="exit with 1 if a step takes more than this many percent longer; what may be noise, and less than 3 "
         "percent, never fails",
     )
-    comparing.add_argument(
-        "--layers", action="store_true", help="also show by how much longer a step is in each of the model's modules"
-    )
+    flag(comparing, "--layers", "also show by how much longer a step is in each of the model's modules")
     _add_depth(comparing)
 
 
@@ -355,14 +319,10 @@ def _add_history(commands: argparse._SubParsersAction[_Parser]) -> None:
         "TensorBoard, W&B, Lightning or Hugging Face, or a folder with those, or with the files of NCCL's Inspector",
     )
     shape = history.add_mutually_exclusive_group()
-    shape.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
-    shape.add_argument(
-        "--markdown", action="store_true", help="print Markdown, for a report or a chat, on standard output"
-    )
-    shape.add_argument(
-        "--webhook", action="store_true", help="print one line of JSON for a chat or a pager: text, and all events"
-    )
-    shape.add_argument("--openmetrics", action="store_true", help="print OpenMetrics text, for Prometheus")
+    flag(shape, "--json", "print JSON, and nothing else, on standard output")
+    flag(shape, "--markdown", "print Markdown, for a report or a chat, on standard output")
+    flag(shape, "--webhook", "print one line of JSON for a chat or a pager: text, and all events")
+    flag(shape, "--openmetrics", "print OpenMetrics text, for Prometheus")
     history.add_argument(
         "--since", type=whole("a step"), metavar="STEP", help="take the steps from this one on (default: all)"
     )
@@ -376,9 +336,7 @@ def _add_history(commands: argparse._SubParsersAction[_Parser]) -> None:
         "--gpu-hour", type=number("a price"), metavar="PRICE", help="what a GPU costs an hour: also show money"
     )
     _add_currency(history)
-    history.add_argument(
-        "--compare", action="store_true", help="say what the captures on either side of the costliest changes differ in"
-    )
+    flag(history, "--compare", "say what the captures on either side of the costliest changes differ in")
     _add_cache_options(history)
 
 
@@ -444,8 +402,8 @@ def _add_capture(commands: argparse._SubParsersAction[_Parser]) -> None:
         help="capture so many steps, 1,000 at most (default: as the job says)",
     )
     capture.add_argument("--ranks", metavar="RANKS", help="capture these ranks alone, for example 0,5-7")
-    capture.add_argument("--stacks", action="store_true", help="record Python stacks (with_stack)")
-    capture.add_argument("--memory", action="store_true", help="record the memory (profile_memory)")
+    flag(capture, "--stacks", "record Python stacks (with_stack)")
+    flag(capture, "--memory", "record the memory (profile_memory)")
     capture.add_argument(
         "--wait",
         type=number("seconds"),
@@ -453,20 +411,14 @@ def _add_capture(commands: argparse._SubParsersAction[_Parser]) -> None:
         metavar="SECONDS",
         help="wait so long for the verdict; 0 only until the steps are known (default: %(default)g)",
     )
-    capture.add_argument(
-        "--cancel", action="store_true", help="withdraw the requests that are not captured yet, and ask for nothing"
-    )
-    capture.add_argument(
-        "--dynolog",
-        action="store_true",
-        help="print the commands that capture a job without a Doctor by Dynolog, and ask no job",
-    )
+    flag(capture, "--cancel", "withdraw the requests that are not captured yet, and ask for nothing")
+    flag(capture, "--dynolog", "print the commands that capture a job without a Doctor by Dynolog, and ask no job")
 
 
 def _add_cache(commands: argparse._SubParsersAction[_Parser]) -> None:
     cache = commands.add_parser("cache", help="say how much is kept of traces that were read, and where")
     cache.add_argument("--cache", type=Path, metavar="DIR", help="the directory (default: the user's cache directory)")
-    cache.add_argument("--clear", action="store_true", help="remove all of it: traces are then read again")
+    flag(cache, "--clear", "remove all of it: traces are then read again")
 
 
 def _add_mcp(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -512,7 +464,7 @@ def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
 def _add_small(commands: argparse._SubParsersAction[_Parser]) -> None:
     demo = commands.add_parser("demo", help="open TensorBoard on two small jobs that come with the package")
     demo.add_argument("--port", type=whole("a port", least=0, most=65535), metavar="PORT", help="serve there")
-    demo.add_argument("--where", action="store_true", help="print their log directory, and serve nothing")
+    flag(demo, "--where", "print their log directory, and serve nothing")
     completion = commands.add_parser("completion", help="print what completes the command in a shell")
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell that the script is for")
 
@@ -526,7 +478,7 @@ def _add_cache_options(options: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--cache", type=Path, metavar="DIR", help="keep what was read there (default: the user's cache directory)"
     )
-    options.add_argument("--no-cache", action="store_true", help="keep nothing, and use nothing that was kept")
+    flag(options, "--no-cache", "keep nothing, and use nothing that was kept")
     options.add_argument(
         "--cache-size",
         type=number("a size in GiB"),
@@ -541,9 +493,7 @@ def _choosing_options() -> _Parser:
     options = _Parser(add_help=False)
     one = options.add_mutually_exclusive_group()
     one.add_argument("--run", metavar="NAME", help="the run of this name alone, where the log directory has several")
-    one.add_argument(
-        "--last", action="store_true", help="the last run alone: of a job with many captures, the newest of them"
-    )
+    flag(one, "--last", "the last run alone: of a job with many captures, the newest of them")
     return options
 
 
@@ -556,10 +506,10 @@ def _reading_options(logdirs: Mapping[str, str]) -> _Parser:
     options.add_argument(
         "--scheduler", metavar="ADDRESS", help="read on the Dask cluster whose scheduler is there (tcp://host:8786)"
     )
-    options.add_argument(
+    flag(
+        options,
         "--everywhere",
-        action="store_true",
-        help=f"look into all folders below, also on other file systems and beyond the first {MOST_FOLDERS:,}",
+        f"look into all folders below, also on other file systems and beyond the first {MOST_FOLDERS:,}",
     )
     options.add_argument(
         "--step-range",
@@ -575,10 +525,10 @@ def _reading_options(logdirs: Mapping[str, str]) -> _Parser:
         help="what the ranks and links can do: calibration.json of tb_ddp_doctor.check, or what nccl-tests printed "
         "(default: where it lies beside the traces)",
     )
-    options.add_argument(
+    flag(
+        options,
         "--no-config",
-        action="store_true",
-        help="ignore ddp-doctor.toml, of this folder and beside the traces: thresholds, prices, calibration",
+        "ignore ddp-doctor.toml, of this folder and beside the traces: thresholds, prices, calibration",
     )
     _add_cache_options(options)
     return options
