@@ -75,7 +75,7 @@ def quantities() -> str:
         for head in (name, *one.heads)
     )
     return (
-        f"{_MADE.format(source='tb_ddp_doctor/quantities.py')}\n\n"
+        f"{_MADE.format(source='tb_ddp_doctor/quantities.toml')}\n\n"
         "/** @typedef {{meaning: string, over: string, view: string, field: string}} Quantity */\n\n"
         "/** What a figure is, by name; without a meaning a term of the glossary. @type {Map<string, Quantity>} */\n"
         f"export const QUANTITIES = new Map([\n{entries}]);\n\n"

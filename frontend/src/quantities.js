@@ -1,4 +1,4 @@
-// Made from tb_ddp_doctor/quantities.py by `python tests/generate.py`.
+// Made from tb_ddp_doctor/quantities.toml by `python tests/generate.py`.
 
 /** @typedef {{meaning: string, over: string, view: string, field: string}} Quantity */
 
