@@ -3,7 +3,7 @@
 import { fetchDetail } from "./api.js";
 import { h } from "./dom.js";
 
-/** @typedef {"operators" | "compute" | "communication" | "memory" | "ranks" | "quality" | "history"} Of */
+/** @typedef {"operators" | "compute" | "layers" | "communication" | "memory" | "ranks" | "quality" | "history"} Of */
 
 /** What was asked for ahead, by run and view: a print does not wait. @type {Map<string, any>} */
 const ahead = new Map();

@@ -26,6 +26,7 @@ from tb_ddp_doctor.step_parts import IDLE, KERNEL_CLASSES
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.view.history import history
+from tb_ddp_doctor.view.layers import layers
 from tb_ddp_doctor.view.messages import sent
 from tb_ddp_doctor.view.nodes import nodes
 
@@ -356,6 +357,7 @@ def _since_us(job: Job, one: KernelRoof, at_ns: int) -> float:
 DETAILS: dict[str, Callable[[Result], dict[str, Any]]] = {
     "operators": _operations,
     "compute": _compute,
+    "layers": layers,
     "communication": _communication,
     "memory": _memory,
     "ranks": _ranks,

@@ -7,7 +7,7 @@ import { addressOf, chosen, choose, EDITORS } from "./editor.js";
 
 /** @typedef {import("../model.js").Evidence} Evidence */
 
-/** @param {Evidence} evidence */
+/** @param {Pick<Evidence, "source"> & Partial<Evidence>} evidence */
 export function codeOf({ source, source_line: found, op_before: before, op_after: after }) {
   if (source) return h("span", { class: "source" }, place(source, found?.path), ` ${source.function} `, copyButton(`${source.file}:${source.line}`), found && h("code", { class: "line" }, found.text));
   if (!before && !after) return null;

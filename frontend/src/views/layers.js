@@ -1,16 +1,15 @@
 // Where in the model a step's time goes: its modules as boxes below each other, its layers side by side, and a table.
 
+import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
 import { count, ms, percent } from "../format.js";
 import { grid, plain } from "../grid.js";
-import { begun, boxes, layersOf, nameOf, PARTS, shortPath } from "../layers/model.js";
+import { explorer } from "../layers/explorer.js";
+import { begun, layersOf, nameOf, PARTS, shortPath } from "../layers/model.js";
 
 /** @typedef {import("../views.js").Shown} Shown */
 /** @typedef {import("../../schema.js").LayerTable} LayerTable */
 /** @typedef {import("../../schema.js").LayerRow} LayerRow */
-
-/** Narrower boxes are not drawn: the table has them. */
-const LEAST_BOX = 0.004;
 
 /** @type {import("../views.js").View} */
 export const layers = {
@@ -23,8 +22,20 @@ export const layers = {
       element.append(h("p", { class: "note" }, layers.lacks?.(shown)));
       return;
     }
-    element.append(h("div", { class: "cards" }, card("Where in the model", h("p", { class: "note" }, from(modules)), picture(modules), legend(modules)), strip(modules), card("Modules", table(modules, shown))));
+    const place = h("div");
+    /** @type {(path: string) => void} */
+    let choose = () => {};
+    element.append(h("div", { class: "cards" }, h("p", { class: "note" }, from(modules)), place, card("Modules", table(modules, shown))));
+    return detail(place, shown.diagnosis.name, "layers", (/** @type {import("../layers/tree.js").Told} */ told) => {
+      const made = explorer(told, shown, strip(modules, (path) => choose(path)));
+      choose = (path) => {
+        made.choose(path);
+        made.body.scrollIntoView({ block: "start" });
+      };
+      return [made.body];
+    });
   },
+  keys: [["Arrow keys, Enter", "move over the boxes of modules; choose one"]],
   table: ({ diagnosis }) => {
     const modules = diagnosis.layers;
     if (!modules) return null;
@@ -47,53 +58,6 @@ function from({ named_by, layer_events }) {
   return `${said} Times of a step, the median over ranks. Each kernel counts for the module that launched it, in backward for the one of its forward; exposed communication, with straggler wait, for the module whose backward launched it, and idle time for the module whose kernel follows.`;
 }
 
-/** @param {LayerTable} modules */
-function picture(modules) {
-  const frame = h("div", { class: "modules" });
-  const readout = h("p", { class: "readout", role: "status" }, "Choose a module to see what is within it.");
-  draw(0);
-  return [frame, readout];
-
-  /**
-   * @param {number} root
-   * @param {boolean} [focused]
-   */
-  function draw(root, focused = false) {
-    const shown = boxes(modules.rows, root).filter(({ share }) => share >= LEAST_BOX);
-    const depth = Math.max(...shown.map((box) => box.depth));
-    frame.style.height = `${(depth + 1) * 30}px`;
-    frame.replaceChildren(...shown.map((box) => boxOf(box, root)));
-    if (focused) /** @type {HTMLElement | null} */ (frame.firstElementChild)?.focus();
-  }
-
-  /**
-   * @param {import("../layers/model.js").Box} box
-   * @param {number} root
-   */
-  function boxOf({ index, depth, from: left, share }, root) {
-    const row = modules.rows[index];
-    const text = `${row.path || WHOLE}: ${ms(row.step_ms)}`;
-    return h(
-      "button",
-      {
-        type: "button",
-        class: "module",
-        "data-quantity": "time of a module",
-        title: said(row, modules),
-        "aria-label": text,
-        style: `left: ${100 * left}%; width: ${100 * share}%; top: ${depth * 30}px`,
-        click: () => {
-          readout.textContent = said(row, modules);
-          draw(index === root ? 0 : index, true);
-        },
-        focus: () => (readout.textContent = said(row, modules)),
-      },
-      h("span", {}, `${nameOf(row)} ${ms(row.step_ms)}`),
-      h("i", { class: "parts" }, segments(row, modules)),
-    );
-  }
-}
-
 /**
  * @param {LayerRow} row
  * @param {LayerTable} modules
@@ -111,13 +75,11 @@ function said(row, modules) {
   return `${row.path || "Whole step"}: ${ms(row.step_ms)}, ${percent(row.step_ms / Math.max(modules.rows[0].step_ms, 1e-9))} of the step; ${parts.join(", ")}. The longest is ${ms(row.longest_ms)}, on rank ${row.longest_rank}.`;
 }
 
-/** @param {LayerTable} modules */
-function legend(modules) {
-  return h("ul", { class: "legend flush" }, partsOf(modules).map(({ name, colour }) => h("li", {}, h("i", { class: `owner-${colour}` }), name)));
-}
-
-/** @param {LayerTable} modules */
-function strip(modules) {
+/**
+ * @param {LayerTable} modules
+ * @param {(path: string) => void} choose a module
+ */
+function strip(modules, choose) {
   const some = layersOf(modules.rows);
   if (!some.length) return null;
   const longest = Math.max(...some.map(({ longest_ms }) => longest_ms));
@@ -141,7 +103,7 @@ function strip(modules) {
             h("i", { class: "outline", style: `height: ${(100 * row.longest_ms) / longest}%` }),
             h("i", { class: "stack", style: `height: ${(100 * row.step_ms) / longest}%` }, segments(row, modules)),
           ),
-          h("span", { class: "name" }, nameOf(row).slice(start.length)),
+          h("button", { type: "button", class: "name", "aria-label": row.path, click: () => choose(row.path) }, nameOf(row).slice(start.length)),
         ),
       ),
     ),

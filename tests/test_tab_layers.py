@@ -1,0 +1,80 @@
+"""The tab's Layers: boxes down to kernels, one rank against others, kernels first, and what is chosen on all ranks."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import FrameLocator, Page, expect
+from tab import chosen, opened, unnamed_figures
+
+
+def box(tab: FrameLocator, name: str) -> str:
+    """The time in the name of a box."""
+    label = tab.get_by_role("button", name=re.compile(rf"^{re.escape(name)}: ")).first.get_attribute("aria-label")
+    assert label
+    return label.rpartition(": ")[2]
+
+
+def test_a_module_opens_down_to_its_kernels(page: Page, server: str) -> None:
+    tab = opened(page, server, "layers")
+    chosen(tab, "straggler_cpu")
+    panel = tab.locator(".module-panel")
+    expect(panel.locator("h2")).to_have_text("Whole step")
+    tab.get_by_role("button", name=re.compile("^layer 7: ")).click()
+    expect(panel.locator("h2")).to_have_text("layer 7")
+    expect(panel.locator(".large")).to_have_text("119.5 ms".replace(" ", "\N{NO-BREAK SPACE}"))
+    # The straggler waits for nobody there.
+    expect(panel.locator(".rank-bars .number")).to_have_text(["119.73", "4.96", "119.35", "120.42"])
+    expect(panel.locator(".kernel-list tbody tr").first).to_contain_text("ncclDevKernel_AllReduce")
+    expect(tab.locator(".modules .module").first).to_have_attribute("aria-label", re.compile("^layer 7: "))
+    assert box(tab, "layer 7") == panel.locator(".large").inner_text()
+    # The keyboard moves over the boxes; the address keeps what is chosen.
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(panel.locator("h2")).to_have_text(re.compile(r"^(forward|exposed communication and wait) of layer 7$"))
+    page.wait_for_url(re.compile(r"ddp_doctor\.node="))
+    title = panel.locator("h2").inner_text()
+    page.reload()
+    expect(page.frame_locator("iframe").first.locator(".module-panel h2")).to_have_text(title)
+    assert unnamed_figures(tab) == []
+
+
+def test_a_rank_is_shown_less_others(page: Page, server: str) -> None:
+    tab = opened(page, server, "layers")
+    chosen(tab, "straggler_cpu")
+    panel = tab.locator(".module-panel")
+    panel.get_by_role("button", name="rank 1", exact=True).click()
+    expect(panel.locator(".note").first).to_contain_text("a step of rank 1")
+    tab.locator(".explorer select").nth(1).select_option(label="the other ranks\N{RIGHT SINGLE QUOTATION MARK} median")
+    expect(panel.locator(".note").first).to_contain_text("rank 1 less the other ranks")
+    assert box(tab, "layer 7").startswith("\N{MINUS SIGN}114.")
+    assert box(tab, "GPU idle outside of all modules").startswith("+13")
+    tab.locator(".explorer select").nth(1).select_option(label="rank 3")
+    expect(panel.locator(".note").first).to_contain_text("rank 1 less rank 3")
+    assert box(tab, "layer 7").startswith("\N{MINUS SIGN}115.")
+    assert unnamed_figures(tab) == []
+
+
+def test_kernels_come_first_bottom_up_and_layers_are_merged(page: Page, server: str) -> None:
+    tab = opened(page, server, "layers")
+    chosen(tab, "healthy")
+    tab.get_by_role("button", name="8 layers merged").click()
+    layer = float(box(tab, "layer *").split()[0])
+    assert 40 < layer < 50
+    tab.get_by_role("button", name="Bottom-up").click()
+    attention = tab.get_by_role("button", name=re.compile("^aten::_cudnn_attention_backward: .+ in layer \\*: "))
+    expect(attention.first).to_be_visible()
+    tab.get_by_label("Find", exact=False).last.fill("attention")
+    expect(tab.locator(".explorer .readout")).to_contain_text(
+        re.compile(r"\d+\shits of “attention”: \d+\.\d+\sms in all")
+    )
+    assert tab.locator(".module.hit").count() >= 2
+
+
+def test_a_layer_of_the_strip_is_chosen_in_the_picture(page: Page, server: str) -> None:
+    tab = opened(page, server, "layers")
+    chosen(tab, "healthy")
+    tab.locator(".layers-strip").get_by_role("button", name="layer 5").click()
+    expect(tab.locator(".module-panel h2")).to_have_text("layer 5")
+    tab.get_by_role("link", name="Show in the timeline").click()
+    expect(tab.get_by_label("Search")).to_have_value("layer 5")
