@@ -6,6 +6,7 @@ waits for its device at the end of each step. A device runs the operations of ea
 - A kernel starts once it is launched and the one before it on the compute stream has ended.
 - A collective starts, and so arrives, once the kernels launched before it have ended. It ends on all ranks of its group
   `us` after the last of them has arrived. Compute waits for it, at once or at a later `Wait`.
+- A host that syncs launches nothing until its device has computed what was launched before.
 - A kernel of messages (`batch_isend_irecv`) ends when the last of its messages has moved; each moves once the kernels
   at both of its ends have arrived.
 
@@ -144,6 +145,9 @@ class Operation:
     key: str = ""
     #: The layer, and whether its experts compute here.
     layer: int = -1
+    #: Of a collective: whether it needs no kernel, and the key of a collective of another stream that it comes after.
+    needs_kernels: bool = True
+    behind: str = ""
 
 
 @dataclass(frozen=True)
@@ -166,6 +170,8 @@ class Shape:
     sharding: str = "ddp"
     #: Whether each step ends with an AllReduce of the loss within dp.
     reports_loss: bool = False
+    #: What the host needs to launch an operation.
+    launch_us: float = LAUNCH_US
 
 
 @dataclass
@@ -376,8 +382,9 @@ class Played:
 class Job:
     """A job that was played; `steps[s][r]` is what rank r did in step s."""
 
-    def __init__(self, shape: Shape, faults: Faults, steps: int) -> None:
-        self.shape, self.faults = shape, faults
+    def __init__(self, shape: Shape, faults: Faults, steps: int, program: Callable[..., Program] = Program) -> None:
+        """`program` writes the operations of a rank's step, as `Program` does, and takes the same arguments."""
+        self.shape, self.faults, self._program = shape, faults, program
         self.steps: list[list[Played]] = []
         free = [0.0] * shape.mesh.size
         for step in range(steps):
@@ -412,7 +419,7 @@ class Job:
         return ranks
 
     def _launched(self, rank: int, step: int, begin: float) -> Played:
-        operations = Program(self.shape, self.faults, rank, step).operations
+        operations = self._program(self.shape, self.faults, rank, step).operations
         # The same whatever the faults, so that a twin differs by them alone.
         noise = random.Random(f"{rank}:{step}")
         at, launch, pause = begin + 50.0, [], None
@@ -423,7 +430,7 @@ class Job:
                 at += paused
             launch.append(at)
             operation.us *= noise.gauss(1, NOISE) if operation.kind == "kernel" else 1.0
-            at += LAUNCH_US * noise.gauss(1, NOISE) if operation.kind != "wait" else 0.0
+            at += self.shape.launch_us * noise.gauss(1, NOISE) if operation.kind != "wait" else 0.0
         many = len(operations)
         return Played(operations, launch, [-1.0] * many, [-1.0] * many, (begin, at), pause, compute=begin)
 
@@ -445,7 +452,13 @@ class Job:
         mine.compute = max([mine.compute, *(mine.end[one] for one in mine.waits)])
         mine.waits = []
         ready = max(mine.launch[number] + LATENCY_US, mine.compute)
-        if operation.kind == "wait":
+        if operation.kind == "sync":
+            mine.start[number] = mine.launch[number]
+            mine.end[number] = max(mine.launch[number] + LAUNCH_US, mine.compute + LATENCY_US)
+            late = mine.end[number] - mine.launch[number] - LAUNCH_US
+            mine.launch[number + 1 :] = [at + late for at in mine.launch[number + 1 :]]
+            mine.host = (mine.host[0], mine.host[1] + late)
+        elif operation.kind == "wait":
             mine.waits = [mine.keys[operation.key]] if operation.key in mine.keys else []
             mine.start[number] = mine.end[number] = mine.compute
         elif operation.kind == "kernel":
@@ -453,10 +466,15 @@ class Job:
             mine.start[number], mine.end[number] = ready + 1.0, ready + 1.0 + us
             mine.compute = mine.end[number]
         else:
-            before = mine.streams.get(stream_of(operation))
-            if before is not None and mine.end[before] < 0:
+            if not operation.needs_kernels:
+                ready = mine.launch[number] + LATENCY_US
+            earlier = [
+                mine.streams.get(stream_of(operation)),
+                mine.keys[operation.behind] if operation.behind else None,
+            ]
+            if any(one is not None and mine.end[one] < 0 for one in earlier):
                 return False
-            arrival = max(ready, mine.end[before] if before is not None else 0.0) + 2.0
+            arrival = max(ready, *(mine.end[one] if one is not None else 0.0 for one in earlier)) + 2.0
             mine.start[number] = arrival
             mine.streams[stream_of(operation)] = number
             mine.keys[operation.key] = number
@@ -615,6 +633,13 @@ class _Recorded:
         last = ""
         for i, operation in enumerate(played.operations):
             if operation.kind == "wait":
+                continue
+            if operation.kind == "sync":
+                self._correlation += 1
+                of = {"correlation": self._correlation}
+                length = played.end[i] - played.start[i]
+                self._add("cpu_op", "aten::item", played.start[i], length, _MAIN)
+                self._add("cuda_runtime", "cudaStreamSynchronize", played.start[i] + 1, length - 2, _MAIN, **of)
                 continue
             span = (played.launch[i], played.launch[i] + 0.9 * LAUNCH_US)
             if operation.phase == last and phases[last] and (played.pause or (0, 0))[1] != span[0]:
