@@ -885,6 +885,8 @@ export interface Question {
   sharding: string | null;
   /** How many units ahead the parameters are gathered. */
   prefetch: number | null;
+  /** Whether the CPU issues each all-gather of FSDP as soon as it has issued the collective before it. */
+  gathers_in_time: boolean;
   /** Whether shards are stored and updated on the CPU. */
   offload: boolean;
   /** Backward passes for each AllReduce of the gradients; the step is then that of one of them. */

@@ -187,7 +187,7 @@ def test_faster_links_shorten_exposed_communication_and_nothing_else() -> None:
 
 def test_fields_that_a_record_does_not_answer_are_known_beforehand() -> None:
     refused = unanswerable(planner)
-    assert [one.question for one in refused] == ["workers", "device"]
+    assert [one.question for one in refused] == ["gathers_in_time", "workers", "device"]
 
 
 def test_runs_with_other_buckets_are_points_on_the_curve() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import traces
@@ -101,6 +102,38 @@ def test_gathers_that_are_launched_ahead_wait_for_no_launch() -> None:
     assert (found.late_gathers, found.late_ms) == (2, 14 + 22)
 
 
+def test_units_whose_gathers_are_hidden_begin_where_the_next_ones_are_launched() -> None:
+    """One unit ahead, with a sync after each unit: all-gathers of 8 ms hide behind 30 ms of compute.
+
+    Nothing is seen to wait for those of units 1 and 2. Unit 1 begins once gather 2 is launched, not with its own.
+    """
+    step = drawn(
+        ("host", 0, 5, "ag0"), ("nccl", 0, 8, "ag0@2"),
+        ("host", 5, 10, "ag1"), ("nccl", 8, 16, "ag1@2"), ("host", 10, 14, "fwd0"), ("gpu", 11, 41, "fwd0"),
+        ("host", 14, 41, "sync"),
+        ("host", 41, 46, "ag2"), ("nccl", 41, 49, "ag2@2"), ("host", 46, 50, "fwd1"), ("gpu", 48, 78, "fwd1"),
+        ("host", 50, 78, "sync"),
+        ("host", 78, 82, "fwd2"), ("gpu", 79, 109, "fwd2"), ("host", 82, 109, "sync"),
+        ("autograd", 109, 113, "b2"), ("gpu", 110, 130, "b2"),
+        ("autograd", 113, 118, "rs2"), ("nccl", 130, 138, "rs2@2"),
+        ("autograd", 118, 122, "b1"), ("gpu", 130, 150, "b1"),
+        ("autograd", 122, 127, "rs1"), ("nccl", 150, 158, "rs1@2"),
+        ("autograd", 127, 131, "b0"), ("gpu", 150, 170, "b0"),
+        ("autograd", 131, 136, "rs0"), ("nccl", 170, 178, "rs0@2"),
+        ("host", 136, 140, "opt"), ("gpu", 178, 183, "opt"), ("host", 140, 183, "sync"), width=190,
+    )  # fmt: skip
+    plan = Planner(PlanRecord(Facts(traces.job(traces.ranks(step, step, steps=3)))))
+    found = units(plan.record)
+    assert found.ahead[0] == 1
+    begins = (found.forward_ns[0, ::-1] - found.forward_ns[0].min()) / traces.MS
+    # Unit 2 has no gather ahead of it: it takes as long as unit 1 did.
+    assert begins == pytest.approx([0, 36, 72], abs=6)
+    assert played_ms(plan, Question(prefetch=1))[0] == pytest.approx(183, abs=3)
+    # Each gather then waits for the CPU after its sync: 8 ms, of which it launches for 5.
+    then, now = played_ms(plan, Question(prefetch=0))
+    assert then - now == pytest.approx(2 * 3, abs=3)
+
+
 def test_larger_units_save_the_latency_of_their_collectives(sharded: Planner) -> None:
     """Units of 3 and 2 million elements as one: collectives of n million elements take 10 + 4 n ms.
 
@@ -117,31 +150,119 @@ def test_larger_units_save_the_latency_of_their_collectives(sharded: Planner) ->
     assert one.detail.startswith("2 units instead")
 
 
-def hybrid(rank: int) -> str:
-    """A rank of two that shard and two copies (HSDP): FSDP's step four times as long, with an AllReduce of each unit's
-    shard between copies after its reduce-scatter, on a stream of its own.
+def test_gathers_issued_in_time_wait_for_no_launch(sharded: Planner) -> None:
+    """Those of units 1 and 2 in forward follow the first one; of backward's, the first stays, and the second waits for
+    the reduce-scatter before it, not for the CPU.
     """
-    blocks = []
+    then, now = played_ms(sharded, Question(gathers_in_time=True))
+    assert then - now == pytest.approx(-(13 + 17), abs=3)
+    predicted = sharded.predict(Question(gathers_in_time=True))
+    assert predicted.change_ms == pytest.approx(-(13 + 17), abs=4)
+    assert {"Units", "All-gathers in time"} <= {one.what for one in predicted.rests}
+    # All three units are gathered together: none is computed before the last one is launched.
+    assert predicted.rank_bytes is not None
+    assert predicted.rank_bytes.gathered == 24e6
+
+
+def test_gathers_are_in_time_as_recorded_only(sharded: Planner, reduced: Planner) -> None:
+    for other in (Question(prefetch=1), Question(sharding="zero2"), Question(bucket_mb=13.0)):
+        with pytest.raises(CannotPlanError, match="ask for them in time without another sharding, prefetch or units"):
+            sharded.predict(msgspec.structs.replace(other, gathers_in_time=True))
+    with pytest.raises(CannotPlanError, match="This job shards no parameters"):
+        reduced.predict(Question(gathers_in_time=True))
+    with pytest.raises(CannotPlanError, match="ask with --sharding zero3"):
+        sharded.predict(Question(gathers_in_time=True, sharding="ddp"))
+
+
+def hybrid(rank: int, slow: int = 1) -> str:
+    """A rank of two that shard and two copies (HSDP): FSDP's step four times as long, with an AllReduce of each unit's
+    shard between copies after its reduce-scatter, on a stream of its own. AllReduces of n million elements take
+    `slow` * (10 + 10 n) ms, all-gathers and reduce-scatters of n million 40 + 8 n.
+    """
+    blocks, free = [], 0
     for lane, begin, end, name in FSDP_BLOCKS:
         start, stop = 4 * begin, 4 * end
         of_shards = re.sub(r"^(ag|rs)\d", rf"\g<0>/s{rank // 2}", name)
+        if "@" in name:
+            of_shards = of_shards[:-1] + str(2 * int(name[-1]))
         if lane == "autograd" and name.startswith("rs"):
             blocks += [(lane, start, start + 10, of_shards), (lane, start + 10, stop, f"ar{name[2]}/c{rank % 2}")]
             continue
+        if (lane, name) == ("gpu", "opt"):
+            start, stop = free, free + 20
+        elif (lane, name) == ("host", "sync") and begin > 140:
+            stop = free + 20
         blocks.append((lane, start, stop, of_shards))
         if name.startswith("rs"):
-            blocks.append(("comm", stop, stop + 20, f"ar{name[2]}/c{rank % 2}@1"))
-    return drawn(*blocks, width=1100).replace("#", str(rank))
+            begins = max(stop, free)
+            free = begins + slow * (10 + 10 * int(name[-1]))
+            blocks.append(("comm", begins, free, f"ar{name[2]}/c{rank % 2}@{name[-1]}"))
+    return drawn(*blocks, width=1300).replace("#", str(rank))
 
 
-def test_of_hsdp_the_record_is_told_and_nothing_else_predicted() -> None:
-    text = traces.repeat("".join(map(hybrid, range(4))), 3)
-    plan = Planner(PlanRecord(Facts(traces.job(text))))
-    found = plan.sharded
+def of_copies(slow: int = 1) -> Planner:
+    text = traces.repeat("".join(hybrid(rank, slow) for rank in range(4)), 3)
+    return Planner(PlanRecord(Facts(traces.job(text))))
+
+
+@pytest.fixture(scope="module")
+def copied() -> Planner:
+    return of_copies()
+
+
+def test_of_hsdp_the_record_is_told(copied: Planner) -> None:
+    found = copied.sharded
     assert found is not None
     assert (found.stage, found.shards, found.copies, found.units) == ("zero3", 2, 2, 3)
-    with pytest.raises(CannotPlanError, match=r"shards among 2 ranks and has 2 copies \(HSDP\)"):
-        plan.predict(Question(prefetch=1))
+    assert (found.gathers, found.late_gathers) == (5, 4)
+
+
+@pytest.mark.parametrize(("slow", "step"), [(1, 984 + 20), (5, 1158 + 20)])
+def test_the_recorded_copies_give_the_recorded_steps(slow: int, step: int) -> None:
+    """With slow AllReduces the last two follow each other on their stream, which the step ends with."""
+    plan = of_copies(slow)
+    for same in (Question(prefetch=0), Question(sharding="zero3"), Question(sharding="hsdp")):
+        then, now = played_ms(plan, same)
+        assert now == pytest.approx(step, rel=0.01)
+        assert then == pytest.approx(now, abs=0.1)
+
+
+def test_of_copies_gathers_and_units_are_planned_as_without(copied: Planner) -> None:
+    """As FSDP's step, four times as long: what the last AllReduce waits for ends so much sooner.
+
+    With one unit for two, 4 ms of that are lost: its AllReduce of 60 ms is over only after the last reduce-scatter.
+    """
+    for asked, saved in (
+        (Question(prefetch=1), 4 * (13 + 17 + 38)),
+        (Question(sharding="zero2"), 4 * (17 + 38)),
+        (Question(gathers_in_time=True), 4 * (13 + 17)),
+        (Question(sharding="zero3", bucket_mb=26.0), 4 * (10 + 20) - 4),
+    ):
+        then, now = played_ms(copied, asked)
+        assert then - now == pytest.approx(-saved, abs=20), asked
+
+
+def test_all_reduces_between_copies_follow_each_other_beside_the_shards() -> None:
+    """AllReduces of 200, 150 and 100 ms, the first as soon as its reduce-scatter is over.
+
+    Without resharding after forward that is at 616 ms, not at 684, and all three follow each other: they end at 1,066
+    ms, not at 1,158, since the second one waits no more for its reduce-scatter.
+    """
+    then, now = played_ms(of_copies(5), Question(sharding="zero2"))
+    assert then - now == pytest.approx(-(1158 - 1066), abs=8)
+
+
+def test_copies_are_kept_or_refused(copied: Planner) -> None:
+    kept = copied.predict(Question(sharding="zero2")).rank_bytes
+    assert kept is not None
+    # Half of 12 million float32 gradients.
+    assert kept.gradients == pytest.approx(24e6)
+    with pytest.raises(CannotPlanError, match="5 ranks are not whole copies of 2 shards"):
+        copied.predict(Question(sharding="zero2", ranks=5))
+    text = traces.repeat("".join(map(hybrid, range(4))), 3)
+    fewer = re.sub(r"\[ar1/c\d(@2)?\.*\]", lambda block: " " * len(block[0]), text)
+    with pytest.raises(CannotPlanError, match="do not have one AllReduce between copies for each ReduceScatter"):
+        Planner(PlanRecord(Facts(traces.job(fewer)))).predict(Question(prefetch=1))
 
 
 def played_ms(plan: Planner, question: Question) -> tuple[float, float]:

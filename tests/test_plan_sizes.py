@@ -40,6 +40,7 @@ QUESTIONS = (
     Question(sharding="zero1"),
     Question(sharding="zero3", prefetch=2, offload=True),
     Question(sharding="hsdp"),
+    Question(gathers_in_time=True),
     Question(accumulate=4),
     Question(workers=4),
     Question(pin_memory=False),

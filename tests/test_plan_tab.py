@@ -57,7 +57,11 @@ def test_the_predicted_step_follows_its_sliders(page: Page, server: str, dark: b
     assert "fixed" in page.url
     # What this loader does in its processes is not recorded; what needs another change waits for it.
     expect(tab.get_by_role("slider", name="DataLoader workers")).to_be_disabled()
-    expect(tab.locator("details.plan-reason")).to_contain_text("record with num_workers=0")
+    reasons = tab.locator("details.plan-reason")
+    expect(reasons.filter(has_text="record with num_workers=0")).to_have_count(1)
+    # This job reduces its gradients, and gathers nothing.
+    expect(tab.get_by_role("checkbox", name="All-gathers never wait for the CPU")).to_be_disabled()
+    expect(reasons.filter(has_text="This job shards no parameters")).to_have_count(1)
     ahead = tab.get_by_role("slider", name="Units gathered ahead")
     expect(ahead).to_be_disabled()
     tab.get_by_label("Sharding", exact=True).select_option("zero3")

@@ -258,6 +258,7 @@ def _add_plan(commands: argparse._SubParsersAction[_Parser], parents: list[_Pars
         "--strong",
         "with --ranks or --mesh: all ranks together have as much work as now (strong scaling), not each of them",
     )
+    flag(plan, "--gathers-in-time", "predict with no all-gather of FSDP that waits for the CPU to launch it")
     flag(plan, "--offload", "keep the shards of optimizer states on the CPU, and update them there")
     flag(plan, "--graphs", "predict with CUDA graphs: the GPU never waits for the CPU to launch")
     flag(plan, "--no-pin-memory", "predict with pin_memory=False: batches are copied from pageable memory")

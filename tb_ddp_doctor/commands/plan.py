@@ -56,6 +56,7 @@ def _question(
         given,
         links_of=links_of,
         strong=options.strong,
+        gathers_in_time=options.gathers_in_time,
         offload=options.offload,
         graphs=options.graphs,
         pin_memory=False if options.no_pin_memory else None,

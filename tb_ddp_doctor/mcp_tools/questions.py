@@ -88,6 +88,9 @@ class OfPlan(ToolArguments, frozen=True, kw_only=True):
         str | None, msgspec.Meta(description="ddp, zero1, zero2, zero3 ... as ddp-doctor plan has them")
     ] = None
     prefetch: Annotated[int | None, msgspec.Meta(description="units that FSDP gathers ahead")] = None
+    gathers_in_time: Annotated[
+        bool, msgspec.Meta(description="no all-gather of FSDP waits for the CPU to launch it")
+    ] = False
     accumulate: Annotated[int | None, msgspec.Meta(description="backward passes for each AllReduce")] = None
     workers: Annotated[int | None, msgspec.Meta(description="num_workers of the DataLoader")] = None
     device: Annotated[str | None, msgspec.Meta(description="another GPU, such as H200")] = None

@@ -183,7 +183,8 @@ class Toolbox:
         """Predict the step with other buckets, ranks, links, dtypes, sharding, loaders or GPUs."""
         result = self._runs.result(asked.run)
         given = {field: value for field in FIELDS if (value := getattr(asked, field)) is not None}
-        question, _ = checked(PlanQuestion(**given, strong=asked.strong, graphs=asked.graphs, fixed=asked.fixed))
+        flags = {flag: getattr(asked, flag) for flag in ("gathers_in_time", "graphs", "strong")}
+        question, _ = checked(PlanQuestion(**given, **flags, fixed=asked.fixed))
         curves = OVERVIEW if question == PlanQuestion(strong=asked.strong) else {}
         plan = api.planned(result, question, curves)
         rows = [_plan_row(plan.prediction)] if plan.prediction else []

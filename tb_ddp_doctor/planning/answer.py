@@ -49,6 +49,7 @@ _TRIED: Mapping[str, object] = {
     "dtype": "bfloat16",
     "ranks": 2,
     "sharding": "zero3",
+    "gathers_in_time": True,
     "accumulate": 2,
     "workers": 4,
     "device": "H100",

@@ -37,6 +37,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sharding: str | None = None
     #: How many units ahead the parameters are gathered.
     prefetch: int | None = None
+    #: Whether the CPU issues each all-gather of FSDP as soon as it has issued the collective before it.
+    gathers_in_time: bool = False
     #: Whether shards are stored and updated on the CPU.
     offload: bool = False
     #: Backward passes for each AllReduce of the gradients; the step is then that of one of them.

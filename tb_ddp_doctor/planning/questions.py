@@ -233,6 +233,8 @@ def shown(question: Question) -> str:
         parts.append(f"links as in {question.links_of}")
     if question.pin_memory is not None:
         parts.append(f"pin_memory={question.pin_memory}")
+    if question.gathers_in_time:
+        parts.append("all-gathers issued in time")
     if question.offload:
         parts.append("shards on the CPU")
     if question.graphs:

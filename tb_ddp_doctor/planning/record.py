@@ -26,7 +26,7 @@ from tb_ddp_doctor.planning.edits.recorded_rows import recorded_rows
 from tb_ddp_doctor.planning.gradients import SendingPass, SentGradients, sent_gradients
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.steps import PlayedSteps
-from tb_ddp_doctor.replay.model import Family
+from tb_ddp_doctor.replay.model import GUEST, Family
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace.model import Ints
 
@@ -141,8 +141,9 @@ class PlanRecord:
     def part_of(self) -> dict[tuple[int, int], int]:
         """The part of each collective of the played ranks, by index of the rank and row in its `Collectives`."""
         parts = self.tracks.part_table
-        rows = zip(parts.rank[:-1].tolist(), parts.row[:-1].tolist(), strict=True)
-        return {pair: part for part, pair in enumerate(rows)}
+        of_calls = np.flatnonzero(parts.like[:-1] != GUEST)
+        rows = zip(parts.rank[of_calls].tolist(), parts.row[of_calls].tolist(), strict=True)
+        return dict(zip(rows, of_calls.tolist(), strict=True))
 
     def _common(self, one: SendingPass, name: str) -> Ints:
         """A column of times of a pass's gradients, on the common clock, ns."""

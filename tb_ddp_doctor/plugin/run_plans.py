@@ -36,7 +36,7 @@ class RunPlans:
         fixed = tuple(filter(None, asked.get("fixed", "").split(",")))
         if unknown := [one for one in fixed if not is_name(one)]:
             raise ValueError(f"There is no rule {unknown[0]!r}.")
-        flags = {flag: flag in asked for flag in ("graphs", "offload", "strong")}
+        flags = {flag: flag in asked for flag in ("gathers_in_time", "graphs", "offload", "strong")}
         question = question_of(given, **flags, fixed=fixed)
         over = asked.get("curve", "")
         if over and over not in CURVES:

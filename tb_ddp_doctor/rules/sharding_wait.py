@@ -32,10 +32,9 @@ class ShardingWait(Rule):
     Evidence:
         The longest exposed communication on the slowest rank of the step; the stage of ZeRO, how many units ahead
         parameters are gathered, all-gathers that wait for the CPU to launch them, and the share of latency in them. The
-        cost is what more overlap would hide,
-        without straggler wait. The first all-gather of a step and the last reduce-scatter cannot be hidden, and are not
-        counted. An all-gather that is launched only when the unit before has computed would be hidden behind that unit
-        with prefetching.
+        cost is what more overlap would hide, without straggler wait. The first all-gather of a step and the last
+        reduce-scatter cannot be hidden, and are not counted. An all-gather that is launched only when the unit before
+        has computed would be hidden behind that unit with prefetching.
     Fix:
         Prefetch in both directions; larger units; parameters kept after the forward pass where memory allows; shards
         within a node (HYBRID_SHARD) where the links between nodes are the slow ones.
@@ -131,8 +130,9 @@ def _fix(cause: str, sharding: Sharding, plans: Plans, has_nodes: bool) -> str:
     return f"{advice}{predicted}\n\n{code}{smaller}{between}"
 
 
-#: What the fix changes, one by one: units gathered ahead, and parameters kept after the forward pass.
-_ASKED = (Question(prefetch=1), Question(prefetch=2), Question(sharding="zero2"))
+#: What the fix changes, one by one: all-gathers that never wait for the CPU, units gathered ahead, and parameters kept
+#: after the forward pass.
+_ASKED = (Question(gathers_in_time=True), Question(prefetch=1), Question(prefetch=2), Question(sharding="zero2"))
 #: Latency takes more than this share of the all-gathers where units are small.
 _SMALL = 0.3
 _STAGES = {

@@ -179,7 +179,8 @@ def test_shards_within_a_node_are_advised_where_there_are_nodes(nodes: dict[int,
 
 def test_the_fix_says_what_prefetch_is_predicted_to_give() -> None:
     found = finding(RULE, ranks(FSDP, FSDP))
-    assert re.search(r"Predicted: prefetch=1: 1\d\d\.\d ms a step \(.*\); now 24\d\.\d\.", found.fix)
+    said = r"all-gathers issued in time: 2\d\d\.\d ms a step \(.*\); prefetch=1: 1\d\d\.\d ms a step \(.*\)"
+    assert re.search(rf"Predicted: {said}; now 24\d\.\d\.", found.fix)
 
 
 def test_it_says_how_the_job_shards_and_what_its_gathers_wait_for() -> None:
@@ -195,5 +196,5 @@ def test_it_says_how_the_job_shards_and_what_its_gathers_wait_for() -> None:
 
 def test_the_fix_says_what_each_way_to_gather_is_predicted_to_give() -> None:
     fix = finding(RULE, ranks(FSDP, FSDP)).fix
-    for asked in ("prefetch=1", "prefetch=2", "zero2", "units of 14.5 MiB, zero3"):
+    for asked in ("all-gathers issued in time", "prefetch=1", "prefetch=2", "zero2", "units of 14.5 MiB, zero3"):
         assert re.search(rf"{re.escape(asked)}: (1[89]|2[12])\d\.\d ms a step \(", fix), asked

@@ -26,6 +26,7 @@ const CONTROLS = [
 /** @type {[string, string][]} ticks: field and label */
 const TICKS = [
   ["strong", "Ranks share today's work (strong scaling)"],
+  ["gathers_in_time", "All-gathers never wait for the CPU"],
   ["offload", "Shards on the CPU"],
   ["graphs", "Launch by CUDA graphs"],
 ];

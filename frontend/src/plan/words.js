@@ -113,7 +113,7 @@ export function codeOf(chosen) {
   const bucket = chosen.get("bucket_mb");
   const sharding = SHARDED[chosen.get("sharding") ?? ""];
   const lines = sharding ? [...sharding] : bucket ? [`model = DistributedDataParallel(model, bucket_cap_mb=${bucket})`] : [];
-  if (chosen.has("prefetch")) {
+  if (chosen.has("prefetch") || chosen.has("gathers_in_time")) {
     lines.push("for block, following in zip(blocks, blocks[1:]):", "    block.set_modules_to_forward_prefetch([following])", "    following.set_modules_to_backward_prefetch([block])");
   }
   const mesh = new Map((chosen.get("mesh") ?? "").split(",").map((part) => /** @type {[string, string]} */ (part.split("="))));

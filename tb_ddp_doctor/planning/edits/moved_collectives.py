@@ -10,10 +10,11 @@ P = passes of `Units`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.planning.edits.cut_rows import Cuts, RowPieces
@@ -40,6 +41,13 @@ class PassCollective(msgspec.Struct, frozen=True, eq=False):
     bytes: float
     #: How long it transfers, ns.
     takes_ns: float
+    #: Whether it gathers the parameters of a unit.
+    is_gather: bool = False
+    #: Whether it sends what the collective before it has reduced, on a stream of its own: it starts once that one, and
+    #: the one before it on that stream, are over.
+    continues: bool = False
+    #: Whether it is a guest (`guests.py`), which takes no time.
+    is_guest: bool = False
 
 
 def with_pass_collectives(
@@ -49,6 +57,7 @@ def with_pass_collectives(
 
     Each of the replaced ones took the host `freed_ns` to launch, which is removed too.
     """
+    launched = list(_with_guests(launched))
     passes, first = len(units.rank), len(tracks.part_table.rank) - 1
     count = passes * len(launched)
     awaited = [number for number, one in enumerate(launched) if one.gate_ns is not None]
@@ -59,8 +68,43 @@ def with_pass_collectives(
         part=(passes * np.array(awaited, np.int64)[:, None] + np.arange(passes)).ravel(),
         delay_ns=np.full(len(gate_cuts), _LATENCY_NS),
     )
-    work_ns = _freed(tracks, units.parts, freed_ns)
-    return replaced(tracks, pieces, work_ns, units.parts, units.rank, _new(units, launched, launching), gates)
+    removed = np.column_stack([units.parts, units.reduces])
+    work_ns = _freed(tracks, removed, freed_ns)
+    return replaced(tracks, pieces, work_ns, removed, units.rank, _new(units, launched, launching), gates)
+
+
+def _with_guests(launched: Sequence[PassCollective]) -> Iterator[PassCollective]:
+    """The collectives, with a guest behind each that continues another one and is not the first to do so.
+
+    The guest makes it wait for the one before it on its own stream:
+
+        stream 20  [reduce-scatter 1][reduce-scatter 2]
+        stream 24                    [all-reduce 1.............][all-reduce 2...]
+
+    All-reduce 2 comes after reduce-scatter 2, and its guest after all-reduce 1.
+    """
+    is_first = True
+    for one in launched:
+        yield one
+        if one.continues:
+            if not is_first:
+                yield replace(one, host_ns=0, done_ns=None, gate_ns=None, bytes=0.0, takes_ns=0.0, is_guest=True)
+            is_first = False
+
+
+def _after(launched: Sequence[PassCollective]) -> list[int]:
+    """The collective that each one comes after, -1 for the one before it on the common stream."""
+    after, before = [], -1
+    for number, one in enumerate(launched):
+        if one.is_guest:
+            after.append(before)
+            before = number - 1
+        elif one.continues:
+            after.append(number - 1)
+            before = number if before < 0 else before
+        else:
+            after.append(-1)
+    return after
 
 
 def _cuts(units: Units, launched: Sequence[PassCollective], gates: Sequence[int], first: int) -> Cuts:
@@ -88,6 +132,16 @@ def _known(gate_ns: Ints | None) -> Ints:
     return np.empty(0, np.int64) if gate_ns is None else gate_ns
 
 
+def launching_ns(tracks: RecordedRows, units: Units, most_ns: int) -> int:
+    """How long the host takes to launch a collective of `units`, ns: the mean of what is freed of `most_ns` each.
+
+    That is less than `most_ns` where the host has less work around the launches.
+    """
+    removed = np.column_stack([units.parts, units.reduces])
+    freed = tracks.spent[CpuTime.WORK].sum() - _freed(tracks, removed, most_ns).sum()
+    return int(freed // max(removed.size, 1))
+
+
 def _freed(tracks: RecordedRows, removed: Ints, freed_ns: int) -> Ints:
     """The host's work in each row without the launches of removed collectives, ns.
 
@@ -110,6 +164,15 @@ def _new(units: Units, launched: Sequence[PassCollective], launching: Ints) -> N
         return np.repeat(np.rint(values).astype(np.int64), passes)
 
     numbers = np.arange(len(launched))
+    pass_ = np.tile(np.arange(passes), len(launched))
+    is_guest = np.array([one.is_guest for one in launched])
+    in_no_step = np.repeat(is_guest, passes)
+    # A guest is a part of the collective before it.
+    collective = [
+        (number - one.is_guest) * passes + (units.number_of_copies if one.continues else units.number)
+        for number, one in enumerate(launched)
+    ]
+    after = np.array(_after(launched))
     needs = np.repeat([one.done_ns is not None for one in launched], passes)
     return NewParts(
         launched_by=launching,
@@ -117,16 +180,18 @@ def _new(units: Units, launched: Sequence[PassCollective], launching: Ints) -> N
         queue=np.tile(units.rank, len(launched)),
         rank=np.tile(units.rank, len(launched)),
         row=np.full(passes * len(launched), -1),
-        own_step=np.tile(units.own_step, len(launched)),
-        step=np.tile(units.step, len(launched)),
-        collective=np.repeat(numbers, passes) * (int(units.number.max()) + 1) + np.tile(units.number, len(launched)),
+        own_step=np.where(in_no_step, -1, np.tile(units.own_step, len(launched))),
+        step=np.where(in_no_step, -1, np.tile(units.step, len(launched))),
+        collective=np.concatenate(collective),
         absent_ns=np.zeros(passes * len(launched), np.int64),
         transfer_ns=each([one.takes_ns for one in launched]),
         exposed_ns=each([one.takes_ns for one in launched]),
         needs=np.where(needs, launching, -1),
-        ready_ns=np.full(passes * len(launched), _LATENCY_NS),
+        ready_ns=np.where(in_no_step, 0, _LATENCY_NS),
         like=np.repeat(numbers, passes),
         bytes=each([one.bytes for one in launched]),
         family=np.full(passes * len(launched), -1),
         stream_of=np.tile(units.parts[:, -1], len(launched)),
+        after=np.where(np.repeat(after, passes) >= 0, np.repeat(after, passes) * passes + pass_, -1),
+        is_guest=in_no_step,
     )

@@ -22,8 +22,11 @@ from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.planning.edits.cut_rows import RowPieces
 from tb_ddp_doctor.planning.edits.recorded_rows import RecordedRows
 from tb_ddp_doctor.planning.edits.streams import Streams
-from tb_ddp_doctor.replay.model import PartIndex, Parts, RankIndex, RowIndex, StepIndex, TrackRows
+from tb_ddp_doctor.replay.model import GUEST, PartIndex, Parts, RankIndex, RowIndex, StepIndex, TrackRows
 from tb_ddp_doctor.trace.model import Flags, Ints
+
+#: Instead of the name of a stream: that of a part which comes after one that is named.
+_ON_NO_STREAM = -2
 
 
 class NewParts(msgspec.Struct, frozen=True, eq=False):
@@ -51,6 +54,11 @@ class NewParts(msgspec.Struct, frozen=True, eq=False):
     family: Ints
     #: An old part whose stream the new part runs on.
     stream_of: Ints
+    #: The new part that it comes after on another stream, numbered from 0; -1 if it comes after the part before it on
+    #: its own stream. None for -1 in all.
+    after: Ints | None = None
+    #: Flags guests (`guests.py`): each only makes its collective wait for the part in `after`. None if there are none.
+    is_guest: Flags | None = None
 
 
 class Gates(msgspec.Struct, frozen=True, eq=False):
@@ -73,15 +81,17 @@ def replaced(
     rank and step.
     """
     old, first = tracks.part_table, len(tracks.part_table.rank) - 1
-    queue_of = np.full(first + 1, -1)
-    queue_of[removed] = queue[:, None]
+    queue_of = _with_guests(old, removed, queue)
     launched = np.zeros(first, np.bool_)
     launched[tracks.table.launches[tracks.table.launches >= 0]] = True
     streams = Streams.of(old.after, launched)
     parts = _joined(old, queue_of >= 0, pieces.last_of, new)
     spent = pieces.spent({**tracks.spent, CpuTime.WORK: work_ns})
     rows = _rows(tracks, pieces, spent, queue_of, new, gates)
-    after = streams.chained(parts.after, streams.of_part[new.stream_of], rows, removed)
+    behind = np.full(len(new.rank), -1) if new.after is None else new.after
+    of_new = np.where(behind >= 0, _ON_NO_STREAM, streams.of_part[new.stream_of])
+    after = streams.chained(parts.after, of_new, rows, removed)
+    after[first + np.flatnonzero(behind >= 0)] = first + behind[behind >= 0]
     return replace(
         tracks,
         table=rows,
@@ -91,6 +101,25 @@ def replaced(
         issued_ns=np.zeros_like(rows.work_ns),
         done_ns=pieces.done_ns,
     )
+
+
+def _with_guests(old: Parts, removed: Ints, queue: Ints) -> Ints:
+    """The number in `NewParts.queue` of each removed old part, -1 of the other ones, shape (old parts,).
+
+    The guests of a removed collective on the same rank are removed with it: they stand for nothing else.
+    """
+    queue_of = np.full(len(old.rank), -1)
+    queue_of[removed] = queue[:, None]
+    guests = np.flatnonzero(old.like[:-1] == GUEST)
+    parts = np.flatnonzero(queue_of >= 0)
+    if len(guests) and len(parts):
+        apart = int(old.rank.max()) + 1
+        own, host = (old.collective[some].astype(np.int64) * apart + old.rank[some] for some in (guests, parts))
+        order = np.argsort(host, kind="stable")
+        place = np.minimum(np.searchsorted(host[order], own), len(parts) - 1)
+        mine = host[order][place] == own
+        queue_of[guests[mine]] = queue_of[parts[order][place[mine]]]
+    return queue_of
 
 
 def _rows(
@@ -126,7 +155,7 @@ def _rows(
 
 def _launched_before(queued: Ints, queue: Ints, new: NewParts) -> Ints:
     """The last new part of these queues that is launched before these rows, both shape (queued,); -1 if none."""
-    launched = np.flatnonzero(new.launched_by >= 0)
+    launched = np.flatnonzero((new.launched_by >= 0) & (True if new.is_guest is None else ~new.is_guest))
     order = launched[np.lexsort((new.launched_by[launched], new.queue[launched]))]
     apart = int(max(new.launched_by.max(initial=0), queued.max(initial=0))) + 1
     launches = new.queue[order] * apart + new.launched_by[order]
@@ -148,6 +177,9 @@ def _joined(old: Parts, gone: Flags, last_of: Ints, new: NewParts) -> Parts:
         return np.concatenate((column[:-1], each, column[-1:])).astype(column.dtype)
 
     own_step, step = (np.where(survives, column, -1).astype(np.int32) for column in (old.own_step, old.step))
+    like = int(old.like.max()) + 1 + new.like
+    if new.is_guest is not None:
+        like[new.is_guest] = GUEST
     return Parts(
         rank=RankIndex(joined(old.rank, new.rank)),
         row=joined(old.row, new.row),
@@ -161,7 +193,7 @@ def _joined(old: Parts, gone: Flags, last_of: Ints, new: NewParts) -> Parts:
         after=PartIndex(joined(np.where(old.after == nothing, nothing + added, old.after), nothing + added)),
         needs=RowIndex(joined(np.where(old.needs >= 0, last_of[old.needs], -1).astype(np.int32), new.needs)),
         ready_ns=joined(old.ready_ns, new.ready_ns),
-        like=joined(old.like, int(old.like.max()) + 1 + new.like),
+        like=joined(old.like, like),
         ordinal=joined(old.ordinal, 0),
         bytes=joined(old.bytes, new.bytes),
         family=joined(old.family, new.family),

@@ -64,8 +64,9 @@ def effect(record: PlanRecord, question: Question, case: Case, calibration: Cali
 def refuse_others(question: Question) -> None:
     """Raise CannotPlanError if a question asks for a mesh, and for what cannot be predicted together with one."""
     both = [name for name in _NOT_WITH if getattr(question, name) is not None]
-    if question.mesh is not None and (both or question.offload):
-        raise CannotPlanError(f"A mesh is predicted without {(both or ['offload'])[0]}: ask for one of the two.")
+    both += [name for name in ("gathers_in_time", "offload") if getattr(question, name)]
+    if question.mesh is not None and both:
+        raise CannotPlanError(f"A mesh is predicted without {both[0]}: ask for one of the two.")
 
 
 def _asked(record: PlanRecord, question: Question) -> tuple[MeshSizes, Mesh, Pipeline | None]:

@@ -6,7 +6,8 @@
 - zero2: an AllGather of each unit before its forward, a ReduceScatter of its gradients (SHARD_GRAD_OP,
   `reshard_after_forward=False`).
 - zero3: also an AllGather of each unit but the root before its backward (FULL_SHARD).
-- hsdp: as zero3 among the ranks of a node, and AllReduces of the shards between nodes (HYBRID_SHARD).
+- hsdp: as zero3 among the ranks of a node, and AllReduces of the shards between nodes (HYBRID_SHARD). These follow each
+  other on a stream of their own, each as soon as its ReduceScatter is over.
 
 Sources: Rajbhandari et al., "ZeRO", 2020; Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data
 Parallel", VLDB 2023, for units, prefetch and hybrid sharding; torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py
@@ -16,15 +17,17 @@ unit's backward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tb_ddp_doctor.planning.buckets import DEFAULT_FIRST_MIB, DEFAULT_MIB, MIB, BucketLimits, last_of_buckets
 from tb_ddp_doctor.planning.costs.messages import Case
 from tb_ddp_doctor.planning.edits.moved_collectives import PassCollective
 from tb_ddp_doctor.planning.shards.units import Units
+from tb_ddp_doctor.trace.model import Flags
 
 #: For each collective, the host of fully_shard runs hooks, copies into and out of buffers, and records events. The
 #: values are how many times as long this takes as a launch of an AllReduce by DDP; the likely one is that of one model
@@ -37,7 +40,7 @@ AHEAD = (0, 1)
 Time = Callable[[str, int, float, bool], float]
 
 
-class Strategy(msgspec.Struct, frozen=True):
+class Strategy(msgspec.Struct, frozen=True, eq=False):
     """How states are sharded, and how far ahead units are gathered."""
 
     name: str
@@ -49,6 +52,9 @@ class Strategy(msgspec.Struct, frozen=True):
     ahead: tuple[int, int]
     #: Bytes of an element of the gradients.
     gradient_bytes: float
+    #: Flags the all-gathers that are launched right behind the collective before them, shape (P, G), those of forward
+    #: first; None if all are launched as recorded.
+    in_time: Flags | None = None
 
 
 def launched(
@@ -60,7 +66,28 @@ def launched(
     """
     if strategy.name in ("ddp", "zero1"):
         return list(_buckets(units, strategy, time, host_ns, bucket_mib))
-    return [*_forward(units, strategy, time, host_ns), *_backward(units, strategy, time, host_ns)]
+    forward, backward = (list(_of(units, strategy, time, host_ns)) for _of in (_forward, _backward))
+    each = [*forward, *backward]
+    return each if strategy.in_time is None else list(_in_time(each, strategy.in_time))
+
+
+def _in_time(launches: Sequence[PassCollective], in_time: Flags) -> Iterator[PassCollective]:
+    """The collectives, with some all-gathers launched right behind the collective before them.
+
+    `in_time` flags these all-gathers, shape (P, G). None passes a collective that is launched before it: all ranks keep
+    one order of collectives.
+
+        recorded  ag 0, unit 0, ag 1, unit 1, ag 2, unit 2      ag 1 is flagged, ag 2 is not
+        in time   ag 0, ag 1, unit 0, unit 1, ag 2, unit 2
+    """
+    before_ns, gathers = launches[0].at_ns, 0
+    for one in launches:
+        at_ns = one.at_ns
+        if one.is_gather:
+            at_ns = np.where(in_time[:, gathers], np.minimum(before_ns, at_ns), at_ns)
+            gathers += 1
+        before_ns = at_ns
+        yield replace(one, at_ns=at_ns)
 
 
 def _buckets(
@@ -98,6 +125,7 @@ def _forward(units: Units, strategy: Strategy, time: Time, host_ns: int) -> Iter
             gate_ns=units.forward_ns[:, unit],
             bytes=size,
             takes_ns=time("all_gather", strategy.shards, size, False),
+            is_gather=True,
         )
 
 
@@ -117,13 +145,14 @@ def _backward(units: Units, strategy: Strategy, time: Time, host_ns: int) -> Ite
                 gate_ns=units.backward_ns[:, gathered],
                 bytes=size,
                 takes_ns=time("all_gather", strategy.shards, size, False),
+                is_gather=True,
             )
             gathered += 1
         yield from _sending(units, strategy, time, host_ns, unit)
 
 
 def _sending(units: Units, strategy: Strategy, time: Time, host_ns: int, unit: int) -> Iterator[PassCollective]:
-    """The collectives that send a unit's gradients: a ReduceScatter, and for hsdp an AllReduce between nodes."""
+    """The collectives that send a unit's gradients: a ReduceScatter, and with copies an AllReduce among these."""
     size, copies = float(units.elements[unit] * strategy.gradient_bytes), strategy.ranks // strategy.shards
     kinds = [("reduce_scatter", strategy.shards, size)]
     if copies > 1:
@@ -133,8 +162,9 @@ def _sending(units: Units, strategy: Strategy, time: Time, host_ns: int, unit: i
         yield PassCollective(
             at_ns=units.ready_ns[:, unit],
             host_ns=host_ns,
-            done_ns=units.done_ns[:, unit],
+            done_ns=units.done_ns[:, unit] if number == 0 else None,
             gate_ns=units.after_ns if is_last and number == len(kinds) - 1 else None,
             bytes=sent,
             takes_ns=time(kind, ranks, sent, number > 0),
+            continues=number > 0,
         )

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_ddp_doctor.facts.sharding import of_shards
 from tb_ddp_doctor.planning.model import ShardedRecord
 from tb_ddp_doctor.planning.record import PlanRecord
-from tb_ddp_doctor.planning.shards.units import Units
+from tb_ddp_doctor.planning.shards.units import Units, ranks_of_shards
 from tb_ddp_doctor.trace.model import Flags, Ints
 
 #: A collective that starts this soon after its launch, ns, waited for nothing but the launch.
@@ -29,7 +28,7 @@ def sharded_record(record: PlanRecord, units: Units) -> ShardedRecord | None:
     if not units.is_sharded or _gathers_last(record, units):
         return None
     job = record.job
-    shards = ranks_of_shards(record)
+    shards = ranks_of_shards(job)
     size = np.sort(units.elements * units.parameter_bytes)
     gathers, late, late_ns = _late(record, units)
     return ShardedRecord(
@@ -54,20 +53,27 @@ def _gathers_last(record: PlanRecord, units: Units) -> bool:
     return bool((arrival[units.parts[:, 0]] > arrival[units.parts[:, -count]]).all())
 
 
-def ranks_of_shards(record: PlanRecord) -> int:
-    """How many ranks store one copy of the states: those of the groups that gather."""
-    gather, _ = of_shards(record.job)
-    size = record.job.calls.column("group_size")[gather & (record.job.call_step >= 0)]
-    known = size[size > 0]
-    return int(np.median(known)) if len(known) else record.job.world_size
-
-
 def _late(record: PlanRecord, units: Units) -> tuple[float, float, float]:
     """All-gathers of a step and rank, those of them that wait for the CPU, and how long these have no kernel beside
     them, ns.
     """
-    tracks, parts = record.tracks, record.tracks.part_table
-    gathers = units.parts[:, : units.parts.shape[1] - len(units.elements)]
+    gathers, is_late = _gathers(units), late_gathers(record, units)
+    exposed = record.tracks.part_table.exposed_ns[gathers]
+    passes = max(len(gathers), 1)
+    return gathers.size / passes, float(is_late.sum()) / passes, float(exposed[is_late].sum()) / passes
+
+
+def _gathers(units: Units) -> Ints:
+    """The parts of the all-gathers, those of forward and then those of backward, shape (P, G)."""
+    return units.parts[:, : units.parts.shape[1] - len(units.elements)]
+
+
+def late_gathers(record: PlanRecord, units: Units) -> Flags:
+    """Which all-gathers wait for the CPU to launch them, with the device idle; shape (P, G) as `_gathers` has them.
+
+    P = passes, G = all-gathers of a pass.
+    """
+    tracks, parts, gathers = record.tracks, record.tracks.part_table, _gathers(units)
     row = np.full(len(parts.rank), -1)
     launching = np.flatnonzero(tracks.table.launches >= 0)
     row[tracks.table.launches[launching]] = launching
@@ -75,13 +81,8 @@ def _late(record: PlanRecord, units: Units) -> tuple[float, float, float]:
     is_late = (row[gathers] >= 0) & (tracks.arrival_ns[gathers] - launched <= _AT_ONCE_NS)
     is_late &= parts.exposed_ns[gathers] > 0
     # One that starts while a kernel runs waits for the CPU as well, but nothing waits for it yet.
-    is_late &= ~_beside_kernels(record, units, gathers)
-    passes = max(len(gathers), 1)
-    return (
-        gathers.size / passes,
-        float(is_late.sum()) / passes,
-        float(parts.exposed_ns[gathers][is_late].sum()) / passes,
-    )
+    late: Flags = is_late & ~_beside_kernels(record, units, gathers)
+    return late
 
 
 def _beside_kernels(record: PlanRecord, units: Units, gathers: Ints) -> Flags:

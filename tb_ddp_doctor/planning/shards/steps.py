@@ -13,15 +13,16 @@ from tb_ddp_doctor.facts.memory_savings import copy_rate
 from tb_ddp_doctor.facts.peaks import limits
 from tb_ddp_doctor.planning.costs.links import links
 from tb_ddp_doctor.planning.costs.messages import Case
-from tb_ddp_doctor.planning.edits.moved_collectives import with_pass_collectives
+from tb_ddp_doctor.planning.edits.moved_collectives import launching_ns, with_pass_collectives
 from tb_ddp_doctor.planning.model import SHARDINGS, Question, RankBytes, Rests
 from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.shards.collectives import AHEAD, OVERHEAD, Strategy, Time, launched
-from tb_ddp_doctor.planning.shards.recorded import ranks_of_shards
+from tb_ddp_doctor.planning.shards.recorded import late_gathers
 from tb_ddp_doctor.planning.shards.states import of_rank, offloaded, states
-from tb_ddp_doctor.planning.shards.units import Units, merged, units
+from tb_ddp_doctor.planning.shards.units import Units, merged, ranks_of_shards, units
 from tb_ddp_doctor.planning.steps import PlayedSteps
+from tb_ddp_doctor.replay.model import Family
 
 #: How long DDP's host takes to launch an AllReduce, if the record has none, ns; 140 to 240 µs were measured.
 _LAUNCH_NS = 190_000
@@ -30,6 +31,8 @@ _EXPOSED: dict[Case, float] = {"likely": 0.5, "quickest": 0.0, "slowest": 1.0}
 #: Bytes that Adam reads and writes for each float32 parameter. Below: bytes per ns that a process moves on its CPU.
 _UPDATE_BYTES = 28.0
 _CPU_RATE: dict[Case, float] = {"likely": 25.0, "quickest": 50.0, "slowest": 10.0}
+#: All-gathers that are late in this share of the passes count as late.
+_OFTEN = 0.5
 #: Strategies whose gradients are sent by AllReduces.
 _REDUCED = ("ddp", "zero1")
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
@@ -37,7 +40,9 @@ DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
 
 def asks_of_sharding(question: Question) -> bool:
     """Whether a question is about sharding."""
-    return question.sharding is not None or question.prefetch is not None or question.offload
+    return (
+        question.sharding is not None or question.prefetch is not None or question.gathers_in_time or question.offload
+    )
 
 
 class Resharding:
@@ -60,13 +65,8 @@ class Resharding:
         if not recorded.is_sharded:
             return Strategy("ddp", ranks, 1, AHEAD, recorded.gradient_bytes)
         name = "zero3" if recorded.regathers else "zero2"
-        shards = ranks_of_shards(self._record)
-        if shards < ranks:
-            raise CannotPlanError(
-                f"This job shards among {shards} ranks and has {ranks // shards} copies (HSDP): what its AllReduces "
-                "between copies then wait for is not predicted. Record it with all ranks in one group."
-            )
-        return Strategy(name, ranks, ranks, recorded.ahead, recorded.gradient_bytes)
+        shards = min(ranks_of_shards(self._record.job), ranks)
+        return Strategy(name, ranks, shards, recorded.ahead, recorded.gradient_bytes)
 
     def _asked(self) -> Strategy:
         """How the question shards the states."""
@@ -78,17 +78,45 @@ class Resharding:
             raise CannotPlanError(
                 "Another sharding and accumulation cannot be planned together: ask for one at a time."
             )
-        if (question.prefetch is not None or question.offload) and name in _REDUCED:
+        gathers = question.prefetch is not None or question.gathers_in_time
+        if question.gathers_in_time and not self.units.is_sharded:
+            raise CannotPlanError("This job shards no parameters: no all-gather waits for the CPU.")
+        if (gathers or question.offload) and name in _REDUCED:
             raise CannotPlanError("Only sharded parameters are gathered ahead or offloaded: ask with --sharding zero3.")
+        if question.gathers_in_time and (question.sharding or question.bucket_mb or question.prefetch is not None):
+            raise CannotPlanError(
+                "Which all-gathers wait for the CPU is known as recorded: ask for them in time without another "
+                "sharding, prefetch or units."
+            )
         if question.prefetch is not None and not 0 <= question.prefetch < len(self.units_then.elements):
             raise CannotPlanError(f"This model has {len(self.units_then.elements)} units to gather ahead.")
         prefetch = question.prefetch
-        ahead = (prefetch, prefetch) if prefetch is not None else self.units.ahead if self.units.regathers else AHEAD
+        recorded = self.units.ahead if self.units.regathers or question.gathers_in_time else AHEAD
+        ahead = (prefetch, prefetch) if prefetch is not None else recorded
         if question.dtype is not None and question.dtype not in DTYPE_BYTES:
             raise CannotPlanError(f"There is no dtype {question.dtype!r} for gradients.")
         element = DTYPE_BYTES.get(question.dtype or "", self.units.gradient_bytes)
-        shards = 1 if name == "ddp" else self._of_a_node(ranks) if name == "hsdp" else ranks
-        return Strategy(name, ranks, shards, ahead, element)
+        in_time = None
+        if question.gathers_in_time:
+            in_time = late_gathers(self._record, self.units)
+            # Before forward the parameters are updated, and what opens backward gathers what forward has just freed.
+            in_time[:, [0, *([len(self.units.elements)] if self.units.regathers else [])]] = False
+        return Strategy(name, ranks, self._shards(name, ranks), ahead, element, in_time)
+
+    def _shards(self, name: str, ranks: int) -> int:
+        """How many of the ranks store one copy of the states."""
+        if name == "ddp":
+            return 1
+        if self._has_copies and name not in _REDUCED:
+            if ranks % self.now.shards:
+                raise CannotPlanError(f"{ranks} ranks are not whole copies of {self.now.shards} shards.")
+            return self.now.shards
+        return self._of_a_node(ranks) if name == "hsdp" else ranks
+
+    @property
+    def _has_copies(self) -> bool:
+        """Whether the record has several copies of the states (HSDP), so that another stage keeps these."""
+        return self.units.is_sharded and self.now.shards < self.now.ranks
 
     def _of_a_node(self, ranks: int) -> int:
         of_job = links(self._record, "all_gather", "likely", self._calibration)
@@ -125,6 +153,8 @@ class Resharding:
             round((self.units.launching_ns or _LAUNCH_NS) * (1 + OVERHEAD[case] * sharded))
             for sharded in (strategy.name not in _REDUCED, self.units.is_sharded)
         )
+        if self.units.is_sharded and strategy.name not in _REDUCED:
+            takes = launching_ns(self._record.tracks, self.units, freed)
         each = launched(placed, strategy, time, takes, bucket_mib)
         return PlayedSteps(with_pass_collectives(self._record.tracks, placed, each, freed), self._record.steps)
 
@@ -133,6 +163,10 @@ class Resharding:
         net = {kind: links(self._record, kind, case, calibration) for kind in kinds}
 
         def time_ns(kind: str, ranks: int, size: float, apart: bool) -> float:
+            same = self._record.messages_of(Family(kind, ranks, of_gradients=False)) if self._has_copies else None
+            if same is not None and calibration is None:
+                taken = same.of(case)
+                return taken.alpha_ns + taken.beta_ns * size
             return net[kind].time_ns(kind, ranks, size, apart=apart)[1]
 
         return time_ns
@@ -162,10 +196,20 @@ class Resharding:
         """What each rank stores and sends, in the record and as the question shards the states."""
         whole = states(self._record.job, self.units)
         now, then = (
-            of_rank(whole, one.name, one.ranks, one.shards, _gathered(its, max(one.ahead) + 1))
+            of_rank(whole, one.name, one.ranks, one.shards, _gathered(its, max(one.ahead) + 1 + _in_a_row(one)))
             for one, its in ((self.now, self.units), (self.then, self.units_then))
         )
         return now, offloaded(then) if self._question.offload else then
+
+    def _in_time(self) -> str:
+        """What all-gathers in time are, for users."""
+        moved = self.then.in_time
+        each = float(moved.sum()) / max(len(moved), 1) if moved is not None else 0.0
+        return (
+            f"{wording.decimals(each, 1)} a step that wait for the CPU in the record are launched right behind the "
+            "collective before them, but not the first ones of forward and of backward; "
+            f"{max(self.then.ahead) + 1 + _in_a_row(self.then)} units are gathered at a time"
+        )
 
     def rests(self) -> Iterator[Rests]:
         """The inputs of the prediction."""
@@ -176,6 +220,8 @@ class Resharding:
         if sharded.is_sharded:
             ahead = "{} ahead in forward and {} in backward".format(*sharded.ahead)
             yield Rests("measured", "Units", f"{count}, as the record gathers them ({self.now.name}, {ahead})")
+            if self._question.gathers_in_time:
+                yield Rests("measured", "All-gathers in time", self._in_time())
             if self.units_then is not self.units:
                 several = f"{len(self.units_then.elements)} units instead, each of neighbours"
                 yield Rests("assumed", "Larger units", f"{several}, gathered before the first of them is computed")
@@ -206,6 +252,15 @@ class Resharding:
                 f"half (none to all) of the copies at {wording.decimals(rate / 1e9, 1)} GB/s, {how}, is exposed; the "
                 "CPU's update moves 28 bytes for each parameter at 25 GB/s (10 to 50)",
             )
+
+
+def _in_a_row(strategy: Strategy) -> int:
+    """The most all-gathers that are all launched with the one before them, in half of the passes or more."""
+    longest = row = 0
+    for is_moved in [] if strategy.in_time is None else (strategy.in_time.mean(axis=0) >= _OFTEN).tolist():
+        row = row + 1 if is_moved else 0
+        longest = max(longest, row)
+    return longest
 
 
 def _gathered(of: Units, several: int) -> float:
