@@ -117,6 +117,7 @@ _FUNCTIONS = {
     "step": "train.py(4): step",
     "report": "tools/report.py(12): report",
     "call": "torch/nn/modules/module.py(1775): _call_impl",
+    "block": "nn.Module: Block_3",
     "gc": "<built-in function collect>",
     "nap": "<built-in function sleep>",
     "save": "torch/serialization.py(944): save",

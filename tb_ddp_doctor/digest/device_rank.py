@@ -30,6 +30,7 @@ from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.lost_kernels import lost_kernels
 from tb_ddp_doctor.digest.memory import memory
 from tb_ddp_doctor.digest.model import LaunchDelay, PhaseWork, Pieces, RankDigest, Steps, StepWork, TraceContents
+from tb_ddp_doctor.digest.module_paths import ModuleCalls
 from tb_ddp_doctor.digest.modules import device_modules
 from tb_ddp_doctor.digest.op_stalls import HostStallTimes, op_stalls, stalls
 from tb_ddp_doctor.digest.operators import operators
@@ -77,6 +78,8 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
     updates_alone: Mask
     #: The user's own function that launched each event of the device (`launching_functions`).
     function: Ints
+    #: The calls of the model's modules, and which module each instant is of.
+    modules: ModuleCalls
 
     @classmethod
     def of(cls, host: HostCalls, device: DeviceEvents, steps: Steps) -> _DeviceRank:
@@ -103,6 +106,7 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
             scores=on_scores(host, device),
             updates_alone=of_single_tensors(host, device),
             function=launching_functions(host, device),
+            modules=ModuleCalls.of(host, phases, steps),
         )
 
     def once(self) -> Intervals:
@@ -123,7 +127,7 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
     layers, phases, phase = rank.layers, rank.phases, rank.launch_phase
     once, removable = rank.once(), rank.blocking_calls.chosen(~rank.updates.awaited)
     late_launch_ns, blocking = late_launches(
-        host, device, steps, layers, rank.stalled_calls, removable, once | rank.updates.work, words
+        host, device, steps, layers, rank.stalled_calls, removable, once | rank.updates.work, rank.modules, words
     )
     collectives = device_collectives(host, device, phase, words)
     meetings = host_meetings(host, steps, words)
@@ -156,12 +160,12 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         stalled=stalled(host, rank.pieces, words),
         gap_ops=gap_ops(host, device, rank.pieces, words),
         code=code(host, device, rank.function, words),
-        op_stalls=op_stalls(host, device, steps, layers, rank.op_stalls, words),
+        op_stalls=op_stalls(host, device, steps, layers, rank.op_stalls, rank.modules, words),
         memory=memory(host, number, steps, phases, collectives, words),
         track=track,
         roofline=roofline(host, device, row_end_ns, parameters, rank.scores, rank.updates_alone, phase, words),
         gradients=parameters,
-        modules=device_modules(host, device, steps, layers, phases, phase, rank.recomputes, rank.function, words),
+        modules=device_modules(rank.modules, device, steps, layers, phase, rank.recomputes, rank.function, words),
         contents=contents,
         warnings=(
             *trace.warnings,

@@ -33,6 +33,7 @@ from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, different
 from tb_ddp_doctor.digest.launch_queue import StalledCalls
 from tb_ddp_doctor.digest.model import Blocking, LaunchDelay, Steps
+from tb_ddp_doctor.digest.module_paths import ModuleCalls
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.trace import names
@@ -96,6 +97,7 @@ def late_launches(
     blocked: StalledCalls,
     calls: BlockingCalls,
     apart: Intervals,
+    modules: ModuleCalls,
     words: Vocabulary,
 ) -> tuple[NDArray[np.int64], Blocking]:
     """Late launches of each step by their cause, shape (S, len(LaunchDelay)), and the calls that block the host.
@@ -113,7 +115,7 @@ def late_launches(
     credit_ns = _charges(gaps, leads)
     np.add.at(charged, gaps.step, credit_ns)
     lost, until = _by_call(gaps, calls, credit_ns)
-    return charged, _blocking(host, calls, lost, until, words)
+    return charged, _blocking(host, calls, lost, until, modules, words)
 
 
 def _gaps(device: DeviceEvents, layers: owners.Layers, apart: Intervals, steps: Steps) -> _Gaps:
@@ -248,7 +250,9 @@ def _by_call(gaps: _Gaps, calls: BlockingCalls, credit_ns: Ints) -> tuple[Ints, 
     return lost, until
 
 
-def _blocking(host: HostCalls, calls: BlockingCalls, lost: Ints, until: Ints, words: Vocabulary) -> Blocking:
+def _blocking(
+    host: HostCalls, calls: BlockingCalls, lost: Ints, until: Ints, modules: ModuleCalls, words: Vocabulary
+) -> Blocking:
     """The calls by kind, name and operator."""
     length = calls.end_ns - calls.start_ns
     width = len(host.trace.strings) + 1
@@ -263,12 +267,14 @@ def _blocking(host: HostCalls, calls: BlockingCalls, lost: Ints, until: Ints, wo
     np.add.at(blocked, which, length)
     total = np.zeros(size, np.int64)
     np.add.at(total, which, lost)
-    own = own_function(host, calls.start_ns[worst], host.thread[calls.call[worst]])
+    thread = host.thread[calls.call[worst]]
+    own = own_function(host, calls.start_ns[worst], thread)
     return Blocking(
         kind=calls.kind[worst].astype(np.int32),
         call=words.indices(host.texts(calls.call[worst])),
         op=words.indices(host.texts(calls.op[worst])),
         own=words.indices(host.trace.strings[i] if i >= 0 else "" for i in own.tolist()),
+        module=words.indices(modules.paths_at(calls.start_ns[worst], thread)),
         count=np.bincount(which, minlength=size).astype(np.int64),
         blocked_ns=blocked,
         lost_ns=total,

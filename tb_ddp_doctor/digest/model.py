@@ -30,7 +30,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 18
+MEANING = 19
 
 
 class RankOwner(IntEnum):
@@ -302,9 +302,9 @@ class Blocking(ColumnTable, frozen=True, eq=False):
 
     For example:
 
-        kind  call                   op           own                     count  blocked_ns  lost_ns
-        SYNC  cudaStreamSynchronize  aten::item   "train.py(41): step"       24    31000000  9000000
-        ALLOC cudaMalloc             aten::empty  "model.py(88): forward"     3     2100000  1900000
+        kind  call                   op           own                      module    count  blocked_ns  lost_ns
+        SYNC  cudaStreamSynchronize  aten::item   "train.py(41): step"     ""           24    31000000  9000000
+        ALLOC cudaMalloc             aten::empty  "model.py(88): forward"  "Net_0"       3     2100000  1900000
     """
 
     #: A `LaunchDelay`: ALLOC, COPY or SYNC.
@@ -315,6 +315,9 @@ class Blocking(ColumnTable, frozen=True, eq=False):
     op: Indices
     #: The innermost function of the user's code around the call that leaves the device idle longest; "" without stacks.
     own: Indices
+    #: The path of the module that makes that call, as "layers.3.mlp", or "layer 4" where layers are guessed; "" outside
+    #: of all.
+    module: Indices
     count: Ints
     #: Host time in them, all steps together.
     blocked_ns: Ints
@@ -632,8 +635,8 @@ class OpStalls(ColumnTable, frozen=True, eq=False):
 
     For example:
 
-        step  op           call              kernel          is_first_use  start_ns    end_ns  idle_ns
-           0  aten::addmm  cudaLaunchKernel  sgemm_128x64    yes            5000000  21000000  15000000
+        step  op           call              kernel        module      is_first_use  start_ns    end_ns  idle_ns
+           0  aten::addmm  cudaLaunchKernel  sgemm_128x64  "layers.0"  yes            5000000  21000000  15000000
     """
 
     #: Index of the step.
@@ -644,6 +647,8 @@ class OpStalls(ColumnTable, frozen=True, eq=False):
     call: Indices
     #: The kernel that this call launches, or the next one that is launched; "" if none is.
     kernel: Indices
+    #: The path of the module that the host is in, as in `Blocking`; "" outside of all.
+    module: Indices
     #: Whether the trace shows the first use of something: the first launch of a kernel, or the first call of an op, of
     #: which later ones are quick; the loading of a module; compilation.
     is_first_use: NDArray[np.bool_]

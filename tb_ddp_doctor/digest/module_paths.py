@@ -32,6 +32,8 @@ from tb_ddp_doctor.trace.model import Indices, Ints
 MOST_LEVELS = 24
 #: The whole model.
 ROOT = 0
+#: Of a module's name: each path repeats the names of all modules around.
+MOST_LETTERS = 256
 #: What names layers that are guessed from what repeats.
 GUESSED = "repeats"
 _WRAPPER = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel|FSDP\w*|OptimizedModule|DataParallel)_\d+")
@@ -148,6 +150,10 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
             np.concatenate((self.end_ns, host.end_ns[node])),
             np.concatenate((self.thread, host.thread[node])),
         )
+
+    def paths_at(self, instant: Ints, thread: Indices) -> tuple[str, ...]:
+        """The path of the innermost module that each thread runs at each instant; "" outside of all."""
+        return self.table.paths(self.at(instant, thread).tolist(), MOST_LETTERS)
 
     def at(self, instant: Ints, thread: Indices) -> Ints:
         """The innermost module that each thread runs at each instant, forward or backward; ROOT outside of all."""

@@ -54,11 +54,10 @@ class _Work(msgspec.Struct, frozen=True, eq=False):
 
 
 def device_modules(
-    host: HostCalls,
+    calls: ModuleCalls,
     device: DeviceEvents,
     steps: Steps,
     layers: Layers,
-    phases: HostPhases,
     phase: Ints,
     recomputes: Mask,
     function: Ints,
@@ -69,7 +68,7 @@ def device_modules(
     `recomputes` says which of them compute forward again (`redundant.recomputed_events`), `function` the user's own
     function that launched each (`frames.launching_functions`).
     """
-    calls, launched = ModuleCalls.of(host, phases, steps), np.flatnonzero(device.is_launched)
+    host, launched = calls.host, np.flatnonzero(device.is_launched)
     by = device.launch[launched]
     module = np.full(len(device), ROOT, np.int64)
     module[launched] = calls.at(host.start_ns[by], host.thread[by])

@@ -20,6 +20,7 @@ from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import Intervals, long_gaps
 from tb_ddp_doctor.digest.launch_queue import StalledCalls
 from tb_ddp_doctor.digest.model import OpStalls, Steps
+from tb_ddp_doctor.digest.module_paths import ModuleCalls
 from tb_ddp_doctor.digest.steps import step_of
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names
@@ -88,7 +89,13 @@ def _innermost(host: HostCalls, chosen: Mask, instant: Ints) -> Ints:
 
 
 def op_stalls(
-    host: HostCalls, device: DeviceEvents, steps: Steps, layers: owners.Layers, times: HostStallTimes, words: Vocabulary
+    host: HostCalls,
+    device: DeviceEvents,
+    steps: Steps,
+    layers: owners.Layers,
+    times: HostStallTimes,
+    modules: ModuleCalls,
+    words: Vocabulary,
 ) -> OpStalls:
     """The stalls of the recorded steps, with what the host is in."""
     step = step_of(times.start_ns, steps.host_start_ns) if len(steps) else np.full(len(times.start_ns), -1)
@@ -103,6 +110,7 @@ def op_stalls(
         op=words.indices(host.texts(op)),
         call=words.indices(host.texts(call)),
         kernel=words.indices(device.texts(_launched(host, device, call, end))),
+        module=words.indices(modules.paths_at(start, host.thread[np.where(op >= 0, op, call)])),
         is_first_use=np.array(
             [
                 _is_first_use(host, device, int(one), int(within), int(until - since))

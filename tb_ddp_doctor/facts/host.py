@@ -72,6 +72,8 @@ class StallInOp(msgspec.Struct, frozen=True):
     call: str
     #: The kernel that the call launches, or the next one that is launched; "" for none.
     kernel: str
+    #: The path of the module that the host is in; "" outside of all.
+    module: str
     is_first_use: bool
     #: On that rank's own clock, ns; and the GPU idle in it.
     start_ns: int
@@ -105,6 +107,8 @@ class BlockingCallsOfOp(msgspec.Struct, frozen=True):
     op: str
     #: The user's own function around the one that starves longest: "train.py(41): step"; "" without stacks.
     own: str
+    #: The path of the module that makes that call; "" outside of all.
+    module: str
     #: Calls, host time in them, ns, and GPU idle charged to them, ns: mean over ranks and steps.
     count: float
     blocked_ns: float
@@ -160,6 +164,7 @@ class LateLaunches(msgspec.Struct, frozen=True, eq=False):
             call,
             op,
             self._job.digests[rank].strings[table.own[row]],
+            self._job.digests[rank].strings[table.module[row]],
             mean("count"),
             mean("blocked_ns"),
             mean("lost_ns"),
@@ -194,6 +199,7 @@ def _op_stalls(facts: Facts) -> StallsInOps:
                 text[table.op[row]],
                 text[table.call[row]],
                 text[table.kernel[row]],
+                text[table.module[row]],
                 bool(table.is_first_use[row]),
                 int(table.start_ns[row]),
                 int(table.end_ns[row]),

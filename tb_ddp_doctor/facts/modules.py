@@ -15,13 +15,10 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.columns import distinct
 from tb_ddp_doctor.digest.model import ModuleKernels, ModulePaths, ModuleTime, ModuleTimes, RankDigest
-from tb_ddp_doctor.digest.module_paths import GUESSED
+from tb_ddp_doctor.digest.module_paths import GUESSED, MOST_LETTERS
 from tb_ddp_doctor.facts import Facts, MissingFactError, fact
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
-
-#: Of a module's name: every path repeats the names of all modules around.
-_MOST_LETTERS = 256
 
 
 class ModulePart(IntEnum):
@@ -131,7 +128,7 @@ def _places(digest: RankDigest, index: dict[tuple[int, str], int]) -> Ints:
     paths: ModulePaths = digest.modules.paths
     places = [0]
     for parent, name in zip(paths.parent[1:].tolist(), paths.name[1:].tolist(), strict=True):
-        places.append(index.setdefault((places[max(parent, 0)], digest.strings[name][:_MOST_LETTERS]), len(index)))
+        places.append(index.setdefault((places[max(parent, 0)], digest.strings[name][:MOST_LETTERS]), len(index)))
     return np.array(places, np.int64)
 
 

@@ -12,11 +12,13 @@ from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import StallInOp, StallsInOps
+from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.findings import Measurement, Setting
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.launches import followed
+from tb_ddp_doctor.rules.support.layers import where
 from tb_ddp_doctor.rules.support.slowness import shared
 from tb_ddp_doctor.trace.model import Ints
 
@@ -57,7 +59,9 @@ class OpStall(Rule):
     many_ops: float = threshold(4.0, "ops", "Stalls in this many different ops are not caused by the ops.")
     one_op: float = threshold(0.5, "of the stalls", "An op that has more of their time is the cause.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, op_stalls: StallsInOps, places: Places) -> Result:
+    def check(
+        self, *, frame: Frame, whatif: WhatIf, op_stalls: StallsInOps, modules: ModuleTree | None, places: Places
+    ) -> Result:
         if not frame.has_device:
             return NotApplicable("It is about the GPU, and these traces have none (CPU only).")
         if frame.is_sampled:
@@ -92,7 +96,8 @@ class OpStall(Rule):
             cause=cause,
             confidence="low" if rare or cause == "first_use" else level,
             title=_TITLES[cause].format(stalls=described(stalls, len(affected) * len(frame.steps)), **_named(worst)),
-            why=f"{_WHY[cause]} The longest are in {named(stalls)}. {followed([one.kernel for one in stalls])}{basis}",
+            why=f"{_WHY[cause]} The longest are in {named(stalls)}. {_in_model(modules, stalls)}"
+            f"{followed([one.kernel for one in stalls])}{basis}",
             fix=_fix(cause, frame.setting),
             evidence=tuple(
                 window
@@ -103,8 +108,8 @@ class OpStall(Rule):
                         one.start_ns,
                         one.end_ns,
                         RankOwner.DISPATCH,
-                        f"CPU stalled for {wording.ms(one.length_ns)} in {_place(one)}{_before(one)}; GPU idle for "
-                        f"{wording.ms(one.idle_ns)} of it.",
+                        f"CPU stalled for {wording.ms(one.length_ns)} in {_place(one)}{_within(one)}{_before(one)}; "
+                        f"GPU idle for {wording.ms(one.idle_ns)} of it.",
                     )
                 )
             ),
@@ -166,6 +171,21 @@ def named(stalls: Sequence[StallInOp]) -> str:
 
 def _place(one: StallInOp) -> str:
     return f"{one.op} ({one.call})" if one.op and one.call else one.op or one.call or "an op"
+
+
+def _within(one: StallInOp) -> str:
+    return f" of {one.module}" if one.module else ""
+
+
+def _in_model(tree: ModuleTree | None, stalls: Sequence[StallInOp]) -> str:
+    """In which modules most of the stalls' time is, a sentence and a space; "" where it is in none."""
+    if tree is None or not any(one.module for one in stalls):
+        return ""
+    places = {path: place for place, path in enumerate(tree.path)}
+    own_ns = np.zeros(len(tree.path))
+    for one in stalls:
+        own_ns[places.get(one.module, 0)] += one.length_ns
+    return f"Of their time {place}. " if (place := where(tree, own_ns)) else ""
 
 
 def _before(one: StallInOp) -> str:

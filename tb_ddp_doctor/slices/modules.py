@@ -13,12 +13,9 @@ from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.digest.module_paths import ROOT, ModuleCalls
+from tb_ddp_doctor.digest.module_paths import MOST_LETTERS, ROOT, ModuleCalls
 from tb_ddp_doctor.digest.phases import host_phases
 from tb_ddp_doctor.trace.model import Indices, Ints, RankTrace
-
-#: Of a module's name: each path repeats the names of all modules around.
-_MOST_LETTERS = 256
 
 
 class EventModules(msgspec.Struct, frozen=True, eq=False):
@@ -48,4 +45,4 @@ def event_modules(trace: RankTrace, digest: RankDigest, row: Ints) -> EventModul
     inside = of_call != ROOT
     used, place = np.unique(of_call[inside], return_inverse=True)
     module[known[inside]] = place
-    return EventModules(calls.table.paths(used.tolist(), _MOST_LETTERS), module)
+    return EventModules(calls.table.paths(used.tolist(), MOST_LETTERS), module)

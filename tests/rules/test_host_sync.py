@@ -36,6 +36,13 @@ def test_reading_a_value_is_found_with_its_cost() -> None:
     assert "set_sync_debug_mode" in found.fix
 
 
+def test_the_module_that_syncs_is_named() -> None:
+    stacks = READS.replace("gpu  [a.....", "python [block.............]\n          gpu  [a.....", 1)
+    found = finding(RULE, ranks(stacks, stacks))
+    assert "in aten::_local_scalar_dense (the longest in Block_3)" in found.why
+    assert "in aten::_local_scalar_dense in Block_3; the GPU is idle" in found.evidence[0].what
+
+
 def test_launch_bound_does_not_claim_it_again() -> None:
     assert outcome("launch-bound", ranks(READS, READS)).status == "clear"
 

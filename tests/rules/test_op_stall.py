@@ -45,6 +45,13 @@ def test_stalls_in_many_different_ops_are_preemption_and_no_launch_overhead() ->
     assert not isinstance(check("launch-bound", text), Finding)
 
 
+def test_the_module_that_stalls_is_named() -> None:
+    stacks = ONE_OP.replace("gpu  [a]", "python          [block.............................]\n          gpu  [a]", 1)
+    found = finding(RULE, ranks(stacks, stacks))
+    assert "Of their time 100 % is in Block_3." in found.why
+    assert "of Block_3" in found.evidence[0].what
+
+
 def test_stalls_outside_ops_are_preemption_only_where_most_stalls_are_inside() -> None:
     step = """
         rank# step |1

@@ -23,11 +23,16 @@ _OF_CALLS = 0.5
 
 
 def named(calls: Sequence[BlockingCallsOfOp]) -> str:
-    """The calls that cost most, each with its operator: "9 cudaFree outside any op and 2 cudaMalloc in aten::mm"."""
-    shown = calls[:_NAMED]
-    return wording.listing(
-        [f"{count(call.count)} {call.call} {f'in {call.op}' if call.op else 'outside any op'}" for call in shown]
-    )
+    """The calls that cost most, each with its operator and the module of its longest call.
+
+    "9 cudaFree outside any op and 2 cudaMalloc in aten::mm (the longest in layers.3.mlp)".
+    """
+    return wording.listing([_named(call) for call in calls[:_NAMED]])
+
+
+def _named(call: BlockingCallsOfOp) -> str:
+    module = f" (the longest in {call.module})" if call.module else ""
+    return f"{count(call.count)} {call.call} {f'in {call.op}' if call.op else 'outside any op'}{module}"
 
 
 def removable(whatif: WhatIf, kind: CpuTime, idle_ns: Ints) -> NDArray[np.float64]:
@@ -76,7 +81,9 @@ def evidence(calls: Sequence[BlockingCallsOfOp], places: Places, what: str) -> t
             call.start_ns,
             call.end_ns,
             RankOwner.SYNC,
-            what.format(call=call.call, op=call.op or "the training loop"),
+            what.format(
+                call=call.call, op=(call.op or "the training loop") + (f" in {call.module}" if call.module else "")
+            ),
             call.own,
         )
         for call in calls[:_NAMED]
