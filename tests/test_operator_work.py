@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.digest import operator_work
 from tb_ddp_doctor.digest.model import GpuTime
-from tb_ddp_doctor.digest.operator_inputs import inputs
+from tb_ddp_doctor.digest.operator_inputs import LinearSizes, inputs
 from tb_ddp_doctor.digest.operator_work import Work, convolved, element_text, work
 
 BF16, FP32, FP8, LONG = "c10::BFloat16", "float", "c10::Float8_e4m3fn", "long int"
@@ -81,6 +81,36 @@ def test_grouped_gemms_multiply_each_row_once() -> None:
         2 * 8 * 512 * 1024,
     )
     assert of("aten::_grouped_mm", tokens, ([8, 511, 1024], BF16), ends) is None
+
+
+def test_linear_layers_of_transformer_engine() -> None:
+    # 4,096 rows from 1,024 to 3,072, as `digest.fused_linear` knows; what they read and write is bfloat16.
+    rows, inner, outer = 4096, 1024, 3072
+    kernel, sizes = "nvjet_tst_128x256_64x4", LinearSizes(rows, inner, outer, 1)
+
+    def layer(name: str, linear: LinearSizes | None, kernel: str = kernel) -> Work | None:
+        given = inputs(json.dumps([[rows, inner]]), json.dumps([BF16]), "", kernel)
+        return work(name, replace(given, linear=linear), kernel)
+
+    mkn, taken, made, weights = rows * inner * outer, 2 * rows * inner, 2 * rows * outer, 2 * inner * outer
+    assert flops_and_bytes(layer("_Linear", sizes)) == (2 * mkn, taken + weights, made)
+    assert flops_and_bytes(layer("_LayerNormLinear", sizes)) == (2 * mkn, taken + weights, made)
+    # Two products: the gradients of the input and of the weights, of the output's.
+    back = layer("_LinearBackward", sizes)
+    assert flops_and_bytes(back) == (4 * mkn, taken + made + weights, taken + weights)
+    # Each row meets one of eight experts, all of which are read.
+    grouped = layer("_GroupedLinear", sizes._replace(matrices=8))
+    assert flops_and_bytes(grouped) == (2 * mkn, taken + 8 * weights, made)
+    assert layer("_Linear", None) is None
+    assert layer("_Linear", sizes, "void cast_to_fp8<bf16>()") is None
+
+
+def test_products_of_transformer_engine_as_operators() -> None:
+    # Weights (3072, 1024), input (4096, 1024) and output (4096, 3072), in any layout; FP8 is recorded as bytes.
+    weights, given, made = ([3072, 1024], "unsigned char"), ([4096, 1024], "unsigned char"), ([4096, 3072], BF16)
+    found = of("tex_ts::te_gemm_ts", weights, "", "", "", "1", given, "", "", "", "0", made)
+    assert flops_and_bytes(found) == (2 * 3072 * 1024 * 4096, 1024 * (3072 + 4096), 2 * 4096 * 3072)
+    assert of("tex_ts::te_gemm_ts", weights, "", "", "", "1", given, "", "", "", "0", ([4096, 3071], BF16)) is None
 
 
 def test_convolutions_with_strides_and_groups() -> None:

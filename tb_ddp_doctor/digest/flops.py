@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from tb_ddp_doctor.digest.fused_linear import fused_linears
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import FlopWork, Steps
 from tb_ddp_doctor.digest.shapes import Dims, dims
@@ -23,6 +24,8 @@ from tb_ddp_doctor.trace.names import Multiplies
 
 #: More in one operator is nonsense.
 _MOST = 10**16
+#: What backward computes as well where it computes forward once more.
+_FORWARD = (Multiplies.ADDED, Multiplies.ATTENTION, Multiplies.ATTENTION_BY_ROWS, Multiplies.FUSED_LINEAR)
 #: More in one step is too, and both columns together must fit into an int64.
 _MOST_OF_A_STEP = 2**61
 
@@ -39,6 +42,9 @@ def flops(host: HostCalls, steps: Steps) -> FlopWork:
     done = np.array([_count(Multiplies(kind), dims(host.trace.strings[shape])) for kind, shape in pair_names])
     done = done.reshape(-1, 2)[which].astype(np.int64)
     model, again = done[:, 0], done[:, 1]
+    linears = fused_linears(host)
+    once = np.array([*(one.flops for one in linears.sizes), 0], np.int64)
+    model = model + once[linears.of(operators)] * np.where(kind == Multiplies.FUSED_LINEAR_BACKWARD, 2, 1)
     repeated = _repeated(host, operators, kind)
     step = within(host.start_ns[operators], steps)
     return FlopWork(
@@ -60,7 +66,7 @@ def _repeated(host: HostCalls, operators: Ints, kind: Bytes8) -> Mask:
     inside = around >= 0
     checkpoint = np.zeros(len(operators), np.bool_)
     checkpoint[inside] = host.names.among(host.name[around[inside]], names.is_checkpoint)
-    forward = np.isin(kind, (Multiplies.ADDED, Multiplies.ATTENTION, Multiplies.ATTENTION_BY_ROWS))
+    forward = np.isin(kind, _FORWARD)
     mask: Mask = checkpoint | (inside & forward)
     return mask
 
@@ -94,7 +100,14 @@ def _convolution(taken: Dims, made: Dims, weight: Dims) -> tuple[int, int]:
     return 3 * 2 * pixels[0] * math.prod(pixels[2:]) * math.prod(weight), 0
 
 
+def _elsewhere(_inputs: list[Dims]) -> tuple[int, int]:
+    """Of layers whose sizes are not in one operator's inputs (`digest.fused_linear`)."""
+    return 0, 0
+
+
 _COUNTS: Mapping[Multiplies, Callable[[list[Dims]], tuple[int, int]]] = {
+    Multiplies.FUSED_LINEAR: _elsewhere,
+    Multiplies.FUSED_LINEAR_BACKWARD: _elsewhere,
     Multiplies.PLAIN: lambda inputs: _product(inputs[0], inputs[1]),
     Multiplies.ADDED: lambda inputs: _product(inputs[1], inputs[2]),
     Multiplies.CONVOLUTION_BACKWARD: lambda inputs: _convolution(inputs[1], inputs[0], inputs[2]),

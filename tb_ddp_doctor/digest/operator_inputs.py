@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -43,6 +43,20 @@ class Tensor(msgspec.Struct, frozen=True):
         return self.elements * self.element
 
 
+class LinearSizes(NamedTuple):
+    """Rows of (rows, inner) are multiplied by (inner, outer): each by one of so many matrices."""
+
+    rows: int
+    inner: int
+    outer: int
+    matrices: int
+
+    @property
+    def flops(self) -> int:
+        """Operations of the product, a multiplication and an addition each."""
+        return 2 * self.rows * self.inner * self.outer
+
+
 class Inputs(msgspec.Struct, frozen=True):
     """The inputs of one call, in the operator's order."""
 
@@ -53,6 +67,8 @@ class Inputs(msgspec.Struct, frozen=True):
     values: tuple[str, ...]
     #: Sizes of a convolution's output, where a backward pass tells them; empty if unknown.
     output: Dims = ()
+    #: Sizes of a linear layer, where forward and backward tell them; None if unknown.
+    linear: LinearSizes | None = None
 
     def tensor(self, index: int) -> Tensor:
         """A tensor. Raises LookupError where that input is none."""

@@ -47,6 +47,10 @@ _Function: TypeAlias = Callable[[Inputs], Work]
 def work(operator: str, inputs: Inputs, kernel: str) -> Work | None:
     """The least work of a call; None where its inputs do not tell. `kernel` is the longest one that it launched."""
     function = _WORK.get(operator)
+    is_linear = names.is_fused_linear(operator) or names.is_fused_linear_backward(operator)
+    if is_linear and names.product(kernel) is names.Product.NONE:
+        # Its products are another operator's, or were not recorded: what is left are casts and norms.
+        return None
     if function is None:
         # Triton's kernels get all that they read and write as arguments, and their operator has their name.
         if not (kernel and operator.startswith(kernel)) or not inputs.every():
@@ -120,6 +124,35 @@ def _into(inputs: Inputs) -> Work:
     """VLLM's products, which get their output first."""
     out, more = inputs.tensor(0), count_of(inputs.every(0, 1, 2))
     return _gemm(inputs.tensor(1), inputs.tensor(2), more, out.element)
+
+
+def _fused_linear(products: int) -> _Function:
+    """Transformer Engine's: one product forward, two backward, of input and weights, output and gradients."""
+
+    def function(inputs: Inputs) -> Work:
+        if inputs.linear is None:
+            raise LookupError
+        rows, inner, outer, matrices = inputs.linear
+        taken, made, weights = rows * inner, rows * outer, inner * outer * matrices
+        read, written = (taken + weights, made) if products == 1 else (made + taken + weights, taken + weights)
+        element = inputs.every()[0].element
+        return Work(GpuTime.GEMM, products * inputs.linear.flops, read * element, written * element)
+
+    return function
+
+
+def _of_three(left: int, right: int, made: int) -> _Function:
+    """A product whose layouts do not matter: (m, k), (k, n) and (m, n) have (m k n) ** 2 elements multiplied."""
+
+    def function(inputs: Inputs) -> Work:
+        matrices = [inputs.tensor(index) for index in (left, right, made)]
+        squared = math.prod(one.elements for one in matrices)
+        product = math.isqrt(squared)
+        if product**2 != squared:
+            raise ValueError
+        return Work(GpuTime.GEMM, 2 * product, matrices[0].bytes + matrices[1].bytes, matrices[2].bytes)
+
+    return function
 
 
 # -- convolutions
@@ -639,6 +672,10 @@ _WORK: Mapping[str, _Function] = {
     **_aten(lambda inputs: _gemm(inputs.tensor(0), inputs.tensor(1)), "mm bmm _int_mm"),
     **_aten(_added, "addmm baddbmm _addmm_activation addmm_ baddbmm_"),
     "aten::_scaled_mm": _scaled,
+    # Transformer Engine: up to 1.14 its products are operators, since then parts of autograd's.
+    "tex_ts::te_gemm_ts": _of_three(0, 5, 10),
+    **_each(_fused_linear(1), "_Linear", "_LayerNormLinear", "_GroupedLinear"),
+    **_each(_fused_linear(2), "_LinearBackward", "_LayerNormLinearBackward", "_GroupedLinearBackward"),
     "aten::_grouped_mm": _grouped,
     **_aten(_vector, "mv dot"),
     **_each(_into, "_C::cutlass_scaled_mm", "vllm::cutlass_scaled_mm"),
@@ -676,7 +713,9 @@ _WORK: Mapping[str, _Function] = {
     **_aten(_reduction, _REDUCTIONS),
     **_aten(_norm, "cumsum cumprod sort"),
     **_each(_norm, "FusedLayerNormAffineFunction", "FusedRMSNormAffineFunction", "ScaledMaskedSoftmax"),
+    **_each(_norm, "_LayerNorm", "_RMSNorm"),
     **_each(_alone_backward, "FusedLayerNormAffineFunctionBackward", "FusedRMSNormAffineFunctionBackward"),
+    **_each(_alone_backward, "_LayerNormBackward", "_RMSNormBackward"),
     **_each(_alone_backward, "ScaledMaskedSoftmaxBackward"),
     "ScaledUpperTriangMaskedSoftmax": _causal_softmax,
     "_C::rms_norm": _into_first(GpuTime.NORM),

@@ -21,11 +21,12 @@ from tb_ddp_doctor.digest import operator_work
 from tb_ddp_doctor.digest.attention import OnScores
 from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.fused_linear import fused_linears
 from tb_ddp_doctor.digest.fusion import FUSED, Loop, LoopCalls, avoidable
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import GpuTime, Gradients, Roofline, RooflineCalls, RooflineRows
 from tb_ddp_doctor.digest.numbering import numbered
-from tb_ddp_doctor.digest.operator_inputs import Dims, Inputs, inputs
+from tb_ddp_doctor.digest.operator_inputs import Dims, Inputs, LinearSizes, inputs
 from tb_ddp_doctor.digest.operator_work import Work, element_text
 from tb_ddp_doctor.digest.sums import longest_of, summed
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
@@ -184,16 +185,9 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
         known = operator >= 0
         row = np.zeros(len(operator), np.int64)
         row[known] = host.row[operator[known]]
-        columns = [
-            device.name[self.longest] + 1,
-            *(
-                np.where(known, column[row] + 1, 0)
-                for column in (events.name, events.shape, events.types, events.values)
-            ),
-            np.where(known, 0, device.bytes[self.longest] + 1),
-            np.where(known, 0, device.category[self.longest]),
-        ]
-        signature = numbered(*columns)
+        linears = fused_linears(host)
+        linear = linears.of(operator)
+        signature = numbered(*self._shared_columns(row, known), linear + 1)
         one = _first_of(signature)
         groups, outputs = self._groups(), self._outputs(one[known[one]])
         signatures = []
@@ -203,13 +197,34 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
                 category, size = int(device.category[self.longest[at]]), int(device.bytes[self.longest[at]])
                 signatures.append(_of_copy(kernel, category, size))
                 continue
-            here = events.shape[row[at]], events.types[row[at]], events.values[row[at]]
-            texts = [strings[index] if index >= 0 else "" for index in here]
+            texts = self._texts_of_inputs(int(row[at]))
             name = strings[events.name[row[at]]]
             listed = parameters // groups if names.updates_lists(name) else 0
             output = outputs.get(_first_two(*texts)) if operator_work.is_forward_convolution(name) else None
-            signatures.append(_signature(name, *texts, kernel, listed, output or ()))
+            sizes = linears.sizes[linear[at]] if linear[at] >= 0 else None
+            signatures.append(_signature(name, *texts, kernel, listed, output or (), sizes))
         return signature, signatures
+
+    def _texts_of_inputs(self, row: int) -> tuple[str, str, str]:
+        """Sizes, types and values of the inputs of an event, "" for what is not recorded."""
+        strings, events = self.host.trace.strings, self.host.trace.events
+        sizes, types, values = (
+            strings[column[row]] if column[row] >= 0 else "" for column in (events.shape, events.types, events.values)
+        )
+        return sizes, types, values
+
+    def _shared_columns(self, row: Ints, known: Mask) -> list[Ints]:
+        """What calls of one signature share; `known` flags those with an operator, whose row of events is `row`."""
+        device, events = self.device, self.host.trace.events
+        return [
+            device.name[self.longest] + 1,
+            *(
+                np.where(known, column[row] + 1, 0)
+                for column in (events.name, events.shape, events.types, events.values)
+            ),
+            np.where(known, 0, device.bytes[self.longest] + 1),
+            np.where(known, 0, device.category[self.longest]),
+        ]
 
     def _outputs(self, one: Ints) -> dict[tuple[Dims, Dims], Dims | None]:
         """Sizes of convolutions' outputs by those of their inputs and weights; None where backward tells several.
@@ -221,9 +236,7 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
         for row in self.host.row[self.operator[one]].tolist():
             name = strings[events.name[row]]
             if name.endswith("convolution_backward"):
-                sizes, types = (
-                    strings[column[row]] if column[row] >= 0 else "" for column in (events.shape, events.types)
-                )
+                sizes, types, _ = self._texts_of_inputs(row)
                 if outputs := operator_work.convolved(name, inputs(sizes, types, "", "")):
                     key, output = outputs[:2], outputs[2]
                     output_of[key] = output if output_of.get(key, output) == output else None
@@ -299,10 +312,17 @@ def _first_two(sizes: str, types: str, values: str) -> tuple[Dims, Dims]:
 
 @lru_cache(1 << 14)
 def _signature(
-    operator: str, sizes: str, types: str, values: str, kernel: str, listed: int, output: Dims
+    operator: str,
+    sizes: str,
+    types: str,
+    values: str,
+    kernel: str,
+    listed: int,
+    output: Dims,
+    linear: LinearSizes | None,
 ) -> _Signature:
     """What a call's raw inputs say, and of a convolution its backward. Remembered: all ranks have the same."""
-    given = replace(inputs(sizes, types, values, kernel, listed), output=output)
+    given = replace(inputs(sizes, types, values, kernel, listed), output=output, linear=linear)
     work = operator_work.work(operator, given, kernel)
     dtype = element_text(given)
     shown = [one.sizes for one in given.every() if one.sizes][:_INPUTS]

@@ -253,6 +253,9 @@ class Multiplies(IntEnum):
     ATTENTION_BY_ROWS_BACKWARD = 7
     #: Input, gradient of the output, weights: before torch 1.11.
     OLD_CONVOLUTION_BACKWARD = 8
+    #: A layer of Transformer Engine (`digest.fused_linear`).
+    FUSED_LINEAR = 9
+    FUSED_LINEAR_BACKWARD = 10
 
 
 class Precision(Enum):
@@ -277,6 +280,8 @@ class Product(IntEnum):
     MISALIGNED = 3
 
 
+#: Transformer Engine's, as autograd calls them.
+_FUSED_LINEAR = ("_Linear", "_LayerNormLinear", "_GroupedLinear")
 _MULTIPLIES = {
     "aten::mm": Multiplies.PLAIN,
     "aten::bmm": Multiplies.PLAIN,
@@ -297,6 +302,8 @@ _MULTIPLIES = {
     },
     "flash_attn::_flash_attn_forward": Multiplies.ATTENTION_BY_ROWS,
     "flash_attn::_flash_attn_backward": Multiplies.ATTENTION_BY_ROWS_BACKWARD,
+    **dict.fromkeys(_FUSED_LINEAR, Multiplies.FUSED_LINEAR),
+    **{f"{name}Backward": Multiplies.FUSED_LINEAR_BACKWARD for name in _FUSED_LINEAR},
 }
 
 
@@ -613,6 +620,16 @@ def precision(kernel: str) -> Precision | None:
 def multiplies(operator: str) -> Multiplies:
     """What an operator multiplies. Operators that only call others of these multiply nothing themselves."""
     return _MULTIPLIES.get(operator, Multiplies.NOTHING)
+
+
+def is_fused_linear(operator: str) -> bool:
+    """Whether an operator is a linear layer of Transformer Engine."""
+    return multiplies(operator) is Multiplies.FUSED_LINEAR
+
+
+def is_fused_linear_backward(operator: str) -> bool:
+    """Whether an operator is the backward pass of such a layer."""
+    return multiplies(operator) is Multiplies.FUSED_LINEAR_BACKWARD
 
 
 _MULTIPLIES_MATRICES = re.compile(r"(mm|matmul|linear)(_|\.out)?$|conv\w*$|attention|gemm", re.IGNORECASE)

@@ -1,0 +1,103 @@
+"""Linear layers that one operator multiplies whole: Transformer Engine's, with their norms, casts and experts.
+
+Forward says the sizes of its input and weights, backward those of the output's gradient alone; they have the same
+sequence number. With sequence parallelism the layer gathers its input, or scatters its output, over the ranks of its
+tensor: the product has the rows of whichever has more.
+
+    forward   _LayerNormLinear          4,096 x 1,024 (a quarter of the rows), weights 3,072 x 1,024
+    backward  _LayerNormLinearBackward  16,384 x 3,072                          -> 16,384 rows, 1,024 -> 3,072
+
+The order of inputs is that of `transformer_engine/pytorch/module` (1.4 to 2.8): weights first, or a norm's input first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.operator_inputs import LinearSizes
+from tb_ddp_doctor.digest.shapes import Dims, dims
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Ints
+
+#: More operations in one layer are nonsense.
+_MOST = 10**16
+
+
+class FusedLinears(msgspec.Struct, frozen=True, eq=False):
+    """Calls of such layers whose sizes are known, forward and backward; shape (calls,)."""
+
+    #: Index of `HostCalls`, ascending.
+    call: Ints
+    #: Index of `sizes`.
+    which: Ints
+    sizes: list[LinearSizes]
+
+    def of(self, calls: Ints) -> Ints:
+        """Index of `sizes` of some calls, -1 where it is not known."""
+        if not len(self.call):
+            return np.full(len(calls), -1, np.int64)
+        at = np.minimum(np.searchsorted(self.call, calls), len(self.call) - 1)
+        return np.where(self.call[at] == calls, self.which[at], -1)
+
+
+def fused_linears(host: HostCalls) -> FusedLinears:
+    """The calls of fused linear layers that a rank made."""
+    forward = np.flatnonzero(host.is_operator & host.named(names.is_fused_linear) & (host.shape >= 0))
+    if not len(forward):
+        nothing = np.empty(0, np.int64)
+        return FusedLinears(nothing, nothing, [])
+    backward = np.flatnonzero(host.is_operator & host.named(names.is_fused_linear_backward))
+    sequence = host.trace.events.sequence[host.row]
+    of_training = forward[(host.thread[forward] == host.training_thread) & (sequence[forward] >= 0)]
+    made_by = _with_same_number(sequence[of_training], of_training, sequence[backward])
+    known = made_by >= 0
+    backward, made_by = backward[known], made_by[known]
+    gradient = np.full(len(host), -1, np.int64)
+    gradient[made_by] = host.shape[backward]
+    keys, which = np.unique(
+        np.stack([host.name[forward], host.shape[forward], gradient[forward]]), axis=1, return_inverse=True
+    )
+    strings = host.trace.strings
+    sizes = [
+        _sizes(strings[name], dims(strings[shape]), dims(strings[made]) if made >= 0 else [])
+        for name, shape, made in keys.T.tolist()
+    ]
+    of_call = np.full(len(host), -1, np.int64)
+    of_call[forward] = np.where([one is not None for one in sizes], np.arange(len(sizes)), -1)[which.reshape(-1)]
+    of_call[backward] = of_call[made_by]
+    call = np.flatnonzero(of_call >= 0)
+    return FusedLinears(call, of_call[call], [one or LinearSizes(0, 0, 0, 0) for one in sizes])
+
+
+def _with_same_number(numbers: Ints, calls: Ints, wanted: Ints) -> Ints:
+    """The last of some calls with each wanted sequence number, -1 for none."""
+    order = np.argsort(numbers, kind="stable")
+    at = np.searchsorted(numbers[order], wanted, side="right") - 1
+    has_number = (at >= 0) & (np.append(numbers[order], -1)[at] == wanted) & (wanted >= 0)
+    return np.where(has_number, np.append(calls[order], -1)[at], -1)
+
+
+def _sizes(operator: str, inputs: Sequence[Dims], gradients: Sequence[Dims]) -> LinearSizes | None:
+    """Sizes of a product, from the inputs of forward and of backward; None where they do not fit each other."""
+    tensors = [one for one in inputs if len(one) >= 2 and all(size > 0 for size in one)]
+    if len(tensors) < 2:
+        return None
+    if operator == "_Linear":
+        weight, given = tensors[0], next((one for one in reversed(tensors[1:]) if one[-1] == tensors[0][-1]), ())
+        weights = [weight]
+    else:
+        given = tensors[0]
+        weights = [one for one in tensors[1:] if len(one) == 2 and one[-1] == given[-1]]
+        weights = weights if operator == "_GroupedLinear" else weights[:1]
+    if not given or not weights or len(weights[0]) != 2 or len(set(weights)) > 1:
+        return None
+    outer, inner = weights[0]
+    made = next((one for one in gradients if one and one[-1] == outer), ())
+    rows = max(math.prod(given[:-1]), math.prod(made[:-1]) if made else 0)
+    sizes = LinearSizes(rows, inner, outer, len(weights))
+    return sizes if 0 < sizes.flops <= _MOST else None

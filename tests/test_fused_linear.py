@@ -1,0 +1,175 @@
+"""Linear layers of Transformer Engine: sizes of their products, from forward and backward together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from traces import columns
+
+from tb_ddp_doctor.digest.flops import flops
+from tb_ddp_doctor.digest.fused_linear import fused_linears
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.model import GpuTime, Steps
+from tb_ddp_doctor.digest.operator_inputs import LinearSizes
+from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.engine import diagnose
+from tb_ddp_doctor.trace.model import Category, CommArgs, Frames, Header, Ints, MemoryEvents, RankTrace
+
+#: Name, sizes of its inputs, sequence number; `BACK` is on autograd's thread.
+Call = tuple[str, list[list[int]], int]
+#: A norm's input and its two parameters, then the weights of a quarter of 12,288 outputs, and their bias.
+COLUMN: Call = ("_LayerNormLinear", [[512, 2, 1024], [1024], [1024], [3072, 1024], [3072], []], 7)
+#: Each rank of tensor parallelism has a quarter of the rows, and multiplies all of them.
+COLUMN_BACK: Call = ("_LayerNormLinearBackward", [[2048, 2, 3072]], 7)
+ROW: Call = ("_Linear", [[1024, 768], [2048, 2, 768], [1024], []], 8)
+ROW_BACK: Call = ("_LinearBackward", [[512, 2, 1024]], 8)
+
+
+def host(*calls: Call) -> HostCalls:
+    """Calls one after the other, 10 ns each, within a step; those of backward on a thread of their own."""
+    texts = (text for name, sizes, _ in calls for text in (name, json.dumps(sizes)))
+    strings, size, empty = ("ProfilerStep#1", "", *texts), len(calls), np.empty(0, np.int64)
+    events = columns(
+        name=[2 * i for i in range(size + 1)],
+        category=[int(Category.ANNOTATION), *[int(Category.OP)] * size],
+        start_ns=[0, *(10 * i for i in range(size))],
+        duration_ns=[10 * size, *[10] * size],
+        shape=[-1, *(2 * i + 3 for i in range(size))],
+        sequence=[-1, *(number for _, _, number in calls)],
+        thread=[0, *(int(name.endswith("Backward")) for name, _, _ in calls)],
+    )
+    tables = {
+        name: kind(*(empty for _ in kind.__struct_fields__))
+        for name, kind in (("comms", CommArgs), ("memory", MemoryEvents), ("frames", Frames))
+    }
+    threads = (("1", "1"), ("1", "2"))
+    trace = RankTrace(
+        file="drawn",
+        header=Header(),
+        strings=strings,
+        threads=threads,
+        events=events,
+        dropped={},
+        warnings=(),
+        **tables,
+    )
+    return HostCalls.of(trace)
+
+
+def _calls(of: HostCalls) -> Ints:
+    """Indices of the operators, in order of time."""
+    operators = np.flatnonzero(of.is_operator)
+    result: Ints = operators[np.argsort(of.start_ns[operators])]
+    return result
+
+
+def sizes(*calls: Call) -> list[LinearSizes | None]:
+    """What is known of each call."""
+    of = host(*calls)
+    found = fused_linears(of)
+    return [found.sizes[which] if which >= 0 else None for which in found.of(_calls(of)).tolist()]
+
+
+def test_a_gathered_input_has_the_rows_of_the_outputs_gradient() -> None:
+    product = LinearSizes(rows=4096, inner=1024, outer=3072, matrices=1)
+    assert sizes(COLUMN, COLUMN_BACK) == [product, product]
+    # Of forward alone only the rows are known that this rank has.
+    assert sizes(COLUMN) == [product._replace(rows=1024)]
+
+
+def test_a_scattered_output_has_fewer_rows_than_the_product() -> None:
+    product = LinearSizes(rows=4096, inner=768, outer=1024, matrices=1)
+    assert sizes(ROW, ROW_BACK) == [product, product]
+
+
+def test_backward_is_that_of_its_sequence_number() -> None:
+    narrow: Call = ("_Linear", [[16, 768], [2048, 2, 768]], 9)
+    narrow_back: Call = ("_LinearBackward", [[2048, 2, 16]], 9)
+    other: Call = ("_LinearBackward", [[2048, 2, 16]], 10)
+    found = sizes(ROW, narrow, narrow_back, ROW_BACK, other)
+    assert [one and one.outer for one in found] == [1024, 16, 16, 1024, None]
+
+
+def test_8_bit_weights_beside_the_weights_are_no_input() -> None:
+    """Up to 1.14 weights are followed by their 8-bit copy, and its transpose."""
+    old: Call = ("_Linear", [[1024, 768], [1024, 768], [768, 1024], [4096, 768], [1024]], 3)
+    assert sizes(old) == [LinearSizes(4096, 768, 1024, 1)]
+
+
+def test_each_row_of_a_grouped_layer_meets_one_of_its_matrices() -> None:
+    grouped: Call = ("_GroupedLinear", [[4096, 512], [], *[[1024, 512]] * 8], 4)
+    assert sizes(grouped, ("_GroupedLinearBackward", [[4096, 1024]], 4)) == [LinearSizes(4096, 512, 1024, 8)] * 2
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [[], [[4]], [[1024, 768], [4096, 769]], [[0, 0], [0, 0]], [[1 << 40, 1 << 40], [1 << 40, 1 << 40]]],
+)
+def test_sizes_that_fit_no_product_are_unknown(inputs: list[list[int]]) -> None:
+    assert sizes(("_Linear", inputs, 1), ("_LinearBackward", [[1]], 1)) == [None, None]
+
+
+def test_the_models_operations_have_twice_as_many_backward() -> None:
+    steps = Steps(*(np.array([value]) for value in (1, 0, 100, 0, 100)))
+    found = flops(host(COLUMN, ROW, ROW_BACK, COLUMN_BACK), steps)
+    assert found.model_flops.tolist() == [3 * 2 * 4096 * 1024 * (3072 + 768)]
+    assert found.repeated_flops.tolist() == [0]
+
+
+def kernels(folder: Path, *calls: tuple[Call, list[tuple[str, float]]]) -> dict[str, tuple[GpuTime, int, int, int]]:
+    """Kind, count, operations and time of calls by operator, which launch kernels (name, us) in each of four steps."""
+    events: list[dict[str, Any]] = []
+
+    def add(category: str, name: str, at: float, length: float, tid: int, **args: Any) -> None:
+        place = {"ph": "X", "cat": category, "name": name, "ts": at, "dur": length, "pid": 1, "tid": tid}
+        events.append({**place, "args": args})
+
+    number, at = 0, 0.0
+    for step in range(4):
+        begin = at
+        for (name, given, sequence), launched in calls:
+            thread, length = 1 + name.endswith("Backward"), 10.0 * len(launched)
+            shown = {
+                "Input Dims": given,
+                "Input type": ["c10::BFloat16"] * len(given),
+                "Sequence number": 100 * step + sequence,
+            }
+            add("cpu_op", name, at, length - 1, thread, **shown)
+            for place, (kernel, took) in enumerate(launched):
+                number += 1
+                add("cuda_runtime", "cudaLaunchKernel", at + 10 * place + 1, 4, thread, correlation=number)
+                start = at + 10 * place + 6
+                add("kernel", kernel, start, took, 7, device=0, stream=7, correlation=number)
+            at += length + sum(took for _, took in launched)
+        add("user_annotation", f"ProfilerStep#{step}", begin, at - begin, 1)
+    head = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132}]}
+    text = json.dumps({**head, "distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": events})
+    (folder / "rank0.pt.trace.json").write_text(text)
+    digest = diagnose(discover(folder)[0]).job.digests[0]
+    calls = digest.roofline.calls
+    return {
+        digest.strings[operator]: (GpuTime(kind), count, flops, total)
+        for operator, kind, count, flops, total in zip(
+            *(column.tolist() for column in (calls.operator, calls.kind, calls.count, calls.flops, calls.total_ns)),
+            strict=True,
+        )
+    }
+
+
+def test_a_layer_is_modelled_with_all_of_its_kernels(tmp_path: Path) -> None:
+    """Its norm and casts are the layer's; where its products are another operator's, what is left is not modelled."""
+    norm, product = ("void rmsnorm_fwd_tuned_kernel<bf16>()", 4.0), ("nvjet_tst_128x256_64x4", 8.0)
+    found = kernels(
+        tmp_path,
+        (COLUMN, [norm, product]),
+        (COLUMN_BACK, [product, ("nvjet_tst_192x192_64x4", 9.0), norm]),
+        (("_Linear", [[16, 768], [64, 768]], 20), [("void cast_to_fp8<bf16>()", 3.0)]),
+    )
+    once, us = 2 * 4096 * 1024 * 3072, 1000
+    assert found["_LayerNormLinear"] == (GpuTime.GEMM, 4, once, 4 * 12 * us)
+    assert found["_LayerNormLinearBackward"] == (GpuTime.GEMM, 4, 2 * once, 4 * 21 * us)
+    assert found["_Linear"][0] == GpuTime.NOT_MODELLED
