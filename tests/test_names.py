@@ -10,6 +10,8 @@ from tb_ddp_doctor.trace.names import (
     has_bfloat16_cores,
     has_tensor_cores,
     has_tf32,
+    launches_kernel,
+    launches_work,
     precision,
     product,
 )
@@ -153,3 +155,13 @@ def test_a_device_has_tensor_cores(
 )  # fmt: skip
 def test_the_precision_of_a_product(kernel: str, expected: Precision | None) -> None:
     assert precision(kernel) is expected
+
+
+@pytest.mark.parametrize("call", ["cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "hipLaunchKernel"])
+def test_calls_that_launch_one_kernel(call: str) -> None:
+    assert launches_kernel(call) and launches_work(call)
+
+
+@pytest.mark.parametrize("call", ["cudaGraphLaunch", "hipGraphLaunch", "cudaLaunchHostFunc"])
+def test_a_graph_and_a_function_of_the_host_are_work_but_no_kernel_that_could_be_lost(call: str) -> None:
+    assert launches_work(call) and not launches_kernel(call)

@@ -413,7 +413,7 @@ def is_point_to_point(name: str) -> bool:
 
 def launches_work(call: str) -> bool:
     """Whether a runtime call starts work on a device, whoever made that: a kernel, a graph, a function of a program."""
-    return bool(_LAUNCH.search(call))
+    return bool(_WORK_LAUNCH.search(call))
 
 
 def launches_graph(call: str) -> bool:
@@ -771,7 +771,7 @@ def is_to_host(memcpy: str) -> bool:
     return "DtoH" in memcpy
 
 
-_LAUNCH = re.compile(
+_WORK_LAUNCH = re.compile(
     r"Launch(Cooperative)?(Kernel|Graph|Host)|GraphLaunch|^runFunction|EnqueueKernel|AppendLaunchKernel"
 )
 _GRAPH_CAPTURE = re.compile(r"^(cuda|cu|hip)(StreamEndCapture|GraphInstantiate)")
