@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from enum import Enum, IntEnum
 from functools import lru_cache
 
@@ -88,22 +89,7 @@ _EXPERT_PARALLEL = (
     ),
     ("TensorRT-LLM", re.compile(r"^(void )?(\w+::){0,4}(moeA2A(Dispatch|Combine)|moeAllToAll)Kernel")),
 )
-_POINT_TO_POINT = re.compile(r"^(send|recv|irecv|isend|batch_isend_irecv|coalesced)$|SendRecv", re.IGNORECASE)
-_LAUNCH = re.compile(r"Launch\w*Kernel")
-_ALLOCATES = re.compile(r"^aten::(new_)?empty\w*$|^aten::resize_$")
 _MODULE = "nn.Module: "
-_SYNC = re.compile(
-    r"(Stream|Device|Event|Ctx|Context|Queue)Synchronize|^cudaThreadSynchronize$|^hipMemcpy(WithStream|DtoH|HtoD)?$|^cudaMemcpy$"
-)
-#: Of all streams of a device.
-_SYNC_OF_ALL = re.compile(r"(Device|Ctx|Context)Synchronize$|^cudaThreadSynchronize$")
-_QUERY = re.compile(r"^(cuda|cu|hip)(Event|Stream)Query")
-_SAVES_OUTPUT = re.compile(r"softmax|sigmoid|tanh|relu|exp|sqrt|dropout")
-_ALLOC = re.compile(
-    r"^(cu|cuda|hip)(Mem)?(Malloc|Free|Alloc|HostAlloc|FreeHost|HostMalloc|HostFree|HostRegister|HostUnregister)"
-    r"|^(cu|cuda|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree)"
-)
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function|^torch::autograd::|Backward\d*$")
 #: Words of annotations: "## data_load ##", "[Strategy]DDPStrategy.backward", "forward-compute", "## optimizer ##".
 _DATA = {"data", "batch", "batches", "inputs", "dataloader", "dataset"}
 _LOADS = {"load", "loading", "loader", "next", "get", "fetch", "wait", "read", "prefetch", "copy", "dataloader"}
@@ -141,12 +127,7 @@ _NO_PRODUCT = re.compile(
     r"splitK_?reduce|Offsets|nchwToNhwc|nhwcToNchw|gemv|winograd_nonfused|GenericTranspose", re.IGNORECASE
 )
 _TENSOR_CORES = re.compile(r"MI[1-9]\d\d|gfx(908|90a|9[45])")
-_AMD = re.compile(r"AMD|Radeon|Instinct|gfx\d")
 _NO_TENSOR_CORES = re.compile(r"GTX 16|\bMX\d|T(4|5|6|10|12)00\b")
-_MANY_TENSORS = re.compile(r"multi_tensor_apply|fused_?adam|fused_?sgd|FusedAdam|FusedSgd", re.IGNORECASE)
-_SOFTMAX = re.compile(r"^aten::(_?softmax|_safe_softmax|_masked_softmax)$|^Scaled\w*Softmax$")
-_BATCHED_PRODUCT = re.compile(r"^aten::(bmm|baddbmm)(_|\.out)?$")
-_ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(step|zero_grad)#")
 
 #: Kernels whose kind is remembered: rules ask for those of each rank, and thousands of ranks run the same ones.
 _REMEMBERED = 4096
@@ -160,11 +141,10 @@ _STANDARD_LIBRARY = re.compile(r"/lib/python\d[\d.]*/(?!(site|dist)-packages/)")
 _NOT_OWN = sys.stdlib_module_names | {"torch", "torchvision", "numpy", "triton"}
 
 
-#: cuModuleLoadData, cuLibraryLoadData, hipModuleLoad; Dynamo's and Inductor's own annotations; creation of handles.
-_PREPARES = re.compile(
-    r"ModuleLoad|LibraryLoad|LinkCreate|dynamo_timed|CachingAutotuner|async_compile|benchmark_all_configs|"
-    r"(?:cublas|cudnn|hipblas|rocblas|miopen)\w*Create(?!\w*Descriptor)"
-)
+def _matching(pattern: str, flags: int = 0, most: int | None = None) -> Callable[[str], bool]:
+    """A test of names: whether the pattern is in one, in its first `most` letters."""
+    search = re.compile(pattern, flags).search
+    return lambda name: search(name[:most]) is not None
 
 
 class Phase(IntEnum):
@@ -307,11 +287,6 @@ _MULTIPLIES = {
 }
 
 
-_EMBEDDING_TABLE = re.compile(r"split_embedding\w*codegen|permute_pooled_embs|fbgemm_gpu::\w*jagged")
-#: Losses of torch, fused by its compiler, of apex, Transformer Engine, Megatron-LM and Liger.
-_LOSS = re.compile(r"nll_loss|cross_?entropy|(mse|l1|huber|kl_div|bce|ctc)_loss", re.IGNORECASE)
-
-
 def step_number(name: str) -> int | None:
     """N of "ProfilerStep#N"; None for every other name."""
     match = _STEP.match(name)
@@ -381,14 +356,13 @@ def exchanges_tokens(kernel: str) -> str:
     return next((library for library, pattern in _EXPERT_PARALLEL if pattern.search(kernel)), "")
 
 
-def looks_up_embeddings(kernel: str) -> bool:
-    """Whether a kernel looks up the embedding tables of a recommender (FBGEMM), or updates them."""
-    return bool(_EMBEDDING_TABLE.search(kernel[:_LETTERS]))
+#: Whether a kernel looks up the embedding tables of a recommender (FBGEMM), or updates them.
+looks_up_embeddings = _matching(r"split_embedding\w*codegen|permute_pooled_embs|fbgemm_gpu::\w*jagged", most=_LETTERS)
 
 
-def computes_loss(name: str) -> bool:
-    """Whether a kernel or an operator is of a loss, forward or backward."""
-    return bool(_LOSS.search(name[:_LETTERS]))
+#: Whether a kernel or an operator is of a loss, forward or backward: of torch, fused by its compiler, of apex,
+#: Transformer Engine, Megatron-LM or Liger.
+computes_loss = _matching(r"nll_loss|cross_?entropy|(mse|l1|huber|kl_div|bce|ctc)_loss", re.IGNORECASE, most=_LETTERS)
 
 
 def is_host_collective(name: str) -> bool:
@@ -406,49 +380,49 @@ def launches_collective(name: str) -> bool:
     return enqueues_collective(name) or is_host_collective(name) or name.startswith("nccl:")
 
 
-def is_point_to_point(name: str) -> bool:
-    """Whether a collective or kernel name is a send or receive, which only two ranks take part in."""
-    return bool(_POINT_TO_POINT.search(name))
+#: Whether a collective or kernel name is a send or receive, which only two ranks take part in.
+is_point_to_point = _matching(r"^(send|recv|irecv|isend|batch_isend_irecv|coalesced)$|SendRecv", re.IGNORECASE)
 
 
-def launches_work(call: str) -> bool:
-    """Whether a runtime call starts work on a device, whoever made that: a kernel, a graph, a function of a program."""
-    return bool(_WORK_LAUNCH.search(call))
+#: Whether a runtime call starts work on a device, whoever made that: a kernel, a graph, a function of a program.
+launches_work = _matching(
+    r"Launch(Cooperative)?(Kernel|Graph|Host)|GraphLaunch|^runFunction|EnqueueKernel|AppendLaunchKernel"
+)
 
 
-def launches_graph(call: str) -> bool:
-    """Whether a runtime call starts a captured graph."""
-    return bool(_GRAPH_LAUNCH.search(call))
+#: Whether a runtime call starts a captured graph.
+launches_graph = _matching(r"^(cuda|cu|hip)GraphLaunch")
 
 
-def captures_graph(call: str) -> bool:
-    """Whether a runtime call ends the capture of a graph, or makes what was captured ready to be launched."""
-    return bool(_GRAPH_CAPTURE.search(call))
+#: Whether a runtime call ends the capture of a graph, or makes what was captured ready to be launched.
+captures_graph = _matching(r"^(cuda|cu|hip)(StreamEndCapture|GraphInstantiate)")
 
 
-def begins_capture(call: str) -> bool:
-    """Whether a runtime call begins the capture of a graph."""
-    return bool(_CAPTURE_BEGINS.search(call))
+#: Whether a runtime call begins the capture of a graph.
+begins_capture = _matching(r"^(cuda|cu|hip)StreamBeginCapture")
 
 
-def ends_capture(call: str) -> bool:
-    """Whether a runtime call ends the capture of a graph."""
-    return bool(_CAPTURE_ENDS.search(call))
+#: Whether a runtime call ends the capture of a graph.
+ends_capture = _matching(r"^(cuda|cu|hip)StreamEndCapture")
 
 
-def compiles(name: str) -> bool:
-    """Whether an operator, annotation or Python function is torch.compile at work: Dynamo, AOTAutograd or Inductor."""
-    return bool(_COMPILES.search(name[:_LETTERS]))
+#: Whether an operator, annotation or Python function is torch.compile at work: Dynamo, AOTAutograd or Inductor, by
+#: their marks (`dynamo_timed`) and their functions in stacks.
+compiles = _matching(
+    r"\(dynamo_timed\)|torch/_dynamo/convert_frame\.py\(\d+\): _?compile|"
+    r"torch/_inductor/compile_fx\.py\(\d+\): compile_fx",
+    most=_LETTERS,
+)
 
 
-def autotunes(name: str) -> bool:
-    """Whether an operator, annotation or Python function times kernels to choose one."""
-    return bool(_AUTOTUNES.search(name[:_LETTERS]))
+#: Whether an operator, annotation or Python function times kernels to choose one.
+autotunes = _matching(
+    r"benchmark_all_configs|(?<![a-z])do_bench|autotune_(to_one_config|at_compile_time|process)", most=_LETTERS
+)
 
 
-def is_phase_of_compiling(name: str) -> bool:
-    """Whether an annotation is a phase of torch.compile: "backend_compile_data: compile_id=0/12"."""
-    return bool(_PHASE_OF_COMPILING.search(name))
+#: Whether an annotation is a phase of torch.compile: "backend_compile_data: compile_id=0/12".
+is_phase_of_compiling = _matching(r"_data: compile_id=\d")
 
 
 def compiled_region(name: str) -> str:
@@ -470,9 +444,8 @@ def runs_on_device(name: str) -> bool:
     return name.startswith(("nccl:", "rccl:", "hccl:", "xccl:")) or bool(_DEVICE_OPERATOR.match(name))
 
 
-def awaits_device(name: str) -> bool:
-    """Whether a call of the runtime returns once all work of the device is done."""
-    return bool(_SYNC_OF_ALL.search(name))
+#: Whether a call of the runtime returns once all work of the device is done, on all of its streams.
+awaits_device = _matching(r"(Device|Ctx|Context)Synchronize$|^cudaThreadSynchronize$")
 
 
 def frees_memory(name: str) -> bool:
@@ -480,9 +453,10 @@ def frees_memory(name: str) -> bool:
     return name in ("cudaFree", "hipFree")
 
 
-def is_sync(name: str) -> bool:
-    """Whether a runtime call blocks the host until the device has caught up."""
-    return bool(_SYNC.search(name))
+#: Whether a runtime call blocks the host until the device has caught up.
+is_sync = _matching(
+    r"(Stream|Device|Event|Ctx|Context|Queue)Synchronize|^cudaThreadSynchronize$|^hipMemcpy(WithStream|DtoH|HtoD)?$|^cudaMemcpy$"
+)
 
 
 def needs_event(name: str) -> bool:
@@ -495,24 +469,23 @@ def is_full_queue(name: str) -> bool:
     return name == "Command Buffer Full"
 
 
-def launches_kernel(name: str) -> bool:
-    """Whether a runtime or driver call launches one kernel: cudaLaunchKernelExC, cuLaunchKernel, hipLaunchKernel."""
-    return bool(_LAUNCH.search(name))
+#: Whether a runtime or driver call launches one kernel: cudaLaunchKernelExC, cuLaunchKernel, hipLaunchKernel.
+launches_kernel = _matching(r"Launch\w*Kernel")
 
 
-def is_query(name: str) -> bool:
-    """Whether a runtime call only asks whether work is done: cudaEventQuery, cuStreamQuery, hipEventQuery."""
-    return bool(_QUERY.search(name))
+#: Whether a runtime call only asks whether work is done: cudaEventQuery, cuStreamQuery, hipEventQuery.
+is_query = _matching(r"^(cuda|cu|hip)(Event|Stream)Query")
 
 
-def saves_output(operator: str) -> bool:
-    """Whether backward of an operator needs what it wrote, as of softmax and tanh."""
-    return bool(_SAVES_OUTPUT.search(operator))
+#: Whether backward of an operator needs what it wrote, as of softmax and tanh.
+saves_output = _matching(r"softmax|sigmoid|tanh|relu|exp|sqrt|dropout")
 
 
-def is_alloc(name: str) -> bool:
-    """Whether a runtime call allocates or frees device or pinned memory: it may stop the device."""
-    return bool(_ALLOC.search(name))
+#: Whether a runtime call allocates or frees device or pinned memory: it may stop the device.
+is_alloc = _matching(
+    r"^(cu|cuda|hip)(Mem)?(Malloc|Free|Alloc|HostAlloc|FreeHost|HostMalloc|HostFree|HostRegister|HostUnregister)"
+    r"|^(cu|cuda|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree)"
+)
 
 
 def reads_value(name: str) -> bool:
@@ -525,9 +498,8 @@ def accumulates_gradient(name: str) -> bool:
     return name == "torch::autograd::AccumulateGrad"
 
 
-def is_backward(name: str) -> bool:
-    """Whether an operator belongs to autograd's backward pass."""
-    return bool(_BACKWARD.search(name))
+#: Whether an operator belongs to autograd's backward pass.
+is_backward = _matching(r"^autograd::engine::evaluate_function|^torch::autograd::|Backward\d*$")
 
 
 def is_optimizer_step(name: str) -> bool:
@@ -560,9 +532,12 @@ def clears_gradients(annotation: str) -> bool:
     return "zero_grad" in annotation
 
 
-def prepares(name: str) -> bool:
-    """Whether an operator or call does once what later calls need not: it loads a module, tunes or compiles."""
-    return bool(_PREPARES.search(name))
+#: Whether an operator or call does once what later calls need not: it loads a module, tunes or compiles. Such are
+#: cuModuleLoadData, cuLibraryLoadData, hipModuleLoad; Dynamo's and Inductor's own annotations; creation of handles.
+prepares = _matching(
+    r"ModuleLoad|LibraryLoad|LinkCreate|dynamo_timed|CachingAutotuner|async_compile|benchmark_all_configs|"
+    r"(?:cublas|cudnn|hipblas|rocblas|miopen)\w*Create(?!\w*Descriptor)"
+)
 
 
 def takes_norm(operator: str) -> bool:
@@ -570,9 +545,8 @@ def takes_norm(operator: str) -> bool:
     return operator in ("aten::_foreach_norm", "aten::linalg_vector_norm", "aten::norm")
 
 
-def only_allocates(operator: str) -> bool:
-    """Whether an operator does no more than allocate, so that the one around it says what for."""
-    return bool(_ALLOCATES.match(operator))
+#: Whether an operator does no more than allocate, so that the one around it says what for.
+only_allocates = _matching(r"^aten::(new_)?empty\w*$|^aten::resize_$")
 
 
 def is_module(frame: str) -> bool:
@@ -632,12 +606,8 @@ def is_fused_linear_backward(operator: str) -> bool:
     return multiplies(operator) is Multiplies.FUSED_LINEAR_BACKWARD
 
 
-_MULTIPLIES_MATRICES = re.compile(r"(mm|matmul|linear)(_|\.out)?$|conv\w*$|attention|gemm", re.IGNORECASE)
-
-
-def multiplies_matrices(operator: str) -> bool:
-    """Whether an operator multiplies matrices or calls one that does: layers do, the preparation of data does not."""
-    return _MULTIPLIES_MATRICES.search(operator) is not None
+#: Whether an operator multiplies matrices or calls one that does: layers do, the preparation of data does not.
+multiplies_matrices = _matching(r"(mm|matmul|linear)(_|\.out)?$|conv\w*$|attention|gemm", re.IGNORECASE)
 
 
 _FORWARD_ONLY = frozenset(
@@ -657,7 +627,6 @@ _FORWARD_ONLY = frozenset(
     )
 )
 _COPIES_TENSOR = frozenset(f"aten::{name}" for name in ("copy_", "clone", "to", "_to_copy", "_copy_from"))
-_CHANGES_LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|nchwToFold|batched_transpose", re.IGNORECASE)
 
 
 def is_checkpoint(name: str) -> bool:
@@ -690,14 +659,12 @@ def needs_layout(operator: str) -> bool:
     return operator in ("aten::contiguous", "aten::reshape")
 
 
-def changes_layout(kernel: str) -> bool:
-    """Whether a kernel brings images from one layout to another, as cuDNN does around convolutions."""
-    return bool(_CHANGES_LAYOUT.search(kernel))
+#: Whether a kernel brings images from one layout to another, as cuDNN does around convolutions.
+changes_layout = _matching(r"nchwToNhwc|nhwcToNchw|nchwToFold|batched_transpose", re.IGNORECASE)
 
 
-def is_amd(device: str) -> bool:
-    """Whether a device is AMD's, by its name."""
-    return bool(_AMD.search(device))
+#: Whether a device is AMD's, by its name.
+is_amd = _matching(r"AMD|Radeon|Instinct|gfx\d")
 
 
 def has_tensor_cores(device: str, capability: float | None) -> bool | None:
@@ -722,9 +689,8 @@ def has_tf32(device: str, capability: float | None) -> bool:
     return not is_amd(device) and (capability or 0.0) >= 8.0
 
 
-def updates_many_tensors(kernel: str) -> bool:
-    """Whether a kernel works on a list of tensors at once, as those of foreach and fused optimizers do."""
-    return bool(_MANY_TENSORS.search(kernel))
+#: Whether a kernel works on a list of tensors at once, as those of foreach and fused optimizers do.
+updates_many_tensors = _matching(r"multi_tensor_apply|fused_?adam|fused_?sgd|FusedAdam|FusedSgd", re.IGNORECASE)
 
 
 def updates_lists(operator: str) -> bool:
@@ -732,14 +698,12 @@ def updates_lists(operator: str) -> bool:
     return operator.startswith(("aten::_foreach_", "aten::_fused_adam", "aten::_fused_sgd", "aten::_fused_adagrad"))
 
 
-def is_softmax(operator: str) -> bool:
-    """Whether an operator is a softmax, forward; Megatron and Apex have their own."""
-    return bool(_SOFTMAX.search(operator))
+#: Whether an operator is a softmax, forward; Megatron and Apex have their own.
+is_softmax = _matching(r"^aten::(_?softmax|_safe_softmax|_masked_softmax)$|^Scaled\w*Softmax$")
 
 
-def is_batched_product(operator: str) -> bool:
-    """Whether an operator multiplies batches of matrices, and does nothing else on the device."""
-    return bool(_BATCHED_PRODUCT.search(operator))
+#: Whether an operator multiplies batches of matrices, and does nothing else on the device.
+is_batched_product = _matching(r"^aten::(bmm|baddbmm)(_|\.out)?$")
 
 
 def is_attention_fallback(operator: str) -> bool:
@@ -747,9 +711,8 @@ def is_attention_fallback(operator: str) -> bool:
     return operator == "aten::_scaled_dot_product_attention_math"
 
 
-def is_annotation(name: str) -> bool:
-    """Whether an event is an annotation by its name alone: in 2021 these were operators like any other."""
-    return bool(_ANNOTATION.match(name))
+#: Whether an event is an annotation by its name alone: in 2021 these were operators like any other.
+is_annotation = _matching(r"^(ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(step|zero_grad)#)")
 
 
 def host_memory(memcpy: str) -> HostMemory:
@@ -771,21 +734,7 @@ def is_to_host(memcpy: str) -> bool:
     return "DtoH" in memcpy
 
 
-_WORK_LAUNCH = re.compile(
-    r"Launch(Cooperative)?(Kernel|Graph|Host)|GraphLaunch|^runFunction|EnqueueKernel|AppendLaunchKernel"
-)
-_GRAPH_CAPTURE = re.compile(r"^(cuda|cu|hip)(StreamEndCapture|GraphInstantiate)")
-_CAPTURE_BEGINS = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
-_CAPTURE_ENDS = re.compile(r"^(cuda|cu|hip)StreamEndCapture")
 _COMPILED_REGION = re.compile(r"Torch-Compiled Region: (\d{1,9})/\d")
-#: Dynamo's and Inductor's marks (`dynamo_timed`), and their functions in stacks.
-_PHASE_OF_COMPILING = re.compile(r"_data: compile_id=\d")
-_COMPILES = re.compile(
-    r"\(dynamo_timed\)|torch/_dynamo/convert_frame\.py\(\d+\): _?compile|"
-    r"torch/_inductor/compile_fx\.py\(\d+\): compile_fx"
-)
-_AUTOTUNES = re.compile(r"benchmark_all_configs|(?<![a-z])do_bench|autotune_(to_one_config|at_compile_time|process)")
-_GRAPH_LAUNCH = re.compile(r"^(cuda|cu|hip)GraphLaunch")
 _DEVICE_OPERATOR = re.compile(r"^aten::(_?cudnn|miopen)_")
 
 _ACTIVITIES = (
