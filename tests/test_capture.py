@@ -25,7 +25,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from traces import draw, job, ranks
 
 from tb_ddp_doctor import engine
-from tb_ddp_doctor.capture import Doctor, child, retention, verdict
+from tb_ddp_doctor.capture import Doctor, child, directory, retention, verdict
 from tb_ddp_doctor.capture.agent import Agent, Captured
 from tb_ddp_doctor.capture.agreement import agreed_ranks
 from tb_ddp_doctor.capture.core_wait import core_times
@@ -683,9 +683,9 @@ def test_a_disk_that_fills_while_the_verdict_is_written_does_not_hide_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digested(tmp_path, "digests")
-    write = child.write_json
+    write = directory.write_json
     monkeypatch.setattr(
-        child, "write_json", lambda path, value: (full if "verdict" in path.name else write)(path, value)
+        directory, "write_json", lambda path, value: (full if "verdict" in path.name else write)(path, value)
     )
     run_children(tmp_path, 0)
     told = capsys.readouterr()

@@ -19,16 +19,7 @@ from typing import Any
 import msgspec
 
 from tb_ddp_doctor.cache import Cache, write_digest
-from tb_ddp_doctor.capture import retention, scalars, scratch
-from tb_ddp_doctor.capture.directory import (
-    TOLD_NAME,
-    CaptureFolder,
-    CaptureVerdict,
-    Claim,
-    read_json,
-    refuse_link,
-    write_json,
-)
+from tb_ddp_doctor.capture import directory, retention, scalars, scratch
 from tb_ddp_doctor.capture.task import Task
 from tb_ddp_doctor.evidence.model import CaptureRecord
 from tb_ddp_doctor.storage.whole_file import written_whole
@@ -46,7 +37,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _do(path: Path) -> int:
-    task = read_json(path, Task)
+    task = directory.read_json(path, Task)
     if task is None:
         _complain(f"{path} is no task.")
         return 2
@@ -73,10 +64,10 @@ def _do(path: Path) -> int:
 
 def run(task: Task) -> None:
     """Digest, report, diagnose, keep. Raises OSError and TraceError where there is no digest."""
-    folder = CaptureFolder.of(Path(task.logdir), task.step)
+    folder = directory.CaptureFolder.of(Path(task.logdir), task.step)
     if task.logdir != task.whole_logdir:
-        refuse_link(Path(task.logdir))
-    refuse_link(folder.path)
+        directory.refuse_link(Path(task.logdir))
+    directory.refuse_link(folder.path)
     diagnoses = task.is_first
     try:
         with scalars.pending(folder) if task.is_first else contextlib.nullcontext():
@@ -101,7 +92,7 @@ def run(task: Task) -> None:
             _record(task, folder, [*written, folder.trace(task.rank)])
 
 
-def _digest(task: Task, folder: CaptureFolder) -> None:
+def _digest(task: Task, folder: directory.CaptureFolder) -> None:
     digest = Cache(None).digest(Path(task.trace))
     for warning in digest.warnings:
         if warning.loses_events:
@@ -149,12 +140,12 @@ def _compress(trace: Path, to: Path) -> None:
             shutil.copyfileobj(plain, packed, 1 << 20)
 
 
-def _record(task: Task, folder: CaptureFolder, written: list[Path]) -> None:
+def _record(task: Task, folder: directory.CaptureFolder, written: list[Path]) -> None:
     files = {path.name: path.stat().st_size for path in written}
-    write_json(folder.record(task.rank), task.record(files))
+    directory.write_json(folder.record(task.rank), task.record(files))
 
 
-def _diagnose(task: Task, folder: CaptureFolder) -> None:
+def _diagnose(task: Task, folder: directory.CaptureFolder) -> None:
     """Wait for the other ranks for a while, diagnose what is there, and say it; unless another rank does."""
     from tb_ddp_doctor.capture import verdict
 
@@ -169,8 +160,8 @@ def _diagnose(task: Task, folder: CaptureFolder) -> None:
     _say(made.line)
     if task.leaves_verdict:
         with contextlib.suppress(OSError):
-            write_json(Path(task.trace).with_name(TOLD_NAME), made)
-    write_json(folder.verdict, made)
+            directory.write_json(Path(task.trace).with_name(directory.TOLD_NAME), made)
+    directory.write_json(folder.verdict, made)
 
 
 def _publish(task: Task) -> None:
@@ -183,7 +174,7 @@ def _publish(task: Task) -> None:
         _complain(f"step {task.step}: TensorBoard's time series cannot be written ({type(error).__name__}: {error}).")
 
 
-def _takes_over(task: Task, folder: CaptureFolder) -> bool:
+def _takes_over(task: Task, folder: directory.CaptureFolder) -> bool:
     """Whether the first rank has not reported for long, and this is the lowest one that has."""
     # The first rank would have had its verdict in half of that, whoever else is missing.
     until = time.monotonic() + 2 * task.patience_s
@@ -194,23 +185,23 @@ def _takes_over(task: Task, folder: CaptureFolder) -> bool:
     return not any(_has_reported(rank, task, folder) for rank in sorted(task.expected) if rank < task.rank)
 
 
-def _has_reported(rank: int, task: Task, folder: CaptureFolder) -> bool:
-    record = read_json(folder.record(rank), CaptureRecord)
+def _has_reported(rank: int, task: Task, folder: directory.CaptureFolder) -> bool:
+    record = directory.read_json(folder.record(rank), CaptureRecord)
     return record is not None and record.start == task.start
 
 
-def _claim(task: Task, folder: CaptureFolder) -> bool:
+def _claim(task: Task, folder: directory.CaptureFolder) -> bool:
     """Say that this rank diagnoses; False if another one does, so that no two verdicts are written."""
-    claim = Claim(task.rank)
+    claim = directory.Claim(task.rank)
     with contextlib.suppress(FileExistsError), folder.claim.open("xb") as file:
         file.write(msgspec.json.encode(claim))
         return True
-    other = read_json(folder.claim, Claim)
+    other = directory.read_json(folder.claim, directory.Claim)
     # None while it is being written.
     return task.is_first if other is None else other.rank == task.rank
 
 
-def _wait_for_others(task: Task, folder: CaptureFolder) -> tuple[int, ...]:
+def _wait_for_others(task: Task, folder: directory.CaptureFolder) -> tuple[int, ...]:
     """The ranks that have not reported in time."""
     until = time.monotonic() + task.patience_s
     missing = set(task.expected)
@@ -221,12 +212,12 @@ def _wait_for_others(task: Task, folder: CaptureFolder) -> tuple[int, ...]:
         time.sleep(_POLL_S)
 
 
-def _traced(task: Task, folder: CaptureFolder) -> tuple[int, ...]:
+def _traced(task: Task, folder: directory.CaptureFolder) -> tuple[int, ...]:
     """The ranks whose traces are kept, once the verdict is there; none if it does not come."""
     # The rank that diagnoses waits as long for others as this one may have to wait for it.
     until = time.monotonic() + 2 * task.patience_s + 60
     while time.monotonic() < until:
-        verdict = read_json(folder.verdict, CaptureVerdict)
+        verdict = directory.read_json(folder.verdict, directory.CaptureVerdict)
         if verdict is not None:
             return verdict.traced
         if task.is_first:

@@ -17,15 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
+from tb_ddp_doctor.capture import arguments
 from tb_ddp_doctor.capture.agent import Agent, Captured
-from tb_ddp_doctor.capture.arguments import (
-    check_choice,
-    check_flags,
-    check_number,
-    check_whole,
-    given_number,
-    given_numbers,
-)
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.capture.hang import HangWatch
 from tb_ddp_doctor.capture.nvtx_ranges import NvtxRanges
@@ -136,16 +129,16 @@ class Doctor:
 
         Raises ValueError for arguments that make no sense, and nothing afterwards.
         """
-        check_flags(stacks=stacks, memory=memory, nvtx=nvtx, history=history)
-        self._keep: Keep = check_choice("keep", keep, get_args(Keep))
+        arguments.check_flags(stacks=stacks, memory=memory, nvtx=nvtx, history=history)
+        self._keep: Keep = arguments.check_choice("keep", keep, get_args(Keep))
         self._on_change = _captures_a_day(on_change)
-        recorded = [check_choice("record", each, get_args(Recorded)) for each in record]
-        self._max_gb = given_number("max_gb", max_gb)
-        self._margin_s = given_number("margin_s", margin_s)
-        self._patience_s = check_number("patience_s", patience_s)
-        self._poll_s = check_number("poll_s", poll_s, above=True)
-        on_hang_s = given_number("on_hang_s", on_hang_s, above=True)
-        self._workload = given_numbers(
+        recorded = [arguments.check_choice("record", each, get_args(Recorded)) for each in record]
+        self._max_gb = arguments.given_number("max_gb", max_gb)
+        self._margin_s = arguments.given_number("margin_s", margin_s)
+        self._patience_s = arguments.check_number("patience_s", patience_s)
+        self._poll_s = arguments.check_number("poll_s", poll_s, above=True)
+        on_hang_s = arguments.given_number("on_hang_s", on_hang_s, above=True)
+        self._workload = arguments.given_numbers(
             tokens_per_step=tokens_per_step,
             samples_per_step=samples_per_step,
             model_flops_per_step=model_flops_per_step,
@@ -153,13 +146,13 @@ class Doctor:
         if on_verdict is not None and not callable(on_verdict):
             raise ValueError(f"on_verdict is a function that takes a verdict, not {on_verdict!r}.")
         self._on_verdict = on_verdict
-        every = check_whole("every", every) if every is not None else None
-        self._windows = PlannedWindows(CaptureSchedule(every, check_whole("steps", steps), stacks, memory))
+        every = arguments.check_whole("every", every) if every is not None else None
+        self._windows = PlannedWindows(CaptureSchedule(every, arguments.check_whole("steps", steps), stacks, memory))
         self._logdir, self._scratch = Path(logdir).absolute(), new_scratch(scratch)
         self._ranges = NvtxRanges() if nvtx else None
         if self._ranges is not None:
             self._ranges.watch_optimizers()
-        stage = check_whole("stage", stage) if stage is not None else None
+        stage = arguments.check_whole("stage", stage) if stage is not None else None
         self._history = StepHistory(recorded, stage) if history or recorded or self._on_change else None
         self._process = os.getpid()
         #: What was said once.
@@ -483,7 +476,7 @@ def _captures_a_day(on_change: object) -> int:
     """How many captures a change may ask for in a day; 0 for none. Raises ValueError."""
     if isinstance(on_change, bool):
         return _CAPTURES_A_DAY if on_change else 0
-    return max(check_whole("on_change", on_change), 0)
+    return max(arguments.check_whole("on_change", on_change), 0)
 
 
 def _say_somewhere() -> None:

@@ -9,17 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from tb_ddp_doctor.capture import samplers
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.capture.process import pipeline_stage
-from tb_ddp_doctor.capture.samplers import (
-    GarbageWatch,
-    GpuStepWatch,
-    LoadingWatch,
-    Recorded,
-    device_of_this_thread,
-    memory,
-    of_gpu,
-)
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.history.write import StepRecorder
@@ -33,11 +25,11 @@ _log = logging.getLogger(__name__)
 class StepHistory:
     """Before `begin` nothing is recorded: until then the job may not know its ranks."""
 
-    def __init__(self, recorded: Collection[Recorded], stage: int | None = None) -> None:
+    def __init__(self, recorded: Collection[samplers.Recorded], stage: int | None = None) -> None:
         self._recorded, self._stage = frozenset(recorded), stage
-        self._loading = LoadingWatch()
-        self._garbage: GarbageWatch | None = None
-        self._gpu_steps: GpuStepWatch | None = None
+        self._loading = samplers.LoadingWatch()
+        self._garbage: samplers.GarbageWatch | None = None
+        self._gpu_steps: samplers.GpuStepWatch | None = None
         self.recorder: StepRecorder | None = None
 
     def begin(self, logdir: Path, rank: int, world_size: int, node: str, max_gb: float | None) -> None:
@@ -51,17 +43,17 @@ class StepHistory:
         )
         self.recorder.start()
         if "garbage" in self._recorded:
-            self._garbage = GarbageWatch(self.recorder.sample)
+            self._garbage = samplers.GarbageWatch(self.recorder.sample)
             self._garbage.start()
 
     def _samplers(self) -> Iterator[Callable[[], Mapping[str, float]]]:
         yield self._loading.sample
         if "memory" in self._recorded:
-            yield partial(memory, device_of_this_thread())
+            yield partial(samplers.memory, samplers.device_of_this_thread())
         if "gpu" in self._recorded and (gpu := Gpu.of_this_thread()):
-            yield partial(of_gpu, gpu)
-        if "gpu_time" in self._recorded and device_of_this_thread() is not None:
-            self._gpu_steps = GpuStepWatch()
+            yield partial(samplers.of_gpu, gpu)
+        if "gpu_time" in self._recorded and samplers.device_of_this_thread() is not None:
+            self._gpu_steps = samplers.GpuStepWatch()
             yield self._gpu_steps.sample
 
     def mark_gpu_step(self) -> None:

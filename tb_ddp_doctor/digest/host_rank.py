@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.digest import owners
+from tb_ddp_doctor.digest import model, owners
 from tb_ddp_doctor.digest.allocator import ON_CPU
 from tb_ddp_doctor.digest.collectives import host_collectives
 from tb_ddp_doctor.digest.compiled import compiled_work
@@ -19,30 +19,6 @@ from tb_ddp_doctor.digest.late_launches import recording
 from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.lost_kernels import without_device
 from tb_ddp_doctor.digest.memory import memory
-from tb_ddp_doctor.digest.model import (
-    AttentionWork,
-    Blocking,
-    Collectives,
-    CopyWork,
-    FlopWork,
-    GemmWork,
-    Gradients,
-    HostMeetings,
-    KernelWork,
-    LaunchDelay,
-    MessageEnds,
-    OpStalls,
-    OptimizerWork,
-    PhaseWork,
-    Pieces,
-    RankDigest,
-    RedundantWork,
-    Roofline,
-    Steps,
-    StepWork,
-    Track,
-    zeros,
-)
 from tb_ddp_doctor.digest.modules import host_modules
 from tb_ddp_doctor.digest.operators import operators
 from tb_ddp_doctor.digest.phases import HostPhases, exposed_on_host, host_phases, stalled_phases
@@ -66,19 +42,19 @@ class _HostRank(msgspec.Struct, frozen=True, eq=False):
     host: HostCalls
     #: No event.
     device: DeviceEvents
-    steps: Steps
+    steps: model.Steps
     #: Which calls compute, and which call or are collectives.
     operators: owners.HostOperators
     #: When something runs that may own the rank's time.
     layers: owners.Layers
     #: Each owner's time in each step, shape (S, len(RankOwner)), and the pieces of steps that are kept.
     owner_ns: Ints
-    pieces: Pieces
+    pieces: model.Pieces
     #: When the host is in which phase.
     phases: HostPhases
 
     @classmethod
-    def of(cls, host: HostCalls, steps: Steps) -> _HostRank:
+    def of(cls, host: HostCalls, steps: model.Steps) -> _HostRank:
         device = DeviceEvents.of(host, _NO_DEVICE, DeviceRows.none(host.trace.events))
         calls = owners.host_operators(host)
         layers = owners.host_layers(host, calls)
@@ -86,7 +62,7 @@ class _HostRank(msgspec.Struct, frozen=True, eq=False):
         return cls(host, device, steps, calls, layers, owner_ns, pieces, host_phases(host, device))
 
 
-def digest_host(host: HostCalls) -> RankDigest:
+def digest_host(host: HostCalls) -> model.RankDigest:
     """The digest of a rank without kernels of a device.
 
     Names are numbered in the order in which the parts ask for them.
@@ -94,11 +70,11 @@ def digest_host(host: HostCalls) -> RankDigest:
     trace, words = host.trace, Vocabulary()
     contents, (number, start, end) = contents_and_steps(host)
     keep = (end > start) & (number != NO_STEP)
-    steps = Steps(number[keep], start[keep], end[keep], start[keep], end[keep])
+    steps = model.Steps(number[keep], start[keep], end[keep], start[keep], end[keep])
     rank = _HostRank.of(host, steps)
     device, pieces = rank.device, rank.pieces
     collectives = host_collectives(host, steps, end.max(initial=0), words)
-    return RankDigest(
+    return model.RankDigest(
         file=trace.file,
         header=trace.header,
         has_device=False,
@@ -115,19 +91,19 @@ def digest_host(host: HostCalls) -> RankDigest:
         pieces=pieces,
         collectives=collectives,
         messages=messages(trace, steps),
-        message_ends=empty(MessageEnds),
-        host_meetings=empty(HostMeetings),
+        message_ends=empty(model.MessageEnds),
+        host_meetings=empty(model.HostMeetings),
         kernels=operators_as_kernels(host, rank.operators.computing, steps, words),
         operators=operators(host, device, steps, words),
-        blocking=empty(Blocking),
+        blocking=empty(model.Blocking),
         stalled=stalled(host, pieces, words),
         gap_ops=gap_ops(host, device, pieces, words),
         code=code(host, device, np.empty(0, np.int64), words),
-        op_stalls=empty(OpStalls),
+        op_stalls=empty(model.OpStalls),
         memory=memory(host, ON_CPU, steps, rank.phases, collectives, words),
-        track=empty(Track),
-        roofline=empty(Roofline),
-        gradients=empty(Gradients),
+        track=empty(model.Track),
+        roofline=empty(model.Roofline),
+        gradients=empty(model.Gradients),
         modules=host_modules(host, steps, rank.layers, rank.operators, rank.phases, words),
         contents=contents,
         warnings=(*trace.warnings, *_group_warnings(trace, collectives)),
@@ -135,35 +111,35 @@ def digest_host(host: HostCalls) -> RankDigest:
     )
 
 
-def _step_work(rank: _HostRank) -> StepWork:
+def _step_work(rank: _HostRank) -> model.StepWork:
     """What each step did; nothing in the tables on a device's work."""
     host, steps = rank.host, rank.steps
     phase_ns = rank.phases.measure(steps)
-    return StepWork(
+    return model.StepWork(
         owner_ns=rank.owner_ns,
-        phases=PhaseWork(
+        phases=model.PhaseWork(
             host_ns=phase_ns,
             device_ns=phase_ns,
             exposed_ns=exposed_on_host(rank.phases, rank.pieces, steps),
             stalled_ns=stalled_phases(rank.phases, rank.pieces, steps),
         ),
-        kernels=zeros(KernelWork, len(steps)),
+        kernels=model.zeros(model.KernelWork, len(steps)),
         loader_ns=rank.layers.input.measure(steps.start_ns, steps.end_ns),
-        copies=zeros(CopyWork, len(steps)),
-        gemms=zeros(GemmWork, len(steps)),
-        flops=zeros(FlopWork, len(steps)),
-        optimizer=zeros(OptimizerWork, len(steps)),
-        attention=zeros(AttentionWork, len(steps)),
-        redundant=zeros(RedundantWork, len(steps)),
+        copies=model.zeros(model.CopyWork, len(steps)),
+        gemms=model.zeros(model.GemmWork, len(steps)),
+        flops=model.zeros(model.FlopWork, len(steps)),
+        optimizer=model.zeros(model.OptimizerWork, len(steps)),
+        attention=model.zeros(model.AttentionWork, len(steps)),
+        redundant=model.zeros(model.RedundantWork, len(steps)),
         recording_ns=recording(host, rank.device, steps),
         graph_walks=graph_walks(host, steps),
         serving=serving_work(host.trace, steps),
         compiled=compiled_work(host, steps),
-        late_launch_ns=np.zeros((len(steps), len(LaunchDelay)), np.int64),
+        late_launch_ns=np.zeros((len(steps), len(model.LaunchDelay)), np.int64),
     )
 
 
-def _group_warnings(trace: RankTrace, collectives: Collectives) -> list[FileWarning]:
+def _group_warnings(trace: RankTrace, collectives: model.Collectives) -> list[FileWarning]:
     """Gloo's events do not name their process group, so with several groups a match is a guess."""
     groups = sum(len(ranks) > 1 for ranks in trace.header.groups.values())
     unnamed = int((collectives.group_size < 0).sum())

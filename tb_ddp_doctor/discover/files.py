@@ -8,20 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
 
-from tb_ddp_doctor.discover import foreign, merged, walk
+from tb_ddp_doctor.discover import foreign, merged, names, walk
 from tb_ddp_doctor.discover.head import Head, source
-from tb_ddp_doctor.discover.names import (
-    DIGEST_SUFFIX,
-    PACKED_NAME,
-    RANK_FOLDER,
-    TORCH_NAME,
-    TRACE_NAME,
-    host_in_name,
-    is_dynolog,
-    rank_in_name,
-    span_time_ns,
-    trace_name,
-)
 from tb_ddp_doctor.discover.recorder import DamagedRecordingError, RecordingError
 from tb_ddp_doctor.discover.recorders import recorder_of
 from tb_ddp_doctor.discover.trace_file import Parts, Status, TraceFile
@@ -65,10 +53,10 @@ def scan(
         unreadable.append(FileWarning(str(folder), f"This folder {said}"))
 
     below = [((), root, root.stat())] if root.is_file() else list(walk.below(root, _may_be, reach, failed))
-    unreadable += [FileWarning(str(path), _PACKED) for _, path, _ in below if PACKED_NAME.fullmatch(path.name)]
-    seen = [one for one in below if root.is_file() or not PACKED_NAME.fullmatch(one[1].name)]
+    unreadable += [FileWarning(str(path), _PACKED) for _, path, _ in below if names.PACKED_NAME.fullmatch(path.name)]
+    seen = [one for one in below if root.is_file() or not names.PACKED_NAME.fullmatch(one[1].name)]
     unreadable += [FileWarning(str(root), sentence) for sentence in reach.left_out()]
-    is_trace = [TRACE_NAME.fullmatch(trace_name(path.name)) is not None for _, path, _ in seen]
+    is_trace = [names.TRACE_NAME.fullmatch(names.trace_name(path.name)) is not None for _, path, _ in seen]
     name = root.absolute().name
     folders = _by_folder(name, [one for one, is_one in zip(seen, is_trace, strict=True) if is_one], patient, unreadable)
     known = {file.path for files in folders.values() for file in files}
@@ -100,9 +88,9 @@ def scan_remote(
     root_name, files = walk.remote(address, _may_be)
     remote, strangers = [], []
     for parts, file in files:
-        if PACKED_NAME.fullmatch(file.name):
+        if names.PACKED_NAME.fullmatch(file.name):
             unreadable.append(FileWarning(str(file), _PACKED))
-        elif TRACE_NAME.fullmatch(file.name):
+        elif names.TRACE_NAME.fullmatch(file.name):
             remote.append((parts, file, file.stat()))
         elif recorder_of(file.name) or foreign.may_be(file.name):
             strangers.append(file)
@@ -122,7 +110,7 @@ def scan_remote(
 def digested_trace(path: Path) -> Path | None:
     """The trace that a digest was made from, if it lies beside it: then the digest is read, and the trace is shown."""
     trace = path.with_suffix("")
-    return trace if path.suffix == DIGEST_SUFFIX and trace.is_file() else None
+    return trace if path.suffix == names.DIGEST_SUFFIX and trace.is_file() else None
 
 
 def _is_of(digest: Head, trace: Path) -> bool:
@@ -169,19 +157,19 @@ def _by_folder(
 
 def _may_be(name: str, _folder: str) -> bool:
     """Whether a file may be a trace, packed or not, a recording or another recorder's by its name."""
-    is_trace = TRACE_NAME.fullmatch(trace_name(name)) or PACKED_NAME.fullmatch(name)
+    is_trace = names.TRACE_NAME.fullmatch(names.trace_name(name)) or names.PACKED_NAME.fullmatch(name)
     return bool(is_trace) or bool(recorder_of(name)) or foreign.may_be(name)
 
 
 def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None:
     """The file, or None if it is no trace."""
-    name = trace_name(path.name)
-    match = TORCH_NAME.fullmatch(name)
+    name = names.trace_name(path.name)
+    match = names.TORCH_NAME.fullmatch(name)
     is_torch = match is not None
-    match = match or TRACE_NAME.fullmatch(name)
+    match = match or names.TRACE_NAME.fullmatch(name)
     worker = match["worker"] if match else name
     span = (match["span"] or "") if match and is_torch else ""
-    named_rank = rank_in_name(worker)
+    named_rank = names.rank_in_name(worker)
     if not is_torch:
         names_trace = named_rank is not None and (head.is_trace or not head.has_text)
         if not (names_trace or head.is_kineto):
@@ -190,12 +178,12 @@ def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None
         path=path,
         worker=worker,
         span=span,
-        time_ns=span_time_ns(span),
+        time_ns=names.span_time_ns(span),
         size=status.st_size if status else 0,
         modified_ns=status.st_mtime_ns if status else 0,
         is_readable=head.is_trace,
         # Of other names only Dynolog's says a host: `profile_0.json` is no node.
-        node=(host_in_name(worker) if is_torch or is_dynolog(worker) else "") or head.host,
+        node=(names.host_in_name(worker) if is_torch or names.is_dynolog(worker) else "") or head.host,
         world_size=head.world_size,
     )
     if head.rank is not None:
@@ -234,7 +222,7 @@ def _parts(file: TraceFile, head: Head) -> list[TraceFile]:
 
 def _take_rank_of_folder(folder: str, files: list[TraceFile]) -> None:
     """`rank_3/` holds rank 3, if it holds one worker: `rank8/` may also be an experiment with a matrix of rank 8."""
-    match = RANK_FOLDER.fullmatch(folder)
+    match = names.RANK_FOLDER.fullmatch(folder)
     if match and len({file.worker for file in files}) == 1:
         for file in files:
             if file.rank is None:

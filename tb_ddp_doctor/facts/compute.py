@@ -11,17 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor import record_again
+from tb_ddp_doctor.digest import model
 from tb_ddp_doctor.digest.kernels import blocks
-from tb_ddp_doctor.digest.model import (
-    AttentionWork,
-    CompiledWork,
-    CopyWork,
-    GemmWork,
-    KernelWork,
-    OptimizerWork,
-    RankDigest,
-    RedundantWork,
-)
 from tb_ddp_doctor.facts import Facts, MissingFactError, fact, needs_device
 from tb_ddp_doctor.facts.peaks import given, peak, speedup
 from tb_ddp_doctor.job.model import Job
@@ -45,7 +36,7 @@ class Gemms(msgspec.Struct, frozen=True, eq=False):
     """Products of matrices, convolutions and attention, on devices that have tensor cores."""
 
     #: Columns have shape (R, S).
-    work: GemmWork
+    work: model.GemmWork
     #: The kernels off the tensor cores that take most time, on all ranks, and the sizes of what the operators of the
     #: longest ones were given, "" where that is not told.
     slowest: tuple[tuple[str, str], ...]
@@ -133,13 +124,13 @@ class LongKernels(msgspec.Struct, frozen=True, eq=False):
 
 
 @fact
-def _computed(facts: Facts) -> KernelWork:
+def _computed(facts: Facts) -> model.KernelWork:
     needs_device(facts.job)
     return facts.job.work(lambda work: work.kernels)
 
 
 @fact
-def _copies(facts: Facts) -> CopyWork:
+def _copies(facts: Facts) -> model.CopyWork:
     needs_device(facts.job)
     return facts.job.work(lambda work: work.copies)
 
@@ -174,7 +165,7 @@ def _products(facts: Facts) -> Gemms:
 
 
 @fact
-def _optimizers(facts: Facts) -> OptimizerWork:
+def _optimizers(facts: Facts) -> model.OptimizerWork:
     job = facts.job
     needs_device(job)
     optimizer = job.work(lambda work: work.optimizer)
@@ -184,7 +175,7 @@ def _optimizers(facts: Facts) -> OptimizerWork:
 
 
 @fact
-def _attentions(facts: Facts) -> AttentionWork:
+def _attentions(facts: Facts) -> model.AttentionWork:
     job = facts.job
     needs_device(job)
     if not any(digest.header.has_shapes for digest in job.digests):
@@ -193,13 +184,13 @@ def _attentions(facts: Facts) -> AttentionWork:
 
 
 @fact
-def _compiled(facts: Facts) -> CompiledWork:
+def _compiled(facts: Facts) -> model.CompiledWork:
     needs_device(facts.job)
     return facts.job.work(lambda work: work.compiled)
 
 
 @fact
-def _redundant(facts: Facts) -> RedundantWork:
+def _redundant(facts: Facts) -> model.RedundantWork:
     job = facts.job
     needs_device(job)
     if not all(digest.has_launches for digest in job.digests):
@@ -207,7 +198,7 @@ def _redundant(facts: Facts) -> RedundantWork:
     return job.work(lambda work: work.redundant)
 
 
-def _of_device(digest: RankDigest, measured: Mapping[int, Number]) -> Number | None:
+def _of_device(digest: model.RankDigest, measured: Mapping[int, Number]) -> Number | None:
     """What the trace tells of the rank's device."""
     numbers = [number for number, name in digest.header.devices.items() if name == digest.device]
     return next((measured.get(number) for number in numbers), None)
@@ -291,7 +282,7 @@ def _long_kernels(facts: Facts) -> LongKernels:
     )
 
 
-def _by_name(rank: int, digest: RankDigest) -> Iterator[LongKernel]:
+def _by_name(rank: int, digest: model.RankDigest) -> Iterator[LongKernel]:
     """The rank's kernels whose occupancy is known and that multiply no matrices."""
     table = digest.kernels
     known = np.flatnonzero(table.estimated_ns)

@@ -7,22 +7,10 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor import record_again
+from tb_ddp_doctor import findings, record_again
 from tb_ddp_doctor.digest.model import AllocatorMemory, MemoryCategory, RankDigest
 from tb_ddp_doctor.facts import Facts, MissingFactError, fact, needs_device
 from tb_ddp_doctor.facts.memory_savings import savings
-from tb_ddp_doctor.findings import (
-    MEMORY,
-    PHASES,
-    GrowingMemory,
-    Memory,
-    MemoryBlock,
-    MemoryPhase,
-    MemoryPlace,
-    MemoryRank,
-    ModelStates,
-    Source,
-)
 from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
@@ -42,7 +30,7 @@ _OF_THE_BATCH = (MemoryCategory.ACTIVATION, MemoryCategory.TEMPORARY)
 
 
 @fact
-def memory(facts: Facts) -> Memory | None:
+def memory(facts: Facts) -> findings.Memory | None:
     """What is told of a job's memory; None where no trace has memory events."""
     job = facts.job
     recorded = [(int(rank), digest) for rank, digest in zip(job.ranks, job.digests, strict=True) if _has_memory(digest)]
@@ -53,7 +41,7 @@ def memory(facts: Facts) -> Memory | None:
     digest = next(digest for rank, digest in recorded if rank == peak.rank)
     seen = digest.memory
     capacity = digest.device_bytes or None
-    return Memory(
+    return findings.Memory(
         on_cpu=seen.on_host,
         peak=peak,
         said=(),
@@ -74,49 +62,49 @@ def _has_memory(digest: RankDigest) -> bool:
     return bool((digest.memory.peak_allocated >= 0).any())
 
 
-def _at_peak(rank: int, digest: RankDigest) -> MemoryRank:
+def _at_peak(rank: int, digest: RankDigest) -> findings.MemoryRank:
     seen = digest.memory
     step = int(seen.peak_allocated.argmax())
-    return MemoryRank(
+    return findings.MemoryRank(
         rank=rank,
         step=int(digest.steps.number[step]),
-        phase=PHASES[seen.peak_phase[step]],
+        phase=findings.PHASES[seen.peak_phase[step]],
         allocated=int(seen.peak_allocated[step]),
         reserved=int(seen.reserved_at_peak[step]),
-        categories=dict(zip(MEMORY, seen.categories[step].tolist(), strict=True)),
+        categories=dict(zip(findings.MEMORY, seen.categories[step].tolist(), strict=True)),
     )
 
 
-def _compared(ranks: list[MemoryRank]) -> tuple[MemoryRank, ...]:
+def _compared(ranks: list[findings.MemoryRank]) -> tuple[findings.MemoryRank, ...]:
     """The ranks, and those with more memory than their peers by what they have more."""
     median = float(np.median([one.allocated for one in ranks]))
-    of_median_rank = {name: float(np.median([one.categories[name] for one in ranks])) for name in MEMORY}
+    of_median_rank = {name: float(np.median([one.categories[name] for one in ranks])) for name in findings.MEMORY}
     least = max(_MORE * median, _MORE_BYTES)
     return tuple(_with_excess(one, median, of_median_rank) if one.allocated - median > least else one for one in ranks)
 
 
-def _with_excess(one: MemoryRank, median: float, medians: Mapping[str, float]) -> MemoryRank:
-    most = max(MEMORY, key=lambda name: one.categories[name] - medians[name])
+def _with_excess(one: findings.MemoryRank, median: float, medians: Mapping[str, float]) -> findings.MemoryRank:
+    most = max(findings.MEMORY, key=lambda name: one.categories[name] - medians[name])
     return msgspec.structs.replace(one, excess=int(one.allocated - median), excess_category=most)
 
 
-def _phases(seen: AllocatorMemory) -> tuple[MemoryPhase, ...]:
+def _phases(seen: AllocatorMemory) -> tuple[findings.MemoryPhase, ...]:
     known = seen.peak_allocated >= 0
     change = seen.phase_change[known].mean(axis=0)
     peak = seen.phase_peak[known].max(axis=0)
     return tuple(
-        MemoryPhase(name, round(float(change[i])), int(peak[i]) if peak[i] >= 0 else None)
-        for i, name in enumerate(PHASES)
+        findings.MemoryPhase(name, round(float(change[i])), int(peak[i]) if peak[i] >= 0 else None)
+        for i, name in enumerate(findings.PHASES)
     )
 
 
-def _largest(digest: RankDigest) -> tuple[MemoryBlock, ...]:
+def _largest(digest: RankDigest) -> tuple[findings.MemoryBlock, ...]:
     table, text = digest.memory.largest, _texts(digest)
     return tuple(
-        MemoryBlock(
+        findings.MemoryBlock(
             bytes=int(table.bytes[i]),
-            category=MEMORY[table.category[i]],
-            phase=PHASES[table.phase[i]],
+            category=findings.MEMORY[table.category[i]],
+            phase=findings.PHASES[table.phase[i]],
             op=text[table.op[i]],
             module=text[table.module[i]],
             source=_source(text[table.own[i]]),
@@ -130,14 +118,14 @@ def _texts(digest: RankDigest) -> list[str]:
     return [text.encode("utf-8", "replace").decode() for text in digest.strings]
 
 
-def _source(function: str) -> Source | None:
+def _source(function: str) -> findings.Source | None:
     source = names.source(function)
-    return Source(*source) if source else None
+    return findings.Source(*source) if source else None
 
 
-def _states(seen: AllocatorMemory) -> ModelStates:
+def _states(seen: AllocatorMemory) -> findings.ModelStates:
     states = seen.states
-    return ModelStates(
+    return findings.ModelStates(
         parameters=states.parameters if states.parameters >= 0 else None,
         gradients=states.gradients if states.gradients >= 0 else None,
         optimizer_states=states.optimizer if states.optimizer >= 0 else None,
@@ -145,12 +133,12 @@ def _states(seen: AllocatorMemory) -> ModelStates:
     )
 
 
-def _most_growth(recorded: list[tuple[int, RankDigest]]) -> GrowingMemory | None:
+def _most_growth(recorded: list[tuple[int, RankDigest]]) -> findings.GrowingMemory | None:
     grown = [growth for rank, digest in recorded if (growth := _growth(rank, digest)) is not None]
     return max(grown, key=lambda growth: growth.bytes, default=None)
 
 
-def _growth(rank: int, digest: RankDigest) -> GrowingMemory | None:
+def _growth(rank: int, digest: RankDigest) -> findings.GrowingMemory | None:
     """How much more a rank has allocated at the end of each step than of the one before, and where it is allocated."""
     ends, kept, text = digest.memory.end_allocated, digest.memory.kept, _texts(digest)
     if len(ends) < _LEAST_STEPS:
@@ -161,19 +149,19 @@ def _growth(rank: int, digest: RankDigest) -> GrowingMemory | None:
         return None
     turns = len(ends) - 1
     places = [
-        MemoryPlace(text[kept.op[i]], _source(text[kept.own[i]]), int(kept.bytes[i]) // turns)
+        findings.MemoryPlace(text[kept.op[i]], _source(text[kept.own[i]]), int(kept.bytes[i]) // turns)
         for i in range(len(kept))
         if 2 * kept.steps[i] >= turns
     ]
-    return GrowingMemory(rank, round(size), len(added), tuple(places[:_PLACES]))
+    return findings.GrowingMemory(rank, round(size), len(added), tuple(places[:_PLACES]))
 
 
-def largest_batch(peak: MemoryRank, capacity: int | None) -> float | None:
+def largest_batch(peak: findings.MemoryRank, capacity: int | None) -> float | None:
     """How many times the batch fits, if activations and what is temporary grow with it; None if it is not known.
 
     What is reserved but unallocated stays as it is: pieces do not fit larger tensors better.
     """
-    scales = sum(peak.categories[MEMORY[kind]] for kind in _OF_THE_BATCH)
+    scales = sum(peak.categories[findings.MEMORY[kind]] for kind in _OF_THE_BATCH)
     if not capacity or scales <= 0:
         return None
     return max((_USABLE * capacity - peak.reserved) / scales + 1, 0.0)

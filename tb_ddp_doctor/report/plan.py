@@ -9,17 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.planning.model import (
-    Breaks,
-    Buckets,
-    PlanCurve,
-    PlanResult,
-    Prediction,
-    RankBytes,
-    Rests,
-    Scaling,
-    ShardedRecord,
-)
+from tb_ddp_doctor.planning import model
 from tb_ddp_doctor.planning.questions import FIELDS, shown
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_trailing_spaces
@@ -28,7 +18,7 @@ from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_tra
 _FEW_BUCKETS = 16
 
 
-def print_plan(console: Console, plan: PlanResult) -> None:
+def print_plan(console: Console, plan: model.PlanResult) -> None:
     """Print what the step of a run would be."""
     with without_trailing_spaces(console):
         print_code(console, f"{printable(plan.run)}: {wording.duration(plan.now_ms)} a step now", "bold")
@@ -58,7 +48,7 @@ def print_plan(console: Console, plan: PlanResult) -> None:
         console.print()
 
 
-def _recorded(buckets: Buckets) -> str:
+def _recorded(buckets: model.Buckets) -> str:
     count, caps = len(buckets.buckets), buckets.cap_mb
     sizes = [bucket.bytes / 2**20 for bucket in buckets.buckets]
     explained = ""
@@ -81,7 +71,7 @@ def _recorded(buckets: Buckets) -> str:
     )
 
 
-def _sharded(record: ShardedRecord) -> str:
+def _sharded(record: model.ShardedRecord) -> str:
     """How the record shards its states."""
     copies = f", {record.copies} copies" if record.copies > 1 else ""
     again = f" and {record.ahead_backward} in backward" if record.stage == "zero3" else ""
@@ -94,7 +84,7 @@ def _sharded(record: ShardedRecord) -> str:
     )
 
 
-def _layers(buckets: Buckets) -> str:
+def _layers(buckets: model.Buckets) -> str:
     """The layers in the buckets, where sizes of gradients repeat."""
     if not buckets.layers:
         return ""
@@ -114,7 +104,7 @@ def _layers(buckets: Buckets) -> str:
     return f"{said} Layers in each bucket, in the order of backward: {', '.join(inside)}."
 
 
-def _said(prediction: Prediction, now_ms: float) -> str:
+def _said(prediction: model.Prediction, now_ms: float) -> str:
     share = prediction.change_ms / now_ms if now_ms else 0.0
     less = "less" if share <= 0 else "more"
     return (
@@ -124,7 +114,7 @@ def _said(prediction: Prediction, now_ms: float) -> str:
     )
 
 
-def _details(prediction: Prediction, now: RankBytes | None) -> Iterator[str]:
+def _details(prediction: model.Prediction, now: model.RankBytes | None) -> Iterator[str]:
     """What is predicted besides the step."""
     if prediction.rank_bytes and now:
         yield f"Each rank: {_stored(prediction.rank_bytes)}; now {_stored(now)}."
@@ -134,7 +124,7 @@ def _details(prediction: Prediction, now: RankBytes | None) -> Iterator[str]:
             yield f"Quickest AllReduce: {_algorithms(prediction.scaling)}."
 
 
-def _stored(each: RankBytes) -> str:
+def _stored(each: model.RankBytes) -> str:
     cpu = f", {wording.size(each.on_cpu)} on the CPU" if each.on_cpu else ""
     gathered = f" and {wording.size(each.gathered)} gathered" if each.gathered else ""
     return (
@@ -143,19 +133,19 @@ def _stored(each: RankBytes) -> str:
     )
 
 
-def _algorithms(scaling: Scaling) -> str:
+def _algorithms(scaling: model.Scaling) -> str:
     return ", ".join(
         f"{one.name} from {wording.size(one.from_bytes)}" if one.from_bytes else one.name for one in scaling.algorithms
     )
 
 
-def _algorithms_of(curve: PlanCurve) -> str:
+def _algorithms_of(curve: model.PlanCurve) -> str:
     pairs = zip(curve.values, curve.points, strict=True)
     measured = [(value, point.scaling) for value, point in pairs if point.scaling and point.scaling.algorithms]
     return "; ".join(f"{_value(value)} ranks: {_algorithms(scaling)}" for value, scaling in measured) or "not known"
 
 
-def _breaking(breaks: Breaks) -> str:
+def _breaking(breaks: model.Breaks) -> str:
     share, most = wording.percent(breaks.efficiency), f"up to {breaks.searched_to}"
     efficiency = (
         f"Efficiency is below {share} from {breaks.inefficient_from} ranks on"
@@ -170,7 +160,7 @@ def _breaking(breaks: Breaks) -> str:
     return f"{efficiency}; {hidden}."
 
 
-def _table(curve: PlanCurve, now_ms: float) -> Table:
+def _table(curve: model.PlanCurve, now_ms: float) -> Table:
     table = Table(box=None)
     table.add_column("")
     more = [column for column in _COLUMNS if any(column.of(point) for point in curve.points)]
@@ -196,7 +186,7 @@ class _Column(msgspec.Struct, frozen=True):
     """A column that tables have where some point has it."""
 
     heading: str
-    of: Callable[[Prediction], str]
+    of: Callable[[model.Prediction], str]
 
 
 _COLUMNS = (
@@ -206,7 +196,7 @@ _COLUMNS = (
 )
 
 
-def _on_gpu(each: RankBytes) -> float:
+def _on_gpu(each: model.RankBytes) -> float:
     return each.parameters + each.gathered + each.gradients + each.optimizer_states
 
 
@@ -216,7 +206,7 @@ def _signed(value: float, digits: int) -> str:
     return wording.decimals(rounded, digits, "+") if rounded else wording.decimals(0, digits)
 
 
-def _best(curve: PlanCurve, now_ms: float) -> str:
+def _best(curve: model.PlanCurve, now_ms: float) -> str:
     best = curve.points[curve.values.index(curve.best)]
     low, high = (f"{one:g}" if isinstance(one, float) else one for one in curve.flat)
     between = f" From {low} to {high} it hardly matters (1 %)." if low != high else ""
@@ -224,14 +214,14 @@ def _best(curve: PlanCurve, now_ms: float) -> str:
     return f"bucket_cap_mb={curve.best:g}: {step} a step, now {now}.{between}"
 
 
-def _sweep(plan: PlanResult) -> str:
+def _sweep(plan: model.PlanResult) -> str:
     return "; ".join(f"{one.run} {wording.duration(one.step_ms)} at {one.bucket_mb:.2g} MiB" for one in plan.measured)
 
 
-def _print_rests(console: Console, plan: PlanResult) -> None:
+def _print_rests(console: Console, plan: model.PlanResult) -> None:
     """What all predictions rest on, each once."""
     points = [point for curve in plan.curves for point in curve.points]
-    rests: dict[Rests, None] = {}
+    rests: dict[model.Rests, None] = {}
     for point in [*([plan.prediction] if plan.prediction else []), *points]:
         rests |= dict.fromkeys(point.rests)
     if not rests:

@@ -6,20 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from tb_ddp_doctor import wording
+from tb_ddp_doctor import findings, wording
 from tb_ddp_doctor.account import verdict
-from tb_ddp_doctor.findings import (
-    Account,
-    AccountLine,
-    Diagnosis,
-    Evidence,
-    Finding,
-    FloorKind,
-    FloorLine,
-    MeshTable,
-    RateGain,
-    Rates,
-)
 from tb_ddp_doctor.job.model import Job
 
 #: What the floor is not.
@@ -31,7 +19,7 @@ _LEAST_PLACED = 0.01
 #: Less of a floor is not said, ms; and of so many classes of kernels it is said what they have.
 _LEAST_MS = 0.05
 _MOST_CLASSES = 3
-_FLOOR_WORDS: Mapping[FloorKind, str] = {
+_FLOOR_WORDS: Mapping[findings.FloorKind, str] = {
     "below-attainable": "is spent above what kernels could reach",
     "avoidable-traffic": "is traffic that fusion avoids",
     "below-link-speed": "is communication below the link's speed",
@@ -40,7 +28,7 @@ _FLOOR_WORDS: Mapping[FloorKind, str] = {
 BUSY_TIME = "Costs come from busy times, since the traces allow no replay."
 
 
-def longest_busy_time(diagnosis: Diagnosis, most: int) -> list[str]:
+def longest_busy_time(diagnosis: findings.Diagnosis, most: int) -> list[str]:
     """The keys of the ranks with the longest busy time, at most so many, in the order of ranks."""
     budgets = diagnosis.budget_ms
     by_busy_time = sorted(budgets, key=lambda rank: sum(budgets[rank].values()) - budgets[rank]["wait"], reverse=True)
@@ -52,7 +40,7 @@ def longest_busy_time(diagnosis: Diagnosis, most: int) -> list[str]:
 DIMENSIONS = ("dimension", "ranks", "stride", "calls", "MB", "busbw", "wait", "transfer", "exposed")
 
 
-def dimensions(mesh: MeshTable) -> Iterator[tuple[str, ...]]:
+def dimensions(mesh: findings.MeshTable) -> Iterator[tuple[str, ...]]:
     """What each dimension of parallelism communicates in a step, a row of texts each: MB, ms, GB/s of one group."""
 
     def number(value: float | None, digits: int) -> str:
@@ -68,7 +56,7 @@ def dimensions(mesh: MeshTable) -> Iterator[tuple[str, ...]]:
         )
 
 
-def where(evidence: Evidence, job: Job) -> str:
+def where(evidence: findings.Evidence, job: Job) -> str:
     """Where a piece of evidence is, in the step of its rank."""
     rank = job.ranks.tolist().index(evidence.rank)
     step = job.steps.tolist().index(evidence.step)
@@ -81,7 +69,7 @@ def where(evidence: Evidence, job: Job) -> str:
     return f"{place}: {evidence.what}{_code(evidence)}"
 
 
-def _code(evidence: Evidence) -> str:
+def _code(evidence: findings.Evidence) -> str:
     """Where in the user's own code that is, after a space: by stacks, else by the ops around; "" if neither tells."""
     if source := evidence.source:
         return f" In {source.function} ({source.file}:{source.line})."
@@ -90,7 +78,7 @@ def _code(evidence: Evidence) -> str:
     return f" The last op before it is {evidence.op_before}, the first after it {evidence.op_after}."
 
 
-def account_parts(diagnosis: Diagnosis) -> Iterator[tuple[str, AccountLine, str]]:
+def account_parts(diagnosis: findings.Diagnosis) -> Iterator[tuple[str, findings.AccountLine, str]]:
     """The lines of the account: a name, the line, and what is said beside it. The floor takes what rounding leaves."""
     for line in diagnosis.account.lines:
         match line.kind:
@@ -110,13 +98,13 @@ def account_parts(diagnosis: Diagnosis) -> Iterator[tuple[str, AccountLine, str]
                 yield "floor", msgspec.structs.replace(line, ms=_floor_ms(diagnosis)), "the rest of the step"
 
 
-def _floor_ms(diagnosis: Diagnosis) -> float:
+def _floor_ms(diagnosis: findings.Diagnosis) -> float:
     """The floor as it is shown."""
     others = [line.ms for line in diagnosis.account.lines if line.kind != "floor"]
     return wording.remainder(diagnosis.step_ms, others)
 
 
-def floor(diagnosis: Diagnosis) -> Iterator[str]:
+def floor(diagnosis: findings.Diagnosis) -> Iterator[str]:
     """The floor against what the GPU could do, in a sentence; nothing where no kernel is modelled, or no floor is."""
     known = {line.kind: line for line in diagnosis.account.floor_lines}
     parts = [
@@ -135,7 +123,7 @@ def floor(diagnosis: Diagnosis) -> Iterator[str]:
     )
 
 
-def _classes(line: FloorLine) -> str:
+def _classes(line: findings.FloorLine) -> str:
     """The classes of kernels that have most of a line, with their times."""
     most = [
         f"{kind} {wording.duration(ms)}" for kind, ms in [*line.by_class.items()][:_MOST_CLASSES] if ms >= _LEAST_MS
@@ -143,19 +131,19 @@ def _classes(line: FloorLine) -> str:
     return f" ({', '.join(most)})" if most else ""
 
 
-def left_out(account: Account) -> Iterator[str]:
+def left_out(account: findings.Account) -> Iterator[str]:
     """A sentence for each step that is in the traces and not in the account."""
     for step in account.left_out:
         yield f"Not counted: step {step.step} ({wording.duration(step.ms)}): {step.reason.rstrip('.')}."
 
 
-def gain(finding: Finding, diagnosis: Diagnosis) -> str:
+def gain(finding: findings.Finding, diagnosis: findings.Diagnosis) -> str:
     """What the fix of a finding brings in the user's units; "" where these are not given."""
     rates, gain = diagnosis.rates, _gain_of(finding, diagnosis)
     return wording.gain(gain, rates.currency) if rates and gain else ""
 
 
-def money(finding: Finding, diagnosis: Diagnosis) -> str:
+def money(finding: findings.Finding, diagnosis: findings.Diagnosis) -> str:
     """What the fix of a finding saves: "117.89 EUR a day"; "" where no price is given."""
     rates, gain = diagnosis.rates, _gain_of(finding, diagnosis)
     if rates is None or gain is None or gain.money_per_day is None:
@@ -163,12 +151,12 @@ def money(finding: Finding, diagnosis: Diagnosis) -> str:
     return f"{wording.money(gain.money_per_day, rates.currency)} a day"
 
 
-def _gain_of(finding: Finding, diagnosis: Diagnosis) -> RateGain | None:
+def _gain_of(finding: findings.Finding, diagnosis: findings.Diagnosis) -> findings.RateGain | None:
     gains = diagnosis.rates.gains if diagnosis.rates else ()
     return next((one for one in gains if one.finding == finding.id), None)
 
 
-def config(diagnosis: Diagnosis) -> Iterator[str]:
+def config(diagnosis: findings.Diagnosis) -> Iterator[str]:
     """A sentence for each file of settings that the diagnosis was made with."""
     for one in diagnosis.config:
         values = ", ".join(
@@ -178,7 +166,7 @@ def config(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"Settings of {one.file}: {values}."
 
 
-def utilization(rates: Rates) -> str:
+def utilization(rates: findings.Rates) -> str:
     """MFU and HFU of the user's FLOPs beside those that are counted, a sentence; "" where neither is known."""
     known = [
         f"MFU {wording.percent(mfu)}{f', HFU {wording.percent(hfu)}' if hfu is not None else ''} {of}"
@@ -191,7 +179,7 @@ def utilization(rates: Rates) -> str:
     return f"{'; '.join(known)}." if known else ""
 
 
-def cost(finding: Finding, step_ms: float) -> str:
+def cost(finding: findings.Finding, step_ms: float) -> str:
     """What a finding costs, with its share and interval, and what fixing it alone saves where that differs.
 
     "" for what costs nothing.

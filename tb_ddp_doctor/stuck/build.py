@@ -10,18 +10,8 @@ import numpy as np
 
 from tb_ddp_doctor.findings import Confidence, FileWarning, FixParts
 from tb_ddp_doctor.flight.model import COMPLETED, Dump, Ints
-from tb_ddp_doctor.stuck import text
+from tb_ddp_doctor.stuck import model, text
 from tb_ddp_doctor.stuck.calls import Came, DumpedCalls, JobGroup, Op, Reached
-from tb_ddp_doctor.stuck.model import (
-    CallSite,
-    GroupProgress,
-    RankState,
-    RankWait,
-    StuckCall,
-    StuckFinding,
-    StuckRun,
-    Verdict,
-)
 from tb_ddp_doctor.stuck.roots import Root, reaching, roots
 from tb_ddp_doctor.stuck.trusted import trusted
 from tb_ddp_doctor.stuck.waits import JobWaits
@@ -41,7 +31,7 @@ _NO_TEXT = re.compile("[\ud800-\udfff]")
 
 def build(
     name: str, dumps: Sequence[Dump], warnings: Sequence[FileWarning] = (), traces: Sequence[str] = ()
-) -> StuckRun:
+) -> model.StuckRun:
     """What the dumps of a job, one a rank, say of it."""
     whole, left_out = trusted(dumps)
     calls = DumpedCalls(whole)
@@ -53,7 +43,7 @@ def build(
     kept = job_roots if verdict == "unknown" else sure
     findings = tuple(_finding(root, f"{root.cause}:{i}", waits, verdict) for i, root in enumerate(kept, 1))
     missing = tuple(sorted({*range(calls.world_size), *(dump.rank for dump in dumps)} - set(calls.dumps)))
-    return StuckRun(
+    return model.StuckRun(
         name=_encodable(name),
         world_size=calls.world_size,
         ranks=tuple(calls.dumps),
@@ -73,7 +63,7 @@ def build(
     )
 
 
-def _verdict(calls: DumpedCalls, sure: Sequence[Root], late: Sequence[Root], waits: JobWaits) -> Verdict:
+def _verdict(calls: DumpedCalls, sure: Sequence[Root], late: Sequence[Root], waits: JobWaits) -> model.Verdict:
     if any(root.cause != "stalled" or _timed_out(root, waits) for root in sure):
         return "stuck"
     if sure:
@@ -86,7 +76,7 @@ def _verdict(calls: DumpedCalls, sure: Sequence[Root], late: Sequence[Root], wai
 
 
 def _headline(
-    verdict: Verdict, job_roots: Sequence[Root], late: Sequence[Root], waits: JobWaits, missing: Sequence[int]
+    verdict: model.Verdict, job_roots: Sequence[Root], late: Sequence[Root], waits: JobWaits, missing: Sequence[int]
 ) -> str:
     calls = waits.calls
     match verdict:
@@ -120,14 +110,14 @@ def _faults(count: int) -> str:
     return "One more fault" if count == 1 else f"{count} more faults"
 
 
-def _finding(root: Root, id_: str, waits: JobWaits, verdict: Verdict) -> StuckFinding:
+def _finding(root: Root, id_: str, waits: JobWaits, verdict: model.Verdict) -> model.StuckFinding:
     calls = waits.calls
     waiting = tuple(sorted((reaching(waits, root.ranks) - set(root.ranks)) & set(calls.dumps)))
     hosts = tuple(dict.fromkeys(calls.dumps[rank].host for rank in root.ranks if rank in calls.dumps))
     hosts = tuple(_encodable(host) for host in hosts if host)
     oldest, waited = _oldest(root), _waited_at_most(root, waits)
     fix = _encodable(text.fix(root, hosts))
-    return StuckFinding(
+    return model.StuckFinding(
         id=id_,
         cause=root.cause,
         severity="critical" if verdict == "stuck" else "info",
@@ -152,9 +142,9 @@ def _confidence(root: Root) -> Confidence:
     return "low" if root.cause == "stalled" or (root.cause == "no-dump" and root.op.is_p2p) else "medium"
 
 
-def _call(root: Root, calls: DumpedCalls) -> StuckCall:
+def _call(root: Root, calls: DumpedCalls) -> model.StuckCall:
     op = root.op
-    return StuckCall(
+    return model.StuckCall(
         kind=_encodable(text.kind(op)),
         backend=op.operation.backend,
         group=_encodable(op.group.name),
@@ -169,14 +159,14 @@ def _call(root: Root, calls: DumpedCalls) -> StuckCall:
     )
 
 
-def _site(op: Op, calls: DumpedCalls) -> CallSite | None:
+def _site(op: Op, calls: DumpedCalls) -> model.CallSite | None:
     stacks = calls.dumps[op.rank].stacks
     stack = stacks[op.stack] if op.stack >= 0 else ()
     frame = next((frame for frame in stack if not frame.is_library), stack[0] if stack else None)
-    return CallSite(_encodable(frame.file), frame.line, _encodable(frame.function)) if frame else None
+    return model.CallSite(_encodable(frame.file), frame.line, _encodable(frame.function)) if frame else None
 
 
-def _states(root: Root, calls: DumpedCalls) -> Iterator[RankState]:
+def _states(root: Root, calls: DumpedCalls) -> Iterator[model.RankState]:
     call = root.call
     for rank in call.group.ranks if call else sorted({*root.ranks, root.op.rank, root.op.partner} - {-1}):
         dump = calls.dumps.get(rank)
@@ -185,7 +175,7 @@ def _states(root: Root, calls: DumpedCalls) -> Iterator[RankState]:
             came = call.came.get(rank, Came.UNKNOWN)
         else:
             came = Came.ENQUEUED if op else Came.NO_DUMP if dump is None else Came.ABSENT
-        yield RankState(
+        yield model.RankState(
             rank=rank,
             host=_encodable(dump.host) if dump else "",
             came=came.value,
@@ -240,7 +230,7 @@ def _unknown(calls: DumpedCalls) -> bool:
     return any(Came.UNKNOWN in call.came.values() for call in calls.calls.values())
 
 
-def _ways(job_roots: Sequence[Root], waits: JobWaits) -> Iterator[RankWait]:
+def _ways(job_roots: Sequence[Root], waits: JobWaits) -> Iterator[model.RankWait]:
     """Of each rank that waits, the op that leads to a root in the fewest steps, and those that it waits for there."""
     ids = [f"{root.cause}:{i}" for i, root in enumerate(job_roots, 1)]
     ends = {id_: reaching(waits, root.ranks) | set(root.ranks) for id_, root in zip(ids, job_roots, strict=True)}
@@ -254,7 +244,7 @@ def _ways(job_roots: Sequence[Root], waits: JobWaits) -> Iterator[RankWait]:
         for wait in ways:
             targets = tuple(target for target in wait.targets if distance.get(target) == near)
             if wait.op is nearest.op and targets:
-                yield RankWait(
+                yield model.RankWait(
                     rank=rank,
                     targets=targets,
                     why=wait.why,
@@ -282,7 +272,7 @@ def _distances(ends: Iterable[int], waits: JobWaits) -> dict[int, int]:
     return distance
 
 
-def _progress(calls: DumpedCalls) -> Iterator[GroupProgress]:
+def _progress(calls: DumpedCalls) -> Iterator[model.GroupProgress]:
     """How far each group's ranks are, groups in the order of their names."""
     groups = {id(group): group for of_rank in calls.groups.values() for group in of_rank.values()}
     for group in sorted(groups.values(), key=_in_order):
@@ -292,7 +282,7 @@ def _progress(calls: DumpedCalls) -> Iterator[GroupProgress]:
         front = max(one.enqueued for one in reached)
         if front < 0:
             continue
-        yield GroupProgress(
+        yield model.GroupProgress(
             name=_encodable(group.name),
             description=_encodable(group.description),
             ranks=group.ranks,

@@ -25,22 +25,12 @@ from tb_ddp_doctor.discover.names import PACKETS_NAME
 from tb_ddp_doctor.discover.recorders import recorder_of
 from tb_ddp_doctor.findings import Workload
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath, identity
-from tb_ddp_doctor.trace import native
+from tb_ddp_doctor.trace import model, native
 from tb_ddp_doctor.trace.args import MISSING
 from tb_ddp_doctor.trace.columns import Columns
 from tb_ddp_doctor.trace.document import Document
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.merged import only
-from tb_ddp_doctor.trace.model import (
-    MOST_HEADER_LETTERS,
-    Category,
-    CommArgs,
-    Events,
-    Header,
-    MemoryEvents,
-    RankTrace,
-    TraceError,
-)
 from tb_ddp_doctor.trace.pftrace.read import Packets
 from tb_ddp_doctor.trace.stream import MAX_BYTES, chunks, open_trace
 from tb_ddp_doctor.trace.times import MAX_NS
@@ -54,10 +44,10 @@ _MOST = 1 << 62
 _MOST_AMOUNT = 1e30
 #: What the user may tell the `Doctor` of a step.
 _TOLD = ("tokens_per_step", "samples_per_step", "model_flops_per_step")
-Table = TypeVar("Table", Events, CommArgs, MemoryEvents)
+Table = TypeVar("Table", model.Events, model.CommArgs, model.MemoryEvents)
 
 
-def read(path: str | FilePath, *, name: str | None = None, max_bytes: int = MAX_BYTES) -> RankTrace:
+def read(path: str | FilePath, *, name: str | None = None, max_bytes: int = MAX_BYTES) -> model.RankTrace:
     """Read one trace file, of which at most `max_bytes` of JSON; `name` is what warnings call it.
 
     TraceError, with a sentence, for a file that cannot be read or is no trace.
@@ -72,7 +62,7 @@ def read(path: str | FilePath, *, name: str | None = None, max_bytes: int = MAX_
     return _read(path, name or str(path), max_bytes)
 
 
-def _read(path: str | Path | RemotePath, name: str, max_bytes: int) -> RankTrace:
+def _read(path: str | Path | RemotePath, name: str, max_bytes: int) -> model.RankTrace:
     with open_trace(path) as file:
         return decode(chunks(file, max_bytes), name)
 
@@ -85,9 +75,9 @@ class _MergedTrace:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: tuple[tuple[str, int], RankTrace] | None = None
+        self._found: tuple[tuple[str, int], model.RankTrace] | None = None
 
-    def read(self, path: Path, max_bytes: int) -> RankTrace:
+    def read(self, path: Path, max_bytes: int) -> model.RankTrace:
         """All ranks of the file, anew where it has changed. Raises TraceError."""
         try:
             asked = (identity(path), max_bytes)
@@ -108,14 +98,14 @@ _MERGED = _MergedTrace()
 
 
 @cache
-def _reader(name: str) -> Callable[[ProcessPath], RankTrace]:
+def _reader(name: str) -> Callable[[ProcessPath], model.RankTrace]:
     """The function of "module:function"."""
     module, _, function = name.partition(":")
-    reader: Callable[[ProcessPath], RankTrace] = getattr(importlib.import_module(module), function)
+    reader: Callable[[ProcessPath], model.RankTrace] = getattr(importlib.import_module(module), function)
     return reader
 
 
-def _read_packets(path: str | Path | RemotePath, name: str, max_bytes: int) -> RankTrace:
+def _read_packets(path: str | Path | RemotePath, name: str, max_bytes: int) -> model.RankTrace:
     """Read a trace in Perfetto's format."""
     packets = Packets(is_native=_chosen() == "native")
     with open_trace(path) as file:
@@ -125,7 +115,7 @@ def _read_packets(path: str | Path | RemotePath, name: str, max_bytes: int) -> R
     return replace(trace, warnings=(*trace.warnings, *packets.warnings(name)))
 
 
-def decode(blocks: Blocks, file: str) -> RankTrace:
+def decode(blocks: Blocks, file: str) -> model.RankTrace:
     """Decode the JSON text that comes in `blocks`, cut anywhere; each may be reused once the next is asked for."""
     losses = Losses()
     members, columns = _read_columns()(blocks, losses)
@@ -137,9 +127,9 @@ def decode(blocks: Blocks, file: str) -> RankTrace:
     comms = _with_possible_numbers(columns.comms(), sizes, losses)
     memory = _with_possible_numbers(columns.memory(header.base_ns), ("bytes", "allocated", "reserved"), losses)
     # Before 2023 the file did not say so itself.
-    shaped = bool((events.shape[events.category == Category.OP] >= 0).any())
+    shaped = bool((events.shape[events.category == model.Category.OP] >= 0).any())
     header = replace(header, has_shapes=header.has_shapes or shaped)
-    return RankTrace(
+    return model.RankTrace(
         file=file,
         header=header,
         strings=tuple(columns.strings),
@@ -179,7 +169,7 @@ def _chosen() -> str:
     _log.debug("Traces are read by the %s reader.", chosen)
     if (chosen == "native" and native.is_available()) or chosen == "msgspec":
         return chosen
-    raise TraceError(f'DDP_DOCTOR_READER asks for "{chosen[:32]}", which is not to be had here: leave it unset.')
+    raise model.TraceError(f'DDP_DOCTOR_READER asks for "{chosen[:32]}", which is not to be had here: leave it unset.')
 
 
 def _read_columns() -> _ReadColumns:
@@ -194,11 +184,11 @@ def _read_columns_by_msgspec(blocks: Blocks, losses: Losses) -> tuple[dict[str, 
     return document.members, columns
 
 
-def _header(members: Mapping[str, Any], losses: Losses) -> Header:
+def _header(members: Mapping[str, Any], losses: Losses) -> model.Header:
     """The header from untrusted members: what has the wrong type is missing."""
     distributed = _dict(members.get("distributedInfo"))
     groups = [
-        (str(group["pg_name"])[:MOST_HEADER_LETTERS], group)
+        (str(group["pg_name"])[: model.MOST_HEADER_LETTERS], group)
         for group in map(_dict, _list(distributed.get("pg_config")))
         if isinstance(group.get("pg_name"), str | int)
     ]
@@ -208,7 +198,7 @@ def _header(members: Mapping[str, Any], losses: Losses) -> Header:
     if base_ns is None or base_ns > MAX_NS:
         losses.add(Loss.HEADER, 0, f"baseTimeNanoseconds is {str(base)[:32]}")
         base_ns = 0
-    return Header(
+    return model.Header(
         rank=_claimed(distributed, "rank", losses),
         world_size=_claimed(distributed, "world_size", losses),
         backend=_text(distributed.get("backend")),
@@ -274,7 +264,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _text(value: Any) -> str:
-    return value[:MOST_HEADER_LETTERS] if isinstance(value, str) else ""
+    return value[: model.MOST_HEADER_LETTERS] if isinstance(value, str) else ""
 
 
 def _natural(value: Any) -> int | None:
