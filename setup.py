@@ -90,7 +90,10 @@ class Wheel(bdist_wheel):
 setup(
     packages=[*find_packages(include=["tb_ddp_doctor", "tb_ddp_doctor.*"]), FRONTEND],
     package_dir={FRONTEND: "frontend/src"},
-    package_data={"tb_ddp_doctor": ["py.typed", "quantities.toml", "demo/logs/*/*.gz"], FRONTEND: ["**/*"]},
+    package_data={
+        "tb_ddp_doctor": ["py.typed", "quantities.toml", "report/glossary.json", "demo/logs/*/*.gz"],
+        FRONTEND: ["**/*"],
+    },
     ext_modules=[
         Extension(
             SCANNER,

@@ -107,17 +107,9 @@ leads to the cell; `ddp-doctor explain busbw` prints one. Terms are in the [glos
 
 
 def glossary_of_commands() -> str:
-    """`glossary.py`: the same for `ddp-doctor explain`."""
-    entries = "".join(
-        f"    {json.dumps(term, ensure_ascii=False)}: {json.dumps(meaning, ensure_ascii=False)},\n"
-        for term, meaning in _terms()
-        if not term.startswith("term (")
-    )
-    return (
-        '"""What terms mean. Made from docs/glossary.md by `python tests/generate.py`."""\n\n'
-        "# ruff: noqa: E501 - a term a line\n\n"
-        f"GLOSSARY = {{\n{entries}}}\n"
-    )
+    """`glossary.json`: the same for `ddp-doctor explain`."""
+    terms = {term: meaning for term, meaning in _terms() if not term.startswith("term (")}
+    return f"{json.dumps(terms, ensure_ascii=False, indent=2)}\n"
 
 
 def _terms() -> list[tuple[str, str]]:

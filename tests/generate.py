@@ -53,7 +53,7 @@ def made() -> dict[Path, Callable[[], str]]:
         frontend_sources.FRONTEND.parents[1]
         / "tb_ddp_doctor"
         / "report"
-        / "glossary.py": frontend_sources.glossary_of_commands,
+        / "glossary.json": frontend_sources.glossary_of_commands,
         frontend_sources.FRONTEND.parent / "schema.d.ts": frontend_sources.schema,
     }
     pages[DOCS / "quantities.md"] = frontend_sources.quantities_page

@@ -1,66 +1,9 @@
-"""What terms mean. Made from docs/glossary.md by `python tests/generate.py`."""
+"""What terms mean: `glossary.json`, which `python tests/generate.py` makes from docs/glossary.md."""
 
-# ruff: noqa: E501 - a term a line
+from __future__ import annotations
 
-GLOSSARY = {
-    "step": "the GPU work that the CPU launched in one `ProfilerStep`: from the end of the step before to the end of its own last GPU event",
-    "step time": "length of a step, mean over ranks",
-    "kept steps": "steps that all ranks recorded whole; steps left out are listed with the reason",
-    "rank, world size": "as torch has them: a process, and how many the job has",
-    "node": "a host with its ranks",
-    "median rank": "the lower median over comparable ranks: those with the same collectives in the step",
-    "clock skew ±": "median over collectives of the spread of their ends over ranks, once the clocks are aligned",
-    "compute": "a kernel runs that is no communication",
-    "copy": "only copies or memsets run",
-    "straggler wait": "only communication runs, and some rank of its group has not arrived",
-    "exposed communication": "only communication runs, and all ranks have arrived: communication without wait and with no compute or copy beside it",
-    "input": "GPU idle, the CPU is in the DataLoader's `__next__`",
-    "sync": "GPU idle, the CPU is in `cuda*Synchronize`, `.item()` or another blocking call",
-    "allocation": "GPU idle, the CPU is in cudaMalloc, cudaFree or their kin",
-    "launch-bound": "GPU idle, the CPU is in an operator or a launch (CPU overhead)",
-    "CPU outside any op": "GPU idle, the CPU is in none of these: Python, I/O, garbage collection",
-    "GPU idle": "input + sync + allocation + launch-bound + CPU outside any op",
-    "busy time": "step - straggler wait: what the rank would take if it waited for nobody",
-    "arrival": "when a rank's kernel of a collective begins",
-    "communication without wait": "from the last arrival to the end, hidden or exposed",
-    "overlap efficiency": "1 - (T - max) / (sum - max): T the time with compute or communication, max and sum the larger and the sum of the two alone; 1 hides all of the shorter one, 0 none",
-    "size": "bytes of the message, as torch records elements and type",
-    "algbw": "size / time without wait",
-    "busbw": "algbw x factor: AllReduce 2 (n - 1) / n, AllGather, ReduceScatter and AllToAll (n - 1) / n, others 1; n ranks in the group",
-    "latency, busbw at large size": "alpha and 1 / beta of the line time = alpha + beta x size, fitted over calls; R2 tells how well the line fits",
-    "point-to-point transfers": "sends and receives between two ranks",
-    "account": "step = floor + tracing + findings + unexplained, in integer ns over ranks and kept steps",
-    "tracing": "what recording the trace adds to the step",
-    "cost": "how much shorter the step gets when a finding is fixed, once the findings charged before it are fixed. Costs, floor, tracing and unexplained sum to the step",
-    "if fixed alone": "how much shorter the step gets when only this finding is fixed",
-    "step with the fixes": "step time minus the costs of all findings of 3 % of the step or more, played together",
-    "GPU-hours lost a day": "GPUs of the job x 24 h x (step time - step with the fixes) / step time; rank-hours where the job runs on CPUs. Faults that only one of several steps shows do not count: how often they come is not known; nor is it where one step was recorded",
-    "unexplained": "how much shorter a faultless step is than the step with all findings fixed. A faultless step takes no CPU time, and kernels, copies and transfers take at most the median",
-    "floor": "the rest of the step, without tracing, findings and what is unexplained. What is equally slow on all ranks and in all steps is in it",
-    "80 % interval": "a range that holds the true value in 8 of 10 predictions",
-    "what-if": "the steps replayed with a change. Replayed without one, they are as recorded, to the nanosecond",
-    "opportunity": "nothing is wrong, but the step could be shorter still. Its saving is on top of the fixes of all findings and of the opportunities charged before it; it lies within the floor, and is never the verdict",
-    "limit": "what is left of the floor at the GPU's peak FLOPS, memory bandwidth and link speed: the shortest step of this model, at these shapes and dtypes, on this GPU",
-    "attainable": "of a kernel, the longer of its FLOP at the peak and of its bytes, each tensor read or written once, at the memory's bandwidth",
-    "tokens/s per GPU": "tokens of a step / GPUs / step time, with the tokens of a step that the user gives",
-    "samples/s per GPU": "the same of samples",
-    "energy a day": "GPUs x 24 hours x the highest power that was seen on each: at most",
-    "money a day": "GPUs x 24 hours x the price of an hour that the user gives",
-    "headroom": "exposed communication and straggler wait of a step without findings, mean over ranks; part of the floor",
-    "check": "one rule on one run: passed, a finding, or not checked (lacks data)",
-    "critical path": "from the end of a step back through what each event waited for, across ranks; its pieces sum to the step",
-    "GEMMs": "matrix products: cuBLAS, CUTLASS and their kin",
-    "MFU": "FLOP of the model / step time / peak of the device in that precision; HFU counts what is computed again",
-    "occupancy": "estimated achieved occupancy of a kernel, as Kineto writes it",
-    "launch queue": "launches that the device has not begun; CUDA holds 1,024, then a launch blocks",
-    "Self CPU, Self CUDA": "time in an operator without what it calls; time of the kernels it launched itself",
-    "allocated, reserved": "bytes in tensors; bytes that the caching allocator holds",
-    "reserved but unallocated": "the difference: free pieces that only the allocator can reuse",
-    "dump": "the last collectives, sends and receives that a rank enqueued",
-    "sequence number": "counts a group's collectives on a rank; ranks that agree on it are in the same call",
-    "came, absent": "whether a rank has enqueued its part of a collective that its group waits in",
-    "pending": "enqueued and not completed",
-    "front": "the newest collective that any rank of a group has enqueued. A rank is behind by as many collectives as it has not enqueued yet",
-    "root": "a rank that others wait for, and that no pending op of its own explains",
-    "waiting graph": "which rank is blocked by which others, and in which op, back to the roots",
-}
+from pathlib import Path
+
+import msgspec
+
+GLOSSARY = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, str])
