@@ -91,7 +91,7 @@ setup(
     packages=[*find_packages(include=["tb_ddp_doctor", "tb_ddp_doctor.*"]), FRONTEND],
     package_dir={FRONTEND: "frontend/src"},
     package_data={
-        "tb_ddp_doctor": ["py.typed", "quantities.toml", "report/glossary.json", "demo/logs/*/*.gz"],
+        "tb_ddp_doctor": ["py.typed", "*.toml", "report/glossary.json", "demo/logs/*/*.gz"],
         FRONTEND: ["**/*"],
     },
     ext_modules=[

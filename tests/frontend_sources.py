@@ -142,7 +142,7 @@ def step_parts() -> str:
         for name, phase in PHASES.items()
     }
     memory = {name: {"name": part.title, "when": part.when, "colour": part.colour} for name, part in MEMORY.items()}
-    head = _MADE.format(source="tb_ddp_doctor/step_parts.py")
+    head = _MADE.format(source="tb_ddp_doctor/step_parts.toml")
     return "\n".join(
         [
             f"{head} The parts of a step, in their order.\n",

@@ -1,4 +1,4 @@
-// Made from tb_ddp_doctor/step_parts.py by `python tests/generate.py`. The parts of a step, in their order.
+// Made from tb_ddp_doctor/step_parts.toml by `python tests/generate.py`. The parts of a step, in their order.
 
 /**
  * @typedef {object} Owner
