@@ -136,7 +136,7 @@ export function copying(label, text, refused) {
  * @param {string} text
  * @returns {Promise<boolean>} whether it was copied
  */
-export async function toClipboard(text) {
+async function toClipboard(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;

@@ -44,7 +44,7 @@ export const noteOf = (finding) => notes.get(keyOf(finding)) ?? NONE;
 export const place = () => (isWritable ? "Kept in ddp_doctor_notes.json in the log directory." : "Kept in this browser: the log directory cannot be written.");
 
 /** Ask for the notes once; what shows them is told. */
-export function askForNotes() {
+function askForNotes() {
   asked ??= fetchNotes()
     .then((found) => {
       isWritable = found.writable;

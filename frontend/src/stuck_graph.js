@@ -30,7 +30,7 @@ const MOST = 24;
  * @param {StuckRun} run
  * @returns {GraphNode[]}
  */
-export function nodesOf({ findings, waits }) {
+function nodesOf({ findings, waits }) {
   const roots = new Set(findings.flatMap(({ ranks }) => ranks));
   const column = columns(roots, waits);
   /** @type {Map<string, GraphNode>} */

@@ -107,7 +107,7 @@ export function noteSeen() {
  * @param {Report} report
  * @returns {Map<Tab, Finding[]>}
  */
-export function badges({ diagnosis }) {
+function badges({ diagnosis }) {
   const found = new Map(TABS.map((tab) => /** @type {[Tab, Finding[]]} */ ([tab, []])));
   for (const finding of faults(diagnosis)) {
     const views = ["verdict", viewOf(finding), finding.evidence.some(({ window }) => window) ? "timeline" : ""];

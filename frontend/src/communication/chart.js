@@ -6,7 +6,7 @@ import { axisOf, logTicks, place } from "../chart/log.js";
 import { h } from "../dom.js";
 import { count } from "../format.js";
 import { span } from "../timeline/place.js";
-import { kindOf, nameOf, rate, short, size, time, times } from "./family.js";
+import { nameOf, rate, short, size, time, times } from "./family.js";
 
 /** @typedef {import("../views.js").Shown} Shown */
 /** @typedef {import("./family.js").Family} Family */

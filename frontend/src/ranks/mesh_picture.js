@@ -3,7 +3,7 @@
 import { MOVES, paint, picture } from "../canvas.js";
 import { namedColumns, namedRows } from "../chart/marks.js";
 import { h } from "../dom.js";
-import { count, ms } from "../format.js";
+import { count } from "../format.js";
 import { shading } from "../heat.js";
 import { drawCells, gapOf, scaleKey } from "./grid.js";
 import { meansOf, panelsOf, placed } from "./mesh.js";

@@ -1,8 +1,8 @@
 // The panel beside a timeline: all that is known of the chosen event, and the ways from it.
 
 import { h } from "../dom.js";
-import { decimals, ms, ranges } from "../format.js";
-import { idleName, ownerName } from "../model.js";
+import { decimals, ms } from "../format.js";
+import { idleName } from "../model.js";
 import { IDLE } from "../step_parts.js";
 import { about, bandwidth, waiting } from "./about.js";
 import { valuesAt } from "./curves.js";

@@ -72,14 +72,12 @@ const FOLDED_GAP = 3;
 const PATH_HEIGHT = 9;
 /** Times that differ by less are the same one, counted from another start: traces count in ns. */
 const SAME_US = 0.0005;
-/** The route gives no more ranks at once. */
-const MOST_RANKS = 16;
 
 /**
  * How many levels of nesting show: what fits a screen.
  * @param {number} ranks
  */
-export const depthsOf = (ranks) => (ranks <= 2 ? 5 : ranks <= 4 ? 3 : ranks <= 8 ? 2 : 1);
+const depthsOf = (ranks) => (ranks <= 2 ? 5 : ranks <= 4 ? 3 : ranks <= 8 ? 2 : 1);
 
 /**
  * ns of a text after an origin, as us.
