@@ -10,11 +10,10 @@ from tb_ddp_doctor import record_again, step_parts, wording
 from tb_ddp_doctor.findings import Diagnosis, Memory, Source
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.memory_run import print_snapshot
-from tb_ddp_doctor.report.wrapping import print_code, print_wrapped
+from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, titled
 
 #: Ranks that have a column each.
 _SHOWN_RANKS = 8
-_NUMBERS = ("MB", "share", "change, MB", "peak, MB", "ms a step")
 
 
 def print_memory(console: Console, diagnosis: Diagnosis) -> None:
@@ -39,7 +38,7 @@ def _print_contents(console: Console, memory: Memory) -> None:
 
 
 def _parts(memory: Memory) -> Table:
-    table = _table("What is allocated at the peak", "category", "MB", "share", "is")
+    table = titled("What is allocated at the peak", "category", ">MB", ">share", "is", gap=1, no_wrap=True)
     peak = memory.peak
     for name, part in step_parts.MEMORY.items():
         if size := peak.categories[name]:
@@ -50,7 +49,7 @@ def _parts(memory: Memory) -> Table:
 
 
 def _phases(memory: Memory) -> Table:
-    table = _table("Change by phase", "phase", "change, MB", "peak, MB")
+    table = titled("Change by phase", "phase", ">change, MB", ">peak, MB", gap=1, no_wrap=True)
     for phase in memory.phases:
         if phase.peak is not None:
             table.add_row(phase.phase, wording.megabytes(phase.change, "+"), wording.megabytes(phase.peak))
@@ -58,7 +57,7 @@ def _phases(memory: Memory) -> Table:
 
 
 def _largest(memory: Memory) -> Table:
-    table = _table("The largest allocations then", "op", "MB", "category", "in")
+    table = titled("The largest allocations then", "op", ">MB", "category", "in", gap=1, no_wrap=True)
     for block in memory.largest:
         where = ", ".join(filter(None, (block.module, _at(block.source).removeprefix(" at "))))
         name = printable(block.op) or "?"
@@ -76,7 +75,7 @@ def _ranks(memory: Memory) -> Table:
         return Table()
     fullest = sorted(memory.ranks, key=lambda one: -one.allocated)[:_SHOWN_RANKS]
     fullest.sort(key=lambda one: one.rank)
-    table = _table("Ranks at their peaks, MB", "of rank")
+    table = titled("Ranks at their peaks, MB", "of rank", gap=1, no_wrap=True)
     for one in fullest:
         style = "bold red" if one.excess_category else None
         table.add_column(str(one.rank), justify="right", style=style, no_wrap=True)
@@ -91,18 +90,10 @@ def _ranks(memory: Memory) -> Table:
 
 
 def _savings(memory: Memory) -> Table:
-    table = _table("What would save memory", "what", "MB", "ms a step", "why")
+    table = titled("What would save memory", "what", ">MB", ">ms a step", "why", gap=1, no_wrap=True)
     for one in memory.savings:
         cost = "?" if one.cost_ms is None else wording.decimals(one.cost_ms, 1, "+") if one.cost_ms else "0"
         table.add_row(Text(printable(one.title)), wording.megabytes(one.bytes), cost, Text(printable(one.why), "dim"))
-    return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
-    for column in columns:
-        is_number = column in _NUMBERS
-        table.add_column(column, justify="right" if is_number else "left", no_wrap=is_number)
     return table
 
 

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tb_ddp_doctor import step_parts, wording
 from tb_ddp_doctor.findings import MemoryFinding, MemoryHolder, MemoryRun, MemorySnapshot
 from tb_ddp_doctor.report.escape import code_block, markup, printable, printable_lines
 from tb_ddp_doctor.report.escape import markdown as escaped
-from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_trailing_spaces
+from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, titled, without_trailing_spaces
 
 #: Ranks that have a column each: more are in the JSON.
 _MOST_RANKS = 8
@@ -53,9 +52,8 @@ def print_snapshot(console: Console, snapshot: MemorySnapshot) -> None:
 def print_tables(console: Console, tables: Iterator[_Table]) -> None:
     """Print tables, numbers to the right."""
     for title, heads, rows in tables:
-        table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-        for head in heads:
-            table.add_column(printable(head), justify="left" if head in _WORDS else "right", no_wrap=head not in _WORDS)
+        columns = [printable(head if head in _WORDS else f">{head}") for head in heads]
+        table = titled(title, *columns, gap=2, no_wrap=True)
         for row in rows:
             table.add_row(*(Text(printable(cell)) for cell in row))
         console.print()

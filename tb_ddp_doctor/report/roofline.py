@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tb_ddp_doctor import kernel_names, wording
@@ -12,7 +11,7 @@ from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.peaks import Roofs
 from tb_ddp_doctor.facts.roofline import KernelRoof, roofline
 from tb_ddp_doctor.report.escape import printable
-from tb_ddp_doctor.report.wrapping import print_wrapped
+from tb_ddp_doctor.report.wrapping import print_wrapped, titled
 
 #: Kernels that are listed.
 _SHOWN = 16
@@ -30,11 +29,8 @@ def print_roofline(console: Console, result: Result) -> None:
         print_wrapped(console, printable(_peaks(roofs.device, roofs.roofs)), "dim")
     for note in roofs.notes:
         print_wrapped(console, printable(note), "dim")
-    table = Table(title="Kernels by time above attainable, a step", title_justify="left", title_style="bold", box=None)
-    for column in ("operator", "inputs"):
-        table.add_column(column)
-    for column in ("calls", "ms", "above", "reached", "rate"):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = ("operator", "inputs", ">calls", ">ms", ">above", ">reached", ">rate")
+    table = titled("Kernels by time above attainable, a step", *columns, no_wrap=True)
     known = [one for one in roofs.kernels if one.limit]
     for one in known[:_SHOWN]:
         table.add_row(

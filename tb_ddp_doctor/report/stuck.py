@@ -6,12 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tb_ddp_doctor.report.escape import code_block, markup, printable, printable_lines
 from tb_ddp_doctor.report.escape import markdown as escaped
-from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_trailing_spaces
+from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, titled, without_trailing_spaces
 from tb_ddp_doctor.stuck import text
 from tb_ddp_doctor.stuck.model import GroupProgress, StuckFinding, StuckRun
 
@@ -43,9 +42,7 @@ def _print_run(console: Console, run: StuckRun) -> None:
     for finding in run.findings:
         _print_finding(console, finding)
     for title, heads, rows, more in _tables(run):
-        table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-        for head in heads:
-            table.add_column(head)
+        table = titled(title, *heads, gap=2)
         for row in rows:
             table.add_row(*(Text(printable(cell)) for cell in row))
         table.caption = more or None

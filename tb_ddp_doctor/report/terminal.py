@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -32,7 +31,7 @@ from tb_ddp_doctor.report.layers import LayersAsked, print_layers
 from tb_ddp_doctor.report.memory import print_memory
 from tb_ddp_doctor.report.roofline import print_roofline
 from tb_ddp_doctor.report.shown import longest_busy_time, where
-from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_trailing_spaces, wrapped
+from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, titled, without_trailing_spaces, wrapped
 from tb_ddp_doctor.view import stacks
 
 #: Columns that no table needs.
@@ -46,14 +45,6 @@ _SHOWN_GROUPS = 16
 #: Steps in the table of the critical path; pieces shorter than the step by this are summed up there.
 _SHOWN_STEPS = 8
 _SHOWN_PIECES = 200
-_PATH_COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
-    ("step", "right"),
-    ("rank", "right"),
-    ("on the path", "left"),
-    ("phase", "left"),
-    ("ms", "right"),
-    ("share", "right"),
-)
 #: Owners that mean something else on the critical path: it waits for nobody else, and its transfers are all of it.
 _ON_PATH = {"wait": "wait for ranks without a trace", "transfer": "communication"}
 #: A larger share of the step in these phases is what guides look for first.
@@ -169,9 +160,8 @@ def compared(console: Console, comparison: Comparison) -> None:
         for sentence in (*comparison.story, *comparison.unlike):
             print_wrapped(console, f"- {printable(sentence)}", indent=2, first=0)
         for part in parts(comparison):
-            table = Table(title=part.title, title_justify="left", title_style="bold", box=None)
-            for i, head in enumerate(part.heads):
-                table.add_column(head, justify="right" if i else "left", no_wrap=bool(i))
+            first, *others = part.heads
+            table = titled(part.title, first, *(f">{head}" for head in others), no_wrap=True)
             for row in part.rows:
                 table.add_row(*(Text(printable(cell)) for cell in row))
             console.print()
@@ -264,9 +254,8 @@ def _budget_table(diagnosis: Diagnosis, named: Sequence[str]) -> Table:
     rest = [owner for owner in OWNERS if owner not in named]
     budgets = diagnosis.budget_ms
     has_rest = any(sum(budget[owner] for owner in rest) >= 0.005 for budget in budgets.values())
-    table = Table(title="Where each rank's step goes, ms", title_justify="left", title_style="bold", box=None)
-    for column in ("rank", *owners, *(["other"] if has_rest else []), "step"):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = ("rank", *owners, *(["other"] if has_rest else []), "step")
+    table = titled("Where each rank's step goes, ms", *(f">{column}" for column in columns), no_wrap=True)
     stragglers = {rank for finding in diagnosis.findings for rank in finding.ranks if finding.rule == "straggler"}
     for rank in longest_busy_time(diagnosis, _SHOWN_RANKS):
         budget = budgets[rank]
@@ -285,9 +274,7 @@ def _left_out(diagnosis: Diagnosis) -> str | None:
 
 def _phases_table(diagnosis: Diagnosis) -> Table:
     title = "Each rank's step by phase, ms: on the GPU by the phase of the launch, and on the CPU"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None)
-    for column in ("rank", "on", *PHASES, "step"):
-        table.add_column(column, justify="left" if column == "on" else "right")
+    table = titled(title, ">rank", "on", *(f">{phase}" for phase in PHASES), ">step")
     for rank in longest_busy_time(diagnosis, _SHOWN_RANKS):
         for place, by_rank in _places(diagnosis):
             phases = by_rank[rank]
@@ -305,11 +292,8 @@ def _places(diagnosis: Diagnosis) -> list[tuple[str, dict[str, dict[str, float]]
 
 def _communication_table(diagnosis: Diagnosis) -> Table:
     title = "Communication in a step: MB, ms, busbw in GB/s as in nccl-tests, latency in µs"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
-    for column in ("collective", "group"):
-        table.add_column(column)
-    for column in ("ranks", "calls", "MB", "wait", "transfer", "hidden", "busbw", "latency"):
-        table.add_column(column, justify="right")
+    numbers = (">ranks", ">calls", ">MB", ">wait", ">transfer", ">hidden", ">busbw", ">latency")
+    table = titled(title, "collective", "group", *numbers, gap=1)
     for traffic in diagnosis.communication[:_SHOWN_GROUPS]:
         fit = traffic.fit
         table.add_row(
@@ -331,9 +315,8 @@ def _communication_table(diagnosis: Diagnosis) -> Table:
 
 def _dimensions_table(mesh: MeshTable) -> Table:
     title = "Dimensions of parallelism in a step: MB, ms, of one group"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
-    for i, head in enumerate(shown.DIMENSIONS):
-        table.add_column(head, justify="right" if i else "left")
+    first, *others = shown.DIMENSIONS
+    table = titled(title, first, *(f">{head}" for head in others), gap=1)
     for row in shown.dimensions(mesh):
         table.add_row(*row)
     return table
@@ -343,15 +326,8 @@ def _critical_path(diagnosis: Diagnosis) -> Table | Text:
     """The path step by step, in order of time."""
     if not diagnosis.critical_path:
         return Text("No critical path: it needs launch records, and a device.", "dim")
-    table = Table(
-        title="Critical path across ranks, step by step in order of time",
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        padding=(0, 1, 0, 0),
-    )
-    for column, justify in _PATH_COLUMNS:
-        table.add_column(column, justify=justify)
+    title = "Critical path across ranks, step by step in order of time"
+    table = titled(title, ">step", ">rank", "on the path", "phase", ">ms", ">share", gap=1)
     for step in diagnosis.critical_path[:_SHOWN_STEPS]:
         total = (step.end_ns - step.start_ns) / 1e6
         least = total / _SHOWN_PIECES

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 #: Spaces that do not end a line: before a unit, after the noun of a number, within a call's parentheses.
@@ -56,6 +58,20 @@ def print_code(console: Console, lines: str, style: str = "", indent: int = 0) -
     """Print lines as they are."""
     shown = "\n".join(" " * indent + line if line else "" for line in lines.split("\n"))
     console.print(Text(shown, style), soft_wrap=True)
+
+
+def titled(title: str, *columns: str, gap: int | None = None, no_wrap: bool = False) -> Table:
+    """A table without lines, with `gap` spaces between columns; ">ms" is a column of numbers, which stand to the right.
+
+    `no_wrap` keeps numbers whole where the terminal is narrow.
+    """
+    padding = (0, 1) if gap is None else (0, gap, 0, 0)
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=padding)
+    for column in columns:
+        is_number = column.startswith(">")
+        side: Literal["left", "right"] = "right" if is_number else "left"
+        table.add_column(column.removeprefix(">"), justify=side, no_wrap=is_number and no_wrap)
+    return table
 
 
 @contextmanager
