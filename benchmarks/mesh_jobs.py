@@ -6,6 +6,7 @@ waits for its device at the end of each step. A device runs the operations of ea
 - A kernel starts once it is launched and the one before it on the compute stream has ended.
 - A collective starts, and so arrives, once the kernels launched before it have ended. It ends on all ranks of its group
   `us` after the last of them has arrived. Compute waits for it, at once or at a later `Wait`.
+- A host that completes a gradient launches nothing for it.
 - A host that syncs launches nothing until its device has computed what was launched before.
 - A kernel of messages (`batch_isend_irecv`) ends when the last of its messages has moved; each moves once the kernels
   at both of its ends have arrived.
@@ -452,7 +453,9 @@ class Job:
         mine.compute = max([mine.compute, *(mine.end[one] for one in mine.waits)])
         mine.waits = []
         ready = max(mine.launch[number] + LATENCY_US, mine.compute)
-        if operation.kind == "sync":
+        if operation.kind == "gradient":
+            mine.start[number] = mine.end[number] = mine.launch[number]
+        elif operation.kind == "sync":
             mine.start[number] = mine.launch[number]
             mine.end[number] = max(mine.launch[number] + LAUNCH_US, mine.compute + LATENCY_US)
             late = mine.end[number] - mine.launch[number] - LAUNCH_US
@@ -663,6 +666,12 @@ class _Recorded:
 
     def _add_operation(self, operation: Operation, played: Played, i: int) -> None:
         # Schedules send and receive from the training loop, ring attention from its backward.
+        if operation.kind == "gradient":
+            name, at = "torch::autograd::AccumulateGrad", played.launch[i]
+            self._add("cpu_op", f"autograd::engine::evaluate_function: {name}", at, LAUNCH_US - 2, _AUTOGRAD)
+            shape = {"Input Dims": [[operation.elements[0]]]}
+            self._add("cpu_op", name, at + 0.5, LAUNCH_US - 3, _AUTOGRAD, **shape)
+            return
         in_backward = operation.phase == "backward" and not (
             operation.kind == "message" and operation.dimension == "pp"
         )

@@ -2,12 +2,12 @@
 
     python benchmarks/plan_shards.py [--jobs 30] [--seed 1] [--first 0]
 
-`mesh_jobs.py` plays models of 4 to 12 units on 4 to 16 ranks that shard with `fully_shard`, half of them with copies
+`mesh_jobs.py` plays models of 4 to 12 layers on 4 to 16 ranks that shard with `fully_shard`, half of them with copies
 between nodes (HSDP), with some units gathered ahead. CPUs launch quickly or slowly, and half of them sync with the GPU
-after each layer's forward, so that all-gathers wait for them. Units have one size but the embedding, which is larger;
-all-gathers, reduce-scatters and AllReduces take a latency and a time of each byte. Of each job all questions are asked
-that sharding has, and each prediction is compared with a play of the job as asked. Errors are in percent of the
-recorded step.
+after each layer's forward, so that all-gathers wait for them. Units have one or two layers, all of one size but the
+embedding, which is larger; all-gathers, reduce-scatters and AllReduces take a latency and a time of each byte. Of each
+job all questions are asked that sharding has, and each prediction is compared with a play of the job as asked. Errors
+are in percent of the recorded step.
 """
 
 from __future__ import annotations
@@ -100,12 +100,14 @@ class ShardedProgram(Program):
         self._add("wait", 0.0, phase, key=f"gather{unit}{phase}")
         for following in range(1, ahead + 1):
             self._gather_unit(unit + way * following, phase)
-        for _layer in self._units[unit]:
+        for layer in self._units[unit][::way]:
             times = 1.0 if phase == "forward" else 2.0
             for part in (0.3, 0.2, 0.5):
                 self._kernel("nvjet_tst_gemm", part * self.shape.mlp_us * times, phase)
             if self.how.syncs and phase == "forward":
                 self._add("sync", 0.0, phase)
+            if phase == "backward":
+                self._add("gradient", 0.0, phase, elements=(self.how.elements[layer],) * 2)
 
     def _size(self, unit: int) -> int:
         return sum(self.how.elements[layer] for layer in self._units[unit])
@@ -183,6 +185,7 @@ def drawn(rng: random.Random) -> tuple[Shape, Sharded]:
         ahead=rng.choice(((0, 1), (0, 0), (1, 1))),
         reshards=rng.random() < 0.7,
         syncs=rng.random() < 0.5,
+        layers=rng.choice((1, 2)),
     )
     return shape, how
 
@@ -194,11 +197,14 @@ def asked(how: Sharded) -> Iterator[tuple[str, Question, Sharded]]:
         yield "prefetch", Question(prefetch=depth), replace(how, ahead=(depth, depth))
     stage = "zero2" if how.reshards else "zero3"
     # A record that gathers nothing in backward does not show how far ahead it would.
-    ahead = how.ahead if how.reshards else (0, 1)
+    ahead = how.ahead if how.reshards else (how.ahead[0], 1)
     yield "reshard after forward", Question(sharding=stage), replace(how, reshards=not how.reshards, ahead=ahead)
-    mib = 1.9 * how.elements[1] * ELEMENT / 2**20
+    mib = how.elements[1] * ELEMENT / 2**20
     recorded = "zero3" if how.reshards else "zero2"
-    yield "larger units", Question(sharding=recorded, bucket_mb=round(mib, 1)), replace(how, layers=2)
+    if how.layers == 1:
+        yield "larger units", Question(sharding=recorded, bucket_mb=round(1.9 * mib, 1)), replace(how, layers=2)
+    else:
+        yield "smaller units", Question(sharding=recorded, bucket_mb=round(0.95 * mib, 1)), replace(how, layers=1)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
+from tb_ddp_doctor.planning.shards.smaller import _of_units
 from tb_ddp_doctor.planning.shards.states import States, of_rank, offloaded
 from tb_ddp_doctor.planning.shards.units import units
 from tb_ddp_doctor.planning.steps import Otherwise
@@ -100,6 +101,50 @@ def test_gathers_that_are_launched_ahead_wait_for_no_launch() -> None:
     assert found is not None
     # Of forward's the first one alone has nothing before it; of backward's, the first.
     assert (found.late_gathers, found.late_ms) == (2, 14 + 22)
+
+
+#: A unit of two layers, and one of one, whose gradients have sizes; collectives of n million elements take 10 + 4 n ms.
+LAYERS = drawn(
+    ("host", 0, 5, "ag0"), ("nccl", 0, 18, "ag0@2"), ("host", 5, 11, "fwd0"), ("gpu", 18, 38, "fwd0"),
+    ("host", 11, 16, "ag1"), ("nccl", 18, 44, "ag1@4"), ("host", 16, 22, "fwd1"), ("gpu", 44, 84, "fwd1"),
+    ("autograd", 22, 27, "ag2"), ("nccl", 44, 70, "ag2@4"),
+    ("autograd", 27, 31, "b2"), ("gpu", 84, 104, "b2"), ("autograd", 31, 39, "grad@2"),
+    ("autograd", 39, 43, "b1"), ("gpu", 104, 124, "b1"), ("autograd", 43, 51, "grad@2"),
+    ("autograd", 51, 56, "rs1"), ("nccl", 124, 150, "rs1@4"), ("autograd", 56, 61, "ag3"), ("nccl", 150, 168, "ag3@2"),
+    ("autograd", 61, 65, "b0"), ("gpu", 168, 188, "b0"), ("autograd", 65, 73, "grad@2"),
+    ("autograd", 73, 78, "rs0"), ("nccl", 188, 206, "rs0@2"),
+    ("host", 78, 83, "opt"), ("gpu", 206, 211, "opt"), ("host", 83, 211, "sync"), width=211,
+)  # fmt: skip
+
+
+def test_gradients_tell_the_parts_of_a_unit() -> None:
+    """The unit of 4 million elements as two of 2: each waits 18 ms for its all-gather, not 26.
+
+    Forward ends 6 ms sooner. Backward scatters the first one and gathers the second one between their computes, 36 ms,
+    and then waits for 18 + 18 ms before the last unit, not for 26 + 18.
+    """
+    plan = Planner(PlanRecord(Facts(traces.job(traces.ranks(LAYERS, LAYERS, steps=3)))))
+    then, now = played_ms(plan, Question(sharding="zero3", bucket_mb=7.0))
+    assert now == pytest.approx(211, abs=2)
+    # 3 ms of the second part's kernels do not wait: they are cut by the CPU's time, some of which launches the gather.
+    assert then - now == pytest.approx(-6 + 36 - 8, abs=4)
+    found = plan.predict(Question(sharding="zero3", bucket_mb=7.0))
+    (one,) = (each for each in found.rests if "Smaller" in each.what)
+    assert one.detail.startswith("3 units instead, by the gradients of each unit")
+    with pytest.raises(
+        CannotPlanError, match=r"No unit of this record, of 8\.0 MB or more, has several parts of 7\.9 MiB"
+    ):
+        plan.predict(Question(sharding="zero3", bucket_mb=7.9))
+
+
+def test_gradients_of_the_root_are_in_no_other_unit() -> None:
+    """The root's first gradient comes before those of the last block, as that of a head does."""
+    recorded = units(PlanRecord(Facts(traces.job(traces.ranks(LAYERS, LAYERS, steps=3)))))
+    sizes = np.array([9, 2, 2, 2]) * 1_000_000
+    ready = np.array([-30, -20, 0, 10]) * traces.MS + recorded.ready_ns[0, 0]
+    assert list(_of_units(recorded, 2, sizes, ready)) == [(1, 2), (3, 3)]
+    with pytest.raises(CannotPlanError, match="are not those of its unit"):
+        list(_of_units(recorded, 2, sizes[[0, 1, 3]], ready[[0, 1, 3]]))
 
 
 def test_units_whose_gathers_are_hidden_begin_where_the_next_ones_are_launched() -> None:

@@ -17,7 +17,7 @@ unit's backward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -68,7 +68,17 @@ def launched(
         return list(_buckets(units, strategy, time, host_ns, bucket_mib))
     forward, backward = (list(_of(units, strategy, time, host_ns)) for _of in (_forward, _backward))
     each = [*forward, *backward]
-    return each if strategy.in_time is None else list(_in_time(each, strategy.in_time))
+    return list(_in_order(each if strategy.in_time is None else _in_time(each, strategy.in_time)))
+
+
+def _in_order(launches: Iterable[PassCollective]) -> Iterator[PassCollective]:
+    """The collectives, none launched before an earlier one: all ranks keep one order, wherever their hosts were."""
+    before_ns = None
+    for one in launches:
+        at_ns = one.at_ns if before_ns is None else np.maximum(one.at_ns, before_ns)
+        gate_ns = None if one.gate_ns is None else np.maximum(one.gate_ns, at_ns)
+        before_ns = at_ns
+        yield replace(one, at_ns=at_ns, gate_ns=gate_ns)
 
 
 def _in_time(launches: Sequence[PassCollective], in_time: Flags) -> Iterator[PassCollective]:

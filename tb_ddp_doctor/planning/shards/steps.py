@@ -19,6 +19,7 @@ from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.shards.collectives import AHEAD, OVERHEAD, Strategy, Time, launched
 from tb_ddp_doctor.planning.shards.recorded import late_gathers
+from tb_ddp_doctor.planning.shards.smaller import split
 from tb_ddp_doctor.planning.shards.states import of_rank, offloaded, states
 from tb_ddp_doctor.planning.shards.units import Units, merged, ranks_of_shards, units
 from tb_ddp_doctor.planning.steps import PlayedSteps
@@ -56,7 +57,10 @@ class Resharding:
         #: The units that the question has: the recorded ones, or larger ones of these.
         self.units_then = self.units
         if question.bucket_mb is not None and self.units.is_sharded and question.sharding not in _REDUCED:
-            self.units_then = merged(self.units, question.bucket_mb)
+            if question.bucket_mb <= 0:
+                raise CannotPlanError("The size of a unit is some positive number of MiB.")
+            larger = merged(self.units, question.bucket_mb)
+            self.units_then = split(record, self.units, question.bucket_mb) if larger is None else larger
         self.then = self._asked()
 
     def _recorded(self) -> Strategy:
@@ -91,7 +95,12 @@ class Resharding:
         if question.prefetch is not None and not 0 <= question.prefetch < len(self.units_then.elements):
             raise CannotPlanError(f"This model has {len(self.units_then.elements)} units to gather ahead.")
         prefetch = question.prefetch
-        recorded = self.units.ahead if self.units.regathers or question.gathers_in_time else AHEAD
+        # A record that gathers nothing in backward does not show how far ahead it would.
+        recorded = (
+            (self.units.ahead[0], self.units.ahead[1] if self.units.regathers else AHEAD[1])
+            if self.units.is_sharded
+            else AHEAD
+        )
         ahead = (prefetch, prefetch) if prefetch is not None else recorded
         if question.dtype is not None and question.dtype not in DTYPE_BYTES:
             raise CannotPlanError(f"There is no dtype {question.dtype!r} for gradients.")
@@ -201,6 +210,15 @@ class Resharding:
         )
         return now, offloaded(then) if self._question.offload else then
 
+    def _other_units(self) -> Rests:
+        """What larger or smaller units rest on."""
+        count, then = len(self.units.elements), len(self.units_then.elements)
+        if then < count:
+            several = f"{then} units instead, each of neighbours"
+            return Rests("assumed", "Larger units", f"{several}, gathered before the first of them is computed")
+        parts = f"{then} units instead, by the gradients of each unit"
+        return Rests("assumed", "Smaller units", f"{parts}; forward computes parts in the reverse order of backward")
+
     def _in_time(self) -> str:
         """What all-gathers in time are, for users."""
         moved = self.then.in_time
@@ -223,8 +241,7 @@ class Resharding:
             if self._question.gathers_in_time:
                 yield Rests("measured", "All-gathers in time", self._in_time())
             if self.units_then is not self.units:
-                several = f"{len(self.units_then.elements)} units instead, each of neighbours"
-                yield Rests("assumed", "Larger units", f"{several}, gathered before the first of them is computed")
+                yield self._other_units()
         else:
             yield Rests("assumed", "Units", f"{count}: {_UNITS[sharded.has_root]}")
             yield Rests("assumed", "Forward of each unit", "its share of backward, in the reverse order")

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor import record_again, wording
+from tb_ddp_doctor import record_again
 from tb_ddp_doctor.facts.sharding import of_shards
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.setting import setting
@@ -103,11 +103,11 @@ def units(record: PlanRecord, unit_mib: float | None = None) -> Units:
     return _of_ddp(record, unit_mib)
 
 
-def merged(recorded: Units, unit_mib: float) -> Units:
+def merged(recorded: Units, unit_mib: float) -> Units | None:
     """Units of at least so many MiB, of neighbours that the record gathers one by one; the root stays alone.
 
     A unit of several is gathered before the first of them is computed, in forward and in backward, and its gradients
-    are ready with the last one's. Raises CannotPlanError if no unit is smaller.
+    are ready with the last one's. None if no unit is smaller.
     """
     size = recorded.elements * recorded.parameter_bytes
     blocks = len(size) - recorded.has_root
@@ -118,10 +118,7 @@ def merged(recorded: Units, unit_mib: float) -> Units:
             lasts.append(unit)
             total = 0
     if len(lasts) == blocks:
-        raise CannotPlanError(
-            f"The units of this record have {wording.size(float(size.min()))} or more: what parts of a unit compute is "
-            "not in it. Larger units can be planned."
-        )
+        return None
     last = np.array([*lasts, *([len(size) - 1] if recorded.has_root else [])])
     first = np.append(0, last[:-1] + 1)
     return msgspec.structs.replace(
