@@ -6,10 +6,9 @@ import os
 import re
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -570,43 +569,38 @@ def test_ranks_in_pairs_of_other_steps_keep_all_steps_of_one_pair(tmp_path: Path
 # ------------------------------------------------------------------------------------------------------- rules
 
 
-@dataclass(frozen=True)
 class Raising(Rule):
-    id: ClassVar[str] = "raising"
+    id = "raising"
 
     def check(self, *, frame: Frame) -> Result:
         raise RuntimeError("no idea")
 
 
-@dataclass(frozen=True)
 class Costly(Rule):
     """Would save its share of the step on the device."""
 
-    id: ClassVar[str] = "costly"
+    id = "costly"
     share: float = threshold(0.9, "of the step", "It says so.")
 
     def check(self, *, frame: Frame, whatif: WhatIf) -> Result:
         change = Change(device_ns=np.full(whatif.shape, round(self.share * frame.step_ns)))
-        return Fault(change, (0,), (1,), "high", "It costs.", "So.", "Fix.", (Evidence(0, 1, 0, 1, "It."),))
+        return Fault(change, "high", "It costs.", "So.", "Fix.", (Evidence(0, 1, 0, 1, "It."),), ranks=(0,), steps=(1,))
 
 
-@dataclass(frozen=True)
 class Special(Costly):
     """Would save the same, and is to be charged with it."""
 
-    id: ClassVar[str] = "special"
-    refines: ClassVar[str] = "general"
+    id = "special"
+    refines = "general"
 
 
-@dataclass(frozen=True)
 class General(Costly):
-    id: ClassVar[str] = "general"
+    id = "general"
 
 
-@dataclass(frozen=True)
 class Telling(Costly):
-    id: ClassVar[str] = "significant"
-    only_informs: ClassVar[bool] = True
+    id = "significant"
+    only_informs = True
 
 
 def test_a_rule_that_raises_ends_as_an_error_and_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ class Steps:
 
 
 def fault(change: Change, *ranks: int) -> Fault:
-    return Fault(change, ranks, (1,), "high", "", "", "", ())
+    return Fault(change, "high", "", "", "", (), ranks=ranks, steps=(1,))
 
 
 SLOW_DEVICE = fault(Change(device_at_median=np.array([[True], [False], [False]])), 0)

@@ -304,7 +304,7 @@ def test_a_rank_is_named_with_its_coordinates() -> None:
 def test_the_headline_says_where_in_the_mesh_ranks_are(ranks: tuple[int, ...], nodes: int, subject: str) -> None:
     given = eight({"tp": "tp", "dp": "dp"})
     given = replace(given, nodes=tuple(f"node{rank * nodes // 8}" if nodes else "" for rank in range(8)))
-    fault = Fault(Change(), ranks, (1,), "high", "", "", "", ())
+    fault = Fault(Change(), "high", "", "", "", (), ranks=ranks, steps=(1,))
     said = headline(CATALOGUE["straggler"], fault, 1e6, given, mesh(given))
     assert said is not None and said.subject == subject
 

@@ -41,7 +41,7 @@ def needed_of(whatif: HostOrDevice) -> set[str]:
     """The rules of which a job needs the fix, of a loader on all ranks and a host that stalls on rank 2."""
 
     def found(rule: str, change: Change, ranks: tuple[int, ...]) -> RuleFaults:
-        fault = Fault(change, ranks, (1, 2), "high", "", "", "", ())
+        fault = Fault(change, "high", "", "", "", (), ranks=ranks, steps=(1, 2))
         return RuleFaults(CATALOGUE[rule], (fault,), change)
 
     loading = Change(shared={CpuTime.INPUT: np.ones((4, 2))})
@@ -89,8 +89,11 @@ def test_a_fix_for_all_ranks_that_saves_less_takes_nothing_of_what_one_rank_has(
         "host-sync": Change(shared={CpuTime.SYNC: np.ones((4, 2))}),
     }
     stall = Change({CpuTime.STALL: np.array([[0.0] * 2, [0.0] * 2, [1.0] * 2, [0.0] * 2])})
-    faults = {rule: (Fault(change, (0, 1, 2, 3), (1, 2), "high", "", "", "", ()),) for rule, change in of_all.items()}
-    faults["straggler"] = (Fault(stall, (2,), (1, 2), "high", "", "", "", ()),)
+    faults = {
+        rule: (Fault(change, "high", "", "", "", (), ranks=(0, 1, 2, 3), steps=(1, 2)),)
+        for rule, change in of_all.items()
+    }
+    faults["straggler"] = (Fault(stall, "high", "", "", "", (), ranks=(2,), steps=(1, 2)),)
     everything = [RuleFaults(CATALOGUE[rule], found, found[0].change) for rule, found in faults.items()]
     left = {each.rule.id for each in needed(everything, cast(WhatIf, whatif), np.arange(4))}
     assert left == {"allocator-churn", "host-sync", "straggler"}

@@ -78,7 +78,7 @@ def test_what_slow_ranks_without_a_cause_take_is_unexplained() -> None:
 
 def test_a_finding_that_names_no_ranks_has_a_headline() -> None:
     """Recording is an estimate of the whole job: no rank need lose time to it."""
-    fault = Fault(Change(), (), (1,), "high", "", "", "", ())
+    fault = Fault(Change(), "high", "", "", "", (), ranks=(), steps=(1,))
     said = headline(CATALOGUE["profiler-overhead"], fault, 1e6, job(TEXT))
     assert said and said.sentence.startswith("Tracing costs 1.0 ms of ")
 

@@ -63,7 +63,6 @@ class AllocatorChurn(Rule):
         return Fault(
             change=change,
             ranks=frame.rank_numbers(ranks),
-            steps=frame.all_steps,
             cause="freed_and_allocated" if frees > 0 else "allocated",
             confidence=level,
             title=f"GPU memory is {'freed and reallocated' if frees > 0 else 'allocated'} in every step, and the GPU "

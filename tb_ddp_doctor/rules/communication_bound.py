@@ -103,8 +103,6 @@ class CommunicationBound(Rule):
         )
         return Fault(
             change=change,
-            ranks=frame.all_ranks,
-            steps=frame.all_steps,
             confidence=level,
             title=f"Communication takes longer than compute can hide: {share} "
             "is exposed communication on the slowest rank.",

@@ -108,7 +108,6 @@ class DataloaderStall(Rule):
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
-            steps=frame.all_steps,
             cause=cause,
             confidence=level,
             title=f"{_who(frame, affected if most else None)} wait for the DataLoader "

@@ -91,7 +91,6 @@ class HostSync(Rule):
         return Fault(
             change=change,
             ranks=frame.rank_numbers(ranks),
-            steps=frame.all_steps,
             cause=_cause(calls[0]),
             confidence=level,
             title=f"The CPU syncs with the GPU in {many}, most costly in {calls[0].op or calls[0].call}"

@@ -85,8 +85,6 @@ class LargerBatch(Rule):
         most = {one: max(share, _most(one, fewer)) for one, share in spared.items()}
         return Fault(
             change=change,
-            ranks=frame.all_ranks,
-            steps=frame.all_steps,
             confidence=certainty.LOWER[level],
             title=f"{said} would shorten the time for the same samples.",
             why=f"{_room(fits, times)} {_reached(gemms, spared)}Launches, AllReduces of gradients and the optimizer "

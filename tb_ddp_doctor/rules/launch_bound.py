@@ -82,7 +82,6 @@ class LaunchBound(Rule):
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
-            steps=frame.all_steps,
             confidence=level,
             title="The GPU idles, launch-bound: launching a kernel takes the CPU longer than the GPU runs it.",
             why=f"{_pace(whatif, computed, worst)}{_in_modules(modules)}{basis}"

@@ -51,7 +51,6 @@ class LayoutCopies(Rule):
         if gain.cost_ns < self.min_cost * frame.step_ns:
             return Clear(f"Copies into another layout take {gain.of_step}; without, the step is hardly shorter.")
         return gain.fault(
-            frame,
             title=f"{gain.of_step} copy tensors into another layout; one layout would shorten the step.",
             why=f"{wording.decimals(gain.count, 0)} kernels of a step change only the layout of a tensor. Without "
             f"{wording.percent(self.removed)} of their time the step is {wording.ms(gain.cost_ns)} shorter.",

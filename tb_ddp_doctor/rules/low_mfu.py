@@ -67,7 +67,6 @@ class LowMfu(Rule):
         return Fault(
             change=Change(),
             ranks=frame.rank_numbers(np.arange(len(frame.ranks))),
-            steps=frame.all_steps,
             confidence="medium",
             title=f"The MFU is {wording.percent(mfu)}: the share of the peak FLOPS of the GPU that the model uses.",
             why=f"The model computes {sentence} That is {float(per_rank.mean()) / 1e12:.3g} TFLOP a step and rank.",

@@ -79,7 +79,6 @@ class LowOccupancy(Rule):
         return Fault(
             change=Change(),
             ranks=frame.rank_numbers(np.arange(len(frame.ranks))),
-            steps=frame.all_steps,
             confidence="medium",
             title=f"Kernels with low occupancy take {taken}{of_rank}.",
             why=f"{len(low)} kernels have an occupancy below {wording.percent(self.max_occupancy)} by Kineto's "

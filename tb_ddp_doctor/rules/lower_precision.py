@@ -96,8 +96,6 @@ class LowerPrecision(Rule):
         title, caveat, remedy, fix = _CAUSES[cause]
         return Fault(
             change=change,
-            ranks=frame.all_ranks,
-            steps=frame.all_steps,
             cause=cause,
             confidence=certainty.LOWER[level],
             title=f"{taken} are {title}",

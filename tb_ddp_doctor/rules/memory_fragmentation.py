@@ -73,7 +73,6 @@ class MemoryFragmentation(Rule):
         return Fault(
             change=Change(),
             ranks=frame.rank_numbers(ranks),
-            steps=frame.all_steps,
             cause=cause,
             confidence=level,
             title=f"Rank {frame.ranks[worst]} reserves {amount}{what}.",

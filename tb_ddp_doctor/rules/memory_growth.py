@@ -47,7 +47,6 @@ class MemoryGrowth(Rule):
         return Fault(
             change=Change(),
             ranks=(growth.rank,),
-            steps=frame.all_steps,
             confidence="high" if growth.steps >= self.min_steps else "medium",
             title=f"Rank {growth.rank} has {wording.size(growth.bytes)} more {what} allocated after each step: a "
             "leak, if "

@@ -73,7 +73,6 @@ class MissingStraggler(Rule):
         )
         return Fault(
             change=Change(absent=True),
-            ranks=frame.all_ranks,
             steps=tuple(int(step) for step in frame.steps[late]),
             confidence="medium" if seen == len(frame.steps) else "low",
             title=f"{_who(frame)} {waited} for {missing}.",

@@ -103,8 +103,6 @@ class NoOverlap(Rule):
         cause = self._cause(transfers, unused_search)
         return Fault(
             change=change,
-            ranks=frame.all_ranks,
-            steps=frame.all_steps,
             cause=cause,
             confidence=level,
             title=f"AllReduce runs after backward instead of beside it: "

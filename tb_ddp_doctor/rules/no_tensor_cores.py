@@ -104,7 +104,6 @@ class NoTensorCores(Rule):
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
-            steps=frame.all_steps,
             cause="float32" if is_float32 else "misaligned",
             confidence=level,
             title=f"GEMMs take {slowed}{_on(frame, slowest)} {what}.",

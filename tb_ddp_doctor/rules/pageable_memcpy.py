@@ -79,7 +79,6 @@ class PageableMemcpy(Rule):
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
-            steps=frame.all_steps,
             cause="pageable_memory",
             confidence=level,
             title=f"Copies from pageable memory {does} {part.mean(lost, frame.window_ns)}.",

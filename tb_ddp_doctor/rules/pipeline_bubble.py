@@ -99,7 +99,6 @@ class PipelineBubble(Rule):
         return Fault(
             change=change,
             ranks=frame.rank_numbers(ranks[int(compute.argmax())]) if cause == "uneven_stages" else frame.all_ranks,
-            steps=frame.all_steps,
             cause=cause,
             confidence=level,
             title=f"Pipeline stages wait for each other {part.mean(pipeline.exposed_ns, frame.window_ns)}; "

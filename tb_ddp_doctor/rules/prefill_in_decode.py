@@ -67,7 +67,6 @@ class PrefillInDecode(Rule):
         many = int(late.sum())
         return Fault(
             change=change,
-            ranks=frame.all_ranks,
             steps=tuple(numbers.tolist()),
             confidence="high" if many > 1 else "medium",
             title=f"Prefill delays decode: {many} of {len(decode)} iterations read prompts and take "

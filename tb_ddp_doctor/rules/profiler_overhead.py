@@ -63,7 +63,6 @@ class ProfilerOverhead(Rule):
         return Fault(
             change=whatif.tracing,
             ranks=frame.rank_numbers(ranks),
-            steps=frame.all_steps,
             cause="recording" if stalled.sum() <= recording.sum() else stalls,
             confidence="medium" if level == "high" and recording.sum() > stalled.sum() else level,
             title=f"Tracing slows the traced step by about {part.of_cost(cost, frame.window_ns)}.",

@@ -55,7 +55,6 @@ class Recomputation(Rule):
         if gain.cost_ns < self.min_cost * frame.step_ns:
             return Clear(f"Backward computes forward again for {gain.of_step}; without, the step is no shorter.")
         return gain.fault(
-            frame,
             title=f"{gain.of_step} compute forward again; keeping activations would shorten the step.",
             why=f"{wording.decimals(gain.count, 0)} kernels of a step are launched within backward by ops of forward. "
             f"Without them the step is {wording.ms(gain.cost_ns)} shorter, and needs the memory of these activations.",

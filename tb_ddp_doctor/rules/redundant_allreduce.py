@@ -62,8 +62,6 @@ class RedundantAllreduce(Rule):
         )
         return Fault(
             change=change,
-            ranks=frame.all_ranks,
-            steps=frame.all_steps,
             confidence=level,
             title=f"Gradients are reduced in each of {wording.decimals(passes + 1, 0)} backward passes of a step, "
             "but used once.",

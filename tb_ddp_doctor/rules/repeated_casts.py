@@ -48,7 +48,6 @@ class RepeatedCasts(Rule):
         if gain.cost_ns < self.min_cost * frame.step_ns:
             return Clear(f"Casting weights again takes {gain.of_step}; without, the step is no shorter.")
         return gain.fault(
-            frame,
             title=f"{gain.of_step} cast weights that were cast before; one cast each would shorten the step.",
             why=f"{wording.decimals(gain.count, 0)} casts of a step are of weights that have not changed since their "
             f"last cast. Without them the step is {wording.ms(gain.cost_ns)} shorter.",

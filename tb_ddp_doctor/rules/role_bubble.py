@@ -75,8 +75,6 @@ class RoleBubble(Rule):
         rank = int(of_role[longest][idle[of_role[longest]].mean(axis=1).argmax()])
         return Fault(
             change=change,
-            ranks=frame.all_ranks,
-            steps=frame.all_steps,
             confidence="medium" if len(frame.steps) > 1 else "low",
             title=f"Roles wait for each other: {_listed(takes, of_role, frame)}, one after the other in a step of "
             f"{wording.ms(frame.step_ns)}.",

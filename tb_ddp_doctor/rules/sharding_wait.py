@@ -80,8 +80,6 @@ class ShardingWait(Rule):
         size = f" of {wording.size(sharding.bytes)}" if sharding.bytes else ""
         return Fault(
             change=change,
-            ranks=frame.all_ranks,
-            steps=frame.all_steps,
             cause=cause,
             confidence=level,
             title=f"Compute waits for sharded tensors: {part.mean(alone, whatif.at_slowest(frame.window_ns))} "

@@ -87,8 +87,6 @@ class SlowKernels(Rule):
         title, remedy, fix = _GROUPS[cause]
         return Fault(
             change=change,
-            ranks=frame.all_ranks,
-            steps=frame.all_steps,
             cause=cause,
             confidence=level,
             title=f"{taken} are {title} at {wording.percent(reached)} of the attainable speed; faster kernels would "

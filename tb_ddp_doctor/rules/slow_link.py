@@ -95,7 +95,6 @@ class SlowLink(Rule):
         return Fault(
             change=change,
             ranks=numbers,
-            steps=frame.all_steps,
             confidence=level,
             title=f"The link between {_place(affected, frame)} is slow: the same {worst.traffic.kind} takes "
             f"{wording.decimals(worst.slowdown, 1)} times as long as in other groups.",
@@ -126,7 +125,6 @@ class SlowLink(Rule):
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
-            steps=frame.all_steps,
             cause="below_calibration",
             confidence="medium",
             title=f"The links are slower than the calibration: {worst.traffic.kind} takes "

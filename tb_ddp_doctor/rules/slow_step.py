@@ -92,7 +92,6 @@ class SlowStep(Rule):
         everywhere = " on all ranks" if len(frame.ranks) > 1 else ""
         return Fault(
             change=change,
-            ranks=frame.all_ranks,
             steps=numbers,
             cause=(known and known.cause) or cause,
             subject=known.subject if known else "",

@@ -95,8 +95,6 @@ class SmallCollectives(Rule):
         number = f"{wording.decimals(purpose.calls, 0)} times a step" if purpose.calls >= 1.5 else "once a step"
         return Fault(
             change=change,
-            ranks=frame.all_ranks,
-            steps=frame.all_steps,
             cause=cause,
             confidence=level,
             title=f"The {purpose.what} runs {number}, exposed for {exposed}.",
@@ -140,8 +138,6 @@ class SmallCollectives(Rule):
         rank, step = np.unravel_index(int(tiny.exposed_ns.argmax()), tiny.exposed_ns.shape)
         return Fault(
             change=change,
-            ranks=frame.all_ranks,
-            steps=frame.all_steps,
             cause="unsized",
             confidence="medium" if level == "high" else level,
             title=f"{many}, and {short}: each is mostly latency.",
@@ -196,8 +192,6 @@ class SmallCollectives(Rule):
         traffic, line = max(small, key=lambda one: one[1].alpha_ns * one[0].calls)
         return Fault(
             change=change,
-            ranks=frame.all_ranks,
-            steps=frame.all_steps,
             confidence=level,
             title=f"{wording.decimals(traffic.calls, 0)} {traffic.kind} a step of "
             f"{wording.size(traffic.bytes_per_step / traffic.calls)} on average: latency takes "

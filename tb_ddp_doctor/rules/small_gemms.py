@@ -128,8 +128,6 @@ class SmallGemms(Rule):
         multiprocessors = roofline.roofs.multiprocessors if roofline.roofs else 0
         return Fault(
             change=change,
-            ranks=frame.all_ranks,
-            steps=frame.all_steps,
             cause=cause,
             confidence=level,
             title=f"{taken} are {title}",

@@ -50,8 +50,6 @@ class TraceQuality(Rule):
         causes, sentences = zip(*lacks, strict=True)
         return Fault(
             change=Change(),
-            ranks=frame.all_ranks,
-            steps=frame.all_steps,
             cause=causes[0],
             confidence="high",
             title=f"The traces lack data: {wording.listing(sentences)}.",

@@ -94,7 +94,6 @@ class UnfusedAttention(Rule):
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
-            steps=frame.all_steps,
             cause="fallback" if fell_back else "separate_operations",
             confidence=level,
             title=f"Unfused attention reads and writes its scores in GPU memory: "

@@ -72,8 +72,6 @@ class UnfusedElementwise(Rule):
         count = sum(one.count for one in loops)
         return Fault(
             change=change,
-            ranks=frame.all_ranks,
-            steps=frame.all_steps,
             confidence=level,
             title=f"{taken} are elementwise kernels that fusion would shorten.",
             why=f"{wording.decimals(count, 0)} kernels of a step are loops over elements: most time is in "

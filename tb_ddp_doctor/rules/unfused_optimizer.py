@@ -88,7 +88,6 @@ class UnfusedOptimizer(Rule):
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
-            steps=frame.all_steps,
             confidence=level,
             title=f"The optimizer updates tensor by tensor, which takes the CPU {launching}.",
             why=f"Its step launches {wording.decimals(most, 0)} kernels for one tensor each; they run "

@@ -19,6 +19,7 @@ import msgspec
 from tb_ddp_doctor.choices import did_you_mean
 from tb_ddp_doctor.facts import Facts, MissingFactError
 from tb_ddp_doctor.findings import Confidence, Evidence, Measurement, RuleOutcome, Severity, Status, Threshold
+from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules.support.asked_facts import asked
 
@@ -26,19 +27,23 @@ from tb_ddp_doctor.rules.support.asked_facts import asked
 SECTIONS = ("What", "Why", "Evidence", "Fix", "Limits")
 
 
+#: All ranks, or all steps, of a job.
+ALL: tuple[int, ...] = (-1,)
+
+
 class Fault(msgspec.Struct, frozen=True):
     """A rule's finding before it is weighed against the step."""
 
     #: What the fix takes out of the steps: its cost is what they save by it.
     change: Change
-    #: Rank numbers and step numbers.
-    ranks: tuple[int, ...]
-    steps: tuple[int, ...]
     confidence: Confidence
     title: str
     why: str
     fix: str
     evidence: tuple[Evidence, ...]
+    #: Rank numbers and step numbers, where it is not on all ranks, or not in all steps.
+    ranks: tuple[int, ...] = ALL
+    steps: tuple[int, ...] = ALL
     #: The kind of cause, from the rule's own list; None where the rule knows only one.
     cause: str | None = None
     #: What costs the time, where its cause is known more closely than the rule's `subject`: "Garbage collection".
@@ -187,10 +192,19 @@ def run(rule: Rule, facts: Facts) -> tuple[RuleOutcome, RuleFaults | None]:
         return RuleOutcome(rule.id, "clear", result.reason), None
     if isinstance(result, NotApplicable):
         return RuleOutcome(rule.id, "not-applicable", result.reason), None
-    faults = result if isinstance(result, tuple) else (result,)
+    faults = tuple(_of_job(each, facts.job) for each in (result if isinstance(result, tuple) else (result,)))
     rule_faults = RuleFaults(rule, faults, reduce(or_, [fault.change for fault in faults]))
     status: Status = "opportunity" if rule.is_opportunity else "finding"
     return RuleOutcome(rule.id, status, " ".join(fault.title for fault in faults)), rule_faults
+
+
+def _of_job(fault: Fault, job: Job) -> Fault:
+    """The fault with the numbers of the ranks and steps that it has, also where these are all of the job's."""
+    if fault.ranks is ALL:
+        fault = msgspec.structs.replace(fault, ranks=tuple(job.ranks.tolist()))
+    if fault.steps is ALL:
+        fault = msgspec.structs.replace(fault, steps=tuple(job.steps.tolist()))
+    return fault
 
 
 def severity(rule: Rule, fault: Fault, share: float) -> Severity:

@@ -42,13 +42,12 @@ class Removable(msgspec.Struct, frozen=True, eq=False):
     evidence: tuple[Evidence, ...]
 
     def fault(
-        self, frame: Frame, *, title: str, why: str, fix: str, remedy: str, between: tuple[Change, Change] | None = None
+        self, *, title: str, why: str, fix: str, remedy: str, between: tuple[Change, Change] | None = None
     ) -> Fault:
         """The opportunity, with the rule's texts; `between` are the least and the most that its fix removes."""
         return Fault(
             change=self.change,
             ranks=self.ranks,
-            steps=frame.all_steps,
             confidence=self.confidence,
             title=title,
             why=f"{why} {self.basis}",
