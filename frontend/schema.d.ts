@@ -432,6 +432,9 @@ export interface LayerRow {
   /** On the rank that takes longest in it. */
   longest_ms: number;
   longest_rank: number;
+  /** Memory that it allocates: held when most is allocated, and all of a step, bytes. null where no trace records memory (profile_memory=True). */
+  peak_bytes: number | null;
+  allocated_bytes: number | null;
 }
 
 /** Where in the model a step's time goes. */

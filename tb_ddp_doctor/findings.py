@@ -869,6 +869,10 @@ class LayerRow(msgspec.Struct, frozen=True):
     #: On the rank that takes longest in it.
     longest_ms: float
     longest_rank: int
+    #: Memory that it allocates: held when most is allocated, and all of a step, bytes. None where no trace records
+    #: memory (profile_memory=True).
+    peak_bytes: int | None = None
+    allocated_bytes: int | None = None
 
 
 class LayerKernel(msgspec.Struct, frozen=True):

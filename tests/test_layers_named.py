@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from traces import MS, job, ranks
 
 from tb_ddp_doctor.facts import Facts
-from tb_ddp_doctor.facts.modules import ModulePart, ModuleTree, module_tree
+from tb_ddp_doctor.facts.modules import ModuleMemoryTree, ModulePart, ModuleTree, module_tree
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support import stage_layers
 from tb_ddp_doctor.rules.support.base import run
-from tb_ddp_doctor.rules.support.layers import behind, where
+from tb_ddp_doctor.rules.support.layers import at_peak, behind, where
 
 HEALTHY = """
     rank# step |1
@@ -160,3 +160,21 @@ def test_modules_of_other_kinds_are_no_layers_of_a_stage() -> None:
     split = stage_layers.layer_split(tree(first, second, names=names), [np.array([0]), np.array([1])])
     assert split is not None
     assert (split.now, split.then) == ((4, 2), (3, 3))
+
+
+def test_modules_of_one_kind_hold_a_time_beside_others() -> None:
+    names = ("Net_0", "Net_0.Embedding_0", *(f"Net_0.Block_{number}" for number in range(4)), "Net_0.Linear_16")
+    one = tree({"Net_0.Embedding_0": 1} | {f"Net_0.Block_{number}": 5 for number in range(4)}, names=names)
+    assert where(one, one.own_ns[0].sum(axis=1)) == "95 % is in all 4 Block modules of Net_0, 5.0 to 5.0 ms each"
+
+
+def test_what_modules_hold_at_the_peak_is_said_in_bytes() -> None:
+    one = tree({})
+    peak = np.zeros((1, len(one.path)))
+    peak[0, one.path.index("layers.0.mlp")], peak[0, 0] = 6e9, 2e9
+    memory = ModuleMemoryTree(peak, peak, peak)
+    assert at_peak(one, memory, 0) == " Modules allocate 75 % of what is allocated; of that, 100 % is in layers.0.mlp."
+    peak[0, 0] = 100e9
+    assert at_peak(one, memory, 0) == "", "hardly anything is of modules"
+    peak[0] = np.nan
+    assert at_peak(one, memory, 0) == "", "not recorded on this rank"

@@ -6,6 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 from traces import GB, MS, digests, read
 
+from tb_ddp_doctor.digest.allocator import Allocations
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.collectives import host_collectives
 from tb_ddp_doctor.digest.device_events import DeviceEvents
@@ -131,7 +132,8 @@ def of_events(trace: RankTrace, events: MemoryEvents, steps: Steps) -> Allocator
     host = HostCalls.of(replace(trace, memory=events))
     device = DeviceEvents.of(host, 0, DeviceRows.of(trace.events))
     nothing = host_collectives(host, steps, 0, words := Vocabulary())
-    return memory(host, 0, steps, host_phases(host, device), nothing, words)
+    allocations = Allocations.of(host.trace, 0, steps)
+    return memory(host, 0, allocations, steps, host_phases(host, device), nothing, words)
 
 
 def table(time_ns: list[int], **given: list[int]) -> MemoryEvents:

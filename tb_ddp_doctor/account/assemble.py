@@ -24,6 +24,7 @@ from tb_ddp_doctor.facts.arrivals import arrivals, stages, traffic
 from tb_ddp_doctor.facts.compute import Utilization, utilization
 from tb_ddp_doctor.facts.iterations import by_kind
 from tb_ddp_doctor.facts.memory import memory
+from tb_ddp_doctor.facts.modules import module_memory, module_tree
 from tb_ddp_doctor.facts.pipeline import Pipeline
 from tb_ddp_doctor.facts.roofline import link_excess, roofline
 from tb_ddp_doctor.facts.without_faults import whatif
@@ -49,6 +50,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.mesh.mesh import Mesh
 from tb_ddp_doctor.replay.critical_path import PathOfStep, critical_path
+from tb_ddp_doctor.rules.support.layers import at_peak
 from tb_ddp_doctor.trace.model import Ints
 
 _log = logging.getLogger(__name__)
@@ -231,7 +233,10 @@ def _memory(facts: Facts) -> Memory | None:
         if of_job is None:
             return None
         savings = tuple(replace(one, fix_parts=FixParts.of(one.fix)) for one in of_job.savings)
-        return replace(of_job, savings=savings, said=tuple(memory_text.sentences(of_job)))
+        rank = facts.job.ranks.tolist().index(of_job.peak.rank)
+        of_modules = at_peak(facts.get(module_tree), facts.get(module_memory), rank).strip()
+        said = (*memory_text.sentences(of_job), *([f"At the peak: {of_modules}"] if of_modules else []))
+        return replace(of_job, savings=savings, said=said)
 
     return _made("saying what memory is made of", described, None)
 

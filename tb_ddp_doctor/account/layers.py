@@ -8,7 +8,7 @@ import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts import Facts
-from tb_ddp_doctor.facts.modules import ModulePart, ModuleTree, in_order, module_kernels, module_tree
+from tb_ddp_doctor.facts.modules import ModulePart, ModuleTree, in_order, kernel_table, module_memory, module_tree
 from tb_ddp_doctor.findings import LayerKernel, LayerRow, LayerTable, Source
 from tb_ddp_doctor.trace import names
 
@@ -27,6 +27,7 @@ def layer_table(facts: Facts) -> LayerTable | None:
     tree = facts.get(module_tree)
     if tree is None:
         return None
+    memory = _memory(facts)
     every = tree.step_ns.sum(axis=2)
     # The median of sums and not the sum of medians, so that a number is some rank's time.
     median, whole, longest = np.median(tree.step_ns, axis=0) / 1e6, np.median(every, axis=0) / 1e6, every.argmax(axis=0)
@@ -43,6 +44,8 @@ def layer_table(facts: Facts) -> LayerTable | None:
             **{f"{part.name.lower()}_ms": float(median[module, part]) for part in ModulePart},
             longest_ms=float(every[longest[module], module]) / 1e6,
             longest_rank=int(facts.job.ranks[longest[module]]),
+            peak_bytes=memory[0][module] if memory else None,
+            allocated_bytes=memory[1][module] if memory else None,
         )
         for module in in_order(tree)
         if listed[module]
@@ -50,11 +53,20 @@ def layer_table(facts: Facts) -> LayerTable | None:
     return LayerTable(tree.named_by, tree.layer_events, tuple(rows), _kernels(facts, tree))
 
 
+def _memory(facts: Facts) -> list[list[int]]:
+    """What each module has allocated at the peak and allocates in a step, the median over the ranks that record it.
+
+    Empty where none does.
+    """
+    table = facts.get(module_memory)
+    if table is None:
+        return []
+    return [np.nanmedian(column, axis=0).round().astype(int).tolist() for column in (table.peak, table.allocated)]
+
+
 def _kernels(facts: Facts, tree: ModuleTree) -> tuple[LayerKernel, ...]:
     """The kernels with most time, the longest first."""
-    table = facts.get(module_kernels)
-    if table is None:
-        return ()
+    table = kernel_table(facts.job.digests)
     step_ms, calls = np.median(table.step_ns, axis=0) / 1e6, np.median(table.events, axis=0)
     named = (row for row, texts in enumerate(zip(table.operator, table.kernel, strict=True)) if any(texts))
     longest = table.step_ns.argmax(axis=0)

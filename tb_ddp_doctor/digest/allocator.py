@@ -6,8 +6,11 @@ tells of all blocks; that of the CPU counts from the beginning of the recording,
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
+from tb_ddp_doctor.digest.columns import searchsorted
+from tb_ddp_doctor.digest.model import Steps
 from tb_ddp_doctor.storage.column_table import ColumnTable
 from tb_ddp_doctor.trace.model import Indices, Ints, RankTrace
 
@@ -77,3 +80,47 @@ def blocks(events: AllocatorEvents) -> Blocks:
     size = np.concatenate((-events.bytes[order[from_before]], events.bytes[order[allocates]]))
     by_birth = np.argsort(born, kind="stable")
     return Blocks(size[by_birth], born[by_birth], died[by_birth])
+
+
+class Allocations(msgspec.Struct, frozen=True, eq=False):
+    """What a rank's allocator did, and when most was allocated."""
+
+    events: AllocatorEvents
+    blocks: Blocks
+    #: The step of each event by the host's windows, -1 outside of all; shape (events,).
+    step: Ints
+    #: The event at each step's peak of allocated memory, -1 for none; shape (S,).
+    peak: Ints
+    #: The event with most allocated of all steps, of the whole trace if no step has any; -1 without events.
+    top: int
+
+    @classmethod
+    def of(cls, trace: RankTrace, device: int, steps: Steps) -> Allocations:
+        """Those of a device (`ON_CPU`: of the CPU)."""
+        events = AllocatorEvents.of(trace, device)
+        if not len(steps):
+            outside = np.full(len(events), -1, np.int64)
+            return cls(events, blocks(events), outside, np.empty(0, np.int64), -1)
+        step = searchsorted(steps.host_start_ns, events.time_ns, side="right") - 1
+        step[(step >= 0) & (events.time_ns >= steps.host_end_ns[step])] = -1
+        peak = _peaks(step, events.allocated, events.reserved, len(steps))
+        seen = peak[peak >= 0]
+        if not len(events):
+            return cls(events, blocks(events), step, peak, -1)
+        top = int(seen[events.allocated[seen].argmax()]) if len(seen) else int(events.allocated.argmax())
+        return cls(events, blocks(events), step, peak, top)
+
+    def alive(self) -> Ints:
+        """The blocks that are allocated when most is."""
+        return np.flatnonzero((self.blocks.born <= self.top) & (self.blocks.died > self.top))
+
+
+def _peaks(step: Ints, allocated: Ints, reserved: Ints, steps: int) -> Ints:
+    """The event at each step's peak of allocated memory, of equal ones that with the least reserved; -1 for none."""
+    inside = np.flatnonzero(step >= 0)
+    peak = np.full(steps, -1, np.int64)
+    # The last of each step in the order of what is allocated is its peak.
+    order = inside[np.lexsort((-reserved[inside], allocated[inside], step[inside]))]
+    last = order[np.flatnonzero(np.diff(step[order], append=steps))]
+    peak[step[last]] = last
+    return peak

@@ -7,6 +7,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_ddp_doctor.digest import owners
+from tb_ddp_doctor.digest.allocator import Allocations
 from tb_ddp_doctor.digest.attention import OnScores, attention, on_scores
 from tb_ddp_doctor.digest.collectives import device_collectives
 from tb_ddp_doctor.digest.compiled import compiled_work, prepares
@@ -80,9 +81,11 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
     function: Ints
     #: The calls of the model's modules, and which module each instant is of.
     modules: ModuleCalls
+    #: What the device's allocator did.
+    allocations: Allocations
 
     @classmethod
-    def of(cls, host: HostCalls, device: DeviceEvents, steps: Steps) -> _DeviceRank:
+    def of(cls, host: HostCalls, device: DeviceEvents, steps: Steps, device_number: int) -> _DeviceRank:
         layers = owners.device_layers(host, device)
         owner_ns, pieces = owners.cut(layers, steps)
         phases = host_phases(host, device)
@@ -107,6 +110,7 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
             updates_alone=of_single_tensors(host, device),
             function=launching_functions(host, device),
             modules=ModuleCalls.of(host, phases, steps),
+            allocations=Allocations.of(host.trace, device_number, steps),
         )
 
     def once(self) -> Intervals:
@@ -123,7 +127,7 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
     """
     trace, words, number = host.trace, Vocabulary(), rows.busiest
     contents, marked, device, steps = _steps_on_device(host, DeviceEvents.of(host, number, rows))
-    rank = _DeviceRank.of(host, device, steps)
+    rank = _DeviceRank.of(host, device, steps, number)
     layers, phases, phase = rank.layers, rank.phases, rank.launch_phase
     once, removable = rank.once(), rank.blocking_calls.chosen(~rank.updates.awaited)
     late_launch_ns, blocking = late_launches(
@@ -161,11 +165,13 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         gap_ops=gap_ops(host, device, rank.pieces, words),
         code=code(host, device, rank.function, words),
         op_stalls=op_stalls(host, device, steps, layers, rank.op_stalls, rank.modules, words),
-        memory=memory(host, number, steps, phases, collectives, words),
+        memory=memory(host, number, rank.allocations, steps, phases, collectives, words),
         track=track,
         roofline=roofline(host, device, row_end_ns, parameters, rank.scores, rank.updates_alone, phase, words),
         gradients=parameters,
-        modules=device_modules(rank.modules, device, steps, layers, phase, rank.recomputes, rank.function, words),
+        modules=device_modules(
+            rank.modules, device, steps, layers, phase, rank.recomputes, rank.function, rank.allocations, words
+        ),
         contents=contents,
         warnings=(
             *trace.warnings,

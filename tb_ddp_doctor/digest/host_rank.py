@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest import model, owners
-from tb_ddp_doctor.digest.allocator import ON_CPU
+from tb_ddp_doctor.digest.allocator import ON_CPU, Allocations
 from tb_ddp_doctor.digest.collectives import host_collectives
 from tb_ddp_doctor.digest.compiled import compiled_work
 from tb_ddp_doctor.digest.device_events import DeviceEvents
@@ -72,7 +72,7 @@ def digest_host(host: HostCalls) -> model.RankDigest:
     keep = (end > start) & (number != NO_STEP)
     steps = model.Steps(number[keep], start[keep], end[keep], start[keep], end[keep])
     rank = _HostRank.of(host, steps)
-    device, pieces = rank.device, rank.pieces
+    device, pieces, allocations = rank.device, rank.pieces, Allocations.of(trace, ON_CPU, steps)
     collectives = host_collectives(host, steps, end.max(initial=0), words)
     return model.RankDigest(
         file=trace.file,
@@ -100,11 +100,11 @@ def digest_host(host: HostCalls) -> model.RankDigest:
         gap_ops=gap_ops(host, device, pieces, words),
         code=code(host, device, np.empty(0, np.int64), words),
         op_stalls=empty(model.OpStalls),
-        memory=memory(host, ON_CPU, steps, rank.phases, collectives, words),
+        memory=memory(host, ON_CPU, allocations, steps, rank.phases, collectives, words),
         track=empty(model.Track),
         roofline=empty(model.Roofline),
         gradients=empty(model.Gradients),
-        modules=host_modules(host, steps, rank.layers, rank.operators, rank.phases, words),
+        modules=host_modules(host, steps, rank.layers, rank.operators, rank.phases, allocations, words),
         contents=contents,
         warnings=(*trace.warnings, *_group_warnings(trace, collectives)),
         strings=words.strings(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_ddp_doctor.digest.allocator import BEFORE, ON_CPU, AllocatorEvents, Blocks, blocks
+from tb_ddp_doctor.digest.allocator import BEFORE, ON_CPU, Allocations, AllocatorEvents, Blocks
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.memory_categories import PhaseRuns, categories, gradient_blocks
@@ -70,27 +70,28 @@ def no_memory(steps: int) -> AllocatorMemory:
 
 
 def memory(
-    host: HostCalls, device: int, steps: Steps, phases: HostPhases, collectives: Collectives, words: Vocabulary
+    host: HostCalls,
+    device: int,
+    allocations: Allocations,
+    steps: Steps,
+    phases: HostPhases,
+    collectives: Collectives,
+    words: Vocabulary,
 ) -> AllocatorMemory:
     """The memory of a device (`ON_CPU`: the CPU's) in each step, by the host's windows: the allocator works when the
     host does.
     """
-    events = AllocatorEvents.of(host.trace, device)
+    events, each, step, peak = allocations.events, allocations.blocks, allocations.step, allocations.peak
     size = len(steps)
     if not len(events) or not size:
         return no_memory(size)
-    runs, each = PhaseRuns.of(phases, events), blocks(events)
+    runs = PhaseRuns.of(phases, events)
     category = categories(each, runs, _communicates(host, events, each))
     gradients = int(gradient_blocks(category, each, runs.at(each.born)).sum())
     model = states(host, phases, collectives, words.strings(), gradients)
     content = _content(events, each, category, model, has_buckets=_has_buckets(collectives, words))
-    step = searchsorted(steps.host_start_ns, events.time_ns, side="right") - 1
-    step[(step >= 0) & (events.time_ns >= steps.host_end_ns[step])] = -1
-    peak = _peaks(step, events.allocated, events.reserved, size)
-    seen, at = peak >= 0, np.maximum(peak, 0)
+    seen, at, alive = peak >= 0, np.maximum(peak, 0), allocations.alive()
     shown = _shown(events.time_ns, events.allocated)
-    top = int(peak[seen][events.allocated[peak[seen]].argmax()]) if seen.any() else int(events.allocated.argmax())
-    alive = (each.born <= top) & (each.died > top)
     places = AllocationPlaces.of(host, events, each)
     # Without marked steps, what precedes the first update sets all up, and what follows the last one is cut off.
     turn = step if size > 1 else runs.updates_until(runs.of_event) - 1
@@ -112,9 +113,9 @@ def memory(
         reserved=events.reserved[shown],
         series=content[shown],
         states=model,
-        largest=largest(places, category, runs, np.flatnonzero(alive), words),
+        largest=largest(places, category, runs, alive, words),
         kept=kept(places, category, turn, words),
-        modules=modules(places, np.flatnonzero(alive & (category == MemoryCategory.ACTIVATION)), words),
+        modules=modules(places, alive[category[alive] == MemoryCategory.ACTIVATION], words),
     )
 
 
@@ -203,17 +204,6 @@ def _by_phase(step: Ints, phase: Ints, events: AllocatorEvents, size: int) -> tu
     np.add.at(change, (step[inside], phase[inside]), events.bytes[inside])
     np.maximum.at(most, (step[inside], phase[inside]), events.allocated[inside])
     return change, most
-
-
-def _peaks(step: Ints, allocated: Ints, reserved: Ints, steps: int) -> Ints:
-    """The event at each step's peak of allocated memory, of equal ones that with the least reserved; -1 for none."""
-    inside = np.flatnonzero(step >= 0)
-    peak = np.full(steps, -1, np.int64)
-    # The last of each step in the order of what is allocated is its peak.
-    order = inside[np.lexsort((-reserved[inside], allocated[inside], step[inside]))]
-    last = order[np.flatnonzero(np.diff(step[order], append=steps))]
-    peak[step[last]] = last
-    return peak
 
 
 def _peak_of_each(step: Ints, content: Ints, steps: int) -> Ints:

@@ -30,7 +30,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 20
+MEANING = 21
 
 
 class RankOwner(IntEnum):
@@ -866,6 +866,25 @@ class ModuleKernels(ColumnTable, frozen=True, eq=False):
     events: Ints
 
 
+class ModuleBytes(ColumnTable, frozen=True, eq=False):
+    """Memory that modules themselves allocate, without their children; only of traces with profile_memory=True.
+
+    `peak_bytes` of all modules sum to the most that is allocated at once. What no module allocates (the optimizer), and
+    what was there before the recording, is the whole model's.
+
+        module  peak_bytes  allocated_bytes
+             0  3221225472        268435456
+             3   201326592        603979776
+    """
+
+    #: Index into `ModulePaths`.
+    module: Indices
+    #: Allocated when most is, in all steps.
+    peak_bytes: Ints
+    #: Sum of all allocations in all steps.
+    allocated_bytes: Ints
+
+
 class Modules(msgspec.Struct, frozen=True, eq=False):
     """Which part of the model the time of a rank's steps is of (`digest.modules`)."""
 
@@ -875,6 +894,8 @@ class Modules(msgspec.Struct, frozen=True, eq=False):
     paths: ModulePaths
     times: ModuleTimes
     kernels: ModuleKernels
+    #: Empty where the trace has no events of the allocator.
+    memory: ModuleBytes
 
 
 class StateBytes(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ import math
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor.digest.allocator import Allocations
 from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.frames import own_function
@@ -23,6 +24,7 @@ from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import Modules, ModuleTime, ModuleTimes, Steps
 from tb_ddp_doctor.digest.module_kernels import EventNames, module_kernels
+from tb_ddp_doctor.digest.module_memory import module_memory
 from tb_ddp_doctor.digest.module_paths import ROOT, ModuleCalls
 from tb_ddp_doctor.digest.nesting import enclosing
 from tb_ddp_doctor.digest.owners import HostOperators, Layers
@@ -61,6 +63,7 @@ def device_modules(
     phase: Ints,
     recomputes: Mask,
     function: Ints,
+    allocations: Allocations,
     words: Vocabulary,
 ) -> Modules:
     """The modules of a rank with a device; `phase` is what launched each of the device's events.
@@ -78,11 +81,17 @@ def device_modules(
     operator[launched] = _names(host, host.around(by, host.is_operator))
     called = EventNames(host.trace.strings, operator, device.name, _of_stacks(host, function))
     work = _Work(device.start_ns, device.end_ns, kind, module, phase, recomputes, called)
-    return _modules(calls, work, steps, layers, words)
+    return _modules(calls, work, steps, layers, allocations, words)
 
 
 def host_modules(
-    host: HostCalls, steps: Steps, layers: Layers, operators: HostOperators, phases: HostPhases, words: Vocabulary
+    host: HostCalls,
+    steps: Steps,
+    layers: Layers,
+    operators: HostOperators,
+    phases: HostPhases,
+    allocations: Allocations,
+    words: Vocabulary,
 ) -> Modules:
     """The modules of a rank that computes on its CPU."""
     calls = ModuleCalls.of(host, phases, steps)
@@ -98,7 +107,7 @@ def host_modules(
     unknown = np.full(len(by), -1, np.int64)
     function = own_function(host, start, host.thread[by]) if len(host.trace.frames) else unknown
     called = EventNames(host.trace.strings, host.name[by], unknown, function)
-    return _modules(calls, _Work(start, end, kind, module, phase, again, called), steps, layers, words)
+    return _modules(calls, _Work(start, end, kind, module, phase, again, called), steps, layers, allocations, words)
 
 
 def _of_stacks(host: HostCalls, function: Ints) -> Ints:
@@ -137,7 +146,9 @@ class _Part(msgspec.Struct, frozen=True, eq=False):
     kind: Ints
 
 
-def _modules(calls: ModuleCalls, work: _Work, steps: Steps, layers: Layers, words: Vocabulary) -> Modules:
+def _modules(
+    calls: ModuleCalls, work: _Work, steps: Steps, layers: Layers, allocations: Allocations, words: Vocabulary
+) -> Modules:
     copy = layers.copy - layers.compute
     communication = layers.communication - layers.copy - layers.compute
     parts = [
@@ -147,7 +158,7 @@ def _modules(calls: ModuleCalls, work: _Work, steps: Steps, layers: Layers, word
         _idle(work, layers.device_busy, steps),
     ]
     columns = (np.concatenate([getattr(part, name) for part in parts]) for name in _Part.__struct_fields__)
-    return _table(calls, work, _Part(*columns), len(steps), words)
+    return _table(calls, work, _Part(*columns), len(steps), allocations, words)
 
 
 def _running(work: _Work, kind: ModuleTime, alone: Intervals, steps: Steps) -> _Part:
@@ -181,13 +192,16 @@ def _by_step(start: Ints, end: Ints, steps: Steps) -> tuple[Ints, Ints, Ints, In
     return place, step, np.maximum(start[place], steps.start_ns[step]), np.minimum(end[place], steps.end_ns[step])
 
 
-def _table(calls: ModuleCalls, work: _Work, part: _Part, steps: int, words: Vocabulary) -> Modules:
+def _table(
+    calls: ModuleCalls, work: _Work, part: _Part, steps: int, allocations: Allocations, words: Vocabulary
+) -> Modules:
     # What follows no event is of the root, outside of all phases.
     of = [np.append(work.module, ROOT), np.append(work.phase, Phase.OTHER), np.append(work.recomputed, False)]
     module, phase, again = (column[part.event] for column in of)
     parents = calls.table.parents()
     kept, ancestor = _kept(parents, summed(module, part.length_ns, len(parents)))
-    place = searchsorted(kept, ancestor)[module]
+    place_of = searchsorted(kept, ancestor)
+    place = place_of[module]
     shape = (len(kept), len(Phase), 2, len(ModuleTime))
     key = np.ravel_multi_index((place, phase, again.astype(np.int64), part.kind), shape)
     rows, which = distinct(key, math.prod(shape))
@@ -203,9 +217,12 @@ def _table(calls: ModuleCalls, work: _Work, part: _Part, steps: int, words: Voca
         p99_ns=_percentile(which, part.step, part.length_ns, len(rows), steps),
         events=count(which, runs, len(rows)),
     )
-    paths = calls.table.kept(kept, words)
     return Modules(
-        calls.named_by, paths, times, module_kernels(work.names, part.event, which, times, part.length_ns, words)
+        named_by=calls.named_by,
+        paths=calls.table.kept(kept, words),
+        times=times,
+        kernels=module_kernels(work.names, part.event, which, times, part.length_ns, words),
+        memory=module_memory(allocations, calls, place_of, len(kept)),
     )
 
 

@@ -148,6 +148,37 @@ def _parts(table: ModuleTimes) -> Ints:
     ).astype(np.int64)
 
 
+class ModuleMemoryTree(msgspec.Struct, frozen=True, eq=False):
+    """Memory that the model's modules allocate, bytes; NaN on ranks whose traces do not record it."""
+
+    #: Without the module's children, when most is allocated on that rank; shape (R, M). Of all modules it is the peak.
+    own_peak: NDArray[np.float64]
+    #: With all modules within it: when most is allocated, and all that is allocated in a step; shape (R, M) each.
+    peak: NDArray[np.float64]
+    allocated: NDArray[np.float64]
+
+
+@fact
+def module_memory(facts: Facts) -> ModuleMemoryTree | None:
+    """The memory of the model's modules; None where no trace has modules and events of the allocator."""
+    tree = facts.get(module_tree)
+    digests = facts.job.digests
+    if tree is None or not any(len(digest.modules.memory) for digest in digests):
+        return None
+    _, places = _places_in_tree(digests)
+    own = np.full((2, len(digests), len(tree.path)), np.nan)
+    for rank, (digest, place) in enumerate(zip(digests, places, strict=True)):
+        table = digest.modules.memory
+        if len(table):
+            own[:, rank] = 0
+            np.add.at(own[0, rank], place[table.module], table.peak_bytes)
+            np.add.at(own[1, rank], place[table.module], table.allocated_bytes / max(len(digest.steps), 1))
+    whole = own.copy()
+    for module in range(len(tree.path) - 1, 0, -1):
+        whole[:, :, tree.parent[module]] += whole[:, :, module]
+    return ModuleMemoryTree(own[0], whole[0], whole[1])
+
+
 class ModuleKernelTable(msgspec.Struct, frozen=True, eq=False):
     """The kernels of the model's modules, with their times on each rank; rows with most time first.
 
@@ -165,12 +196,6 @@ class ModuleKernelTable(msgspec.Struct, frozen=True, eq=False):
     #: Mean time in a step, ns, and device events (operators on a CPU) in a step; shape (R, K).
     step_ns: NDArray[np.float64]
     events: NDArray[np.float64]
-
-
-@fact
-def module_kernels(facts: Facts) -> ModuleKernelTable | None:
-    """The kernels of the model's modules; None where the traces show no modules."""
-    return None if facts.get(module_tree) is None else kernel_table(facts.job.digests)
 
 
 def kernel_table(digests: Sequence[RankDigest]) -> ModuleKernelTable:

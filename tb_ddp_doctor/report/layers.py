@@ -32,6 +32,10 @@ _HEADINGS = {
 }
 
 
+#: Columns of a terminal that has room for what modules allocate in a step.
+_WIDE = 100
+
+
 class LayersAsked(msgspec.Struct, frozen=True):
     """What is to be shown of the model's modules."""
 
@@ -62,7 +66,7 @@ def print_layers(console: Console, result: Result, asked: LayersAsked) -> None:
     elif asked.kernels:
         lines = top_down(tree, result.job.digests, lines)
     if asked.rank is None:
-        _print_median(console, tree, ranks, lines, bottom_up=asked.bottom_up)
+        _print_median(console, tree, result, lines, bottom_up=asked.bottom_up)
     else:
         against = None if asked.against is None else ranks.index(asked.against)
         _print_rank(console, tree, ranks, ranks.index(asked.rank), against, lines)
@@ -85,9 +89,10 @@ def _lines(tree: ModuleTree, depth: int) -> list[Line]:
 
 
 def _print_median(
-    console: Console, tree: ModuleTree, ranks: Sequence[int], lines: Sequence[Line], *, bottom_up: bool
+    console: Console, tree: ModuleTree, result: Result, lines: Sequence[Line], *, bottom_up: bool
 ) -> None:
     """Print each line's median over ranks, and the rank that takes longest in it."""
+    ranks = result.job.ranks.tolist()
     # The median of sums and not the sum of medians, so that a line is some rank's time.
     every = np.array([line.step_ns.sum(axis=1) for line in lines]) / 1e6
     parts = np.array([np.median(line.step_ns, axis=0) for line in lines]) / 1e6
@@ -96,6 +101,10 @@ def _print_median(
     if len(ranks) > 1:
         longest = every.argmax(axis=1)
         columns |= {"longest": _column(every.max(axis=1)), "rank": [str(ranks[row]) for row in longest.tolist()]}
+    memory = _memory_columns(tree, result, lines)
+    if console.width < _WIDE:
+        memory.pop("alloc. MB", None)
+    columns |= memory
     of = "the median rank" if len(ranks) > 1 else f"rank {ranks[0]}"
     what = "Kernels, and the modules that launch them," if bottom_up else _kind(tree)
     _print(console, f"{what} by their time in a step of {of}, ms ({_named(tree)})", lines, columns)
@@ -155,6 +164,22 @@ def _print(console: Console, title: str, lines: Sequence[Line], columns: Mapping
     for line, *cells in zip(lines, *columns.values(), strict=True):
         table.add_row(Text("  " * line.level + printable(line.name)), *cells)
     console.print(table)
+
+
+def _memory_columns(tree: ModuleTree, result: Result, lines: Sequence[Line]) -> dict[str, list[str]]:
+    """What the modules of lines allocate: at the peak, and in a step; empty where no trace records memory."""
+    table = result.diagnosis.layers
+    rows = {row.path: row for row in table.rows} if table else {}
+    listed = [rows.get(tree.path[line.module]) if line.module >= 0 else None for line in lines]
+    columns = {
+        "peak MB": [None if row is None else row.peak_bytes for row in listed],
+        "alloc. MB": [None if row is None else row.allocated_bytes for row in listed],
+    }
+    return {
+        heading: ["" if size is None else wording.megabytes(size) for size in sizes]
+        for heading, sizes in columns.items()
+        if any(size is not None for size in sizes)
+    }
 
 
 def _part_columns(tree: ModuleTree, ms: NDArray[np.float64], sign: str = "") -> dict[str, list[str]]:

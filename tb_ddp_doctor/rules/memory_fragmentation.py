@@ -8,8 +8,10 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.memory import MemoryUse
+from tb_ddp_doctor.facts.modules import ModuleMemoryTree, ModuleTree
 from tb_ddp_doctor.findings import Confidence, Memory
 from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.rules.support import layers
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.step_parts import MEMORY
 from tb_ddp_doctor.trace.model import Floats
@@ -50,7 +52,16 @@ class MemoryFragmentation(Rule):
     min_unused_gb: float = threshold(1.0, "GB", "In jobs that reserve little, single segments of 20 MB matter.")
     near_limit: float = threshold(0.9, "of the GPU's memory", "CUDA and NCCL themselves need some gigabytes.")
 
-    def check(self, *, frame: Frame, memory: MemoryUse, memory_contents: Memory | None, places: Places) -> Result:
+    def check(
+        self,
+        *,
+        frame: Frame,
+        memory: MemoryUse,
+        memory_contents: Memory | None,
+        modules: ModuleTree | None,
+        of_modules: ModuleMemoryTree | None,
+        places: Places,
+    ) -> Result:
         reserved = memory.peak_reserved.max(axis=1)
         growth = self._growth(memory)
         unused = np.median(memory.reserved_at_peak - memory.peak_allocated, axis=1)
@@ -77,7 +88,8 @@ class MemoryFragmentation(Rule):
             confidence=level,
             title=f"Rank {frame.ranks[worst]} reserves {amount}{what}.",
             why=f"Allocated at the peak: {wording.size(memory.peak_allocated[worst].max())}"
-            f"{_made_of(memory_contents, int(frame.ranks[worst]))}. Reserved: {wording.size(reserved[worst])}{limit}. "
+            f"{_made_of(memory_contents, int(frame.ranks[worst]))}.{layers.at_peak(modules, of_modules, worst)} "
+            f"Reserved: {wording.size(reserved[worst])}{limit}. "
             f"{_unusable(memory, worst, len(frame.steps))}{_grows(memory_contents)}{_OUTLOOK[bool(is_full[worst])]}"
             f"{_would_save(memory_contents) if cause != 'growing' else ''}",
             fix=_FULL if cause == "near_limit" else _FIX,

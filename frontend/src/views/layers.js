@@ -2,7 +2,7 @@
 
 import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
-import { count, ms, percent } from "../format.js";
+import { count, decimals, ms, percent } from "../format.js";
 import { grid, plain } from "../grid.js";
 import { explorer } from "../layers/explorer.js";
 import { begun, layersOf, nameOf, PARTS, shortPath } from "../layers/model.js";
@@ -123,6 +123,8 @@ const events = ({ views, link }) => (/** @type {string} */ path, /** @type {stri
   return anchor;
 };
 
+const megabytes = (/** @type {number} */ bytes) => decimals(bytes / 1e6, 1);
+
 /**
  * @param {LayerTable} modules
  * @param {Shown} shown
@@ -130,6 +132,7 @@ const events = ({ views, link }) => (/** @type {string} */ path, /** @type {stri
 function table(modules, shown) {
   const used = partsOf(modules);
   const whole = Math.max(modules.rows[0].step_ms, 1e-9);
+  const hasMemory = modules.rows[0].peak_bytes !== null;
   return grid({
     title: "layers",
     shown,
@@ -142,7 +145,8 @@ function table(modules, shown) {
       ...used.map(({ name }) => ({ head: name === "outside forward and backward" ? "other" : name, quantity: "part of a module's time", unit: "ms", show: plain, title: name })),
       { head: "longest", unit: "ms", show: plain, title: "the largest of all ranks" },
       { head: "(rank)", title: "the rank with the longest" },
+      ...(hasMemory ? [{ head: "peak, MB", quantity: "memory of a module", show: megabytes, title: "what it allocated of what is allocated at the peak, with all modules within it" }, { head: "allocates, MB", quantity: "memory of a module", show: megabytes, title: "all that it allocates in a step" }] : []),
     ],
-    rows: modules.rows.map((row) => [row.path || WHOLE, row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank]),
+    rows: modules.rows.map((row) => [row.path || WHOLE, row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank, ...(hasMemory ? [row.peak_bytes, row.allocated_bytes] : [])]),
   });
 }

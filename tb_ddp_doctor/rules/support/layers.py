@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.facts.modules import BUSY, ModulePart, ModuleTree
+from tb_ddp_doctor.facts.modules import BUSY, ModuleMemoryTree, ModulePart, ModuleTree
 from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: What holds this share of a time holds nearly all of it.
@@ -18,6 +19,17 @@ _ITS_PART = 0.25
 _NAMED = 3
 #: Fewer modules beside each other are no layers that a time is spread over.
 _SEVERAL = 3
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """How amounts are written: one, and from the least to the most of several."""
+
+    one: Callable[[float], str]
+    between: Callable[[float, float], str]
+
+
+TIME = Unit(wording.ms, lambda least, most: f"{wording.interval(least / 1e6, most / 1e6)} ms")
+BYTES = Unit(wording.size, lambda least, most: f"{wording.size(least)} to {wording.size(most)}")
 
 
 def excess_ns(tree: ModuleTree, rank: int, others: Ints) -> Floats:
@@ -42,6 +54,21 @@ def behind(tree: ModuleTree, rank: int, others: Ints, slower_ns: float) -> str:
     return f" Of its longer compute, {place}{alone}."
 
 
+def at_peak(tree: ModuleTree | None, memory: ModuleMemoryTree | None, rank: int) -> str:
+    """A sentence, with a space before it, on the modules that allocated what a rank (index) holds at its peak.
+
+    "" where the rank's trace does not tell, or hardly anything was allocated by modules.
+    """
+    if tree is None or memory is None or np.isnan(memory.own_peak[rank]).any():
+        return ""
+    of_modules = memory.own_peak[rank].copy()
+    whole, of_modules[0] = float(of_modules.sum()), 0.0
+    if of_modules.sum() < _ITS_PART * whole:
+        return ""
+    share = _share(float(of_modules.sum()), whole)
+    return f" Modules allocate {share} of what is allocated; of that, {where(tree, of_modules, BYTES)}."
+
+
 def exposed_ns(tree: ModuleTree) -> Floats:
     """Exposed communication that each module's forward or backward launches, the median over ranks, a step; (M,)."""
     return _median(tree, ModulePart.COMMUNICATION)
@@ -62,12 +89,12 @@ def is_outside(own_ns: Floats) -> bool:
     return bool(own_ns[0] >= _NEARLY_ALL * own_ns.sum() > 0)
 
 
-def where(tree: ModuleTree, own_ns: Floats) -> str:
-    """Which modules most of a time lies in, as "93 % is in layers.17.mlp"; "" where there is none.
+def where(tree: ModuleTree, own: Floats, unit: Unit = TIME) -> str:
+    """Which modules most of a time, or of memory, lies in, as "93 % is in layers.17.mlp"; "" where there is none.
 
-    `own_ns` is the time in each module without its children, shape (M,); in some it may be negative.
+    `own` is what each module has without its children, shape (M,), in ns or bytes; in some it may be negative.
     """
-    whole = own_ns.copy()
+    whole = own.copy()
     for module in range(len(whole) - 1, 0, -1):
         whole[tree.parent[module]] += whole[module]
     total = float(whole[0])
@@ -78,36 +105,53 @@ def where(tree: ModuleTree, own_ns: Floats) -> str:
     while len(within) and whole[within].max() >= _NEARLY_ALL * total:
         at = int(within[whole[within].argmax()])
         within = np.flatnonzero(tree.parent == at)
-    if is_outside(own_ns):
-        return f"{_share(float(own_ns[0]), total)} is outside the model's layers{guess}"
-    if spread := _layers(tree, whole, within):
-        return f"{_share(float(whole[within].sum()), total)} is in {spread}{guess}"
+    if is_outside(own):
+        return f"{_share(float(own[0]), total)} is outside the model's layers{guess}"
+    kinds = [same_kind for same_kind in _of_one_kind(tree, within) if whole[same_kind].sum() >= _NEARLY_ALL * total]
+    for same_kind in (*kinds, within):
+        if spread := _layers(tree, whole, same_kind, unit):
+            return f"{_share(float(whole[same_kind].sum()), total)} is in {spread}{guess}"
     if at:
         return f"{_share(float(whole[at]), total)} is in {tree.path[at]}{guess}"
     most = within[np.argsort(-whole[within], kind="stable")][:_NAMED].tolist()
-    named = [f"{tree.path[module]} ({wording.ms(whole[module])})" for module in most if whole[module] > 0]
+    named = [f"{tree.path[module]} ({unit.one(whole[module])})" for module in most if whole[module] > 0]
     return f"most is in {wording.listing(named)}{guess}" if named else ""
 
 
-def _layers(tree: ModuleTree, whole_ns: Floats, modules: Ints) -> str:
-    """All modules of those within one, if nearly each has its part of their time; else ""."""
-    total = float(whole_ns[modules].sum())
+def _of_one_kind(tree: ModuleTree, modules: Ints) -> list[Ints]:
+    """Those of some modules within one whose names differ by a number alone, as Block_0, Block_1, ..."""
+    kinds: dict[str, list[int]] = {}
+    for module in modules.tolist():
+        kind = tree.path[module].rstrip("0123456789")
+        if kind != tree.path[module]:
+            kinds.setdefault(kind, []).append(module)
+    return [np.array(same_kind) for same_kind in kinds.values() if _SEVERAL <= len(same_kind) < len(modules)]
+
+
+def _layers(tree: ModuleTree, whole: Floats, modules: Ints, unit: Unit) -> str:
+    """All modules of those within one, if nearly each has its part of the whole; else ""."""
+    total = float(whole[modules].sum())
     if len(modules) < _SEVERAL or total <= 0:
         return ""
-    has = modules[whole_ns[modules] >= _ITS_PART * total / len(modules)]
+    has = modules[whole[modules] >= _ITS_PART * total / len(modules)]
     if len(has) < _NEARLY_ALL * len(modules):
         return ""
-    each = wording.interval(float(whole_ns[has].min()) / 1e6, float(whole_ns[has].max()) / 1e6)
+    each = unit.between(float(whole[has].min()), float(whole[has].max()))
     many = f"all {len(has)}" if len(has) == len(modules) else f"{len(has)} of {len(modules)}"
-    return f"{many} {_kind(tree, has.tolist())}, {each} ms each"
+    return f"{many} {_kind(tree, has.tolist())}, {each} each"
 
 
 def _kind(tree: ModuleTree, modules: Sequence[int]) -> str:
     """What some modules within one are called: "modules of layers"."""
-    around = tree.path[int(tree.parent[modules[0]])]
+    parent = int(tree.parent[modules[0]])
+    around = tree.path[parent]
     if tree.layer_events and not around:
         return "layers"
-    return f"modules of {around}" if around else "modules"
+    kind = ""
+    if len(modules) < int((tree.parent == parent).sum()):
+        last = {tree.path[module].rpartition(".")[2].rstrip("0123456789").rstrip("_") for module in modules}
+        kind = f"{last.pop()} " if len(last) == 1 and last != {""} else ""
+    return f"{kind}modules of {around}" if around else f"{kind}modules"
 
 
 def _share(part_ns: float, total_ns: float) -> str:
