@@ -82,10 +82,11 @@ def _code() -> str:
 
 
 def _sources() -> list[Path]:
-    """The files with that code, of all folders of its packages, in order."""
+    """The files with that code and its tables, of all folders of its packages, in order."""
     names = [Path(__file__).with_name(name) for name in _MADE_BY]
     inside = [path for name in names for path in name.rglob("*") if path.suffix in _SOURCES]
-    return sorted([*inside, *(path for name in names if (path := name.with_suffix(".py")).exists())])
+    beside = [name.with_suffix(suffix) for name in names for suffix in (".py", ".toml")]
+    return sorted([*inside, *(path for path in beside if path.exists())])
 
 
 def digest_version() -> str:

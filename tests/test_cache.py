@@ -202,19 +202,20 @@ def test_all_code_that_makes_a_digest_counts() -> None:
         assert any(path.stem == "_scanner" for path in counted)
 
 
-def test_another_native_library_is_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_native_library_or_table_is_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "trace" / "nsys"
     folder.mkdir(parents=True)
     (folder / "read.py").write_text("1")
     monkeypatch.setattr("tb_ddp_doctor.cache.__file__", str(tmp_path / "cache.py"))
     seen = set()
-    for path in (folder / "read.py", tmp_path / "trace" / "_scanner.so", tmp_path / "findings.py"):
+    library, table = tmp_path / "trace" / "_scanner.so", tmp_path / "step_parts.toml"
+    for path in (folder / "read.py", library, tmp_path / "findings.py", table):
         path.write_text("2")
         _code.cache_clear()
         seen.add(_code())
     monkeypatch.undo()
     _code.cache_clear()
-    assert len(seen) == 3
+    assert len(seen) == 4
 
 
 def test_a_digest_file_of_another_meaning_is_refused(
