@@ -59,6 +59,7 @@ PLACES = {
     "FINDING": "straggler",
     "N": "1",
     "R": "0",
+    "Q": "1",
     "VALUE": "0.1",
     "RULE.THRESHOLD=VALUE": "straggler.min_excess=0.1",
 }
