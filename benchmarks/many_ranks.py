@@ -53,6 +53,7 @@ from tb_ddp_doctor.digest.model import (
     LaunchDelay,
     LostKernels,
     MessageEnds,
+    ModuleBytes,
     ModuleKernels,
     ModulePaths,
     Modules,
@@ -256,7 +257,11 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         track=_track(start + stall, start, finish, compute, arrival, end, shown),
         roofline=empty(Roofline),
         modules=Modules(
-            "", ModulePaths(np.array([-1], np.int32), np.array([0], np.int32)), empty(ModuleTimes), empty(ModuleKernels)
+            "",
+            ModulePaths(np.array([-1], np.int32), np.array([0], np.int32)),
+            empty(ModuleTimes),
+            empty(ModuleKernels),
+            empty(ModuleBytes),
         ),
         gradients=_gradients(start + stall, compute, shown),
         contents=TraceContents({}, "", "training", {}, "ProfilerStep", 0.0, 0, 600 * steps, 0, ""),
