@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from tb_ddp_doctor.known_type import known
 from tb_ddp_doctor.step_parts import MEMORY, OWNERS, PHASES
 
 
@@ -65,5 +66,5 @@ def _quantities(file: _File) -> Iterator[tuple[str, Quantity]]:
 
 #: By name.
 QUANTITIES: Mapping[str, Quantity] = dict(
-    _quantities(msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_File))
+    _quantities(msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=known(_File)))
 )

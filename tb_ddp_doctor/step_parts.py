@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from tb_ddp_doctor.known_type import known
+
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """What a nanosecond of a step belongs to."""
@@ -69,7 +71,7 @@ class _Parts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernel_classes: dict[str, str]
 
 
-_PARTS = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_Parts)
+_PARTS = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=known(_Parts))
 OWNERS, PHASES, MEMORY, KERNEL_CLASSES = _PARTS.owners, _PARTS.phases, _PARTS.memory, _PARTS.kernel_classes
 #: The owners of time in which the GPU idles.
 IDLE = tuple(name for name, owner in OWNERS.items() if owner.cpu)

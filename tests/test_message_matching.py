@@ -7,6 +7,7 @@ import pytest
 from matches import rows, table
 from traces import MS, digests, job, ranks
 
+from tb_ddp_doctor.facts.traffic import communication
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay import native_library
 from tb_ddp_doctor.replay.change import Change
@@ -139,6 +140,36 @@ def test_a_kernel_waits_for_its_own_partners_alone() -> None:
     waits = table(drawn.matched, drawn.waiting.exposed_ns, 0) / MS
     assert drawn.waiting.last[:2].tolist() == [0, 2]
     assert waits[:2].tolist() == [[0, 0, 0], [0, 10, 0]]
+
+
+#: Each sends to the next rank and receives from the one before: 0 waits for 3, 1 for 2, and both have met long before.
+LATE_HALF = """
+    rank0 step |1
+          host [fwd]
+          gpu  [fwd]
+          nccl      [s1r3............][ar]
+    rank1 step |1
+          host [fwd]
+          gpu  [fwd]
+          nccl      [s2r0............][ar]
+    rank2 step |1
+          host [fwd]
+          gpu  [fwd..........]
+          nccl                [s3r1..][ar]
+    rank3 step |1
+          host [fwd]
+          gpu  [fwd..........]
+          nccl                [s0r2..][ar]
+    """
+
+
+def test_two_that_wait_for_a_third_each_do_not_transfer_as_long() -> None:
+    drawn = job(LATE_HALF)
+    rings = [one for one in communication(drawn) if one.kind == "send_recv"]
+    assert sorted(len(one.row) for one in rings) == [4]
+    assert (rings[0].transfer_ns / MS).tolist() == [8, 8, 8, 8]
+    # What is exposed is where it transfers, not where both wait.
+    assert (rings[0].exposed_ns / MS).tolist() == [8, 8, 8, 8]
 
 
 def test_where_counts_differ_ends_say_which_one_is_lost() -> None:

@@ -22,10 +22,11 @@ from tb_ddp_doctor import cache, engine
 from tb_ddp_doctor.cache import Cache, digest_version, read_digest
 from tb_ddp_doctor.digest import valid
 from tb_ddp_doctor.digest.build import digest
-from tb_ddp_doctor.digest.model import ModulePaths, RankDigest
+from tb_ddp_doctor.digest.model import ModuleKernels, ModulePaths, ModuleTimes, RankDigest
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage.column_file import StoreError, dump
+from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.storage.whole_file import written_whole
 from tb_ddp_doctor.view.details import DETAILS
 
@@ -59,6 +60,14 @@ def with_modules(one: RankDigest, parent: NDArray[np.int64]) -> RankDigest:
     return replace(one, modules=replace(one.modules, paths=ModulePaths(around, np.zeros_like(around))))
 
 
+def with_kernels_of(one: RankDigest, row: int) -> RankDigest:
+    """With a kernel of a row of times, of which there are none."""
+    indices, numbers = [np.full(1, row, np.int32)] * 4, [np.ones(1, np.int64)] * 2
+    return replace(
+        one, modules=replace(one.modules, times=empty(ModuleTimes), kernels=ModuleKernels(*indices, *numbers))
+    )
+
+
 HARMS: dict[str, Callable[[RankDigest], RankDigest]] = {
     "it points to entry 1,000,000 of": lambda one: replace(
         one, kernels=replace(one.kernels, name=np.full_like(one.kernels.name, 1_000_000))
@@ -87,6 +96,7 @@ HARMS: dict[str, Callable[[RankDigest], RankDigest]] = {
     "its header has a text of 1,025 letters": lambda one: replace(one, device="N" * 1025),
     "its modules lie 25 deep in each other": lambda one: with_modules(one, np.arange(-1, 25)),
     "its modules are no tree": lambda one: with_modules(one, np.array([-1, 1])),
+    "it points to entry 7 of 0 times of modules": lambda one: with_kernels_of(one, 7),
     "start_ns is a column of float64": lambda one: replace(
         one, steps=replace(one.steps, start_ns=np.zeros(3, np.float64))
     ),

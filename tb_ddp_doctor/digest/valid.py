@@ -23,8 +23,8 @@ from tb_ddp_doctor.digest.modules import MOST_MODULES
 from tb_ddp_doctor.storage.array_type import element_type
 from tb_ddp_doctor.trace.model import MOST_HEADER_LETTERS, Indices
 
-#: What columns point into: `Steps`, `Collectives` (and `HostMeetings` after them), the rows of `Track`,
-#: `RankDigest.strings`; and those that are flags.
+#: What columns point into: `Steps`, `Collectives` (and `HostMeetings` after them), the rows of `Track` and of
+#: `ModuleTimes`, `RankDigest.strings`; and those that are flags.
 INTO = {
     "steps": (
         "pieces.step collectives.step messages.step track.step gradients.step op_stalls.step gap_ops.step "
@@ -45,9 +45,11 @@ INTO = {
         "gap_ops.after message_ends.group code.function gradients.module memory.largest.op roofline.calls.name "
         "roofline.calls.operator roofline.calls.inputs roofline.calls.dtype roofline.calls.precision "
         "memory.largest.module memory.largest.own memory.kept.op memory.kept.own memory.modules.module "
-        "modules.paths.name"
+        "modules.paths.name modules.kernels.operator modules.kernels.kernel modules.kernels.function blocking.module "
+        "op_stalls.module"
     ),
-    "modules": "modules.paths.parent modules.times.module",
+    "modules": "modules.paths.parent modules.times.module modules.memory.module",
+    "times of modules": "modules.kernels.of",
     "flags": "messages.sent message_ends.sent operators.on_device modules.times.recomputed",
     # Which backward pass, and how many updates before: numbers without a table.
     "": "collectives.backward collectives.update gradients.backward",
@@ -108,6 +110,7 @@ def check(digest: RankDigest) -> None:
         "track": len(digest.track),
         "calls": len(digest.roofline.calls),
         "modules": len(digest.modules.paths),
+        "times of modules": len(digest.modules.times),
         _NEVER_MISSING: len(digest.strings),
         "strings": len(digest.strings),
         "flags": 2,
@@ -115,9 +118,10 @@ def check(digest: RankDigest) -> None:
     for what, size in sizes.items():
         least = 0 if what == _NEVER_MISSING else _LEAST
         _check_range([arrays[path] for path in INTO[what].split()], size, what, least=least)
-    if (digest.modules.times.module < 0).any():
+    modules = digest.modules
+    if any((column < 0).any() for column in (modules.times.module, modules.memory.module, modules.kernels.of)):
         raise InvalidError("its modules are no tree")
-    _check_tree(digest.modules.paths.parent)
+    _check_tree(modules.paths.parent)
     _check_texts(digest)
     of_kind = defaultdict(list)
     for column in columns():

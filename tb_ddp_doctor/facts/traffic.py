@@ -24,7 +24,7 @@ from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.segments import Segments
 from tb_ddp_doctor.mesh.homes import Homes, dimensions_of
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Flags, Ints
 from tb_ddp_doctor.trace.names import parallelism
 
 #: All data comes from one rank or goes to one, which may be done before the others are.
@@ -124,7 +124,7 @@ def communication(job: Job) -> tuple[Traffic, ...]:
 def _traffic(job: Job, rows: Ints) -> Iterator[Traffic]:
     matched = job.matched
     last, transfer, wait = measured(job, rows)
-    exposed = np.minimum(_exposed(job, last, transfer), transfer)
+    exposed = np.minimum(_exposed(job, last, transfer, matched.is_of(_ROOTED)[rows]), transfer)
     step = np.searchsorted(job.steps, matched.step[rows])
     family, names, dtypes = _families(job, rows)
     order = np.argsort(family, kind="stable")
@@ -181,9 +181,9 @@ def measured(job: Job, rows: Ints) -> tuple[Ints, Ints, Ints]:
     """The part that arrives last, transfer, and the waiting of all ranks together: each of shape (M,), ns."""
     matched = job.matched
     segments, part = matched.segments.select(rows)
-    length = matched.end_ns[part] - matched.arrival_ns[part]
-    shortest = segments.argmin(length)
-    last, transfer = part[shortest], length[shortest]
+    met, length = _met_ns(job)[part], matched.end_ns[part] - matched.arrival_ns[part]
+    shortest = segments.argmin(met)
+    last, transfer = part[shortest], met[shortest]
     wait = segments.sum(length - segments.each(transfer))
     rooted = matched.is_of(_ROOTED)[rows]
     if rooted.any():
@@ -195,8 +195,31 @@ def measured(job: Job, rows: Ints) -> tuple[Ints, Ints, Ints]:
     return last, transfer, wait
 
 
-def _exposed(job: Job, last: Ints, transfer_ns: Ints) -> Ints:
-    """How long each transfer has no compute beside it on the rank that arrives last, shape (M,), ns."""
-    rank, start = job.matched.rank[last], job.matched.arrival_ns[last]
+def _met_ns(job: Job) -> Ints:
+    """How long each part runs from when it has met all the ranks that it meets, shape (P,), ns.
+
+    Of most that is the part's length, since one of the parts arrives last. Two kernels that send and receive may both
+    wait for a third, each for another one: their clocks have to say when that arrived. Clocks agree only up to the
+    residual, but no part moves its data in less time than the shortest kernel that it meets runs.
+    """
+    matched = job.matched
+    length = matched.end_ns - matched.arrival_ns
+    apart = ~matched.segments.each(matched.together)
+    if not apart.any():
+        return length
+    each = matched.segments.each
+    shortest = np.full(len(job.calls), np.iinfo(np.int64).max)
+    np.minimum.at(shortest, matched.call, each(matched.segments.min(length)))
+    met = matched.end_ns - job.waiting.all_traced_arrived_ns[matched.call]
+    return np.where(apart, np.clip(met, shortest[matched.call], length), length)
+
+
+def _exposed(job: Job, last: Ints, transfer_ns: Ints, is_rooted: Flags) -> Ints:
+    """How long each transfer has no compute beside it on the rank that arrives last, shape (M,), ns.
+
+    A part moves data until it ends, but for those of collectives with a root.
+    """
+    matched = job.matched
+    rank, start = matched.rank[last], np.where(is_rooted, matched.arrival_ns[last], matched.end_ns[last] - transfer_ns)
     begin, end = (job.axis.place(rank, at) for at in (start, start + transfer_ns))
     return job.waiting.exposed.measure(begin, end)
