@@ -106,6 +106,7 @@ def _traffic(kind: str, ranks: int, size: int, time_ns: float) -> Traffic:
         4,
         nothing,
         np.arange(4),
+        nothing,
         np.full(4, size),
         some,
         some,

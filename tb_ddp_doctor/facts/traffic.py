@@ -46,11 +46,13 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
     dtypes: tuple[str, ...]
     #: Steps of the job.
     steps: int
-    #: One value a collective, by first arrival: its row in the job's matched collectives; index of its step; bytes (-1
-    #: if unknown); from the last arrival to the end, and the part of that with no compute beside it, ns; waiting of all
-    #: its ranks together, ns.
+    #: One value a collective, by first arrival: its row in the job's matched collectives; index of its step; a number
+    #: for the ranks that it is among, which of sends and receives are two of the group; bytes (-1 if unknown); from the
+    #: last arrival to the end, and the part of that with no compute beside it, ns; waiting of all its ranks together,
+    #: ns.
     row: Ints
     step: Ints
+    among: Ints
     bytes: Ints
     transfer_ns: Ints
     exposed_ns: Ints
@@ -127,6 +129,7 @@ def _traffic(job: Job, rows: Ints) -> Iterator[Traffic]:
     exposed = np.minimum(_exposed(job, last, transfer, matched.is_of(_ROOTED)[rows]), transfer)
     step = np.searchsorted(job.steps, matched.step[rows])
     family, names, dtypes = _families(job, rows)
+    among = _among(job, rows)
     order = np.argsort(family, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(family[order])) + 1):
         if not len(members):
@@ -145,12 +148,20 @@ def _traffic(job: Job, rows: Ints) -> Iterator[Traffic]:
             steps=len(job.steps),
             row=mine,
             step=step[members],
+            among=among[members],
             bytes=size,
             transfer_ns=moved,
             exposed_ns=exposed[members],
             wait_ns=wait[members],
             line=transfer_fit(size, moved) if (size > 0).all() else None,
         )
+
+
+def _among(job: Job, rows: Ints) -> Ints:
+    """A number for each collective, the same for those among the same ranks, shape (M,)."""
+    segments, part = job.matched.segments.select(rows)
+    rank = job.matched.rank[part]
+    return numbered(segments.min(rank), segments.max(rank), segments.sum(rank), segments.length)
 
 
 def _parallelism(job: Job, group: str, ranks: Ints) -> str:

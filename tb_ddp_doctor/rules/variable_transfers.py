@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.traffic import Traffic
@@ -39,8 +40,8 @@ class VariableTransfers(Rule):
     Limits:
         Compares each collective with those of the same size in the same group, so neither the rank nor the size
         differs. Collectives that are slow in every step are slow-link's or communication-bound's. Where sizes are not
-        recorded, the n-th collective of each step is compared. A record of a few steps shows only congestion that is
-        shorter than a step.
+        recorded, the n-th collective among the same ranks in each step is compared. A record of a few steps shows only
+        congestion that is shorter than a step.
     """
 
     id = "variable-transfers"
@@ -114,20 +115,24 @@ class VariableTransfers(Rule):
 
 def _median_ns(traffic: Traffic) -> NDArray[np.float64]:
     """The median transfer of each collective's like, ns; 0 where there are too few."""
-    like: Ints = traffic.bytes if traffic.has_bytes else _place_in_step(traffic.step)
+    like: Ints = traffic.bytes if traffic.has_bytes else _place_in_step(traffic.step, traffic.among)
     _, which, count = np.unique(like, return_inverse=True, return_counts=True)
     median = np.array([np.median(traffic.transfer_ns[which == kind]) for kind in range(len(count))])
     typical: NDArray[np.float64] = np.where(count >= _LEAST_COMPARABLE, median, 0.0)[which]
     return typical
 
 
-def _place_in_step(step: Ints) -> Ints:
-    """The number of each collective in its step, given the steps of collectives in the order of time."""
-    order = np.argsort(step, kind="stable")
-    first = np.searchsorted(step[order], step[order])
+def _place_in_step(step: Ints, among: Ints) -> Ints:
+    """A number for the n-th collective among the same ranks in each step, given collectives in the order of time.
+
+    In which order those of different ranks come is no two steps' the same.
+    """
+    cell = numbered(step, among)
+    order = np.argsort(cell, kind="stable")
+    first = np.searchsorted(cell[order], cell[order])
     place = np.empty(len(step), np.int64)
     place[order] = np.arange(len(step)) - first
-    return place
+    return numbered(among, place)
 
 
 def _listed(steps: Ints) -> str:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 from traces import finding, in_row, lies_in_its_step, outcome, ranks
+
+from tb_ddp_doctor.facts.traffic import Traffic
+from tb_ddp_doctor.rules.variable_transfers import _median_ns
 
 RULE = "variable-transfers"
 USUAL = """
@@ -47,6 +52,18 @@ def test_a_transfer_that_is_slow_in_every_step_does_not_vary() -> None:
 
 def test_a_larger_message_is_no_variation() -> None:
     assert outcome(RULE, drawn(USUAL, USUAL, USUAL, LARGER)).status == "clear"
+
+
+def test_messages_of_unknown_size_are_compared_with_those_between_the_same_ranks() -> None:
+    """In odd steps ranks 0 and 1 meet first, in even ones 2 and 3, whose messages are larger."""
+    short, long, steps = 4_000_000, 20_000_000, np.repeat(np.arange(6), 2)
+    among = np.where(steps % 2 == 0, [0, 1] * 6, [1, 0] * 6)
+    took, nothing = np.where(among == 0, short, long), np.zeros(12, np.int64)
+    columns = (np.arange(12), steps, among, np.full(12, -1), took, took, nothing)
+    traffic = Traffic("send_recv", "", "", np.arange(4), 4, (), 6, *columns, None)
+    assert _median_ns(traffic).tolist() == took.tolist()
+    # Of all ranks together the n-th of each step are no two alike.
+    assert _median_ns(replace(traffic, among=nothing)).tolist() != took.tolist()
 
 
 def test_waiting_for_a_late_rank_is_no_variation() -> None:
