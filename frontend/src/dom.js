@@ -127,7 +127,7 @@ export function copying(label, text, refused) {
   async function copy() {
     const copied = await Promise.resolve(text()).then(toClipboard, () => false);
     button.textContent = copied ? "Copied" : refused;
-    setTimeout(() => (button.textContent = label), 2000);
+    setTimeout(() => (button.textContent = label), 4000);
   }
   return button;
 }
