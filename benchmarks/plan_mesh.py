@@ -26,13 +26,14 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).parent))
 from bars import print_bars
 from mesh_jobs import ADAM, LOSS, Faults, Job, Mesh, Operation, Shape
+from played_answer import PlayedAnswer
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.planning.costs.collectives import MessageLink
 from tb_ddp_doctor.planning.costs.links import Links, Scope
-from tb_ddp_doctor.planning.model import Prediction, Question
+from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
@@ -64,27 +65,16 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Judged(PlayedAnswer):
     """A pair of meshes."""
 
     before: Mesh
     after: Mesh
-    now_ms: float
-    true_ms: float
-    prediction: Prediction
-
-    @property
-    def error(self) -> float:
-        return 100 * (self.prediction.step_ms - self.true_ms) / self.now_ms
 
     @property
     def leaves_nodes(self) -> bool:
         """Whether tp lies within nodes before and across them after."""
         return self.before.tp <= self.before.node < self.after.tp
-
-    @property
-    def change(self) -> float:
-        return 100 * (self.true_ms - self.now_ms) / self.now_ms
 
 
 def drawn(rng: random.Random, *, reports_loss: bool) -> tuple[Model, Mesh, Mesh]:
@@ -169,7 +159,7 @@ def judge(rng: random.Random, *, reports_loss: bool) -> Judged | str:
     assumed = [one.what for one in found.rests if one.basis == "assumed" and "GB/s that" in one.detail]
     if assumed:
         return f"assumed: {assumed[0]}"
-    return Judged(before, after, job.step_us / 1e3, played(model, after, before).step_us / 1e3, found)
+    return Judged(job.step_us / 1e3, played(model, after, before).step_us / 1e3, found, before, after)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -27,11 +27,12 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).parent))
 from bars import print_bars
 from mesh_jobs import ADAM, LAUNCH_US, Faults, Job, Mesh, Operation, Program, Shape
+from played_answer import PlayedAnswer
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.job.build import build
-from tb_ddp_doctor.planning.model import Prediction, Question
+from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
@@ -208,21 +209,10 @@ def asked(how: Sharded) -> Iterator[tuple[str, Question, Sharded]]:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Judged(PlayedAnswer):
     """A question of a job."""
 
     what: str
-    now_ms: float
-    true_ms: float
-    prediction: Prediction
-
-    @property
-    def error(self) -> float:
-        return 100 * (self.prediction.step_ms - self.true_ms) / self.now_ms
-
-    @property
-    def change(self) -> float:
-        return 100 * (self.true_ms - self.now_ms) / self.now_ms
 
 
 def judge(shape: Shape, how: Sharded) -> Iterator[Judged | str]:
@@ -243,7 +233,7 @@ def judge(shape: Shape, how: Sharded) -> Iterator[Judged | str]:
         except CannotPlanError as error:
             yield f"{what}: {error}"
             continue
-        yield Judged(what, job.step_us / 1e3, played(shape, then).step_us / 1e3, found)
+        yield Judged(job.step_us / 1e3, played(shape, then).step_us / 1e3, found, what)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -95,7 +95,7 @@ def test_backward_is_that_of_its_sequence_number() -> None:
 
 
 def test_8_bit_weights_beside_the_weights_are_no_input() -> None:
-    """Up to 1.14 weights are followed by their 8-bit copy, and its transpose."""
+    """In 1.x weights are followed by their 8-bit copy, and its transpose."""
     old: Call = ("_Linear", [[1024, 768], [1024, 768], [768, 1024], [4096, 768], [1024]], 3)
     assert sizes(old) == [LinearSizes(4096, 768, 1024, 1)]
 

@@ -23,21 +23,28 @@ def nodes(host: HostCalls) -> tuple[Ints, Ints]:
     if not numbered.any():
         return np.empty(0, np.int64), np.empty(0, np.int64)
     backward = host.is_operator & host.named(names.is_backward)
-    # Of the operators that have a node's number, the one that starts last made it: calls stand in that order.
     made = np.flatnonzero(numbered & ~backward & (host.thread == host.training_thread))
-    made = made[np.argsort(sequence[made], kind="stable")]
     node = np.flatnonzero(backward)
     node = node[host.around(node, backward) < 0]
-    number = sequence[node]
-    at = np.searchsorted(sequence[made], number, side="right") - 1
-    operator = np.append(made, -1)[at]
-    matches = (operator >= 0) & (number >= 0)
-    matches &= (sequence[operator] == number) & (host.start_ns[operator] < host.start_ns[node])
-    operator = np.where(matches, operator, -1)
+    number, operator = sequence[node], makers(host, made, node)
     # What has no number is of the last one before it that has.
     last = np.maximum.accumulate(np.where(number >= 0, np.arange(len(node)), -1))
     known = (last >= 0) & (host.thread[node[last]] == host.thread[node])
     return node, np.where(known, operator[last], -1)
+
+
+def makers(host: HostCalls, made: Ints, node: Ints) -> Ints:
+    """Which of some calls made each node: the last with its sequence number, if that starts before it; shape (nodes,).
+
+    `made` are in order of time. -1 where there is none.
+    """
+    sequence = host.trace.events.sequence[host.row]
+    made = made[np.argsort(sequence[made], kind="stable")]
+    number = sequence[node]
+    operator = np.append(made, -1)[np.searchsorted(sequence[made], number, side="right") - 1]
+    matches = (operator >= 0) & (number >= 0)
+    matches &= (sequence[operator] == number) & (host.start_ns[operator] < host.start_ns[node])
+    return np.where(matches, operator, -1)
 
 
 def follows(host: HostCalls, node: Ints) -> Mask:

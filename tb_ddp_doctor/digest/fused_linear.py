@@ -7,7 +7,8 @@ tensor: the product has the rows of whichever has more.
     forward   _LayerNormLinear          4,096 x 1,024 (a quarter of the rows), weights 3,072 x 1,024
     backward  _LayerNormLinearBackward  16,384 x 3,072                          -> 16,384 rows, 1,024 -> 3,072
 
-The order of inputs is that of `transformer_engine/pytorch/module` (1.4 to 2.8): weights first, or a norm's input first.
+The order of inputs is that of `transformer_engine/pytorch/module`, in 1.x and 2.x: weights first, or a norm's input
+first.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor.digest.autograd_nodes import makers
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.operator_inputs import LinearSizes
 from tb_ddp_doctor.digest.shapes import Dims, dims
@@ -52,9 +54,7 @@ def fused_linears(host: HostCalls) -> FusedLinears:
         nothing = np.empty(0, np.int64)
         return FusedLinears(nothing, nothing, [])
     backward = np.flatnonzero(host.is_operator & host.named(names.is_fused_linear_backward))
-    sequence = host.trace.events.sequence[host.row]
-    of_training = forward[(host.thread[forward] == host.training_thread) & (sequence[forward] >= 0)]
-    made_by = _with_same_number(sequence[of_training], of_training, sequence[backward])
+    made_by = makers(host, forward[host.thread[forward] == host.training_thread], backward)
     known = made_by >= 0
     backward, made_by = backward[known], made_by[known]
     gradient = np.full(len(host), -1, np.int64)
@@ -72,14 +72,6 @@ def fused_linears(host: HostCalls) -> FusedLinears:
     of_call[backward] = of_call[made_by]
     call = np.flatnonzero(of_call >= 0)
     return FusedLinears(call, of_call[call], [one or LinearSizes(0, 0, 0, 0) for one in sizes])
-
-
-def _with_same_number(numbers: Ints, calls: Ints, wanted: Ints) -> Ints:
-    """The last of some calls with each wanted sequence number, -1 for none."""
-    order = np.argsort(numbers, kind="stable")
-    at = np.searchsorted(numbers[order], wanted, side="right") - 1
-    has_number = (at >= 0) & (np.append(numbers[order], -1)[at] == wanted) & (wanted >= 0)
-    return np.where(has_number, np.append(calls[order], -1)[at], -1)
 
 
 def _sizes(operator: str, inputs: Sequence[Dims], gradients: Sequence[Dims]) -> LinearSizes | None:

@@ -672,7 +672,7 @@ _WORK: Mapping[str, _Function] = {
     **_aten(lambda inputs: _gemm(inputs.tensor(0), inputs.tensor(1)), "mm bmm _int_mm"),
     **_aten(_added, "addmm baddbmm _addmm_activation addmm_ baddbmm_"),
     "aten::_scaled_mm": _scaled,
-    # Transformer Engine: up to 1.14 its products are operators, since then parts of autograd's.
+    # Transformer Engine: in 1.x its products may be operators, else they are parts of autograd's.
     "tex_ts::te_gemm_ts": _of_three(0, 5, 10),
     **_each(_fused_linear(1), "_Linear", "_LayerNormLinear", "_GroupedLinear"),
     **_each(_fused_linear(2), "_LinearBackward", "_LayerNormLinearBackward", "_GroupedLinearBackward"),
