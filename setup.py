@@ -18,6 +18,7 @@ FRONTEND = "tb_ddp_doctor.frontend"
 HEADERS = (
     "api",
     "columns",
+    "event",
     "intervals",
     "json",
     "nccl_lines",

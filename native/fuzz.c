@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "json.h"
 #include "nccl_lines.h"
 #include "perfetto.h"
 #include "scanner.h"
@@ -42,8 +41,8 @@ static size_t next_size(uint32_t *state) {
     return *state >> 30 ? *state >> 24 & 0x3f : *state >> 16 & 0xfff;
 }
 
-/* A scanner that has been fed all the text; NULL if there was no memory. */
-static struct scanner *feed(const uint8_t *text, size_t size, uint32_t cuts, uint64_t max_event, uint32_t max_strings) {
+/* A scanner that keeps all categories; NULL if there was no memory. */
+static struct scanner *make_scanner(uint64_t max_event, uint32_t max_strings) {
     static const char *const categories[] = {
         [SCANNER_OP] = "\"cpu_op\"",
         [SCANNER_ANNOTATION] = "\"user_annotation\"",
@@ -60,10 +59,20 @@ static struct scanner *feed(const uint8_t *text, size_t size, uint32_t cuts, uin
         [SCANNER_FRAME] = "\"python_function\"",
     };
     struct scanner *scanner = scanner_new(7, "\"record_param_comms\"", "\"[memory]\"", max_event, max_strings);
-    int status = scanner ? SCANNER_MORE : SCANNER_NO_MEMORY;
+    bool whole = scanner != NULL;
     for (int code = 0; scanner && code < (int)(sizeof categories / sizeof *categories); code++) {
-        status = scanner_keep(scanner, categories[code], code) ? status : SCANNER_NO_MEMORY;
+        whole = scanner_keep(scanner, categories[code], code) && whole;
     }
+    if (!whole) {
+        scanner_free(scanner);
+    }
+    return whole ? scanner : NULL;
+}
+
+/* A scanner that has been fed all the text; NULL if there was no memory. */
+static struct scanner *feed(const uint8_t *text, size_t size, uint32_t cuts, uint64_t max_event, uint32_t max_strings) {
+    struct scanner *scanner = make_scanner(max_event, max_strings);
+    int status = scanner ? SCANNER_MORE : SCANNER_NO_MEMORY;
     for (size_t at = 0; at < size && status != SCANNER_NO_MEMORY;) {
         const size_t wanted = cuts ? next_size(&cuts) : size;
         const size_t block = wanted < size - at ? wanted : size - at;
@@ -174,15 +183,8 @@ static void check_lines(const uint8_t *text, size_t size) {
 
 /* -- packets */
 
-/* The JSON that packets come to; the caller frees it. */
-struct written {
-    uint8_t *text;
-    size_t size;
-};
-
 /* Feed all bytes to one of the two readings, in blocks that are allocations of their own. */
-static bool feed_packets(struct perfetto *perfetto, const uint8_t *bytes, size_t size, uint32_t cuts,
-                         struct written *written) {
+static bool feed_packets(struct perfetto *perfetto, const uint8_t *bytes, size_t size, uint32_t cuts, bool is_second) {
     bool whole = true;
     for (size_t at = 0; whole && at < size;) {
         const size_t wanted = cuts ? next_size(&cuts) : size;
@@ -190,31 +192,18 @@ static bool feed_packets(struct perfetto *perfetto, const uint8_t *bytes, size_t
         uint8_t *copy = malloc(block + !block);
         require(copy != NULL);
         memcpy(copy, bytes + at, block);
-        whole = written ? perfetto_write(perfetto, copy, block) : perfetto_survey(perfetto, copy, block);
+        whole = is_second ? perfetto_scan(perfetto, copy, block) : perfetto_survey(perfetto, copy, block);
         free(copy);
         at += block;
-        size_t more = 0;
-        const uint8_t *text = perfetto_text(perfetto, &more);
-        if (whole && written && more) {
-            uint8_t *longer = malloc(written->size + more);
-            require(longer != NULL);
-            if (written->size) {
-                memcpy(longer, written->text, written->size);
-            }
-            memcpy(longer + written->size, text, more);
-            free(written->text);
-            *written = (struct written){longer, written->size + more};
-        }
     }
     return whole;
 }
 
-/* Both readings of a file; false if there was no memory. */
+/* Both readings of a file, to a scanner's rows; false if there was no memory. */
 static bool read_packets(const uint8_t *bytes, size_t size, uint32_t cuts, size_t max_packet, uint32_t max_strings,
-                         struct written *written) {
-    static const char wanted[] = "grid\0device\0stream\0correlation\0";
-    struct perfetto *perfetto = perfetto_new(max_packet, max_strings, wanted);
-    bool whole = perfetto && feed_packets(perfetto, bytes, size, cuts, NULL);
+                         struct scanner *scanner) {
+    struct perfetto *perfetto = perfetto_new(max_packet, max_strings);
+    bool whole = perfetto && feed_packets(perfetto, bytes, size, cuts, false);
     if (whole) {
         const int32_t *tracks;
         const int64_t *times;
@@ -240,14 +229,14 @@ static bool read_packets(const uint8_t *bytes, size_t size, uint32_t cuts, size_
             require(durations[begun] >= -1);
         }
         for (size_t track = 0; track < all_tracks; track++) {
-            ends[track] = 7;
+            ends[track] = 3;
         }
-        ends[0] = 7;
         perfetto_descriptors(perfetto, &described);
         require(described <= size * 5);
-        /* The first track has a place of seven bytes, the others an empty one: a comma would stand before nothing. */
-        perfetto_rewind(perfetto, (const uint8_t *)"\"pid\":1", ends, all_tracks ? 1 : 0, durations, beginnings);
-        whole = feed_packets(perfetto, bytes, size, cuts, written);
+        /* The first track has a place of three bytes, the others an empty one; the last has none. */
+        const size_t placed = all_tracks > 1 ? all_tracks - 1 : all_tracks;
+        whole = perfetto_rewind(perfetto, scanner, (const uint8_t *)"1,2", ends, placed, durations, beginnings) &&
+                feed_packets(perfetto, bytes, size, cuts, true);
         require(perfetto_position(perfetto) <= size);
         free(top);
         free(below);
@@ -258,30 +247,27 @@ static bool read_packets(const uint8_t *bytes, size_t size, uint32_t cuts, size_
     return whole;
 }
 
-/* In blocks and in one piece, packets come to the same text, which is JSON. */
+/* In blocks and in one piece, packets come to the same rows. */
 static void check_packets(const uint8_t *data, size_t size) {
     const size_t max_packet = data[0] & 1 ? 1 << 24 : 60;
     const uint32_t max_strings = data[0] & 2 ? 1 << 20 : 5;
-    struct written whole = {NULL, 0}, cut = {NULL, 0}, poor = {NULL, 0};
-    require(read_packets(data + HEADER, size - HEADER, 0, max_packet, max_strings, &whole));
-    require(read_packets(data + HEADER, size - HEADER, data[1] + 1u, max_packet, max_strings, &cut));
-    require(whole.size == cut.size && (!whole.size || !memcmp(whole.text, cut.text, whole.size)));
-    uint8_t *list = malloc(whole.size + 3);
-    require(list != NULL);
-    list[0] = '[';
-    if (whole.size) {
-        memcpy(list + 1, whole.text, whole.size);
+    struct scanner *whole = make_scanner(1 << 24, max_strings), *cut = make_scanner(1 << 24, max_strings);
+    require(whole && cut);
+    require(read_packets(data + HEADER, size - HEADER, 0, max_packet, max_strings, whole));
+    require(read_packets(data + HEADER, size - HEADER, data[1] + 1u, max_packet, max_strings, cut));
+    require(scanner_seen(whole) == scanner_seen(cut));
+    for (int table = 0; table < SCANNER_TABLES; table++) {
+        check_table(whole, cut, table, true);
     }
-    memcpy(list + 1 + whole.size, "] ", 2);
-    struct reading reading = {list + whole.size + 3, NULL};
-    require(value_end(&reading, list) == list + whole.size + 2);
-    free(list);
+    scanner_free(whole);
+    scanner_free(cut);
     allocations_left = data[0] >> 2;
-    read_packets(data + HEADER, size - HEADER, data[1] + 1u, max_packet, max_strings, &poor);
+    struct scanner *poor = make_scanner(1 << 24, max_strings);
+    if (poor) {
+        read_packets(data + HEADER, size - HEADER, data[1] + 1u, max_packet, max_strings, poor);
+    }
+    scanner_free(poor);
     allocations_left = SIZE_MAX;
-    free(whole.text);
-    free(cut.text);
-    free(poor.text);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

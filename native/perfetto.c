@@ -3,6 +3,9 @@
  *
  * A message is looked through field by field, where it lies: nothing is copied but strings that later packets refer to.
  * Both readings take the same packets, since they go by the same fields: so a beginning has one number in both.
+ *
+ * The second reading hands each event to the scanner, which writes its row (`event.h`): integers as they are, all else
+ * as JSON would spell it, since that is how the scanner tells texts and lists apart.
  */
 #include "perfetto.h"
 
@@ -11,10 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "event.h"
 #include "json.h"
 #include "vocabulary.h"
 
-enum { MAX_WANTED = 64, MAX_NESTED = 16, MAX_DESCRIPTOR_BYTES = 1 << 26 };
+enum { MAX_NESTED = 16, MAX_DESCRIPTOR_BYTES = 1 << 26 };
 
 /* Numbers of fields, as in perfetto_trace.proto. */
 enum { TRACE_PACKET = 1 };
@@ -29,16 +33,16 @@ enum {
     PACKET_DESCRIPTOR = 60,
 };
 enum {
-    EVENT_CATEGORY_IIDS = 3,
-    EVENT_ANNOTATIONS = 4,
-    EVENT_TYPE = 9,
-    EVENT_NAME_IID = 10,
-    EVENT_TRACK = 11,
-    EVENT_CATEGORIES = 22,
-    EVENT_NAME = 23,
-    EVENT_FLOWS_OLD = 36,
-    EVENT_FLOWS = 47,
-    EVENT_CORRELATION = 52,
+    TRACK_EVENT_CATEGORY_IIDS = 3,
+    TRACK_EVENT_ANNOTATIONS = 4,
+    TRACK_EVENT_TYPE = 9,
+    TRACK_EVENT_NAME_IID = 10,
+    TRACK_EVENT_TRACK = 11,
+    TRACK_EVENT_CATEGORIES = 22,
+    TRACK_EVENT_NAME = 23,
+    TRACK_EVENT_FLOWS_OLD = 36,
+    TRACK_EVENT_FLOWS = 47,
+    TRACK_EVENT_CORRELATION = 52,
 };
 enum { TYPE_BEGIN = 1, TYPE_END = 2, TYPE_INSTANT = 3 };
 enum {
@@ -73,17 +77,29 @@ struct sequence {
     bool has_track;
 };
 
+/* Texts of categories that were seen, and their numbers. */
+enum { CATEGORY_SLOTS = 16, MAX_CATEGORY = 31 };
+
+struct category {
+    int32_t number;
+    uint8_t size;
+    uint8_t text[MAX_CATEGORY];
+};
+
 struct perfetto {
-    bool no_memory, is_writing, is_astray, has_written;
+    bool no_memory, is_writing, is_astray;
     size_t max_packet;
     uint32_t max_strings;
     uint64_t position, skip; /* bytes that are done with, and those that follow and are of no interest */
     size_t needed;           /* of `carry`, before another look is worth it */
     struct bytes carry, text, descriptors, names;
-    struct span wanted[MAX_WANTED];
-    uint8_t wanted_from[MAX_WANTED + 1]; /* by size: the first of `wanted` of that size */
-    uint64_t last_track;                 /* the uuid that was asked for before, and its number */
+    uint64_t last_track; /* the uuid that was asked for before, and its number */
     int32_t last_number;
+    uint64_t last_id; /* the same of a sequence */
+    int32_t last_sequence;
+    struct scanner *scanner;
+    struct category categories[CATEGORY_SLOTS];
+    struct bytes threads; /* of each track: its number among the scanner's threads, or NEW */
     struct vocabulary tracks, sequences, strings;
     struct bytes states;  /* a `struct sequence` for each of `sequences` */
     struct bytes texts;   /* where each of `strings` stands in `names`: two numbers */
@@ -228,6 +244,9 @@ static bool is_message(struct span message) {
 /* -- what is kept of a sequence */
 
 static struct sequence *sequence_of(struct perfetto *perfetto, uint64_t id) {
+    if (perfetto->last_sequence != NEW && perfetto->last_id == id) {
+        return (struct sequence *)(void *)(perfetto->states.at) + perfetto->last_sequence;
+    }
     const int32_t number = number_of(perfetto, &perfetto->sequences, &id, sizeof id);
     if (number == FULL) {
         return NULL;
@@ -239,6 +258,8 @@ static struct sequence *sequence_of(struct perfetto *perfetto, uint64_t id) {
             return NULL;
         }
     }
+    perfetto->last_id = id;
+    perfetto->last_sequence = number;
     return (struct sequence *)(void *)(perfetto->states.at) + number;
 }
 
@@ -362,12 +383,6 @@ static bool put_natural(struct perfetto *perfetto, uint64_t number) {
 
 static bool put_integer(struct perfetto *perfetto, uint64_t number) {
     return number >> 63 ? PUT(perfetto, "-") && put_natural(perfetto, 0 - number) : put_natural(perfetto, number);
-}
-
-/* Microseconds with three decimals. */
-static bool put_time(struct perfetto *perfetto, uint64_t ns) {
-    const char decimals[4] = {'.', (char)('0' + ns / 100 % 10), (char)('0' + ns / 10 % 10), (char)('0' + ns % 10)};
-    return put_natural(perfetto, ns / 1000) && append(perfetto, &perfetto->text, decimals, sizeof decimals);
 }
 
 static bool put_double(struct perfetto *perfetto, uint64_t bits) {
@@ -500,21 +515,9 @@ static bool put_value(struct perfetto *perfetto, uint64_t id, const struct seque
     }
 }
 
-static bool is_wanted(const struct perfetto *perfetto, struct span name) {
-    if (!name.size || name.size >= MAX_WANTED) {
-        return false;
-    }
-    for (int index = perfetto->wanted_from[name.size]; index < perfetto->wanted_from[name.size + 1]; index++) {
-        if (*perfetto->wanted[index].at == *name.at && !memcmp(perfetto->wanted[index].at, name.at, name.size)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* -- events */
 
-struct event {
+struct track_event {
     uint64_t type, track, link; /* `link`: the correlation id, or the first flow */
     bool has_track, has_correlation, has_flow;
     struct span name, category;
@@ -523,17 +526,17 @@ struct event {
     struct span annotations; /* from the first to the last, with what stands between */
 };
 
-static bool read_event(struct span message, struct event *event) {
+static bool read_event(struct span message, struct track_event *event) {
     struct field field;
     bool cut;
-    *event = (struct event){0, 0, 0, false, false, false, {NULL, 0}, {NULL, 0}, 0, 0, false, false, {NULL, 0}};
+    *event = (struct track_event){0, 0, 0, false, false, false, {NULL, 0}, {NULL, 0}, 0, 0, false, false, {NULL, 0}};
     for (const uint8_t *at = message.at, *end = at + message.size; at < end;) {
         const uint8_t *const start = at;
         at = next_field(at, end, &field);
         if (!at) {
             return false;
         }
-        if (field.tag_number == EVENT_ANNOTATIONS) {
+        if (field.tag_number == TRACK_EVENT_ANNOTATIONS) {
             event->annotations.at = event->annotations.at ? event->annotations.at : start;
             event->annotations.size = (size_t)(at - event->annotations.at);
             continue;
@@ -541,32 +544,32 @@ static bool read_event(struct span message, struct event *event) {
         const bool is_bytes = field.wire == WIRE_BYTES;
         uint64_t first = field.value;
         switch (field.tag_number) {
-        case EVENT_TYPE: event->type = field.value; break;
-        case EVENT_TRACK:
+        case TRACK_EVENT_TYPE: event->type = field.value; break;
+        case TRACK_EVENT_TRACK:
             event->track = field.value;
             event->has_track = true;
             break;
-        case EVENT_NAME: event->name = is_bytes ? field.bytes : event->name; break;
-        case EVENT_NAME_IID:
+        case TRACK_EVENT_NAME: event->name = is_bytes ? field.bytes : event->name; break;
+        case TRACK_EVENT_NAME_IID:
             event->name_iid = field.value;
             event->has_name_iid = true;
             break;
-        case EVENT_CATEGORIES:
+        case TRACK_EVENT_CATEGORIES:
             event->category = is_bytes && !event->category.at ? field.bytes : event->category;
             break;
-        case EVENT_CATEGORY_IIDS:
+        case TRACK_EVENT_CATEGORY_IIDS:
             if (is_bytes && !number_at(field.bytes.at, field.bytes.at + field.bytes.size, &first, &cut)) {
                 break;
             }
             event->category_iid = event->has_category_iid ? event->category_iid : first;
             event->has_category_iid = true;
             break;
-        case EVENT_CORRELATION:
+        case TRACK_EVENT_CORRELATION:
             event->link = field.value;
             event->has_correlation = true;
             break;
-        case EVENT_FLOWS:
-        case EVENT_FLOWS_OLD:
+        case TRACK_EVENT_FLOWS:
+        case TRACK_EVENT_FLOWS_OLD:
             if (!is_bytes && !event->has_correlation && !event->has_flow) {
                 event->link = field.value;
                 event->has_flow = true;
@@ -578,49 +581,136 @@ static bool read_event(struct span message, struct event *event) {
     return true;
 }
 
-static bool put_arguments(struct perfetto *perfetto, uint64_t id, const struct sequence *sequence,
-                          const struct event *event) {
-    static const char linked[] = "correlation";
-    struct field field;
-    struct annotation annotation;
-    bool is_first = true, is_linked = !event->has_correlation && !event->has_flow, is_whole = true;
-    if (!PUT(perfetto, ",\"args\":{")) {
+/* An event that is handed to the scanner, and what of it stands in `perfetto.text`, which may still move. */
+struct handed {
+    struct event event;
+    uint64_t placed; /* bits of those values, which stand from `starts` to `ends` */
+    size_t starts[VALUES], ends[VALUES];
+};
+
+static void hand_number(struct handed *handed, enum value value, int64_t number) {
+    put_number(&handed->event, value, number);
+    handed->placed &= ~BIT(value);
+}
+
+/* The value stands in `perfetto.text` from `start` on. */
+static void hand_text(const struct perfetto *perfetto, struct handed *handed, enum value value, size_t start) {
+    handed->placed |= BIT(value);
+    handed->starts[value] = start;
+    handed->ends[value] = perfetto->text.size;
+}
+
+/* Whether an annotation is an integer of 64 bits, written as such or as the double nearest to it. */
+static bool is_integer(const struct annotation *annotation, int64_t *number) {
+    if (annotation->kind == ANNOTATION_DOUBLE) {
+        double value;
+        memcpy(&value, &annotation->value, sizeof value);
+        if (!(value > 0 && value < 1e15)) { /* no number, or a zero that may have a sign */
+            return false;
+        }
+        *number = (int64_t)value;
+        return (double)*number == value;
+    }
+    *number = (int64_t)annotation->value;
+    return annotation->kind == ANNOTATION_INT ||
+           ((annotation->kind == ANNOTATION_UINT || annotation->kind == ANNOTATION_POINTER) && *number >= 0);
+}
+
+/* An argument that the event's row may want. False: no memory. */
+static bool hand_argument(struct perfetto *perfetto, uint64_t id, const struct sequence *sequence,
+                          struct handed *handed, enum value argument, struct span message,
+                          const struct annotation *annotation) {
+    const bool is_number = NUMBERS >> argument & 1;
+    int64_t number;
+    if (is_number && is_integer(annotation, &number)) {
+        hand_number(handed, argument, number);
+        return true;
+    }
+    if (!is_number && annotation->kind == ANNOTATION_JSON) {
+        struct span json = annotation->bytes;
+        while (json.size && is_space(*json.at)) {
+            json = (struct span){json.at + 1, json.size - 1};
+        }
+        if (json.size && event_json(perfetto->scanner, &handed->event, argument, json)) {
+            handed->placed &= ~BIT(argument);
+            return true;
+        }
+    }
+    const size_t start = perfetto->text.size;
+    if (!put_value(perfetto, id, sequence, message, annotation, 0)) {
         return false;
     }
+    hand_text(perfetto, handed, argument, start);
+    return true;
+}
+
+/* False: no memory. */
+static bool hand_arguments(struct perfetto *perfetto, uint64_t id, const struct sequence *sequence,
+                           const struct track_event *event, struct handed *handed) {
+    struct field field;
+    struct annotation annotation;
+    bool is_linked = !event->has_correlation && !event->has_flow, is_whole = true;
     const uint8_t *at = event->annotations.at, *end = at ? at + event->annotations.size : at;
     while (at && at < end) {
         at = next_field(at, end, &field);
-        if (!at || field.tag_number != EVENT_ANNOTATIONS || field.wire != WIRE_BYTES) {
+        if (!at || field.tag_number != TRACK_EVENT_ANNOTATIONS || field.wire != WIRE_BYTES) {
             continue;
         }
         if (!read_annotation(perfetto, id, sequence, field.bytes, &annotation)) {
             is_whole = false;
             continue;
         }
-        if (!annotation.name.at || !is_wanted(perfetto, annotation.name)) {
-            continue;
-        }
-        is_linked |= annotation.name.size == sizeof linked - 1 &&
-                     !memcmp(annotation.name.at, linked, sizeof linked - 1);
-        if ((!is_first && !PUT(perfetto, ",")) || !put_string(perfetto, annotation.name) || !PUT(perfetto, ":") ||
-            !put_value(perfetto, id, sequence, field.bytes, &annotation, 0)) {
+        const enum value argument = annotation.name.at ? argument_of(annotation.name) : OTHER;
+        is_linked |= argument == CORRELATION;
+        if (argument != OTHER && handed->event.wanted >> argument & 1 &&
+            !hand_argument(perfetto, id, sequence, handed, argument, field.bytes, &annotation)) {
             return false;
         }
-        is_first = false;
     }
-    if (!is_linked && ((!is_first && !PUT(perfetto, ",")) || !PUT(perfetto, "\"correlation\":") ||
-                       !put_natural(perfetto, event->link))) {
-        return false;
+    if (!is_linked && handed->event.wanted >> CORRELATION & 1) {
+        const struct annotation link = {{NULL, 0}, {NULL, 0}, event->link, ANNOTATION_UINT};
+        if (!hand_argument(perfetto, id, sequence, handed, CORRELATION, (struct span){NULL, 0}, &link)) {
+            return false;
+        }
     }
     if (!is_whole) {
         lose(perfetto, PERFETTO_ARGUMENTS);
     }
-    return PUT(perfetto, "}}");
+    return true;
 }
 
-static bool put_place(struct perfetto *perfetto, int32_t track) {
-    const uint64_t start = track ? perfetto->place_ends[track - 1] : 0;
-    return append(perfetto, &perfetto->text, perfetto->places + start, (size_t)(perfetto->place_ends[track] - start));
+/* False: no memory. */
+static bool hand_category(struct perfetto *perfetto, struct event *event, struct span category) {
+    const size_t mixed = category.size ? category.size ^ category.at[0] ^ category.at[category.size - 1] : 0;
+    struct category *known = &perfetto->categories[mixed % CATEGORY_SLOTS];
+    if (category.size && known->size == category.size && !memcmp(known->text, category.at, category.size)) {
+        event_known_category(perfetto->scanner, event, known->number);
+        return true;
+    }
+    const size_t start = perfetto->text.size;
+    if (!put_string(perfetto, category)) {
+        return false;
+    }
+    const struct span text = {perfetto->text.at + start, perfetto->text.size - start};
+    const int32_t number = event_category(perfetto->scanner, event, text);
+    if (number > 0 && category.size && category.size <= MAX_CATEGORY) {
+        known->number = number;
+        known->size = (uint8_t)category.size;
+        memcpy(known->text, category.at, category.size);
+    }
+    return true;
+}
+
+/* Let what stands in `perfetto.text`, which moves no more, be values of the event. */
+static void place(const struct perfetto *perfetto, struct handed *handed) {
+    struct event *event = &handed->event;
+    for (int value = 0; value < VALUES; value++) {
+        if (handed->placed >> value & 1) {
+            put_spelled(event, (enum value)value, perfetto->text.at + handed->starts[value],
+                        perfetto->text.at + handed->ends[value]);
+        }
+    }
+    event->name.at = event->name.at ? event->values[NAME].at : NULL;
 }
 
 static int32_t track_of(struct perfetto *perfetto, uint64_t uuid) {
@@ -631,29 +721,53 @@ static int32_t track_of(struct perfetto *perfetto, uint64_t uuid) {
     return perfetto->last_number;
 }
 
-static void put_event(struct perfetto *perfetto, uint64_t id, const struct sequence *sequence,
-                      const struct event *event, uint64_t time, int64_t duration) {
-    const int32_t track = track_of(perfetto, event->track);
-    const bool is_slice = event->type == TYPE_BEGIN;
-    struct span name = event->name, category = event->category;
-    if (!name.at && event->has_name_iid) {
-        name = interned(perfetto, key_of(id, sequence, INTERNED_NAME, event->name_iid));
+static void hand_thread(struct perfetto *perfetto, struct event *event, int32_t track) {
+    const uint64_t start = track ? perfetto->place_ends[track - 1] : 0;
+    event->thread = (struct span){perfetto->places + start, (size_t)(perfetto->place_ends[track] - start)};
+    event->thread_number = (int32_t *)(void *)perfetto->threads.at + track;
+}
+
+/* An event to the scanner; memory that is lacking is noted. */
+static void hand_event(struct perfetto *perfetto, uint64_t id, const struct sequence *sequence,
+                       const struct track_event *said, uint64_t time, int64_t duration) {
+    const int32_t track = track_of(perfetto, said->track);
+    const bool is_slice = said->type == TYPE_BEGIN;
+    struct span name = said->name, category = said->category;
+    struct handed handed;
+    struct event *event = &handed.event;
+    if (!name.at && said->has_name_iid) {
+        name = interned(perfetto, key_of(id, sequence, INTERNED_NAME, said->name_iid));
     }
-    if (!category.at && event->has_category_iid) {
-        category = interned(perfetto, key_of(id, sequence, INTERNED_CATEGORY, event->category_iid));
+    if (!category.at && said->has_category_iid) {
+        category = interned(perfetto, key_of(id, sequence, INTERNED_CATEGORY, said->category_iid));
     }
     if (!name.at || track == NEW || (size_t)track >= perfetto->place_count) {
         lose(perfetto, PERFETTO_BROKEN);
         return;
     }
-    /* What stands there without memory is never asked for. */
-    (void)((!perfetto->has_written || PUT(perfetto, ",\n")) && (is_slice ? PUT(perfetto, "{\"ph\":\"X\"") : PUT(perfetto, "{\"ph\":\"i\"")) &&
-           (!category.at || (PUT(perfetto, ",\"cat\":") && put_string(perfetto, category))) &&
-           PUT(perfetto, ",\"name\":") && put_string(perfetto, name) && PUT(perfetto, ",") &&
-           put_place(perfetto, track) && PUT(perfetto, ",\"ts\":") && put_time(perfetto, time) &&
-           (!is_slice || (PUT(perfetto, ",\"dur\":") && put_time(perfetto, (uint64_t)duration))) &&
-           put_arguments(perfetto, id, sequence, event));
-    perfetto->has_written = true;
+    handed.placed = 0;
+    perfetto->text.size = 0;
+    event_begin(perfetto->scanner, event, perfetto->position);
+    static const uint8_t phases[] = "\"X\"\"i\"";
+    put(event, PH, phases + (is_slice ? 0 : 3), phases + (is_slice ? 3 : 6));
+    put_number(event, TS, (int64_t)time);
+    if (is_slice) {
+        put_number(event, DUR, duration);
+    }
+    hand_thread(perfetto, event, track);
+    if (category.at && !hand_category(perfetto, event, category)) {
+        return;
+    }
+    const size_t start = perfetto->text.size;
+    if (!put_string(perfetto, name)) {
+        return;
+    }
+    hand_text(perfetto, &handed, NAME, start);
+    event_name(perfetto->scanner, event, (struct span){perfetto->text.at + start, perfetto->text.size - start});
+    if (hand_arguments(perfetto, id, sequence, said, &handed)) {
+        place(perfetto, &handed);
+        perfetto->no_memory |= !event_take(perfetto->scanner, event);
+    }
 }
 
 static void add_mark(struct perfetto *perfetto, int32_t track, int64_t time, uint8_t kind) {
@@ -726,7 +840,7 @@ static void take_descriptor(struct perfetto *perfetto, struct span descriptor) {
 
 /* Returns the event's type; 0 for what is none. */
 static uint64_t take_event(struct perfetto *perfetto, const struct packet *packet, const struct sequence *sequence) {
-    struct event event;
+    struct track_event event;
     if (!packet->has_time || packet->time > INT64_MAX || !read_event(packet->event, &event)) {
         lose(perfetto, PERFETTO_BROKEN);
         return 0;
@@ -738,7 +852,11 @@ static uint64_t take_event(struct perfetto *perfetto, const struct packet *packe
         return event.type;
     }
     if (!perfetto->is_writing) {
-        const int32_t track = number_of(perfetto, &perfetto->tracks, &event.track, sizeof event.track);
+        if (perfetto->last_number == NEW || perfetto->last_track != event.track) {
+            perfetto->last_track = event.track;
+            perfetto->last_number = number_of(perfetto, &perfetto->tracks, &event.track, sizeof event.track);
+        }
+        const int32_t track = perfetto->last_number;
         if (event.type != TYPE_INSTANT) {
             add_mark(perfetto, track, (int64_t)packet->time, (uint8_t)event.type);
         }
@@ -750,7 +868,7 @@ static uint64_t take_event(struct perfetto *perfetto, const struct packet *packe
         perfetto->begun++;
     }
     if (event.type != TYPE_END && duration >= 0) {
-        put_event(perfetto, packet->id, sequence, &event, packet->time, duration);
+        hand_event(perfetto, packet->id, sequence, &event, packet->time, duration);
     }
     return event.type;
 }
@@ -837,7 +955,6 @@ static size_t take_fields(struct perfetto *perfetto, const uint8_t *bytes, size_
 
 static int feed(struct perfetto *perfetto, const uint8_t *bytes, size_t size) {
     struct bytes *carry = &perfetto->carry;
-    perfetto->text.size = 0;
     while (size && !perfetto->is_astray && !perfetto->no_memory) {
         size_t used;
         if (perfetto->skip) {
@@ -872,7 +989,7 @@ static void clear_vocabulary(struct vocabulary *vocabulary, uint32_t max_strings
     vocabulary->max_strings = max_strings;
 }
 
-struct perfetto *perfetto_new(size_t max_packet_bytes, uint32_t max_strings, const char *wanted) {
+struct perfetto *perfetto_new(size_t max_packet_bytes, uint32_t max_strings) {
     struct perfetto *perfetto = calloc(1, sizeof *perfetto);
     if (!perfetto) {
         return NULL;
@@ -880,17 +997,7 @@ struct perfetto *perfetto_new(size_t max_packet_bytes, uint32_t max_strings, con
     perfetto->max_packet = max_packet_bytes;
     perfetto->max_strings = perfetto->tracks.max_strings = perfetto->sequences.max_strings =
         perfetto->strings.max_strings = max_strings;
-    size_t count = 0;
-    for (size_t size, before = 0; (size = strlen(wanted)) && count < MAX_WANTED; wanted += size + 1) {
-        if (size >= before && size < MAX_WANTED) {
-            perfetto->wanted[count++] = (struct span){(const uint8_t *)wanted, size};
-            before = size;
-            for (size_t larger = size + 1; larger <= MAX_WANTED; larger++) {
-                perfetto->wanted_from[larger] = (uint8_t)count;
-            }
-        }
-    }
-    perfetto->last_number = NEW;
+    perfetto->last_number = perfetto->last_sequence = NEW;
     return perfetto;
 }
 
@@ -901,7 +1008,7 @@ void perfetto_free(struct perfetto *perfetto) {
     struct bytes *const all[] = {&perfetto->carry,       &perfetto->text,       &perfetto->descriptors,
                                  &perfetto->names,       &perfetto->states,     &perfetto->texts,
                                  &perfetto->mark_tracks, &perfetto->mark_times, &perfetto->mark_kinds,
-                                 &perfetto->only_end};
+                                 &perfetto->only_end,    &perfetto->threads};
     for (size_t index = 0; index < sizeof all / sizeof *all; index++) {
         free(all[index]->at);
     }
@@ -915,15 +1022,18 @@ int perfetto_survey(struct perfetto *perfetto, const uint8_t *bytes, size_t size
     return feed(perfetto, bytes, size);
 }
 
-void perfetto_rewind(struct perfetto *perfetto, const uint8_t *places, const uint64_t *place_ends, size_t tracks,
-                     const int64_t *durations, size_t beginnings) {
+int perfetto_rewind(struct perfetto *perfetto, struct scanner *scanner, const uint8_t *places,
+                    const uint64_t *place_ends, size_t tracks, const int64_t *durations, size_t beginnings) {
+    static const int32_t unknown = NEW;
     perfetto->is_writing = true;
-    perfetto->is_astray = perfetto->has_written = false;
+    perfetto->is_astray = false;
     perfetto->position = perfetto->skip = 0;
     perfetto->taken = 0;
-    perfetto->carry.size = perfetto->text.size = perfetto->states.size = perfetto->names.size = perfetto->texts.size = 0;
+    perfetto->carry.size = perfetto->states.size = perfetto->names.size = perfetto->texts.size = 0;
+    perfetto->last_number = perfetto->last_sequence = NEW;
     clear_vocabulary(&perfetto->sequences, perfetto->max_strings);
     clear_vocabulary(&perfetto->strings, perfetto->max_strings);
+    perfetto->scanner = scanner;
     perfetto->places = places;
     perfetto->place_ends = place_ends;
     perfetto->place_count = tracks;
@@ -931,15 +1041,13 @@ void perfetto_rewind(struct perfetto *perfetto, const uint8_t *places, const uin
     perfetto->beginnings = beginnings;
     perfetto->begun = 0;
     memset(perfetto->lost, 0, sizeof perfetto->lost);
+    for (size_t track = 0; track < tracks && append(perfetto, &perfetto->threads, &unknown, sizeof unknown); track++) {
+    }
+    return !perfetto->no_memory;
 }
 
-int perfetto_write(struct perfetto *perfetto, const uint8_t *bytes, size_t size) {
+int perfetto_scan(struct perfetto *perfetto, const uint8_t *bytes, size_t size) {
     return feed(perfetto, bytes, size);
-}
-
-const uint8_t *perfetto_text(const struct perfetto *perfetto, size_t *size) {
-    *size = perfetto->text.size;
-    return perfetto->text.at;
 }
 
 size_t perfetto_marks(const struct perfetto *perfetto, const int32_t **tracks, const int64_t **times,

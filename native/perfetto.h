@@ -1,19 +1,20 @@
-/* Reads a trace of Perfetto's packets, as torch's export_chrome_trace("x.pftrace") writes it, to the JSON of its events.
+/* Reads a trace of Perfetto's packets, as torch's export_chrome_trace("x.pftrace") writes it, to a scanner's columns.
  *
  * The bytes are read twice, in blocks that are cut anywhere. The first time, `perfetto_survey` notes when each slice of
  * a track begins and ends, and the descriptions of tracks; the caller pairs ends with beginnings (`perfetto_pair`) and
- * says what thread each track is. The second time, `perfetto_write` gives each slice as a complete event with its
- * duration, in the order in which they begin in the file: text that the scanner reads.
+ * says what thread each track is. The second time, `perfetto_scan` hands each slice to a scanner as a complete event
+ * with its duration, in the order in which they begin in the file. No text is written in between: an event takes half
+ * of the time that it took with.
  *
  * Supported: TracePackets, interned names with their state per sequence, default tracks, packets in any order of time,
- * debug annotations of all types, as arguments. Of arguments those are written that the caller names; "correlation" is
- * otherwise the event's correlation id, or its first flow.
+ * debug annotations of all types, as arguments; "correlation" is otherwise the event's correlation id, or its first
+ * flow.
  *
  * Ignored: counters, legacy events, compressed packets, clocks other than the trace's, extensions, and all else that a
  * TracePacket can hold. A packet that is none is passed over and counted; a length that leads astray ends the reading.
  *
  * Memory: 14 bytes for each beginning and end, the strings, which have limits, a packet that is cut by a block's end,
- * and the text of one block.
+ * and the scanner's rows.
  */
 #ifndef DDP_DOCTOR_PERFETTO_H
 #define DDP_DOCTOR_PERFETTO_H
@@ -40,24 +41,23 @@ enum perfetto_end {
 };
 
 struct perfetto;
+struct scanner;
 
-/* `wanted` are the names of arguments in the order of their sizes, each ended by a zero, the last followed by another;
- * the caller keeps them. NULL: no memory. */
-NATIVE_API struct perfetto *perfetto_new(size_t max_packet_bytes, uint32_t max_strings, const char *wanted);
+/* NULL: no memory. */
+NATIVE_API struct perfetto *perfetto_new(size_t max_packet_bytes, uint32_t max_strings);
 NATIVE_API void perfetto_free(struct perfetto *perfetto);
 
 /* Read a block for the first time. Zero: no memory, and nothing but `perfetto_free` may follow. */
 NATIVE_API int perfetto_survey(struct perfetto *perfetto, const uint8_t *bytes, size_t size);
-/* Begin to read for the second time. For each track, by its number, `places` has JSON that says process and thread,
- * which ends at `place_ends`; `durations` has one for each beginning, -1 for those to be left out. The caller keeps all
- * three. Also forgets what was lost. */
-NATIVE_API void perfetto_rewind(struct perfetto *perfetto, const uint8_t *places, const uint64_t *place_ends,
-                                size_t tracks, const int64_t *durations, size_t beginnings);
-/* Read a block for the second time: `perfetto_text` then has its events. Zero: as above. */
-NATIVE_API int perfetto_write(struct perfetto *perfetto, const uint8_t *bytes, size_t size);
+/* Begin to read for the second time, with events going to a scanner that has been fed nothing. For each track, by its
+ * number, `places` has its process and its thread, two JSON values with a comma between, which end at `place_ends`;
+ * `durations` has one for each beginning, -1 for those to be left out. The caller keeps all four. Also forgets what was
+ * lost. Zero: no memory. */
+NATIVE_API int perfetto_rewind(struct perfetto *perfetto, struct scanner *scanner, const uint8_t *places,
+                               const uint64_t *place_ends, size_t tracks, const int64_t *durations, size_t beginnings);
+/* Read a block for the second time. Zero: as above. */
+NATIVE_API int perfetto_scan(struct perfetto *perfetto, const uint8_t *bytes, size_t size);
 
-/* Events as JSON, with commas between them and before the first but the trace's. */
-NATIVE_API const uint8_t *perfetto_text(const struct perfetto *perfetto, size_t *size);
 /* Beginnings and ends in the file's order: each one's track, time in ns and `enum perfetto_mark`. */
 NATIVE_API size_t perfetto_marks(const struct perfetto *perfetto, const int32_t **tracks, const int64_t **times,
                                  const uint8_t **kinds);

@@ -7,98 +7,20 @@
  */
 #include "scanner.h"
 
+#include <inttypes.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "event.h"
 #include "json.h"
 #include "numbers.h"
 #include "vocabulary.h"
 
-/* -- what is kept of an event while it is read */
-
-enum value {
-    /* Members of an event. */
-    PH,
-    CAT,
-    NAME,
-    PID,
-    TID,
-    TS,
-    DUR,
-    ARGS,
-    /* Members of its "args". */
-    DEVICE,
-    STREAM,
-    CORRELATION,
-    BYTES,
-    GRID,
-    INPUT_DIMS,
-    INPUT_TYPE,
-    COLLECTIVE,
-    GROUP,
-    GROUP_RANKS,
-    GROUP_SIZE,
-    ELEMENTS_IN,
-    ELEMENTS_OUT,
-    DTYPE,
-    SEQ,
-    CONCRETE_INPUTS,
-    CHANGE,
-    DEVICE_ID,
-    DEVICE_TYPE,
-    TOTAL_ALLOCATED,
-    TOTAL_RESERVED,
-    ADDRESS,
-    SOURCE,
-    DESTINATION,
-    OCCUPANCY,
-    SEQUENCE_NUMBER,
-    /* Of no interest. */
-    OTHER,
-    VALUES,
-};
-
-/* A text that stands at `at`, if it has a number in its vocabulary already. */
-struct known {
-    const uint8_t *at;
-    int32_t number;
-};
-
-/* Values as they are spelled; of members that come twice, the last. */
-struct event {
-    uint64_t present; /* a bit for each value: to clear the others would cost a tenth of all time */
-    struct span values[VALUES];
-    struct known name, shape, types, inputs;
-    uint64_t position;
-    uint64_t wanted; /* bits of those arguments that its row may want */
-    uint8_t kind;    /* START, then 0, or 1 more than the code of its category, once that is known */
-    uint8_t gap;     /* in `scanner.gaps`: the last one */
-    int32_t category; /* in SCANNER_CATEGORIES */
-    bool has_category;
-};
-
-#define BIT(value) (UINT64_C(1) << (value))
-
 static const uint64_t MEMBERS = BIT(DEVICE) - 1;
 static const uint64_t ALL_ARGUMENTS = BIT(OTHER) - BIT(DEVICE);
 static const uint64_t MEMORY_ARGUMENTS = BIT(SOURCE) - BIT(CHANGE);
-
-/* Numbers, which are judged digit by digit when they are used. */
-static const uint64_t NUMBERS = BIT(TS) | BIT(DUR) | BIT(DEVICE) | BIT(STREAM) | BIT(CORRELATION) | BIT(BYTES) |
-                                BIT(GROUP_SIZE) | BIT(ELEMENTS_IN) | BIT(ELEMENTS_OUT) | BIT(SEQ) | BIT(CHANGE) |
-                                BIT(DEVICE_ID) | BIT(DEVICE_TYPE) | BIT(TOTAL_ALLOCATED) | BIT(TOTAL_RESERVED) |
-                                BIT(ADDRESS) | BIT(SOURCE) | BIT(DESTINATION) | BIT(OCCUPANCY) | BIT(SEQUENCE_NUMBER);
-
-static void put(struct event *event, enum value value, const uint8_t *at, const uint8_t *end) {
-    event->present |= BIT(value);
-    event->values[value] = (struct span){at, (size_t)(end - at)};
-}
-
-/* Size 0 is missing. */
-static struct span get(const struct event *event, enum value value) {
-    return event->present >> value & 1 ? event->values[value] : (struct span){NULL, 0};
-}
 
 /* -- what is kept of the trace */
 
@@ -282,21 +204,33 @@ static void excerpt(char *target, struct span value) {
     }
 }
 
+/* An integer of an event as it would be spelled. */
+struct spelled {
+    char text[32];
+};
+
+static struct span spell(const struct event *event, enum value value, struct spelled *spelled) {
+    if (!(event->integers >> value & 1)) {
+        return get(event, value);
+    }
+    const int64_t number = event->numbers[value];
+    const bool is_time = value == TS || value == DUR;
+    const int size = is_time ? snprintf(spelled->text, sizeof spelled->text, "%" PRId64 ".%03d", number / 1000,
+                                        (int)(number % 1000))
+                             : snprintf(spelled->text, sizeof spelled->text, "%" PRId64, number);
+    return (struct span){(const uint8_t *)spelled->text, (size_t)size};
+}
+
 static void lose_for_its_times(struct scanner *scanner, const struct event *event) {
     struct scanner_loss *loss = lose(scanner, LOSS_TIMES, event->position, "");
     if (loss->count == 1) {
-        excerpt(loss->start, get(event, TS));
-        excerpt(loss->duration, get(event, DUR));
+        struct spelled start, duration;
+        excerpt(loss->start, spell(event, TS, &start));
+        excerpt(loss->duration, spell(event, DUR, &duration));
     }
 }
 
 /* -- reading one event */
-
-static bool is(struct span key, const char *name, size_t size) {
-    return key.size == size && !memcmp(key.at, name, size);
-}
-
-#define IS(key, name) is(key, name, sizeof(name) - 1)
 
 static enum value member_of(struct span key) {
     switch (key.size) {
@@ -304,35 +238,6 @@ static enum value member_of(struct span key) {
     case 3:
         return IS(key, "cat") ? CAT : IS(key, "pid") ? PID : IS(key, "tid") ? TID : IS(key, "dur") ? DUR : OTHER;
     case 4: return IS(key, "name") ? NAME : IS(key, "args") ? ARGS : OTHER;
-    default: return OTHER;
-    }
-}
-
-static enum value argument_of(struct span key) {
-    switch (key.size) {
-    case 3: return IS(key, "Seq") ? SEQ : OTHER;
-    case 4: return IS(key, "grid") ? GRID : IS(key, "Addr") ? ADDRESS : OTHER;
-    case 5: return IS(key, "bytes") ? BYTES : IS(key, "dtype") ? DTYPE : IS(key, "Bytes") ? CHANGE : OTHER;
-    case 6: return IS(key, "device") ? DEVICE : IS(key, "stream") ? STREAM : OTHER;
-    case 8: return IS(key, "Src Rank") ? SOURCE : IS(key, "Dst Rank") ? DESTINATION : OTHER;
-    case 9: return IS(key, "Device Id") ? DEVICE_ID : OTHER;
-    case 10:
-        return IS(key, "Input Dims")   ? INPUT_DIMS
-               : IS(key, "Input type") ? INPUT_TYPE
-               : IS(key, "Group size") ? GROUP_SIZE
-                                       : OTHER;
-    case 11: return IS(key, "correlation") ? CORRELATION : IS(key, "Device Type") ? DEVICE_TYPE : OTHER;
-    case 13: return IS(key, "In msg nelems") ? ELEMENTS_IN : OTHER;
-    case 14: return IS(key, "Out msg nelems") ? ELEMENTS_OUT : IS(key, "Total Reserved") ? TOTAL_RESERVED : OTHER;
-    case 15:
-        return IS(key, "Collective name")   ? COLLECTIVE
-               : IS(key, "Concrete Inputs") ? CONCRETE_INPUTS
-               : IS(key, "Total Allocated") ? TOTAL_ALLOCATED
-               : IS(key, "Sequence number") ? SEQUENCE_NUMBER
-                                            : OTHER;
-    case 18: return IS(key, "Process Group Name") ? GROUP : OTHER;
-    case 19: return IS(key, "Process Group Ranks") ? GROUP_RANKS : OTHER;
-    case 25: return IS(key, "est. achieved occupancy %") ? OCCUPANCY : OTHER;
     default: return OTHER;
     }
 }
@@ -657,7 +562,22 @@ static const char *wrong_type(const struct event *event) {
     return NULL;
 }
 
+/* A time in ns, or UNUSABLE. */
+static inline int64_t time_of(const struct event *event, enum value value) {
+    if (event->integers >> value & 1) {
+        const int64_t time = event->numbers[value];
+        return time >= 0 && (uint64_t)time <= MAX_NS ? time : UNUSABLE;
+    }
+    return nanoseconds(value_or_null(get(event, value)));
+}
+
 static int32_t thread_of(struct scanner *scanner, const struct event *event) {
+    if (event->thread.at) {
+        if (*event->thread_number == NEW) {
+            *event->thread_number = intern(scanner, SCANNER_THREADS, event->thread, event->position);
+        }
+        return *event->thread_number;
+    }
     const struct span pid = value_or_null(get(event, PID)), tid = value_or_null(get(event, TID));
     struct buffer *key = &scanner->thread;
     if (key->size == pid.size + 1 + tid.size && key->bytes[pid.size] == ',' && !memcmp(key->bytes, pid.at, pid.size) &&
@@ -688,15 +608,31 @@ COLD static void add_oddity(struct scanner *scanner, const struct event *event, 
     }
 }
 
+static inline bool fits(int table, int column, int64_t number) {
+    return WIDTHS[table][column] == 8 || (number >= INT32_MIN && number <= INT32_MAX);
+}
+
 /* A cell of the last row that must be an integer, MISSING where there is none. */
-static inline void set_integer(struct scanner *scanner, const struct event *event, int table, int column,
-                               struct span value) {
+static inline void set_spelled_integer(struct scanner *scanner, const struct event *event, int table, int column,
+                                       struct span value) {
     int64_t number = MISSING;
-    const bool fits = !value.size || (integer(value, &number) && (WIDTHS[table][column] == 8 ||
-                                                                  (number >= INT32_MIN && number <= INT32_MAX)));
-    set(scanner, table, column, fits ? number : MISSING);
-    if (!fits) {
+    const bool is_good = !value.size || (integer(value, &number) && fits(table, column, number));
+    set(scanner, table, column, is_good ? number : MISSING);
+    if (!is_good) {
         add_oddity(scanner, event, table, column, value);
+    }
+}
+
+static inline void set_integer(struct scanner *scanner, const struct event *event, int table, int column,
+                               enum value value) {
+    if (!(event->integers >> value & 1)) {
+        set_spelled_integer(scanner, event, table, column, get(event, value));
+    } else if (fits(table, column, event->numbers[value])) {
+        set(scanner, table, column, event->numbers[value]);
+    } else {
+        struct spelled spelled;
+        set(scanner, table, column, MISSING);
+        add_oddity(scanner, event, table, column, spell(event, value, &spelled));
     }
 }
 
@@ -744,6 +680,28 @@ static struct span second_input(struct span inputs) {
     return *at == '"' ? (struct span){at, (size_t)(string_end(&reading, at) - at)} : none;
 }
 
+/* Whether a value is there, spelled or as an integer. */
+static inline bool has(const struct event *event, enum value value) {
+    return event->integers >> value & 1 || get(event, value).size;
+}
+
+static void set_sequence(struct scanner *scanner, const struct event *event) {
+    int64_t number = MISSING;
+    const bool is_integer = event->integers >> SEQ & 1;
+    if (is_integer) {
+        number = event->numbers[SEQ];
+    }
+    const bool has_sequence = is_integer || (get(event, SEQ).size && integer(get(event, SEQ), &number));
+    if (!has_sequence || number == MISSING) {
+        const struct span input = second_input(get(event, CONCRETE_INPUTS));
+        if (input.size > sizeof("\"\"") - 1) {
+            set_spelled_integer(scanner, event, SCANNER_COMMS, COMM_SEQUENCE, input);
+            return;
+        }
+    }
+    set_integer(scanner, event, SCANNER_COMMS, COMM_SEQUENCE, SEQ);
+}
+
 static void add_comm(struct scanner *scanner, const struct event *event) {
     const int table = SCANNER_COMMS;
     if (!add_row(scanner, table)) {
@@ -753,16 +711,12 @@ static void add_comm(struct scanner *scanner, const struct event *event) {
     set_word(scanner, event, table, COMM_COLLECTIVE, SCANNER_TEXTS, get(event, COLLECTIVE));
     set_word(scanner, event, table, COMM_GROUP, SCANNER_TEXTS, get(event, GROUP));
     set_word(scanner, event, table, COMM_GROUP_RANKS, SCANNER_TEXTS, get(event, GROUP_RANKS));
-    set_integer(scanner, event, table, COMM_GROUP_SIZE, get(event, GROUP_SIZE));
-    set_integer(scanner, event, table, COMM_ELEMENTS_IN, get(event, ELEMENTS_IN));
-    set_integer(scanner, event, table, COMM_ELEMENTS_OUT, get(event, ELEMENTS_OUT));
+    set_integer(scanner, event, table, COMM_GROUP_SIZE, GROUP_SIZE);
+    set_integer(scanner, event, table, COMM_ELEMENTS_IN, ELEMENTS_IN);
+    set_integer(scanner, event, table, COMM_ELEMENTS_OUT, ELEMENTS_OUT);
     set_word(scanner, event, table, COMM_DTYPE, SCANNER_TEXTS, get(event, DTYPE));
-    int64_t number;
-    const bool has_sequence = get(event, SEQ).size && integer(get(event, SEQ), &number) && number != MISSING;
-    const struct span input = has_sequence ? get(event, SEQ) : second_input(get(event, CONCRETE_INPUTS));
-    set_integer(scanner, event, table, COMM_SEQUENCE, input.size > sizeof("\"\"") - 1 ? input : get(event, SEQ));
-    const struct span destination = get(event, DESTINATION);
-    set_integer(scanner, event, table, COMM_PEER, destination.size ? destination : get(event, SOURCE));
+    set_sequence(scanner, event);
+    set_integer(scanner, event, table, COMM_PEER, has(event, DESTINATION) ? DESTINATION : SOURCE);
 }
 
 /* Tell of arguments that are none. */
@@ -777,15 +731,15 @@ static void add_arguments(struct scanner *scanner, const struct event *event, in
     static const struct span none = {NULL, 0};
     const int table = SCANNER_EVENTS;
     const bool on_device = code >= SCANNER_KERNEL && code <= SCANNER_MEMSET;
-    set_integer(scanner, event, table, EVENT_DEVICE, on_device ? get(event, DEVICE) : none);
-    set_integer(scanner, event, table, EVENT_STREAM, on_device ? get(event, STREAM) : none);
+    set_integer(scanner, event, table, EVENT_DEVICE, on_device ? DEVICE : NOTHING);
+    set_integer(scanner, event, table, EVENT_STREAM, on_device ? STREAM : NOTHING);
     set_integer(scanner, event, table, EVENT_CORRELATION,
-                on_device || code == SCANNER_RUNTIME ? get(event, CORRELATION) : none);
-    set_integer(scanner, event, table, EVENT_BYTES, on_device ? get(event, BYTES) : none);
+                on_device || code == SCANNER_RUNTIME ? CORRELATION : NOTHING);
+    set_integer(scanner, event, table, EVENT_BYTES, on_device ? BYTES : NOTHING);
     set_number(scanner, event, table, EVENT_SHAPE, SCANNER_SHAPES,
                on_device ? get(event, GRID) : code == SCANNER_OP ? get(event, INPUT_DIMS) : none, &event->shape);
-    set_integer(scanner, event, table, EVENT_OCCUPANCY, on_device ? get(event, OCCUPANCY) : none);
-    set_integer(scanner, event, table, EVENT_SEQUENCE, code == SCANNER_OP ? get(event, SEQUENCE_NUMBER) : none);
+    set_integer(scanner, event, table, EVENT_OCCUPANCY, on_device ? OCCUPANCY : NOTHING);
+    set_integer(scanner, event, table, EVENT_SEQUENCE, code == SCANNER_OP ? SEQUENCE_NUMBER : NOTHING);
     set_number(scanner, event, table, EVENT_TYPES, SCANNER_SHAPES, code == SCANNER_OP ? get(event, INPUT_TYPE) : none,
                &event->types);
     set_number(scanner, event, table, EVENT_VALUES, SCANNER_SHAPES,
@@ -794,8 +748,8 @@ static void add_arguments(struct scanner *scanner, const struct event *event, in
 
 static void add_event(struct scanner *scanner, const struct event *event) {
     const int8_t code = scanner->codes[event->category];
-    const int64_t start = nanoseconds(value_or_null(get(event, TS)));
-    const int64_t duration = nanoseconds(value_or_null(get(event, DUR)));
+    const int64_t start = time_of(event, TS);
+    const int64_t duration = time_of(event, DUR);
     if (start == UNUSABLE || duration == UNUSABLE) {
         lose_for_its_times(scanner, event);
         return;
@@ -816,7 +770,7 @@ static void add_event(struct scanner *scanner, const struct event *event) {
     set(scanner, SCANNER_EVENTS, EVENT_THREAD, thread);
     add_arguments(scanner, event, code);
     const bool on_device = code >= SCANNER_KERNEL && code <= SCANNER_MEMSET;
-    if (name == COMMUNICATION_NAME || (on_device && get(event, COLLECTIVE).size)) {
+    if (name == COMMUNICATION_NAME || (on_device && has(event, COLLECTIVE))) {
         add_comm(scanner, event);
     }
     if (on_device || code == SCANNER_OP || code == SCANNER_RUNTIME || name == COMMUNICATION_NAME) {
@@ -831,7 +785,7 @@ static bool is_memory(const struct scanner *scanner, const struct event *event, 
 
 static void add_memory(struct scanner *scanner, const struct event *event) {
     const int table = SCANNER_MEMORY;
-    const int64_t time = nanoseconds(value_or_null(get(event, TS)));
+    const int64_t time = time_of(event, TS);
     if (time == UNUSABLE) {
         lose_for_its_times(scanner, event);
         return;
@@ -845,12 +799,12 @@ static void add_memory(struct scanner *scanner, const struct event *event) {
         return;
     }
     set(scanner, table, MEMORY_TIME, time);
-    set_integer(scanner, event, table, MEMORY_DEVICE_TYPE, get(event, DEVICE_TYPE));
-    set_integer(scanner, event, table, MEMORY_DEVICE, get(event, DEVICE_ID));
-    set_integer(scanner, event, table, MEMORY_BYTES, get(event, CHANGE));
-    set_integer(scanner, event, table, MEMORY_ALLOCATED, get(event, TOTAL_ALLOCATED));
-    set_integer(scanner, event, table, MEMORY_RESERVED, get(event, TOTAL_RESERVED));
-    set_integer(scanner, event, table, MEMORY_ADDRESS, get(event, ADDRESS));
+    set_integer(scanner, event, table, MEMORY_DEVICE_TYPE, DEVICE_TYPE);
+    set_integer(scanner, event, table, MEMORY_DEVICE, DEVICE_ID);
+    set_integer(scanner, event, table, MEMORY_BYTES, CHANGE);
+    set_integer(scanner, event, table, MEMORY_ALLOCATED, TOTAL_ALLOCATED);
+    set_integer(scanner, event, table, MEMORY_RESERVED, TOTAL_RESERVED);
+    set_integer(scanner, event, table, MEMORY_ADDRESS, ADDRESS);
     set(scanner, table, MEMORY_THREAD, thread);
     judge_arguments(scanner, event);
 }
@@ -858,8 +812,8 @@ static void add_memory(struct scanner *scanner, const struct event *event) {
 /* A Python function: kept if it lasts. */
 static void add_frame(struct scanner *scanner, const struct event *event) {
     const int table = SCANNER_FRAMES;
-    const int64_t start = nanoseconds(value_or_null(get(event, TS)));
-    const int64_t duration = nanoseconds(value_or_null(get(event, DUR)));
+    const int64_t start = time_of(event, TS);
+    const int64_t duration = time_of(event, DUR);
     if (start == UNUSABLE || duration == UNUSABLE || duration < SCANNER_SHORTEST_FRAME) {
         scanner->dropped[event->category]++;
         return;
@@ -913,6 +867,41 @@ static void take_event(struct scanner *scanner, struct event *event) {
     } else {
         add_event(scanner, event);
     }
+}
+
+/* -- for perfetto.c */
+
+int32_t event_category(struct scanner *scanner, struct event *event, struct span category) {
+    set_category(scanner, event, category);
+    return event->category;
+}
+
+void event_known_category(const struct scanner *scanner, struct event *event, int32_t number) {
+    event->category = number;
+    event->has_category = true;
+    event->kind = (uint8_t)(scanner->codes[number] + 1);
+}
+
+void event_name(struct scanner *scanner, struct event *event, struct span name) {
+    struct reading reading = {name.at + name.size, NULL};
+    put(event, NAME, name.at, reading.end);
+    if (!event->has_category || is_dropped(scanner, event) || is_frame(scanner, event)) {
+        event->wanted = 0;
+        return;
+    }
+    take_event_member(scanner, event, &reading, NAME, name.at);
+    event->wanted = wanted_arguments(scanner, event);
+}
+
+const uint8_t *event_json(struct scanner *scanner, struct event *event, enum value argument, struct span json) {
+    struct reading reading = {json.at + json.size, NULL};
+    const uint8_t *end = take_argument(scanner, event, &reading, argument, json.at);
+    return end && !space_end(&reading, end) ? end : NULL;
+}
+
+bool event_take(struct scanner *scanner, struct event *event) {
+    take_event(scanner, event);
+    return scanner->status != SCANNER_NO_MEMORY;
 }
 
 /* -- finding the way again */
@@ -1026,17 +1015,22 @@ static const uint8_t *beyond_end(struct scanner *scanner, const uint8_t *at, con
     return next;
 }
 
+void event_begin(const struct scanner *scanner, struct event *event, uint64_t position) {
+    event->present = event->integers = 0;
+    event->thread.at = NULL;
+    event->position = position;
+    event->category = UNKNOWN_CATEGORY;
+    event->has_category = false;
+    event->kind = START;
+    event->gap = scanner->first_gap;
+    event->wanted = ALL_ARGUMENTS;
+    event->name = event->shape = event->types = event->inputs = (struct known){NULL, NEW};
+}
+
 static const uint8_t *read_event(struct scanner *scanner, struct reading *reading, const uint8_t *at,
                                  uint64_t position) {
     struct event event;
-    event.present = 0;
-    event.position = position;
-    event.category = UNKNOWN_CATEGORY;
-    event.has_category = false;
-    event.kind = START;
-    event.gap = scanner->first_gap;
-    event.wanted = ALL_ARGUMENTS;
-    event.name = event.shape = event.types = event.inputs = (struct known){NULL, NEW};
+    event_begin(scanner, &event, position);
     reading->problem = NULL;
     if (*at != '{') {
         return refuse(reading, "no event stands there");

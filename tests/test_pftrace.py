@@ -7,10 +7,12 @@ import io
 import json
 import os
 import random
+import re
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -28,12 +30,15 @@ from tb_ddp_doctor.cache import digest_version
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.discover.runs import DiscoverError, discover
+from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage import column_file
 from tb_ddp_doctor.trace import native, reader
+from tb_ddp_doctor.trace.args import ARGUMENTS
+from tb_ddp_doctor.trace.losses import Losses
 from tb_ddp_doctor.trace.model import Category, RankTrace, TraceError
 from tb_ddp_doctor.trace.names import CATEGORIES
 from tb_ddp_doctor.trace.pftrace.packets import PythonPackets
-from tb_ddp_doctor.trace.pftrace.read import Packets
+from tb_ddp_doctor.trace.pftrace.read import PacketsAsColumns, PacketsAsJson
 
 FILES = sorted((Path(__file__).parent / "pftrace").glob("*.pftrace"))
 READERS = ["native", "msgspec"] if native.is_available() else ["msgspec"]
@@ -283,14 +288,35 @@ def test_other_traces_in_perfettos_format_are_named(tmp_path: Path) -> None:
 # -- both readers
 
 
-def translated(packets: Packets, data: bytes, *sizes: int) -> tuple[bytes, list[str]] | str:
-    """The JSON of some packets, and what was lost; or why there is none."""
+#: Where in its text or its packets a reader was: their bytes differ.
+PLACE = re.compile(r"(from byte|at byte) [\d,]+")
+
+
+def by_text(data: bytes) -> tuple[Any, list[str], list[str]] | str:
+    """Rows of packets by way of JSON, and what the text and the packets lost; or why there are none."""
+    packets = PacketsAsJson()
+    try:
+        packets.survey(blocks(data))
+    except TraceError as error:
+        return str(error)
+    found = decode(list(packets.json(blocks(data))), "native")
+    return rows(replace(found, warnings=())), losses(found.warnings), losses(packets.warnings("rank"))
+
+
+def by_columns(data: bytes, *sizes: int) -> tuple[Any, list[str], list[str]] | str:
+    """The same without text in between."""
+    packets, lost = PacketsAsColumns(), Losses()
     try:
         packets.survey(blocks(data, *sizes))
     except TraceError as error:
         return str(error)
-    text = b"".join(bytes(block) for block in packets.json(blocks(data, *sizes)))
-    return text, [one.message for one in packets.warnings("x")]
+    found = reader.of_columns({}, packets.columns(blocks(data, *sizes), lost), lost, "rank")
+    return rows(replace(found, warnings=())), losses(found.warnings), losses(packets.warnings("rank"))
+
+
+def losses(warnings: Iterable[FileWarning]) -> list[str]:
+    """Sentences without positions."""
+    return sorted(PLACE.sub(r"\1 N", one.message) for one in warnings)
 
 
 def damaged() -> Iterator[bytes]:
@@ -314,11 +340,64 @@ def damaged() -> Iterator[bytes]:
 
 
 @pytest.mark.skipif(len(READERS) == 1, reason="there was no C compiler")
-def test_both_readers_write_the_same_json() -> None:
+def test_both_readers_read_the_same() -> None:
     for data in [FILES[1].read_bytes(), *damaged()]:
-        expected = translated(Packets(is_native=False), data)
-        assert translated(Packets(is_native=True), data) == expected
-        assert translated(Packets(is_native=True), data, 1, 7, 300) == expected
+        expected = by_text(data)
+        assert by_columns(data) == expected
+        assert by_columns(data, 1, 7, 300) == expected
+
+
+#: Values as annotations may have them, and texts that claim to be JSON.
+VALUES = st.one_of(
+    st.builds(lambda value: {"int_value": value}, st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-3, 300)),
+    st.builds(lambda value: {"uint_value": value}, st.integers(0, (1 << 64) - 1)),
+    st.builds(lambda value: {"pointer_value": value}, st.integers(0, (1 << 64) - 1)),
+    st.builds(lambda value: {"double_value": value}, st.floats() | st.sampled_from([0.0, -0.0, 34.0, 1e15, 1e17])),
+    st.builds(lambda value: {"bool_value": value}, st.booleans()),
+    st.builds(lambda value: {"string_value": value}, st.text(max_size=6) | st.sampled_from(["12", "0", "", '"'])),
+    st.builds(
+        lambda value: {"legacy_json_value": value},
+        st.sampled_from(
+            ["[1,2]", " [[4, 8], []] ", "[1] x", "{", "[", "[1", "7", " 7 ", "null", '"a"', '["1","2"]', ""]
+        ),
+    ),
+    st.just({}),
+)
+CATEGORY_NAMES = st.sampled_from([*CATEGORIES, "python_function", "cpu_instant_event", "other", "", 'a"b', "x" * 40])
+EVENT_NAMES = st.sampled_from(["gemm", "record_param_comms", "[memory]", "a\\b", "é", ""])
+
+
+@pytest.mark.skipif(len(READERS) == 1, reason="there was no C compiler")
+@settings(max_examples=300)
+@given(
+    events=st.lists(
+        st.tuples(
+            EVENT_NAMES,
+            st.none() | CATEGORY_NAMES,
+            st.integers(0, (1 << 62)),
+            st.integers(0, 1 << 62),
+            st.lists(st.tuples(st.sampled_from([name.decode() for name in ARGUMENTS] + ["other"]), VALUES), max_size=6),
+            st.none() | st.integers(0, (1 << 64) - 1),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_both_readers_agree_on_any_arguments(events: list[Any]) -> None:
+    made = []
+    for name, category, start, length, arguments, flow, is_instant in events:
+        event = packet(start, TrackEvent.TYPE_INSTANT if is_instant else TrackEvent.TYPE_SLICE_BEGIN, name=name)
+        event.track_event.track_uuid = 7
+        if category is not None:
+            event.track_event.categories.append(category)
+        if flow is not None:
+            event.track_event.flow_ids.append(flow)
+        for key, value in arguments:
+            event.track_event.debug_annotations.add(name=key, **value)
+        made += [event] if is_instant else [event, end(start + length)]
+    data = file(begin(1), end(2), *made)
+    assert by_columns(data) == by_text(data)
 
 
 @pytest.mark.skipif(len(READERS) == 1, reason="there was no C compiler")
@@ -332,8 +411,7 @@ def test_both_readers_agree_on_any_packets(changes: list[tuple[int, int, bytes]]
     data = bytearray(FILES[1].read_bytes()[:20_000])
     for at, removed, added in changes:
         data[at : at + removed] = added
-    expected = translated(Packets(is_native=False), bytes(data))
-    assert translated(Packets(is_native=True), bytes(data), *sizes) == expected
+    assert by_columns(bytes(data), *sizes) == by_text(bytes(data))
 
 
 def test_any_bytes_are_read_or_refused(tmp_path: Path, by: str) -> None:

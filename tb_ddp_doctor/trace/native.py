@@ -131,7 +131,7 @@ def is_available() -> bool:
     return load() is not None
 
 
-class _Scanner:
+class Scanner:
     """One scan; the methods are those of native/scanner.h."""
 
     def __init__(self, position: int) -> None:
@@ -216,7 +216,7 @@ class _Scanner:
 class NativeColumns:
     """The columns of one trace: what `columns.Columns` is to the msgspec reader."""
 
-    def __init__(self, scanner: _Scanner, losses: Losses) -> None:
+    def __init__(self, scanner: Scanner, losses: Losses) -> None:
         self.strings = Strings()
         self.threads = Threads()
         self.dropped = {_text(token)[0] or UNKNOWN: count for token, count in scanner.dropped().items()}
@@ -315,13 +315,13 @@ class _NativeDocument(Document):
 
     def _next(self) -> tuple[list[RawEvent], SalvagedTo]:
         """Read the whole list; instead of its events, one that stands for those that have a phase."""
-        scanner = _Scanner(self._position)
+        scanner = Scanner(self._position)
         reached = self._scan(scanner)
         self._position, self._buffer = scanner.position(), scanner.rest()
         self.columns = NativeColumns(scanner, self._losses)
         return [RawEvent(ph="X")] * bool(scanner.seen()), reached
 
-    def _scan(self, scanner: _Scanner) -> SalvagedTo:
+    def _scan(self, scanner: Scanner) -> SalvagedTo:
         reached = scanner.feed(self._buffer)
         try:
             while reached is SalvagedTo.MORE:

@@ -31,7 +31,7 @@ from tb_ddp_doctor.trace.columns import Columns
 from tb_ddp_doctor.trace.document import Document
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.merged import only
-from tb_ddp_doctor.trace.pftrace.read import Packets
+from tb_ddp_doctor.trace.pftrace.read import PacketsAsColumns, PacketsAsJson
 from tb_ddp_doctor.trace.stream import MAX_BYTES, chunks, open_trace
 from tb_ddp_doctor.trace.times import MAX_NS
 
@@ -107,11 +107,16 @@ def _reader(name: str) -> Callable[[ProcessPath], model.RankTrace]:
 
 def _read_packets(path: str | Path | RemotePath, name: str, max_bytes: int) -> model.RankTrace:
     """Read a trace in Perfetto's format."""
-    packets = Packets(is_native=_chosen() == "native")
+    packets = PacketsAsColumns() if _chosen() == "native" else PacketsAsJson()
     with open_trace(path) as file:
         packets.survey(chunks(file, max_bytes))
     with open_trace(path) as file:
-        trace = decode(packets.json(chunks(file, max_bytes)), name)
+        blocks = chunks(file, max_bytes)
+        if isinstance(packets, PacketsAsColumns):
+            losses = Losses()
+            trace = of_columns({}, packets.columns(blocks, losses), losses, name)
+        else:
+            trace = decode(packets.json(blocks), name)
     return replace(trace, warnings=(*trace.warnings, *packets.warnings(name)))
 
 
@@ -119,6 +124,13 @@ def decode(blocks: Blocks, file: str) -> model.RankTrace:
     """Decode the JSON text that comes in `blocks`, cut anywhere; each may be reused once the next is asked for."""
     losses = Losses()
     members, columns = _read_columns()(blocks, losses)
+    return of_columns(members, columns, losses, file)
+
+
+def of_columns(
+    members: Mapping[str, Any], columns: Columns | native.NativeColumns, losses: Losses, file: str
+) -> model.RankTrace:
+    """The trace of a file's columns and the members around its events; `losses` are those of both."""
     header = _header(members, losses)
     events = _with_possible_numbers(
         columns.events(header.base_ns), ("stream", "correlation", "bytes", "sequence"), losses

@@ -1,1 +1,1 @@
-"""Torch's traces in Perfetto's format (`export_chrome_trace("x.pftrace")`): packets to the JSON that readers take."""
+"""Torch's traces in Perfetto's format (`export_chrome_trace("x.pftrace")`): packets to columns."""

@@ -1,11 +1,11 @@
-"""Packets to JSON by the native library (native/perfetto.h)."""
+"""Packets to columns by the native library (native/perfetto.h)."""
 
 from __future__ import annotations
 
 import ctypes
 import weakref
 from collections.abc import Sequence
-from ctypes import CDLL, POINTER, byref, c_char, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import CDLL, POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
 from typing import Any
 
@@ -13,17 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.trace import native
+from tb_ddp_doctor.trace.losses import Losses
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.pftrace.packets import BEGIN, Ending, Lost, Marks
+from tb_ddp_doctor.trace.pftrace.tracks import Place
 
 #: Result and arguments.
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
-    "new": (c_void_p, [c_size_t, c_uint32, c_char_p]),
+    "new": (c_void_p, [c_size_t, c_uint32]),
     "free": (None, [c_void_p]),
     "survey": (c_int, [c_void_p, c_void_p, c_size_t]),
-    "rewind": (None, [c_void_p, c_char_p, c_void_p, c_size_t, c_void_p, c_size_t]),
-    "write": (c_int, [c_void_p, c_void_p, c_size_t]),
-    "text": (c_void_p, [c_void_p, POINTER(c_size_t)]),
+    "rewind": (c_int, [c_void_p, c_void_p, c_char_p, c_void_p, c_size_t, c_void_p, c_size_t]),
+    "scan": (c_int, [c_void_p, c_void_p, c_size_t]),
     "marks": (c_size_t, [c_void_p, POINTER(c_void_p), POINTER(c_void_p), POINTER(c_void_p)]),
     "tracks": (c_size_t, [c_void_p, POINTER(c_void_p)]),
     "descriptors": (c_void_p, [c_void_p, POINTER(c_size_t)]),
@@ -47,14 +48,17 @@ def _library() -> CDLL:
 
 
 class NativePackets:
-    """What `packets.PythonPackets` is without the library. Must not be made unless `trace.native.is_available`."""
+    """What `packets.PythonPackets` is without the library, but for JSON, in place of which it gives columns.
 
-    def __init__(self, max_packet_bytes: int, max_strings: int, wanted: Sequence[bytes]) -> None:
+    Must not be made unless `trace.native.is_available`.
+    """
+
+    def __init__(self, max_packet_bytes: int, max_strings: int) -> None:
         self._library = _library()
-        # All three are looked at until the end.
-        self._names = b"".join(name + b"\0" for name in wanted) + b"\0"
+        # All four are looked at until the end.
         self._places, self._ends, self._durations = b"", np.empty(0, np.uint64), np.empty(0, np.int64)
-        self._handle = self._library.perfetto_new(max_packet_bytes, max_strings, self._names)
+        self._scanner = native.Scanner(0)
+        self._handle = self._library.perfetto_new(max_packet_bytes, max_strings)
         if not self._handle:
             raise MemoryError
         weakref.finalize(self, self._library.perfetto_free, self._handle)
@@ -63,26 +67,30 @@ class NativePackets:
         """Read a block for the first time."""
         self._feed(self._library.perfetto_survey, block)
 
-    def rewind(self, places: Sequence[bytes], durations: Ints) -> None:
+    def rewind(self, places: Sequence[Place], durations: Ints) -> None:
         """Begin to read for the second time."""
-        self._places = b"".join(places)
-        self._ends = np.cumsum([len(place) for place in places], dtype=np.uint64)
+        threads = [b"%b,%b" % place for place in places]
+        self._places = b"".join(threads)
+        self._ends = np.cumsum([len(thread) for thread in threads], dtype=np.uint64)
         self._durations = np.ascontiguousarray(durations, np.int64)
-        self._library.perfetto_rewind(
+        if not self._library.perfetto_rewind(
             self._handle,
+            self._scanner.handle,
             self._places,
             self._ends.ctypes.data,
             len(self._ends),
             self._durations.ctypes.data,
             len(self._durations),
-        )
+        ):
+            raise MemoryError
 
-    def write(self, block: memoryview | bytes) -> memoryview | bytes:
-        """Read a block for the second time: its events as JSON, until the next block is read."""
-        self._feed(self._library.perfetto_write, block)
-        size = c_size_t()
-        address = self._library.perfetto_text(self._handle, byref(size))
-        return memoryview((c_char * size.value).from_address(address)).cast("B") if size.value else b""
+    def scan(self, block: memoryview | bytes) -> None:
+        """Read a block for the second time."""
+        self._feed(self._library.perfetto_scan, block)
+
+    def columns(self, losses: Losses) -> native.NativeColumns:
+        """The events of all blocks that were read for the second time. Must be called once only."""
+        return native.NativeColumns(self._scanner, losses)
 
     def marks(self) -> Marks:
         """The beginnings and ends that were surveyed."""

@@ -26,6 +26,7 @@ from tb_ddp_doctor.storage.wire import (
 )
 from tb_ddp_doctor.trace.args import value
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.pftrace.tracks import Place
 
 #: Fields of a Trace, and of a TracePacket.
 _PACKET = 1
@@ -105,7 +106,7 @@ class PythonPackets:
         """Read a block for the first time."""
         self._feed(bytes(block))
 
-    def rewind(self, places: Sequence[bytes], durations: Ints) -> None:
+    def rewind(self, places: Sequence[Place], durations: Ints) -> None:
         """Begin to read for the second time."""
         self._begin(is_writing=True)
         self._places, self._durations = places, durations.tolist()
@@ -291,7 +292,8 @@ class PythonPackets:
         text = [b",\n" if self._has_written else b"", b'{"ph":"X"' if duration is not None else b'{"ph":"i"']
         if (category := _category(event, sequence)) is not None:
             text += [b',"cat":', _string(category)]
-        text += [b',"name":', _string(name), b",", self._places[number], b',"ts":', _microseconds(time)]
+        text += [b',"name":', _string(name), b',"pid":%b,"tid":%b' % self._places[number]]
+        text += [b',"ts":', _microseconds(time)]
         if duration is not None:
             text += [b',"dur":', _microseconds(duration)]
         args = list(self._args(event, sequence))

@@ -1,4 +1,4 @@
-"""Torch's traces in Perfetto's format to the text of Kineto's JSON, which `reader.decode` takes.
+"""Torch's traces in Perfetto's format: by the native library to columns, without it to the text of Kineto's JSON.
 
 A file is read twice: first when slices begin and end, then their names and arguments. So packets may come in any order
 of time, and no more of them is kept than their times.
@@ -13,8 +13,9 @@ import numpy as np
 from tb_ddp_doctor.findings import FileWarning, WarningKind
 from tb_ddp_doctor.trace.args import ARGUMENTS
 from tb_ddp_doctor.trace.events import MAX_ITEM_BYTES
+from tb_ddp_doctor.trace.losses import Losses
 from tb_ddp_doctor.trace.model import Ints, TraceError
-from tb_ddp_doctor.trace.native import MAX_STRINGS
+from tb_ddp_doctor.trace.native import MAX_STRINGS, NativeColumns
 from tb_ddp_doctor.trace.pftrace.native import NativePackets
 from tb_ddp_doctor.trace.pftrace.packets import Ending, Lost, Marks, PythonPackets
 from tb_ddp_doctor.trace.pftrace.tracks import places
@@ -29,12 +30,11 @@ _LOST: dict[Lost, tuple[str, WarningKind]] = {
 }
 
 
-class Packets:
-    """The packets of a file as Kineto's JSON; `warnings` says what was lost, once all of `json` was taken."""
+class _Packets:
+    """What both ways to read the packets of a file share; `warnings` says what was lost, once it was read twice."""
 
-    def __init__(self, is_native: bool) -> None:
-        make = NativePackets if is_native else PythonPackets
-        self._packets = make(MAX_ITEM_BYTES, MAX_STRINGS, ARGUMENTS)
+    def __init__(self, packets: NativePackets | PythonPackets) -> None:
+        self._packets = packets
         self._problem = ""
         self._endless = 0
 
@@ -51,14 +51,6 @@ class Packets:
         durations = self._packets.pair(marks, _order(marks))
         self._endless = int(np.count_nonzero(durations < 0))
         self._packets.rewind(places(self._packets.tracks(), self._packets.descriptors()), durations)
-
-    def json(self, blocks: Iterable[memoryview | bytes]) -> Iterator[memoryview | bytes]:
-        """The same blocks again: Kineto's JSON, in blocks."""
-        yield _HEAD
-        for block in self._until_cut(blocks):
-            if text := self._packets.write(block):
-                yield text
-        yield _TAIL
 
     def warnings(self, file: str) -> Iterator[FileWarning]:
         """What was lost."""
@@ -81,6 +73,36 @@ class Packets:
             yield from blocks
         except StreamCutError as problem:
             self._problem = str(problem)
+
+
+class PacketsAsColumns(_Packets):
+    """The packets of a file as columns. Must not be made unless `trace.native.is_available`."""
+
+    def __init__(self) -> None:
+        self._native = NativePackets(MAX_ITEM_BYTES, MAX_STRINGS)
+        super().__init__(self._native)
+
+    def columns(self, blocks: Iterable[memoryview | bytes], losses: Losses) -> NativeColumns:
+        """The same blocks again: their events. What the events lost goes to `losses`."""
+        for block in self._until_cut(blocks):
+            self._native.scan(block)
+        return self._native.columns(losses)
+
+
+class PacketsAsJson(_Packets):
+    """The packets of a file as Kineto's JSON, by Python."""
+
+    def __init__(self) -> None:
+        self._python = PythonPackets(MAX_ITEM_BYTES, MAX_STRINGS, ARGUMENTS)
+        super().__init__(self._python)
+
+    def json(self, blocks: Iterable[memoryview | bytes]) -> Iterator[bytes]:
+        """The same blocks again: Kineto's JSON, in blocks."""
+        yield _HEAD
+        for block in self._until_cut(blocks):
+            if text := self._python.write(block):
+                yield text
+        yield _TAIL
 
 
 def _order(marks: Marks) -> Ints | None:

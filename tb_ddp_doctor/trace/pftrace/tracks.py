@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -28,8 +29,12 @@ class TrackDescriptor(msgspec.Struct, frozen=True):
     thread: int | None = None
 
 
-def places(uuids: Sequence[int], descriptors: Iterable[bytes]) -> list[bytes]:
-    """Members "pid" and "tid" of the events of each track, as Kineto's JSON has them; -1 of what is in no process.
+#: A process and a thread, as Kineto's JSON has "pid" and "tid".
+Place: TypeAlias = tuple[bytes, bytes]
+
+
+def places(uuids: Sequence[int], descriptors: Iterable[bytes]) -> list[Place]:
+    """The process and the thread of the events of each track; process -1 of what is in none.
 
     A track that is described as no thread is one by the number in its name ("thread 41 (python)", "stream 7"), or by
     its name.
@@ -68,7 +73,7 @@ def _number(descriptor: bytes, number: int) -> int | None:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _place(uuid: int, known: dict[int, TrackDescriptor]) -> bytes:
+def _place(uuid: int, known: dict[int, TrackDescriptor]) -> Place:
     track = known.get(uuid, TrackDescriptor())
     process, above = track.process, track
     for _ in range(_DEEPEST):
@@ -83,4 +88,4 @@ def _place(uuid: int, known: dict[int, TrackDescriptor]) -> bytes:
         thread = int(numbered[1])
     else:
         thread = track.name or f"track {uuid}"
-    return f'"pid":{-1 if process is None else process},"tid":{json.dumps(thread)}'.encode()
+    return b"%d" % (-1 if process is None else process), json.dumps(thread).encode()
