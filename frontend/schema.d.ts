@@ -412,6 +412,10 @@ export interface LayerKernel {
   /** On the rank that takes longest in it. */
   longest_ms: number;
   longest_rank: number;
+  /** As in `LayerRow`. An operator's work is that of its longest kernel. */
+  flops: number | null;
+  moved_bytes: number | null;
+  above_ms: number | null;
 }
 
 /** Time of a step in one of the model's modules, with all modules within it; the median over ranks, ms. */
@@ -435,6 +439,10 @@ export interface LayerRow {
   /** Memory that it allocates: held when most is allocated, and all of a step, bytes. null where no trace records memory (profile_memory=True). */
   peak_bytes: number | null;
   allocated_bytes: number | null;
+  /** What its operators have to do in a step: floating-point operations, and bytes, each tensor read or written once; and their time beyond what the GPU needs for both. null where it is not known (no shapes, or an unknown GPU). */
+  flops: number | null;
+  moved_bytes: number | null;
+  above_ms: number | null;
 }
 
 /** Where in the model a step's time goes. */

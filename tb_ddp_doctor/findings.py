@@ -873,6 +873,11 @@ class LayerRow(msgspec.Struct, frozen=True):
     #: memory (profile_memory=True).
     peak_bytes: int | None = None
     allocated_bytes: int | None = None
+    #: What its operators have to do in a step: floating-point operations, and bytes, each tensor read or written once;
+    #: and their time beyond what the GPU needs for both. None where it is not known (no shapes, or an unknown GPU).
+    flops: float | None = None
+    moved_bytes: float | None = None
+    above_ms: float | None = None
 
 
 class LayerKernel(msgspec.Struct, frozen=True):
@@ -894,6 +899,10 @@ class LayerKernel(msgspec.Struct, frozen=True):
     #: On the rank that takes longest in it.
     longest_ms: float
     longest_rank: int
+    #: As in `LayerRow`. An operator's work is that of its longest kernel.
+    flops: float | None = None
+    moved_bytes: float | None = None
+    above_ms: float | None = None
 
 
 class LayerTable(msgspec.Struct, frozen=True):

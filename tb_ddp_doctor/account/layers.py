@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from tb_ddp_doctor import wording
+from tb_ddp_doctor.account.module_work import WorkAmounts, module_work
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.modules import ModulePart, ModuleTree, in_order, kernel_table, module_memory, module_tree
 from tb_ddp_doctor.findings import LayerKernel, LayerRow, LayerTable, Source
@@ -27,7 +29,7 @@ def layer_table(facts: Facts) -> LayerTable | None:
     tree = facts.get(module_tree)
     if tree is None:
         return None
-    memory = _memory(facts)
+    memory, work = _memory(facts), facts.get(module_work)
     every = tree.step_ns.sum(axis=2)
     # The median of sums and not the sum of medians, so that a number is some rank's time.
     median, whole, longest = np.median(tree.step_ns, axis=0) / 1e6, np.median(every, axis=0) / 1e6, every.argmax(axis=0)
@@ -46,6 +48,7 @@ def layer_table(facts: Facts) -> LayerTable | None:
             longest_rank=int(facts.job.ranks[longest[module]]),
             peak_bytes=memory[0][module] if memory else None,
             allocated_bytes=memory[1][module] if memory else None,
+            **_work(work.modules if work else None, module),
         )
         for module in in_order(tree)
         if listed[module]
@@ -64,12 +67,21 @@ def _memory(facts: Facts) -> list[list[int]]:
     return [np.nanmedian(column, axis=0).round().astype(int).tolist() for column in (table.peak, table.allocated)]
 
 
+def _work(amounts: WorkAmounts | None, at: int) -> dict[str, Any]:
+    """Fields of a row with the work of a module or kernel, the median over the ranks where it is known."""
+    if amounts is None:
+        return {}
+    columns = {"flops": amounts.flops, "moved_bytes": amounts.bytes, "above_ms": amounts.above_ns / 1e6}
+    known = {name: column[~np.isnan(column[:, at]), at] for name, column in columns.items()}
+    return {name: float(np.median(values)) if len(values) else None for name, values in known.items()}
+
+
 def _kernels(facts: Facts, tree: ModuleTree) -> tuple[LayerKernel, ...]:
     """The kernels with most time, the longest first."""
     table = kernel_table(facts.job.digests)
     step_ms, calls = np.median(table.step_ns, axis=0) / 1e6, np.median(table.events, axis=0)
     named = (row for row, texts in enumerate(zip(table.operator, table.kernel, strict=True)) if any(texts))
-    longest = table.step_ns.argmax(axis=0)
+    longest, work = table.step_ns.argmax(axis=0), facts.get(module_work)
     return tuple(
         LayerKernel(
             path=wording.encodable(tree.path[table.module[row]]),
@@ -81,6 +93,7 @@ def _kernels(facts: Facts, tree: ModuleTree) -> tuple[LayerKernel, ...]:
             calls=float(calls[row]),
             longest_ms=float(table.step_ns[longest[row], row]) / 1e6,
             longest_rank=int(facts.job.ranks[longest[row]]),
+            **_work(work.kernels if work else None, row),
         )
         for row in islice(named, _MOST_KERNELS)
     )

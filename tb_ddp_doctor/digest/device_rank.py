@@ -167,10 +167,12 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         op_stalls=op_stalls(host, device, steps, layers, rank.op_stalls, rank.modules, words),
         memory=memory(host, number, rank.allocations, steps, phases, collectives, words),
         track=track,
-        roofline=roofline(host, device, row_end_ns, parameters, rank.scores, rank.updates_alone, phase, words),
+        roofline=(
+            work := roofline(host, device, row_end_ns, parameters, rank.scores, rank.updates_alone, phase, words)
+        )[0],
         gradients=parameters,
         modules=device_modules(
-            rank.modules, device, steps, layers, phase, rank.recomputes, rank.function, rank.allocations, words
+            rank.modules, device, steps, layers, phase, rank.recomputes, rank.function, work[1], rank.allocations, words
         ),
         contents=contents,
         warnings=(

@@ -866,6 +866,26 @@ class ModuleKernels(ColumnTable, frozen=True, eq=False):
     events: Ints
 
 
+class ModuleWork(ColumnTable, frozen=True, eq=False):
+    """The calls of operators in the rows of `ModuleKernels`, from which their FLOPs and bytes follow; shape (rows,).
+
+    A call counts for the row of its longest kernel. Calls whose kernels have no time (they run beside earlier ones) are
+    in none, and neither are the rows with least time of more than `module_kernels.MOST_WORK`.
+
+        of  call  count       ns
+         0     3     12  5000000    row 0 of ModuleKernels has 12 calls that are row 3 of RooflineCalls
+    """
+
+    #: Index into `ModuleKernels`.
+    of: Indices
+    #: Index into `RooflineCalls`.
+    call: Indices
+    #: Calls in all steps.
+    count: Ints
+    #: Time of all kernels of these calls, summed over kernels.
+    ns: Ints
+
+
 class ModuleBytes(ColumnTable, frozen=True, eq=False):
     """Memory that modules themselves allocate, without their children; only of traces with profile_memory=True.
 
@@ -894,6 +914,8 @@ class Modules(msgspec.Struct, frozen=True, eq=False):
     paths: ModulePaths
     times: ModuleTimes
     kernels: ModuleKernels
+    #: Empty on a CPU.
+    work: ModuleWork
     #: Empty where the trace has no events of the allocator.
     memory: ModuleBytes
 

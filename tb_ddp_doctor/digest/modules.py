@@ -12,6 +12,7 @@ modules sum to the budget's:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -23,15 +24,17 @@ from tb_ddp_doctor.digest.frames import own_function
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import Modules, ModuleTime, ModuleTimes, Steps
-from tb_ddp_doctor.digest.module_kernels import EventNames, module_kernels
+from tb_ddp_doctor.digest.module_kernels import EventNames, TimeParts, module_kernels, module_work
 from tb_ddp_doctor.digest.module_memory import module_memory
 from tb_ddp_doctor.digest.module_paths import ROOT, ModuleCalls
 from tb_ddp_doctor.digest.nesting import enclosing
 from tb_ddp_doctor.digest.owners import HostOperators, Layers
 from tb_ddp_doctor.digest.phases import HostPhases
 from tb_ddp_doctor.digest.redundant import recomputed
+from tb_ddp_doctor.digest.roofline import CallEvents
 from tb_ddp_doctor.digest.sums import count, summed
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
+from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.trace.model import Category, Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -53,6 +56,7 @@ class _Work(msgspec.Struct, frozen=True, eq=False):
     phase: Ints
     recomputed: Mask
     names: EventNames
+    calls: CallEvents
 
 
 def device_modules(
@@ -63,13 +67,15 @@ def device_modules(
     phase: Ints,
     recomputes: Mask,
     function: Ints,
+    work_calls: CallEvents,
     allocations: Allocations,
     words: Vocabulary,
 ) -> Modules:
     """The modules of a rank with a device; `phase` is what launched each of the device's events.
 
     `recomputes` says which of them compute forward again (`redundant.recomputed_events`), `function` the user's own
-    function that launched each (`frames.launching_functions`).
+    function that launched each (`frames.launching_functions`), and `work_calls` which are calls of operators with
+    rooflines.
     """
     host, launched = calls.host, np.flatnonzero(device.is_launched)
     by = device.launch[launched]
@@ -80,7 +86,7 @@ def device_modules(
     operator = np.full(len(device), -1, np.int64)
     operator[launched] = _names(host, host.around(by, host.is_operator))
     called = EventNames(host.trace.strings, operator, device.name, _of_stacks(host, function))
-    work = _Work(device.start_ns, device.end_ns, kind, module, phase, recomputes, called)
+    work = _Work(device.start_ns, device.end_ns, kind, module, phase, recomputes, called, work_calls)
     return _modules(calls, work, steps, layers, allocations, words)
 
 
@@ -107,7 +113,8 @@ def host_modules(
     unknown = np.full(len(by), -1, np.int64)
     function = own_function(host, start, host.thread[by]) if len(host.trace.frames) else unknown
     called = EventNames(host.trace.strings, host.name[by], unknown, function)
-    return _modules(calls, _Work(start, end, kind, module, phase, again, called), steps, layers, allocations, words)
+    work = _Work(start, end, kind, module, phase, again, called, empty(CallEvents))
+    return _modules(calls, work, steps, layers, allocations, words)
 
 
 def _of_stacks(host: HostCalls, function: Ints) -> Ints:
@@ -201,29 +208,48 @@ def _table(
     parents = calls.table.parents()
     kept, ancestor = _kept(parents, summed(module, part.length_ns, len(parents)))
     place_of = searchsorted(kept, ancestor)
-    place = place_of[module]
     shape = (len(kept), len(Phase), 2, len(ModuleTime))
-    key = np.ravel_multi_index((place, phase, again.astype(np.int64), part.kind), shape)
+    key = np.ravel_multi_index((place_of[module], phase, again.astype(np.int64), part.kind), shape)
     rows, which = distinct(key, math.prod(shape))
-    whole = summed(which, part.length_ns, len(rows))
-    runs = (part.kind != ModuleTime.IDLE) & (part.length_ns > 0)
-    columns = [column.astype(np.int32) for column in np.unravel_index(rows, shape)]
-    times = ModuleTimes(
-        module=columns[0],
-        phase=columns[1],
-        recomputed=columns[2],
-        kind=columns[3],
-        total_ns=whole,
-        p99_ns=_percentile(which, part.step, part.length_ns, len(rows), steps),
-        events=count(which, runs, len(rows)),
-    )
+    parts = TimeParts(part.event, which, part.step, part.length_ns, part.kind != ModuleTime.IDLE)
+    times = _times(parts, np.unravel_index(rows, shape), steps)
+    paths = calls.table.kept(kept, words)
+    kernels, kernel_rows = module_kernels(work.names, parts, len(times), words)
+    row = _rows_of(rows, np.ravel_multi_index(_key(work, work.calls.event, place_of), shape))
     return Modules(
         named_by=calls.named_by,
-        paths=calls.table.kept(kept, words),
+        paths=paths,
         times=times,
-        kernels=module_kernels(work.names, part.event, which, times, part.length_ns, words),
+        kernels=kernels,
+        work=module_work(work.calls, kernel_rows.of(work.calls.event, row)),
         memory=module_memory(allocations, calls, place_of, len(kept)),
     )
+
+
+def _times(parts: TimeParts, columns: Sequence[Ints], steps: int) -> ModuleTimes:
+    """The times of each row, given what the rows are: module, phase, again and kind."""
+    module, phase, again, kind = (column.astype(np.int32) for column in columns)
+    return ModuleTimes(
+        module=module,
+        phase=phase,
+        recomputed=again,
+        kind=kind,
+        total_ns=summed(parts.row, parts.length_ns, len(module)),
+        p99_ns=_percentile(parts.row, parts.step, parts.length_ns, len(module), steps),
+        events=count(parts.row, parts.runs & (parts.length_ns > 0), len(module)),
+    )
+
+
+def _rows_of(rows: Ints, key: Ints) -> Ints:
+    """The row that has each key, of ascending keys of rows; -1 where none has."""
+    row = searchsorted(rows, key)
+    return np.where(np.append(rows, -1)[row] == key, row, -1)
+
+
+def _key(work: _Work, event: Ints, place_of: Ints) -> tuple[Ints, ...]:
+    """What the times that some events have are kept by: the module's place, the phase, again, and the kind."""
+    again = work.recomputed[event].astype(np.int64)
+    return place_of[work.module[event]], work.phase[event], again, work.kind[event]
 
 
 def _kept(parents: Ints, own_ns: Ints) -> tuple[Ints, Ints]:

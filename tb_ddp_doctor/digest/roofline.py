@@ -30,13 +30,24 @@ from tb_ddp_doctor.digest.operator_inputs import Dims, Inputs, LinearSizes, inpu
 from tb_ddp_doctor.digest.operator_work import Work, element_text
 from tb_ddp_doctor.digest.sums import longest_of, summed
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
-from tb_ddp_doctor.storage.column_table import empty
+from tb_ddp_doctor.storage.column_table import ColumnTable, empty
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints
 
 #: Tensors of a call that are spelled out, and letters of the longest text.
 _INPUTS, _LETTERS = 3, 120
 _NUMBER = re.compile(r"_\d+$")
+
+
+class CallEvents(ColumnTable, frozen=True, eq=False):
+    """Each call of an operator by its longest kernel; shape (calls,)."""
+
+    #: Index of `DeviceEvents`.
+    event: Ints
+    #: Row of `RooflineCalls`.
+    call: Ints
+    #: Time of all of its kernels.
+    ns: Ints
 
 
 class _Signature(msgspec.Struct, frozen=True):
@@ -58,15 +69,15 @@ def roofline(
     updates: Mask,
     phase: Ints,
     words: Vocabulary,
-) -> Roofline:
-    """The work of the steps' kernels; `row_end_ns` is when each row of the track ends on the host, shape (rows,).
+) -> tuple[Roofline, CallEvents]:
+    """The work of the steps' kernels, and which kernel stands for each call.
 
-    `scores` and `updates` flag device events (see `digest.attention` and `digest.optimizer`), and `phase` is
-    what launched each.
+    `row_end_ns` is when each row of the track ends on the host, shape (rows,). `scores` and `updates` flag device
+    events (see `digest.attention` and `digest.optimizer`), and `phase` is what launched each.
     """
     events = np.flatnonzero((device.step >= 0) & ~device.communicates)
     if not len(events):
-        return empty(Roofline)
+        return empty(Roofline), empty(CallEvents)
     calls = _Calls.of(host, device, events)
     signature, table = calls.signatures(_elements(parameters))
     size = len(table)
@@ -81,7 +92,7 @@ def roofline(
     in_track = (launched >= 0) & (row < len(row_end_ns))
     names_of = {key: words.indices(texts) for key, texts in calls.texts(signature).items()}
     longest = longest_of(signature, signature >= 0, calls.total_ns, size)
-    return Roofline(
+    made = Roofline(
         calls=RooflineCalls(
             name=names_of["name"],
             operator=names_of["operator"],
@@ -106,6 +117,7 @@ def roofline(
             _loop_calls(calls, signature, np.where(in_track, row, -1), phase), [one.loop for one in table]
         ),
     )
+    return made, CallEvents(calls.longest, signature, calls.total_ns)
 
 
 def _loop_calls(calls: _Calls, signature: Ints, row: Ints, phase: Ints) -> LoopCalls:

@@ -24,7 +24,7 @@ from tb_ddp_doctor.storage.array_type import element_type
 from tb_ddp_doctor.trace.model import MOST_HEADER_LETTERS, Indices
 
 #: What columns point into: `Steps`, `Collectives` (and `HostMeetings` after them), the rows of `Track` and of
-#: `ModuleTimes`, `RankDigest.strings`; and those that are flags.
+#: `ModuleTimes` and `ModuleKernels`, `RankDigest.strings`; and those that are flags.
 INTO = {
     "steps": (
         "pieces.step collectives.step messages.step track.step gradients.step op_stalls.step gap_ops.step "
@@ -33,7 +33,7 @@ INTO = {
     "collectives": "track.awaits track.after track.follows message_ends.call",
     "collectives and host meetings": "track.queue_part track.launches",
     "track": "track.host.row track.queue_row track.needs roofline.rows.row roofline.avoidable.row",
-    "calls": "roofline.rows.call",
+    "calls": "roofline.rows.call modules.work.call",
     # Never missing: "" is a string as well.
     "strings of calls": (
         "collectives.kind collectives.group collectives.group_ranks collectives.dtype collectives.purpose "
@@ -50,6 +50,7 @@ INTO = {
     ),
     "modules": "modules.paths.parent modules.times.module modules.memory.module",
     "times of modules": "modules.kernels.of",
+    "kernels of modules": "modules.work.of",
     "flags": "messages.sent message_ends.sent operators.on_device modules.times.recomputed",
     # Which backward pass, and how many updates before: numbers without a table.
     "": "collectives.backward collectives.update gradients.backward",
@@ -111,6 +112,7 @@ def check(digest: RankDigest) -> None:
         "calls": len(digest.roofline.calls),
         "modules": len(digest.modules.paths),
         "times of modules": len(digest.modules.times),
+        "kernels of modules": len(digest.modules.kernels),
         _NEVER_MISSING: len(digest.strings),
         "strings": len(digest.strings),
         "flags": 2,
@@ -119,7 +121,9 @@ def check(digest: RankDigest) -> None:
         least = 0 if what == _NEVER_MISSING else _LEAST
         _check_range([arrays[path] for path in INTO[what].split()], size, what, least=least)
     modules = digest.modules
-    if any((column < 0).any() for column in (modules.times.module, modules.memory.module, modules.kernels.of)):
+    work = modules.work
+    inner = (modules.times.module, modules.memory.module, modules.kernels.of, work.of, work.call)
+    if any((column < 0).any() for column in inner):
         raise InvalidError("its modules are no tree")
     _check_tree(modules.paths.parent)
     _check_texts(digest)

@@ -17,7 +17,7 @@ from tb_ddp_doctor.digest.columns import distinct
 from tb_ddp_doctor.digest.model import ModuleKernels, ModulePaths, ModuleTime, ModuleTimes, RankDigest
 from tb_ddp_doctor.digest.module_paths import GUESSED, MOST_LETTERS
 from tb_ddp_doctor.facts import Facts, MissingFactError, fact
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Floats, Ints
 from tb_ddp_doctor.trace.names import Phase
 
 
@@ -91,6 +91,14 @@ def modules(digests: Sequence[RankDigest]) -> ModuleTree:
         level.append(level[around] + 1)
     sources = " and ".join(named)
     return ModuleTree(sources, _layer_events(digests), parent, tuple(path), np.array(level, np.int64), own, whole)
+
+
+def with_children(tree: ModuleTree, own: Floats) -> Floats:
+    """Sums of modules with all modules within them, given those of the modules alone; modules are the last axis."""
+    whole: Floats = own.copy()
+    for module in range(len(tree.path) - 1, 0, -1):
+        whole[..., tree.parent[module]] += whole[..., module]
+    return whole
 
 
 def in_order(tree: ModuleTree) -> list[int]:
@@ -173,10 +181,7 @@ def module_memory(facts: Facts) -> ModuleMemoryTree | None:
             own[:, rank] = 0
             np.add.at(own[0, rank], place[table.module], table.peak_bytes)
             np.add.at(own[1, rank], place[table.module], table.allocated_bytes / max(len(digest.steps), 1))
-    whole = own.copy()
-    for module in range(len(tree.path) - 1, 0, -1):
-        whole[:, :, tree.parent[module]] += whole[:, :, module]
-    return ModuleMemoryTree(own[0], whole[0], whole[1])
+    return ModuleMemoryTree(own[0], *with_children(tree, own))
 
 
 class ModuleKernelTable(msgspec.Struct, frozen=True, eq=False):
@@ -196,6 +201,8 @@ class ModuleKernelTable(msgspec.Struct, frozen=True, eq=False):
     #: Mean time in a step, ns, and device events (operators on a CPU) in a step; shape (R, K).
     step_ns: NDArray[np.float64]
     events: NDArray[np.float64]
+    #: Of each rank, the row here for each row of its `ModuleKernels`.
+    row_of: tuple[Ints, ...]
 
 
 def kernel_table(digests: Sequence[RankDigest]) -> ModuleKernelTable:
@@ -210,6 +217,9 @@ def kernel_table(digests: Sequence[RankDigest]) -> ModuleKernelTable:
         for column in (total, events)
     )
     order, known = np.argsort(-np.median(step_ns, axis=0), kind="stable"), list(texts)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    begins = np.cumsum([len(digest.modules.kernels) for digest in digests])[:-1]
     operator, kernel, function = (
         tuple(known[index] for index in kinds[column, order].tolist()) for column in (2, 3, 4)
     )
@@ -221,6 +231,7 @@ def kernel_table(digests: Sequence[RankDigest]) -> ModuleKernelTable:
         function=function,
         step_ns=step_ns[:, order],
         events=count[:, order],
+        row_of=tuple(np.split(place[which], begins)),
     )
 
 

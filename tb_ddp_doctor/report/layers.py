@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -30,10 +31,8 @@ _HEADINGS = {
     ModulePart.COMMUNICATION: "comm.",
     ModulePart.IDLE: "idle",
 }
-
-
-#: Columns of a terminal that has room for what modules allocate in a step.
-_WIDE = 100
+#: Letters of a module's name that columns at the right make room for: those furthest right are left out first.
+_NAME = 20
 
 
 class LayersAsked(msgspec.Struct, frozen=True):
@@ -101,13 +100,10 @@ def _print_median(
     if len(ranks) > 1:
         longest = every.argmax(axis=1)
         columns |= {"longest": _column(every.max(axis=1)), "rank": [str(ranks[row]) for row in longest.tolist()]}
-    memory = _memory_columns(tree, result, lines)
-    if console.width < _WIDE:
-        memory.pop("alloc. MB", None)
-    columns |= memory
     of = "the median rank" if len(ranks) > 1 else f"rank {ranks[0]}"
     what = "Kernels, and the modules that launch them," if bottom_up else _kind(tree)
-    _print(console, f"{what} by their time in a step of {of}, ms ({_named(tree)})", lines, columns)
+    title = f"{what} by their time in a step of {of}, ms ({_named(tree)})"
+    _print(console, title, lines, columns, _row_columns(tree, result, lines))
 
 
 def _print_rank(
@@ -152,12 +148,23 @@ def _tree(console: Console, digests: Sequence[RankDigest]) -> ModuleTree | None:
         return None
 
 
-def _print(console: Console, title: str, lines: Sequence[Line], columns: Mapping[str, Sequence[str]]) -> None:
-    """Print the lines, each with its cell of each column, by heading."""
+def _print(
+    console: Console,
+    title: str,
+    lines: Sequence[Line],
+    columns: Mapping[str, Sequence[str]],
+    more: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> None:
+    """Print the lines, each with its cell of each column, by heading, and of some more columns as many as have room."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 0, 0, 1), pad_edge=False)
-    widths = {heading: max(map(len, (heading, *cells))) for heading, cells in columns.items()}
+    widths = {heading: max(map(len, (heading, *cells))) for heading, cells in (*columns.items(), *more.items())}
+    columns = {**columns, **more}
     # Where the terminal is too narrow, names lose letters, and numbers none.
     room = console.width - sum(widths.values()) - len(widths)
+    for heading in reversed(list(more)):
+        if room < _NAME:
+            room += widths.pop(heading) + 1
+            del columns[heading]
     table.add_column("module", no_wrap=True, max_width=max(room, 12))
     for heading, width in widths.items():
         table.add_column(heading, justify="right", no_wrap=True, min_width=width)
@@ -166,20 +173,40 @@ def _print(console: Console, title: str, lines: Sequence[Line], columns: Mapping
     console.print(table)
 
 
-def _memory_columns(tree: ModuleTree, result: Result, lines: Sequence[Line]) -> dict[str, list[str]]:
-    """What the modules of lines allocate: at the peak, and in a step; empty where no trace records memory."""
+def _row_columns(tree: ModuleTree, result: Result, lines: Sequence[Line]) -> dict[str, list[str]]:
+    """What the diagnosis says of the modules of lines beside their times; columns that have nothing are left out.
+
+    The first ones are those that a narrow terminal keeps.
+    """
     table = result.diagnosis.layers
     rows = {row.path: row for row in table.rows} if table else {}
     listed = [rows.get(tree.path[line.module]) if line.module >= 0 else None for line in lines]
-    columns = {
-        "peak MB": [None if row is None else row.peak_bytes for row in listed],
-        "alloc. MB": [None if row is None else row.allocated_bytes for row in listed],
+    columns = {}
+    for heading, (field, said) in _OF_ROWS.items():
+        values = [None if row is None else getattr(row, field) for row in listed]
+        if any(value is not None for value in values):
+            columns[heading] = ["" if value is None else said(value) for value in values]
+    return columns
+
+
+def _giga(value: float) -> str:
+    return wording.decimals(value / 1e9, 0 if value >= 100e9 else 2)
+
+
+def _ms(value: float) -> str:
+    return wording.decimals(value, 2)
+
+
+#: Columns of fields of `LayerRow` that may be None, and how their values are said.
+_OF_ROWS: Mapping[str, tuple[str, Callable[[float], str]]] = MappingProxyType(
+    {
+        "peak MB": ("peak_bytes", wording.megabytes),
+        "above": ("above_ms", _ms),
+        "alloc. MB": ("allocated_bytes", wording.megabytes),
+        "GFLOP": ("flops", _giga),
+        "GB": ("moved_bytes", _giga),
     }
-    return {
-        heading: ["" if size is None else wording.megabytes(size) for size in sizes]
-        for heading, sizes in columns.items()
-        if any(size is not None for size in sizes)
-    }
+)
 
 
 def _part_columns(tree: ModuleTree, ms: NDArray[np.float64], sign: str = "") -> dict[str, list[str]]:

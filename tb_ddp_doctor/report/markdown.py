@@ -132,6 +132,7 @@ def _layers(layers: LayerTable) -> str:
     most = sorted(shown, key=lambda row: -row.step_ms)[:_MOST_LAYERS]
     columns = {"forward": "fwd", "backward": "bwd", "recomputed": "again", "communication": "comm.", "idle": "idle"}
     used = [name for name in columns if any(getattr(row, f"{name}_ms") >= 0.005 for row in most)]
+    has_work = any(row.above_ms is not None for row in most)
     rows = [
         (
             row.path or "whole step",
@@ -139,11 +140,12 @@ def _layers(layers: LayerTable) -> str:
             *(wording.decimals(getattr(row, f"{name}_ms"), 2) for name in used),
             wording.decimals(row.longest_ms, 2),
             str(row.longest_rank),
+            *(["" if row.above_ms is None else wording.decimals(row.above_ms, 2)] if has_work else []),
         )
         for row in shown
         if row in most
     ]
-    heads = ("module", "step", *(columns[name] for name in used), "longest", "rank")
+    heads = ("module", "step", *(columns[name] for name in used), "longest", "rank", *(["above"] if has_work else []))
     return _table(heads, "l" + "r" * (len(heads) - 1), rows)
 
 

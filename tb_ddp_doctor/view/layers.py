@@ -77,6 +77,7 @@ def _shortened(table: ModuleKernelTable) -> ModuleKernelTable:
     rest, which = np.unique(
         np.ravel_multi_index((table.module[_ROWS:], table.part[_ROWS:]), shape), return_inverse=True
     )
+    row_of = np.append(np.arange(_ROWS), _ROWS + which)
     module, part = np.unravel_index(rest, shape)
     step_ns, events = (np.zeros((len(table.step_ns), len(rest))) for _ in range(2))
     np.add.at(step_ns.T, which, table.step_ns[:, _ROWS:].T)
@@ -90,4 +91,5 @@ def _shortened(table: ModuleKernelTable) -> ModuleKernelTable:
         function=table.function[:_ROWS] + nameless,
         step_ns=np.append(table.step_ns[:, :_ROWS], step_ns, axis=1),
         events=np.append(table.events[:, :_ROWS], events, axis=1),
+        row_of=tuple(row_of[rows] for rows in table.row_of),
     )

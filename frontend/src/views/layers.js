@@ -123,6 +123,7 @@ const events = ({ views, link }) => (/** @type {string} */ path, /** @type {stri
   return anchor;
 };
 
+const giga = (/** @type {number} */ amount) => decimals(amount / 1e9, amount < 1e11 ? 2 : 0);
 const megabytes = (/** @type {number} */ bytes) => decimals(bytes / 1e6, 1);
 
 /**
@@ -133,6 +134,7 @@ function table(modules, shown) {
   const used = partsOf(modules);
   const whole = Math.max(modules.rows[0].step_ms, 1e-9);
   const hasMemory = modules.rows[0].peak_bytes !== null;
+  const hasWork = modules.rows[0].flops !== null;
   return grid({
     title: "layers",
     shown,
@@ -146,7 +148,14 @@ function table(modules, shown) {
       { head: "longest", unit: "ms", show: plain, title: "the largest of all ranks" },
       { head: "(rank)", title: "the rank with the longest" },
       ...(hasMemory ? [{ head: "peak, MB", quantity: "memory of a module", show: megabytes, title: "what it allocated of what is allocated at the peak, with all modules within it" }, { head: "allocates, MB", quantity: "memory of a module", show: megabytes, title: "all that it allocates in a step" }] : []),
+      ...(hasWork
+        ? [
+            { head: "above", quantity: "work of a module", unit: "ms", show: plain, title: "time beyond what the GPU needs for its operators' FLOPs and bytes" },
+            { head: "GFLOP", quantity: "work of a module", show: giga, title: "floating-point operations of its operators in a step" },
+            { head: "GB", quantity: "work of a module", show: giga, title: "bytes that its operators read and write in a step, each tensor once" },
+          ]
+        : []),
     ],
-    rows: modules.rows.map((row) => [row.path || WHOLE, row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank, ...(hasMemory ? [row.peak_bytes, row.allocated_bytes] : [])]),
+    rows: modules.rows.map((row) => [row.path || WHOLE, row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank, ...(hasMemory ? [row.peak_bytes, row.allocated_bytes] : []), ...(hasWork ? [row.above_ms, row.flops, row.moved_bytes] : [])]),
   });
 }
