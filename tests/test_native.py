@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from test_reader import COPY, EVENTS, KERNEL, LAUNCH, OP, messages, names, op, trace
 
+from tb_ddp_doctor.storage import native_library
 from tb_ddp_doctor.trace import native, reader
 from tb_ddp_doctor.trace.args import integer
 from tb_ddp_doctor.trace.columns import COMM_TYPES, EVENT_TYPES, FRAME_TYPES, MEMORY_TYPES
@@ -414,13 +415,14 @@ def test_a_reader_that_is_not_to_be_had_is_told(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_library_that_does_not_fit_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
-    (tmp_path / "_scanner.so").write_bytes(b"no library")
-    native.load.cache_clear()
+    (tmp_path / "trace").mkdir()
+    monkeypatch.setattr(native_library, "__file__", str(tmp_path / "storage" / "native_library.py"))
+    (tmp_path / "trace" / "_scanner.so").write_bytes(b"no library")
+    native_library.load.cache_clear()
     try:
         assert not native.is_available()
     finally:
-        native.load.cache_clear()
+        native_library.load.cache_clear()
 
 
 # -- the C side

@@ -22,6 +22,7 @@ from tb_ddp_doctor.nccl_logs import lines
 from tb_ddp_doctor.nccl_logs import read as reading
 from tb_ddp_doctor.nccl_logs.matching import NumberedCalls
 from tb_ddp_doctor.nccl_logs.read import read_logs
+from tb_ddp_doctor.storage import native_library
 
 REPOSITORY = Path(__file__).parents[1]
 BOUND = """
@@ -398,7 +399,7 @@ def test_the_native_reader_finds_what_python_finds_in_any_text(words: list[tuple
 
 
 def finds_the_same(text: bytes) -> None:
-    if lines._library() is None:
+    if native_library.load() is None:
         pytest.skip("there was no C compiler: the library was not built")
     native, python = lines.lines(text), lines._in_python(text)
     assert native.total == python.total
@@ -412,7 +413,7 @@ def finds_the_same(text: bytes) -> None:
 def test_without_the_library_the_same_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = read(tmp_path, log(SOCKETS, 0, 7) + STEPS)
     assert expected and expected.calls == (NcclCalls("all_reduce", 4096, 3),)
-    monkeypatch.setattr(lines, "_library", lambda: None)
+    monkeypatch.setattr(native_library, "with_functions", lambda _: None)
     assert read(tmp_path, log(SOCKETS, 0, 7) + STEPS) == expected
 
 
@@ -453,7 +454,7 @@ def test_calls_are_matched_to_collectives_by_their_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_library: bool
 ) -> None:
     if not has_library:
-        monkeypatch.setattr(lines, "_library", lambda: None)
+        monkeypatch.setattr(native_library, "with_functions", lambda _: None)
     inside, across = [1, 2, 3, 5] * 9, [2, 1, 5, 3] * 9
     path = tmp_path / "nccl.log"
     path.write_text(_logged(0xA0, "RING", inside) + _logged(0xB0, "TREE", across))

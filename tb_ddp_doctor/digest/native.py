@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.trace import native
+from tb_ddp_doctor.storage import native_library
 
-#: Result and arguments.
-_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+_PROTOTYPES: native_library.Prototypes = {
     "columns_search": (None, [c_size_t, c_void_p, c_size_t, c_void_p, c_int, c_void_p]),
     "columns_add": (None, [c_size_t, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p]),
     "columns_add_products": (None, [c_size_t, *[c_void_p] * 3, c_size_t, c_void_p, c_size_t, c_void_p]),
@@ -32,12 +31,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
 @cache
 def library() -> CDLL | None:
     """The library; None where it was not built."""
-    library = native.load()
-    if library is not None:
-        for name, (result, arguments) in _PROTOTYPES.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
-    return library
+    return native_library.with_functions(_PROTOTYPES)
 
 
 def fits(column: NDArray[Any], dtype: type[np.generic] = np.int64) -> bool:

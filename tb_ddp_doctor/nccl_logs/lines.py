@@ -6,17 +6,16 @@ latter, which finds the same lines with other keys.
 
 from __future__ import annotations
 
-import ctypes
 import re
-import sys
 from collections.abc import Sequence
-from functools import cache
+from ctypes import POINTER, byref, c_char_p, c_size_t, c_void_p
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tb_ddp_doctor.storage import native_library
 
 # From here to `_SHORTEST`: native/nccl_lines.h.
 OTHER, CALL, CHOICE = range(3)
@@ -29,6 +28,10 @@ _MOST_WORDS = 48
 _WORD = re.compile(rb"[^\0- ]+")
 _HEXADECIMAL = re.compile(rb"(?:0x(?=.))?([0-9a-f]*)", re.DOTALL)
 _MASK = (1 << 64) - 1
+
+_PROTOTYPES: native_library.Prototypes = {
+    "nccl_lines": (c_size_t, [c_char_p, c_size_t, c_void_p, c_size_t, POINTER(c_size_t)]),
+}
 
 
 class Lines(NamedTuple):
@@ -43,12 +46,12 @@ class Lines(NamedTuple):
 
 def lines(block: bytes) -> Lines:
     """NCCL's lines of a block of whole lines."""
-    library = _library()
+    library = native_library.with_functions(_PROTOTYPES)
     if library is None:
         return _in_python(block)
     rows = np.empty(len(block) // _SHORTEST + 1, ROW)
-    count = ctypes.c_size_t()
-    lines_read = library.nccl_lines(block, len(block), rows.ctypes.data, len(rows), ctypes.byref(count))
+    count = c_size_t()
+    lines_read = library.nccl_lines(block, len(block), rows.ctypes.data, len(rows), byref(count))
     return Lines(rows[:lines_read], count.value)
 
 
@@ -67,25 +70,6 @@ def communicators(rows: NDArray[Any]) -> NDArray[np.uint64]:
 def mixed(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A key for each pair, of which the first is a key itself."""
     return np.asarray(one ^ (other * np.uint64(0xFF51AFD7ED558CCD)), np.uint64)
-
-
-@cache
-def _library() -> Any:
-    """The function's library, which is the scanner's; None where it was not built."""
-    name = "_scanner.dll" if sys.platform == "win32" else "_scanner.so"
-    try:
-        library = ctypes.CDLL(str(Path(__file__).parents[1] / "trace" / name))
-        library.nccl_lines.restype = ctypes.c_size_t
-        library.nccl_lines.argtypes = [
-            ctypes.c_char_p,
-            ctypes.c_size_t,
-            ctypes.c_void_p,
-            ctypes.c_size_t,
-            ctypes.POINTER(ctypes.c_size_t),
-        ]
-    except (OSError, AttributeError):
-        return None
-    return library
 
 
 def _in_python(block: bytes) -> Lines:

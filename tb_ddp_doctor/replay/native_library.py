@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.trace import native
+from tb_ddp_doctor.storage import native_library
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 
@@ -94,30 +94,21 @@ class OrderingTable(Structure):
     )
 
 
-@cache
-def load() -> CDLL | None:
-    """The library; None where it was not built."""
-    library = native.load()
-    if library is not None:
-        library.replay_order.restype = c_int64
-        library.replay_order.argtypes = [POINTER(TracksTable), POINTER(OrderingTable)]
-        library.replay_play.restype = None
-        tables = (ScheduleTable, LengthsTable, CutTable, PlayedTable)
-        library.replay_play.argtypes = [POINTER(table) for table in tables]
-    return library
+_PROTOTYPES: native_library.Prototypes = {
+    "replay_order": (c_int64, [POINTER(TracksTable), POINTER(OrderingTable)]),
+    "replay_play": (None, [POINTER(table) for table in (ScheduleTable, LengthsTable, CutTable, PlayedTable)]),
+}
 
 
 def is_available() -> bool:
     """Whether the library was built here."""
-    return load() is not None
+    return native_library.load() is not None
 
 
+@cache
 def loaded() -> CDLL:
     """The library. Raises RuntimeError where it was not built."""
-    library = load()
-    if library is None:
-        raise RuntimeError("the native library was not built")
-    return library
+    return native_library.required(_PROTOTYPES)
 
 
 def refuse_out_of_range(indices: Indices | Ints, least: int, count: int) -> None:

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import json
-import logging
-import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import CDLL, POINTER, Structure, byref, c_char, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from tb_ddp_doctor.storage import native_library
 from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.trace import events
 from tb_ddp_doctor.trace.args import Int64, value
@@ -46,7 +44,6 @@ from tb_ddp_doctor.trace.stream import StreamCutError
 MAX_STRINGS = 1 << 20
 
 # From here to `_PROTOTYPES`: native/scanner.h.
-_VERSION = 15
 _MORE, _LIST_END, _CUT, _NO_MEMORY = range(4)
 _REACHED = {_MORE: SalvagedTo.MORE, _LIST_END: SalvagedTo.LIST_END, _CUT: SalvagedTo.CUT}
 _EVENTS, _COMMS, _MEMORY, _FRAMES, _ODDITIES = range(5)
@@ -85,108 +82,91 @@ class _LossRecord(Structure):
     )
 
 
-_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
-    "version": (c_int, []),
-    "new": (c_void_p, [c_uint64, c_char_p, c_char_p, c_uint64, c_uint32]),
-    "keep": (c_int, [c_void_p, c_char_p, c_int]),
-    "feed": (c_int, [c_void_p, c_void_p, c_size_t]),
-    "finish": (c_int, [c_void_p]),
-    "free": (None, [c_void_p]),
-    "position": (c_uint64, [c_void_p]),
-    "rest": (c_void_p, [c_void_p, POINTER(c_size_t)]),
-    "seen": (c_uint64, [c_void_p]),
-    "lost": (POINTER(_LossRecord), [c_void_p, c_int]),
-    "dropped": (POINTER(c_uint64), [c_void_p]),
-    "rows": (c_size_t, [c_void_p, c_int]),
-    "take": (c_void_p, [c_void_p, c_int, c_int]),
-    "release": (None, [c_void_p]),
-    "strings": (
+_PROTOTYPES: native_library.Prototypes = {
+    "scanner_new": (c_void_p, [c_uint64, c_char_p, c_char_p, c_uint64, c_uint32]),
+    "scanner_keep": (c_int, [c_void_p, c_char_p, c_int]),
+    "scanner_feed": (c_int, [c_void_p, c_void_p, c_size_t]),
+    "scanner_finish": (c_int, [c_void_p]),
+    "scanner_free": (None, [c_void_p]),
+    "scanner_position": (c_uint64, [c_void_p]),
+    "scanner_rest": (c_void_p, [c_void_p, POINTER(c_size_t)]),
+    "scanner_seen": (c_uint64, [c_void_p]),
+    "scanner_lost": (POINTER(_LossRecord), [c_void_p, c_int]),
+    "scanner_dropped": (POINTER(c_uint64), [c_void_p]),
+    "scanner_rows": (c_size_t, [c_void_p, c_int]),
+    "scanner_take": (c_void_p, [c_void_p, c_int, c_int]),
+    "scanner_release": (None, [c_void_p]),
+    "scanner_strings": (
         c_size_t,
         [c_void_p, c_int, POINTER(c_void_p), POINTER(POINTER(c_uint64)), POINTER(POINTER(c_uint64))],
     ),
-    "remap": (None, [c_void_p, c_size_t, c_void_p]),
+    "scanner_remap": (None, [c_void_p, c_size_t, c_void_p]),
 }
 
 
 @cache
-def load() -> ctypes.CDLL | None:
-    """The shared library beside this file; None where it was not built."""
-    path = Path(__file__).with_name("_scanner.dll" if sys.platform == "win32" else "_scanner.so")
-    try:
-        library = ctypes.CDLL(str(path))
-        for name, (result, arguments) in _PROTOTYPES.items():
-            function = library[f"scanner_{name}"]
-            function.restype, function.argtypes = result, arguments
-            setattr(library, name, function)
-        if library.version() != _VERSION:
-            raise OSError(f"its version is {library.version()}, not {_VERSION}")
-    except (OSError, AttributeError) as error:
-        logging.getLogger(__name__).debug("The native scanner cannot be used: %s", error)
-        return None
-    return library
+def _library() -> CDLL:
+    return native_library.required(_PROTOTYPES)
 
 
 def is_available() -> bool:
     """Whether the scanner was built here and fits this code."""
-    return load() is not None
+    return native_library.load() is not None
 
 
 class Scanner:
     """One scan; the methods are those of native/scanner.h."""
 
     def __init__(self, position: int) -> None:
-        library = load()
-        if library is None:
-            raise RuntimeError("the native scanner was not built")
-        self.library = library
+        self.library = _library()
         communication, memory = _json(RECORD_PARAM_COMMS), _json(MEMORY)
-        self.handle = self.library.new(position, communication, memory, events.MAX_ITEM_BYTES, MAX_STRINGS)
+        self.handle = self.library.scanner_new(position, communication, memory, events.MAX_ITEM_BYTES, MAX_STRINGS)
         if not self.handle:
             raise MemoryError
-        weakref.finalize(self, self.library.free, self.handle)
+        weakref.finalize(self, self.library.scanner_free, self.handle)
         for category, code in [*CATEGORIES.items(), (INSTANT, _INSTANT), *((name, _FRAME) for name in PYTHON)]:
-            self.library.keep(self.handle, _json(category), int(code))
+            self.library.scanner_keep(self.handle, _json(category), int(code))
 
     def feed(self, block: memoryview | bytes) -> SalvagedTo:
         data = np.frombuffer(block, np.uint8)
-        return self._reached(self.library.feed(self.handle, data.ctypes.data, len(data)))
+        return self._reached(self.library.scanner_feed(self.handle, data.ctypes.data, len(data)))
 
     def finish(self) -> SalvagedTo:
-        return self._reached(self.library.finish(self.handle))
+        return self._reached(self.library.scanner_finish(self.handle))
 
     def position(self) -> int:
-        return int(self.library.position(self.handle))
+        return int(self.library.scanner_position(self.handle))
 
     def rest(self) -> bytes:
         size = c_size_t()
-        return ctypes.string_at(self.library.rest(self.handle, byref(size)), size.value)
+        return ctypes.string_at(self.library.scanner_rest(self.handle, byref(size)), size.value)
 
     def seen(self) -> int:
-        return int(self.library.seen(self.handle))
+        return int(self.library.scanner_seen(self.handle))
 
     def losses(self) -> list[_Lost]:
         """Of each kind that there was: kind, position, detail and count."""
-        records = [(kind, self.library.lost(self.handle, index).contents) for index, kind in enumerate(_LOSSES)]
+        records = [(kind, self.library.scanner_lost(self.handle, index).contents) for index, kind in enumerate(_LOSSES)]
         return [(kind, loss.position, _detail(kind, loss), loss.count) for kind, loss in records if loss.count]
 
     def dropped(self) -> dict[bytes, int]:
         """Events dropped, by category as the file spells it."""
-        counts = self.library.dropped(self.handle)
+        counts = self.library.scanner_dropped(self.handle)
         tokens, _ = self.vocabulary(_CATEGORIES)
         return {token: counts[index] for index, token in enumerate(tokens) if counts[index]}
 
     def table(self, number: int) -> dict[str, NDArray[Any]]:
         """A table's columns by name; each can be taken once."""
-        rows = self.library.rows(self.handle, number)
+        rows = self.library.scanner_rows(self.handle, number)
         return {
-            name: self._array(self.library.take(self.handle, number, column), rows, dtype)
+            name: self._array(self.library.scanner_take(self.handle, number, column), rows, dtype)
             for column, (name, dtype) in enumerate(_TABLES[number].items())
         }
 
     def vocabulary(self, number: int) -> tuple[list[bytes], list[int]]:
         """Strings as the file spells them, and where each was first seen."""
         data, ends, positions = c_void_p(), POINTER(c_uint64)(), POINTER(c_uint64)()
-        count = self.library.strings(self.handle, number, byref(data), byref(ends), byref(positions))
+        count = self.library.scanner_strings(self.handle, number, byref(data), byref(ends), byref(positions))
         if not count:
             return [], []
         stops = ends[:count]
@@ -197,14 +177,14 @@ class Scanner:
         """Replace each number of an int32 column by what stands there in `numbers`; -1 stays."""
         if numbers != [*range(len(numbers))]:
             table = np.array(numbers, np.int32)
-            self.library.remap(column.ctypes.data, len(column), table.ctypes.data)
+            self.library.scanner_remap(column.ctypes.data, len(column), table.ctypes.data)
 
     def _array(self, address: int | None, rows: int, dtype: DTypeLike) -> NDArray[Any]:
         if not address:
             return np.empty(0, dtype)
         memory = (c_char * (rows * np.dtype(dtype).itemsize)).from_address(address)
         # Not at the interpreter's exit, which may find the array in use.
-        weakref.finalize(memory, self.library.release, address).atexit = False
+        weakref.finalize(memory, self.library.scanner_release, address).atexit = False
         return np.frombuffer(memoryview(memory), np.dtype(dtype))
 
     def _reached(self, status: int) -> SalvagedTo:

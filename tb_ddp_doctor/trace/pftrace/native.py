@@ -12,39 +12,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.storage import native_library
 from tb_ddp_doctor.trace import native
 from tb_ddp_doctor.trace.losses import Losses
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.pftrace.packets import BEGIN, Ending, Lost, Marks
 from tb_ddp_doctor.trace.pftrace.tracks import Place
 
-#: Result and arguments.
-_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
-    "new": (c_void_p, [c_size_t, c_uint32]),
-    "free": (None, [c_void_p]),
-    "survey": (c_int, [c_void_p, c_void_p, c_size_t]),
-    "rewind": (c_int, [c_void_p, c_void_p, c_char_p, c_void_p, c_size_t, c_void_p, c_size_t]),
-    "scan": (c_int, [c_void_p, c_void_p, c_size_t]),
-    "marks": (c_size_t, [c_void_p, POINTER(c_void_p), POINTER(c_void_p), POINTER(c_void_p)]),
-    "tracks": (c_size_t, [c_void_p, POINTER(c_void_p)]),
-    "descriptors": (c_void_p, [c_void_p, POINTER(c_size_t)]),
-    "position": (c_uint64, [c_void_p]),
-    "end": (c_int, [c_void_p]),
-    "lost": (c_uint64, [c_void_p, c_int, POINTER(c_uint64)]),
-    "pair": (None, [c_size_t, *[c_void_p] * 5, c_size_t, *[c_void_p] * 3]),
+_PROTOTYPES: native_library.Prototypes = {
+    "perfetto_new": (c_void_p, [c_size_t, c_uint32]),
+    "perfetto_free": (None, [c_void_p]),
+    "perfetto_survey": (c_int, [c_void_p, c_void_p, c_size_t]),
+    "perfetto_rewind": (c_int, [c_void_p, c_void_p, c_char_p, c_void_p, c_size_t, c_void_p, c_size_t]),
+    "perfetto_scan": (c_int, [c_void_p, c_void_p, c_size_t]),
+    "perfetto_marks": (c_size_t, [c_void_p, POINTER(c_void_p), POINTER(c_void_p), POINTER(c_void_p)]),
+    "perfetto_tracks": (c_size_t, [c_void_p, POINTER(c_void_p)]),
+    "perfetto_descriptors": (c_void_p, [c_void_p, POINTER(c_size_t)]),
+    "perfetto_position": (c_uint64, [c_void_p]),
+    "perfetto_end": (c_int, [c_void_p]),
+    "perfetto_lost": (c_uint64, [c_void_p, c_int, POINTER(c_uint64)]),
+    "perfetto_pair": (None, [c_size_t, *[c_void_p] * 5, c_size_t, *[c_void_p] * 3]),
 }
 _SIZE_BYTES = 4
 
 
 @cache
 def _library() -> CDLL:
-    library = native.load()
-    if library is None:
-        raise RuntimeError("the native library was not built")
-    for name, (result, arguments) in _PROTOTYPES.items():
-        function = getattr(library, f"perfetto_{name}")
-        function.restype, function.argtypes = result, arguments
-    return library
+    return native_library.required(_PROTOTYPES)
 
 
 class NativePackets:
