@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_ddp_doctor import kernel_names
 from tb_ddp_doctor.digest.intervals import Intervals
@@ -16,6 +18,7 @@ from tb_ddp_doctor.findings import Evidence, Source
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.step_parts import IDLE, OWNERS
 from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Ints
 
 #: Which code an owner's time is of; the host's where nothing stands here.
 _CODE_OF = {
@@ -58,6 +61,27 @@ class Places(msgspec.Struct, frozen=True, eq=False):
         """A rank's whole window of a step (indices)."""
         start = int(self._job.budget.start_ns[rank, step])
         return self._evidence(rank, step, start, start + int(self._job.budget.window_ns[rank, step]), None, what)
+
+    def of_most(self, values: NDArray[Any], what: str, owner: RankOwner | None = None) -> Evidence:
+        """Where the largest of the values (R, S) is: the longest piece of an owner there, or the whole step."""
+        rank, step = divmod(int(values.argmax()), values.shape[1])
+        return self.window(rank, step, what) if owner is None else self.longest(rank, step, owner, what)
+
+    def longest_spans(
+        self, ranks: Ints, start_ns: Ints, end_ns: Ints, what: str, instead: tuple[RankOwner, str] | None = None
+    ) -> tuple[Evidence, ...]:
+        """The longest span of kernels of each of the ranks; each rank has one in each step (R, S).
+
+        Where it lies in no step: the longest piece of `instead` (its owner, what is said of it) in the span's step, or
+        that whole step.
+        """
+        longest = []
+        for rank in ranks.tolist():
+            step = int((end_ns[rank] - start_ns[rank]).argmax())
+            start, end = int(start_ns[rank, step]), int(end_ns[rank, step])
+            span = self.between(rank, start, end, RankOwner.COMPUTE, what)
+            longest.append(span or (self.longest(rank, step, *instead) if instead else self.window(rank, step, what)))
+        return tuple(longest)
 
     def between(
         self, rank: int, start_ns: int, end_ns: int, owner: RankOwner, what: str, function: str = ""

@@ -67,7 +67,6 @@ class CudaGraphBreaks(Rule):
             return Clear(f"Steps without their CUDA graph cost {wording.ms(cost)} a step.")
         ranks, steps = np.flatnonzero(odd.any(axis=1)), np.flatnonzero(odd.any(axis=0))
         cause = "capture" if compiled.capture_ns[odd].sum() * 2 > removed.sum() else "eager"
-        rank, step = (int(index) for index in np.unravel_index(int(removed.argmax()), removed.shape))
         numbers = frame.rank_numbers(ranks)
         on = "" if len(ranks) == len(frame.ranks) else f" on {wording.ranks(numbers)}"
         return Fault(
@@ -80,7 +79,7 @@ class CudaGraphBreaks(Rule):
             title=f"{_WHAT[cause]} in {wording.steps_seen(len(steps), len(frame.steps))}{on}.",
             why=f"The CPU works up to {wording.ms(float(removed.max()))} longer in such a step. {_WHY[cause]}",
             fix=_FIX,
-            evidence=(places.window(rank, step, "The step that loses most."),),
+            evidence=(places.of_most(removed, "The step that loses most."),),
         )
 
 

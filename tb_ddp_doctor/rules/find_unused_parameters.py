@@ -51,7 +51,6 @@ class FindUnusedParameters(Rule):
         )
         cost = whatif.cost_ns(change)
         level, basis = certainty.confidence(frame, cost, seen, on_host=True)
-        rank, step = np.unravel_index(int(unused_search.walk_ns.argmax()), searched.shape)
         return Fault(
             change=change,
             ranks=frame.rank_numbers(np.flatnonzero(searched.any(axis=1))),
@@ -62,7 +61,7 @@ class FindUnusedParameters(Rule):
             "step. "
             f"{_reduction(unused_search)}{basis}",
             fix=_FIX,
-            evidence=(places.window(int(rank), int(step), "The step with the longest walk of the autograd graph."),),
+            evidence=(places.of_most(unused_search.walk_ns, "The step with the longest walk of the autograd graph."),),
         )
 
 

@@ -56,7 +56,6 @@ class GraphBreaks(Rule):
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Graph breaks cost {wording.ms(cost)} a step.")
         ranks, steps = np.flatnonzero(gaps.any(axis=1)), np.flatnonzero(gaps.any(axis=0))
-        rank, step = (int(index) for index in np.unravel_index(int(gaps.argmax()), gaps.shape))
         each = float(compiled.breaks.sum()) / compiled.breaks.size
         return Fault(
             change=change,
@@ -68,7 +67,7 @@ class GraphBreaks(Rule):
             why=f"Between the regions before and after a break the CPU spends {wording.ms(float(gaps.mean()))} a step, "
             f"{wording.ms(float(waits.mean()))} of it waiting.",
             fix=_FIX,
-            evidence=(places.window(rank, step, "The step with the longest gaps between compiled regions."),),
+            evidence=(places.of_most(gaps, "The step with the longest gaps between compiled regions."),),
             measurements=(Measurement("graph breaks", each, "1", frame.rank_numbers(ranks), frame.all_steps),),
         )
 

@@ -15,7 +15,6 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.roofline import JobRoofline
 from tb_ddp_doctor.facts.shortened_calls import ShortenedCalls
-from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits, part
@@ -110,7 +109,13 @@ class NoTensorCores(Rule):
             why=f"{wording.decimals(float(products.mean()), 0)} of these a step; the longest are {most}. At half "
             f"the assumed speed-up the fix would save {wording.ms(whatif.cost_ns(at_half))}. {basis}",
             fix=_fix(gemms, is_float32=is_float32),
-            evidence=tuple(_longest(gemms, places, int(rank)) for rank in affected[:2]),
+            evidence=places.longest_spans(
+                affected[:2],
+                gemms.work.slow_product_start_ns,
+                gemms.work.slow_product_end_ns,
+                "The longest GEMM without tensor cores.",
+                (RankOwner.COMPUTE, "GEMMs without tensor cores."),
+            ),
             between=(at_half, at_most),
         )
 
@@ -154,14 +159,6 @@ def _change(saved: Mapping[Product, Ints], gemms: Gemms, calls: ShortenedCalls) 
     taken = {Product.FLOAT32: gemms.work.float32_ns, Product.MISALIGNED: gemms.work.misaligned_ns}
     each = (Change(device_ns=ns, of_calls=calls.of_products(kind, ns, taken[kind])) for kind, ns in saved.items())
     return reduce(or_, each)
-
-
-def _longest(gemms: Gemms, places: Places, rank: int) -> Evidence:
-    length = gemms.work.slow_product_end_ns[rank] - gemms.work.slow_product_start_ns[rank]
-    step = int(length.argmax())
-    start, end = int(gemms.work.slow_product_start_ns[rank, step]), int(gemms.work.slow_product_end_ns[rank, step])
-    evidence = places.between(rank, start, end, RankOwner.COMPUTE, "The longest GEMM without tensor cores.")
-    return evidence or places.longest(rank, step, RankOwner.COMPUTE, "GEMMs without tensor cores.")
 
 
 def _fix(gemms: Gemms, *, is_float32: bool) -> str:

@@ -56,7 +56,7 @@ class Recompilation(Rule):
             return Clear(f"Compiling within steps costs {wording.ms(cost)} a step.")
         ranks, steps = np.flatnonzero(spent.any(axis=1)), np.flatnonzero(spent.any(axis=0))
         cause = "autotune" if compiled.tune_ns.sum() > self.mostly * spent.sum() else "recompile"
-        rank, step = (int(index) for index in np.unravel_index(int(spent.argmax()), spent.shape))
+        worst = places.of_most(spent, "The step with the longest compilation.")
         longest = float(spent.max())
         numbers = frame.rank_numbers(ranks)
         some = 2 * len(ranks) <= len(frame.ranks)
@@ -75,10 +75,10 @@ class Recompilation(Rule):
             f"{wording.ms(longest)}{' while the other ranks wait' if some else ''}.",
             why=f"{times} in these steps: {_WHY[cause]}",
             fix=_FIXES[cause],
-            evidence=(places.window(rank, step, "The step with the longest compilation."),),
+            evidence=(worst,),
             measurements=(
                 Measurement("compiling", float(spent.sum()) / spent.size / 1e6, "ms", numbers, frame.all_steps),
-                Measurement("longest in a step", longest / 1e6, "ms", frame.rank_numbers(np.array([rank]))),
+                Measurement("longest in a step", longest / 1e6, "ms", (worst.rank,)),
             ),
         )
 

@@ -91,7 +91,6 @@ class SlowLink(Rule):
         affected = np.unique(np.concatenate([link.traffic.ranks for link in slow]))
         numbers = frame.rank_numbers(affected)
         level, basis = certainty.confidence(frame, cost, len(frame.steps), of_transfer=True)
-        rank, step = np.unravel_index(int(excess.argmax()), excess.shape)
         return Fault(
             change=change,
             ranks=numbers,
@@ -103,9 +102,7 @@ class SlowLink(Rule):
             f"{wording.gigabytes_per_second(worst.peer_bus_rate)}. {_transport(network, numbers)}"
             f"{tuner.choice(network, worst.traffic)}{basis}",
             fix=_fix(frame, slow),
-            evidence=(
-                places.longest(int(rank), int(step), RankOwner.COMMUNICATION, "Communication over the slow link."),
-            ),
+            evidence=(places.of_most(excess, "Communication over the slow link.", RankOwner.COMMUNICATION),),
         )
 
     def _below_calibration(
@@ -121,7 +118,6 @@ class SlowLink(Rule):
         change = Change(transfer_ns=excess)
         worst = max(below, key=lambda link: link.slowdown)
         affected = np.unique(np.concatenate([link.traffic.ranks for link in below]))
-        rank, step = np.unravel_index(int(excess.argmax()), excess.shape)
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
@@ -134,9 +130,7 @@ class SlowLink(Rule):
             f"{wording.gigabytes_per_second(worst.peer_bus_rate)} at these sizes. "
             f"{_transport(network, frame.rank_numbers(affected))}",
             fix=_fix(frame, below),
-            evidence=(
-                places.longest(int(rank), int(step), RankOwner.COMMUNICATION, "Communication over the slow links."),
-            ),
+            evidence=(places.of_most(excess, "Communication over the slow links.", RankOwner.COMMUNICATION),),
         )
 
 

@@ -87,7 +87,6 @@ class SmallCollectives(Rule):
         seen = int((purpose.exposed_ns > 0).any(axis=0).sum())
         level, basis = certainty.confidence(frame, cost, seen, of_transfer=True)
         cause = _CAUSES[purpose.what]
-        rank, step = np.unravel_index(int(purpose.exposed_ns.argmax()), purpose.exposed_ns.shape)
         waits = (
             f" Ranks wait for each other in it another {wording.ms(purpose.wait_ns)} a step." if purpose.wait_ns else ""
         )
@@ -100,11 +99,7 @@ class SmallCollectives(Rule):
             title=f"The {purpose.what} runs {number}, exposed for {exposed}.",
             why=f"It is so small that its time is latency, and all ranks have to arrive.{waits} {basis}",
             fix=_FIX_OF[cause],
-            evidence=(
-                places.longest(
-                    int(rank), int(step), RankOwner.COMMUNICATION, "Exposed communication: no compute beside it."
-                ),
-            ),
+            evidence=(places.of_most(purpose.exposed_ns, _EXPOSED, RankOwner.COMMUNICATION),),
         )
 
     def _check_many(
@@ -135,7 +130,6 @@ class SmallCollectives(Rule):
         cost = whatif.cost_ns(change)
         level, basis = certainty.confidence(frame, cost, len(frame.steps), of_transfer=True)
         exposed = part.mean(tiny.exposed_ns, frame.window_ns)
-        rank, step = np.unravel_index(int(tiny.exposed_ns.argmax()), tiny.exposed_ns.shape)
         return Fault(
             change=change,
             cause="unsized",
@@ -146,11 +140,7 @@ class SmallCollectives(Rule):
             "without sizes or matches in the traces, savings of straggler wait are not known. "
             f"{basis}",
             fix=_UNSIZED_FIX,
-            evidence=(
-                places.longest(
-                    int(rank), int(step), RankOwner.COMMUNICATION, "Exposed communication: no compute beside it."
-                ),
-            ),
+            evidence=(places.of_most(tiny.exposed_ns, _EXPOSED, RankOwner.COMMUNICATION),),
         )
 
     def _check_sized(
@@ -232,6 +222,7 @@ with torch.distributed._coalescing_manager(device=device, async_ops=True) as han
 handle.wait()"""
 
 
+_EXPOSED = "Exposed communication: no compute beside it."
 _CAUSES = {BUFFERS: "buffers", NORM: "gradient_norm", METRIC: "metric"}
 _FIX_OF = {
     "buffers": """\

@@ -10,7 +10,6 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.roofline import JobRoofline
 from tb_ddp_doctor.facts.shortened_calls import ShortenedCalls
-from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits, part
@@ -102,7 +101,13 @@ class UnfusedAttention(Rule):
             f"beside {wording.ms(float(attentions.score_products_ns[affected].mean()))} of GEMMs. {speeds}"
             f"{_FELL_BACK if fell_back else ''}{basis}",
             fix=_FALLBACK if fell_back else _FIX,
-            evidence=tuple(_longest(attentions, places, int(rank)) for rank in affected[:2]),
+            evidence=places.longest_spans(
+                affected[:2],
+                attentions.score_pass_start_ns,
+                attentions.score_pass_end_ns,
+                "An op on the attention scores that fused attention does not need.",
+                (RankOwner.COMPUTE, "Ops on attention scores."),
+            ),
             between=(least, most),
         )
 
@@ -125,16 +130,6 @@ class UnfusedAttention(Rule):
             device_ns=faster.astype(np.int64),
             of_calls=calls.on_scores(faster, passes_ns),
         )
-
-
-def _longest(attentions: AttentionWork, places: Places, rank: int) -> Evidence:
-    length = attentions.score_pass_end_ns[rank] - attentions.score_pass_start_ns[rank]
-    step = int(length.argmax())
-    start, end = int(attentions.score_pass_start_ns[rank, step]), int(attentions.score_pass_end_ns[rank, step])
-    evidence = places.between(
-        rank, start, end, RankOwner.COMPUTE, "An op on the attention scores that fused attention does not need."
-    )
-    return evidence or places.longest(rank, step, RankOwner.COMPUTE, "Ops on attention scores.")
 
 
 _FELL_BACK = "scaled_dot_product_attention is called, but no fused kernel supports its inputs. "

@@ -9,7 +9,6 @@ from tb_ddp_doctor.digest.model import CpuTime, OptimizerWork, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.shortened_calls import ShortenedCalls
-from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits, part
@@ -94,16 +93,14 @@ class UnfusedOptimizer(Rule):
             f"{wording.ms(busy)} on the GPU, "
             f"{wording.ms(float(span[affected].mean()))} from the first to the last. {basis}",
             fix=_FIX,
-            evidence=tuple(_window(optimizers, places, int(rank), int(span[rank].argmax())) for rank in worst),
+            evidence=places.longest_spans(
+                worst,
+                optimizers.optimizer_start_ns,
+                optimizers.optimizer_end_ns,
+                "The optimizer's kernels, one tensor after the other.",
+                (RankOwner.DISPATCH, "The optimizer's launches."),
+            ),
         )
-
-
-def _window(optimizers: OptimizerWork, places: Places, rank: int, step: int) -> Evidence:
-    start, end = int(optimizers.optimizer_start_ns[rank, step]), int(optimizers.optimizer_end_ns[rank, step])
-    evidence = places.between(
-        rank, start, end, RankOwner.COMPUTE, "The optimizer's kernels, one tensor after the other."
-    )
-    return evidence or places.longest(rank, step, RankOwner.DISPATCH, "The optimizer's launches.")
 
 
 _FIX = """\

@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.findings import Confidence, Evidence
@@ -79,7 +78,7 @@ def removable(
         basis=basis,
         of_step=of_step(float(kernels.total_ns[affected].mean()), float(frame.window_ns[affected].mean())),
         count=float(kernels.count[affected].mean()),
-        evidence=tuple(_longest(kernels, int(rank), places, what) for rank in affected[:2]),
+        evidence=places.longest_spans(affected[:2], kernels.start_ns, kernels.end_ns, what),
     )
 
 
@@ -93,9 +92,3 @@ def of_step(ns: float, step_ns: float) -> str:
     part, whole = wording.ms(min(ns, step_ns)), wording.ms(step_ns)
     unit = whole.rpartition(" ")[2]
     return f"{part.removesuffix(f' {unit}')} of {whole}"
-
-
-def _longest(kernels: NeedlessKernels, rank: int, places: Places, what: str) -> Evidence:
-    step = int((kernels.end_ns[rank] - kernels.start_ns[rank]).argmax())
-    start, end = int(kernels.start_ns[rank, step]), int(kernels.end_ns[rank, step])
-    return places.between(rank, start, end, RankOwner.COMPUTE, what) or places.window(rank, step, what)
