@@ -96,8 +96,7 @@ def _resampled(values_ns: NDArray[Any], rng: np.random.Generator) -> NDArray[np.
 
 def _stretch(steps: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """By how much each mean's deviation is widened: resampled steps lie closer together than others would."""
-    factors: NDArray[np.float64] = np.sqrt(steps / rng.chisquare(steps - 1, _RESAMPLES))
-    return factors
+    return np.sqrt(steps / rng.chisquare(steps - 1, _RESAMPLES))
 
 
 def _doubt(steps: int) -> str:

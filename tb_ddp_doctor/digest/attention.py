@@ -106,8 +106,7 @@ def _touches(host: HostCalls, operators: Ints, is_product: Mask, scores: set[Mat
         if factors:
             matrices.append((factors[0][0], factors[0][1], factors[1][2]))
         touches.append(any(stack in scores for stack in matrices if stack))
-    mask: Mask = np.array(touches, np.bool_)[which]
-    return mask
+    return np.array(touches, np.bool_)[which]
 
 
 def _matrices(sizes: Dims) -> Matrices | None:

@@ -88,8 +88,7 @@ def backward_passes(device: DeviceEvents, by_backward: Mask) -> Ints:
         return np.empty(0, np.int64)
     # A run of communication alone belongs to the pass before, as an AllReduce that ends with it.
     computes = np.add.reduceat(device.computes[known] & inside, first) > 0
-    begins: Ints = device.launch_ns[known[first[computes]]]
-    return begins
+    return device.launch_ns[known[first[computes]]]
 
 
 def host_collectives(host: HostCalls, steps: Steps, until_ns: int, words: Vocabulary) -> Collectives:

@@ -79,8 +79,7 @@ def events(blocked: Blocked, launched_ns: Ints, end_ns: Ints, communicates: NDAr
     resumes = unexplained & (late < _RESUME_NS) & improbable & (awaited >= 0)
     resumes &= ~_by_noise(blocked, unexplained, resumes)
     returns = blocked.in_a_call & (late < _RETURN_NS)
-    ends: Ints = np.where((awaited >= 0) & (returns | resumes), awaited, -1)
-    return ends
+    return np.where((awaited >= 0) & (returns | resumes), awaited, -1)
 
 
 def _by_noise(blocked: Blocked, unexplained: NDArray[np.bool_], resumes: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -146,8 +145,7 @@ def last_to_end(end_ns: Ints, after_ns: Ints, until_ns: Ints) -> Ints:
     order = np.argsort(end_ns, kind="stable")
     last = searchsorted(end_ns[order], until_ns, side="right") - 1
     which = order[np.maximum(last, 0)]
-    last_event: Ints = np.where((last >= 0) & (end_ns[which] > after_ns), which, -1)
-    return last_event
+    return np.where((last >= 0) & (end_ns[which] > after_ns), which, -1)
 
 
 def _ends_within(blocked: Blocked, end_ns: Ints) -> Ints:

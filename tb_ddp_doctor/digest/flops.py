@@ -56,8 +56,7 @@ def flops(host: HostCalls, steps: Steps) -> FlopWork:
 def _summed(step: Ints, amount: Ints, size: int) -> Ints:
     """Sum of what each step does, shape (size,); exact below 2 ** 53."""
     summed = np.bincount(step[step >= 0], weights=amount[step >= 0], minlength=size)
-    total: Ints = np.minimum(summed, _MOST_OF_A_STEP).astype(np.int64)
-    return total
+    return np.minimum(summed, _MOST_OF_A_STEP).astype(np.int64)
 
 
 def _repeated(host: HostCalls, operators: Ints, kind: Bytes8) -> Mask:
@@ -67,8 +66,7 @@ def _repeated(host: HostCalls, operators: Ints, kind: Bytes8) -> Mask:
     checkpoint = np.zeros(len(operators), np.bool_)
     checkpoint[inside] = host.names.among(host.name[around[inside]], names.is_checkpoint)
     forward = np.isin(kind, _FORWARD)
-    mask: Mask = checkpoint | (inside & forward)
-    return mask
+    return checkpoint | (inside & forward)
 
 
 def _count(kind: Multiplies, inputs: list[Dims]) -> tuple[int, int]:

@@ -195,8 +195,7 @@ class _Functions(msgspec.Struct, frozen=True, eq=False):
 
     def _classified(self, classify: Callable[[str], int]) -> Ints:
         used, which = np.unique(self.name, return_inverse=True)
-        kinds: Ints = np.array([classify(self.strings[name]) for name in used.tolist()], np.int64)[which]
-        return kinds
+        return np.array([classify(self.strings[name]) for name in used.tolist()], np.int64)[which]
 
     def innermost(self, instant: Ints, thread: Indices) -> Ints:
         """The innermost around each instant: an index into `strings`, or -1."""

@@ -65,8 +65,7 @@ def _send(host: HostCalls, device: DeviceEvents, node: Ints) -> Mask:
     chosen[node] = True
     around = host.around(device.launch[device.communicates & device.is_launched], chosen)
     sends[around[around >= 0]] = True
-    mask: Mask = sends[node]
-    return mask
+    return sends[node]
 
 
 def _done(device: DeviceEvents, instant: Ints) -> Ints:

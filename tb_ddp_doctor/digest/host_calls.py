@@ -146,8 +146,7 @@ class HostCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def is_nested(self) -> Mask:
         """Which have a parent that holds all of them."""
-        nested: Mask = (self.parent >= 0) & (self.end_ns <= self.end_ns.take(self.parent))
-        return nested
+        return (self.parent >= 0) & (self.end_ns <= self.end_ns.take(self.parent))
 
     @cached_property
     def index(self) -> Ints:

@@ -206,8 +206,7 @@ def _charges(gaps: _Gaps, leads: Sequence[Ints]) -> Ints:
 
 def _closed(until_ns: Ints, lead: Ints) -> Ints:
     """How much of all gaps up to each one a host with that lead closes."""
-    closed: Ints = until_ns + np.minimum(0, np.minimum.accumulate(lead - until_ns))
-    return closed
+    return until_ns + np.minimum(0, np.minimum.accumulate(lead - until_ns))
 
 
 def recording_ns(device: DeviceEvents) -> int:

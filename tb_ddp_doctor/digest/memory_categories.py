@@ -58,14 +58,12 @@ class PhaseRuns(msgspec.Struct, frozen=True, eq=False):
     def at(self, event: Ints) -> Ints:
         """The run of each event; -1 for `BEFORE`, one more than the last for what is behind the last event."""
         runs = np.concatenate((self.of_event, [len(self.phase), -1]))
-        run: Ints = runs[event]
-        return run
+        return runs[event]
 
     def updates_until(self, run: Ints) -> Ints:
         """How many updates have begun by the end of each run."""
         total = self.updates[-1] if len(self.updates) else 0
-        counted: Ints = np.concatenate((self.updates, [total, 0]))[run]
-        return counted
+        return np.concatenate((self.updates, [total, 0]))[run]
 
     def born_in(self, event: Ints) -> tuple[Ints, Ints]:
         """Phase of the run, OTHER before the first, and the own phase, of each event that allocates."""
@@ -116,8 +114,7 @@ def _leaked(blocks: Blocks, remaining: Mask, born: Ints, stays: Mask, outlives: 
     size = blocks.bytes.astype(np.float64)
     by_run = np.bincount(born[remaining], weights=size[remaining])
     lasting_by_run = np.bincount(born[lasting], weights=size[lasting], minlength=len(by_run))
-    leaked: Mask = lasting & (lasting_by_run < _WHOLE_PASS * by_run)[np.where(remaining, born, 0)]
-    return leaked
+    return lasting & (lasting_by_run < _WHOLE_PASS * by_run)[np.where(remaining, born, 0)]
 
 
 def _categorise_earlier(category: Ints, blocks: Blocks, runs: PhaseRuns, earlier: Mask, died: Ints) -> None:

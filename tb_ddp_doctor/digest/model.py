@@ -540,8 +540,7 @@ class RooflineRows(ColumnTable, frozen=True, eq=False):
 
         `device_ns` is how long the device needs for each row, and `took_ns` as above; shape (rows,).
         """
-        factor: Floats = np.minimum(np.maximum(device_ns, 0) / np.maximum(took_ns, 1.0), 1.0)
-        return factor
+        return np.minimum(np.maximum(device_ns, 0) / np.maximum(took_ns, 1.0), 1.0)
 
     def of_share(self, share: Floats, factor: Floats) -> Ints:
         """Device time of each row of `Track` in a share of each call, 0 to 1, shape (calls,); ns, shape (rows,).
@@ -551,8 +550,7 @@ class RooflineRows(ColumnTable, frozen=True, eq=False):
         if not share.any():
             return np.zeros(len(factor), np.int64)
         taken = summed_products(self.row, self.call, self.ns, share, len(factor))
-        time: Ints = np.rint(np.maximum(taken, 0) * factor).astype(np.int64)
-        return time
+        return np.rint(np.maximum(taken, 0) * factor).astype(np.int64)
 
 
 class Avoidable(ColumnTable, frozen=True, eq=False):

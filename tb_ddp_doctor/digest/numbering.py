@@ -44,8 +44,7 @@ def in_order(numbers: NDArray[np.integer[Any]]) -> Ints:
     """Indices of numbers, which are at least 0, in ascending order; equal ones stay in theirs."""
     # Numbers of 16 bits are sorted digit by digit, five times as fast.
     few = len(numbers) and int(numbers.max()) < 1 << 16
-    order: Ints = np.argsort(numbers.astype(np.uint16) if few else numbers, kind="stable")
-    return order
+    return np.argsort(numbers.astype(np.uint16) if few else numbers, kind="stable")
 
 
 def _places_of_two(one: Ints, ones: int, other: Ints, others: int) -> tuple[Ints, int]:
@@ -136,5 +135,4 @@ class RankRuns(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def ordinal(self) -> Ints:
         """How many things of its run are before each one, in the order of the runs, shape (N,)."""
-        ordinal: Ints = np.arange(len(self.order)) - np.repeat(self.start, self.length)
-        return ordinal
+        return np.arange(len(self.order)) - np.repeat(self.start, self.length)

@@ -138,8 +138,7 @@ def _kinds(trace: RankTrace, name: Indices, classify: Callable[[str], str]) -> N
     """What some names are, by what classifies them; "" for a missing name."""
     used, which = np.unique(name, return_inverse=True)
     kinds = [classify(trace.strings[index]) if index >= 0 else "" for index in used.tolist()]
-    of_each: NDArray[np.object_] = np.array([*kinds, ""], object)[which]
-    return of_each
+    return np.array([*kinds, ""], object)[which]
 
 
 def _messages(

@@ -58,8 +58,7 @@ class Names:
         """Which of some names of the column pass, or are of a kind that is not 0."""
         kinds = self.kinds(test)
         # Most tests are of what most traces lack.
-        passes: Mask = kinds.astype(np.bool_).take(name) if kinds.any() else np.zeros(len(name), np.bool_)
-        return passes
+        return kinds.astype(np.bool_).take(name) if kinds.any() else np.zeros(len(name), np.bool_)
 
 
 @lru_cache(_KEPT)

@@ -128,8 +128,7 @@ class LateLaunches(msgspec.Struct, frozen=True, eq=False):
 
     def of(self, cause: LaunchDelay) -> Ints:
         """Shape (R, S), ns."""
-        picked: Ints = self._idle_ns[:, :, cause]
-        return picked
+        return self._idle_ns[:, :, cause]
 
     def calls(self, kind: LaunchDelay) -> list[BlockingCallsOfOp]:
         """The calls of a kind by name and operator, those that cost most first."""

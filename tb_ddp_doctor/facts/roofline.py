@@ -244,8 +244,7 @@ def _fusible(digest: RankDigest, bandwidth: float, scale: Floats, remaining: Int
     fused = digest.roofline.avoidable
 
     def of_rows(column: Ints) -> Floats:
-        moved: Floats = np.bincount(fused.row, column, len(remaining)) * scale
-        return moved
+        return np.bincount(fused.row, column, len(remaining)) * scale
 
     def one_after_the_other(amounts: Sequence[Floats], most: Ints) -> Iterator[Ints]:
         for amount in amounts:
@@ -431,8 +430,7 @@ class LinkSpeed(msgspec.Struct, frozen=True, eq=False):
         if self.table is None or not self.table.link or not traffic.has_bytes or len(places) != 1 or "" in places:
             return None
         factor = bus_factor(traffic.kind, traffic.size)
-        least: Floats = traffic.bytes.astype(np.float64) * factor / self.table.link * 1e9
-        return least
+        return traffic.bytes.astype(np.float64) * factor / self.table.link * 1e9
 
 
 def link_excess(facts: Facts) -> Ints | None:
@@ -456,8 +454,7 @@ def link_excess(facts: Facts) -> Ints | None:
     if not known:
         return None
     share = np.clip(excess / np.maximum(moves, 1.0), 0.0, 1.0)
-    excess_ns: Ints = np.rint(share * job.budget.of("transfer")).astype(np.int64)
-    return excess_ns
+    return np.rint(share * job.budget.of("transfer")).astype(np.int64)
 
 
 def _table_roofs(digest: RankDigest) -> Roofs | None:

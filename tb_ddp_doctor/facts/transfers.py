@@ -69,8 +69,7 @@ def transfers(job: Job) -> Transfers:
 def mostly_untraced(job: Job) -> NDArray[np.bool_]:
     """Which of the job's calls are collectives of groups most of whose ranks have no trace, shape (N,)."""
     calls = job.calls
-    untraced: NDArray[np.bool_] = ~calls.between_two & (2 * job.parts < calls.column("group_size"))
-    return untraced
+    return ~calls.between_two & (2 * job.parts < calls.column("group_size"))
 
 
 def met_nobody(job: Job) -> NDArray[np.bool_]:

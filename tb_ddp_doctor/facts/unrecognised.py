@@ -344,5 +344,4 @@ def _runs(job: Job, kinds: Sequence[str]) -> float:
 def _exposed_wait(job: Job, kinds: Sequence[str]) -> Floats:
     """How long each rank waits in exchanges for the last rank to arrive, exposed, in a step, shape (R,), ns."""
     mine = job.matched.segments.each(job.matched.is_of(kinds) & np.isin(job.matched.step, job.steps))
-    waits: Floats = job.matched.of_rank(np.where(mine, job.waiting.exposed_ns, 0)) / len(job.steps)
-    return waits
+    return job.matched.of_rank(np.where(mine, job.waiting.exposed_ns, 0)) / len(job.steps)

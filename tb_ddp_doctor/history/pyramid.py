@@ -249,6 +249,5 @@ def lower_median_of_rows(values: NDArray[Any]) -> NDArray[Any]:
     """Lower median of each row of a table of shape (C, R); NaN where all are."""
     if not np.isnan(values).any():
         middle = (values.shape[1] - 1) // 2
-        result: NDArray[Any] = np.partition(values, middle, axis=1)[:, middle]
-        return result
+        return np.partition(values, middle, axis=1)[:, middle]
     return lower_median(values.T)

@@ -45,8 +45,7 @@ def long_steps_of(busy_us: NDArray[Any], medians_us: NDArray[Any], bin_steps: in
 
 def of_bins(medians_us: NDArray[Any], bin_steps: int, count: int) -> NDArray[Any]:
     """The value of its bin for each of `count` steps; of steps after the last whole bin, that of this one."""
-    result: NDArray[Any] = medians_us[np.minimum(np.arange(count) // bin_steps, len(medians_us) - 1)]
-    return result
+    return medians_us[np.minimum(np.arange(count) // bin_steps, len(medians_us) - 1)]
 
 
 def period(columns: NDArray[Any]) -> int | None:

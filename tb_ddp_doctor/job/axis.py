@@ -37,8 +37,7 @@ class Axis(msgspec.Struct, frozen=True, eq=False):
 
     def place(self, rank: int | Indices | Ints, instant_ns: Ints) -> Ints:
         """Where an instant of a rank's clock is; what is outside of the rank's steps is where these start or end."""
-        place: Ints = np.clip(instant_ns, self.start_ns[rank], self.end_ns[rank]) + self.offset_ns[rank]
-        return place
+        return np.clip(instant_ns, self.start_ns[rank], self.end_ns[rank]) + self.offset_ns[rank]
 
     def rank_at(self, place: int) -> int:
         """The rank whose steps are there."""

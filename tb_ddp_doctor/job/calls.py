@@ -32,8 +32,7 @@ class Text(msgspec.Struct, frozen=True, eq=False):
         of_words = np.array([chosen(word) for word in self.words], np.bool_)
         if is_constant(self.code):
             return np.broadcast_to(of_words[self.code[0]], self.code.shape)
-        flags: Flags = of_words[self.code]
-        return flags
+        return of_words[self.code]
 
     def among(self, chosen: Flags) -> tuple[str, ...]:
         """The texts, but for "", that chosen things have; sorted."""
@@ -105,8 +104,7 @@ class Calls:
         kind = self.text("kind")
         has_messages = np.array([len(digest.messages) > 0 for digest in self._digests], np.bool_)
         unnamed = kind.where("send_recv".__eq__) & has_messages[self.rank]
-        flags: Flags = kind.where(names.is_point_to_point) | unnamed
-        return flags
+        return kind.where(names.is_point_to_point) | unnamed
 
     @cached_property
     def of_gradients(self) -> Flags:
@@ -123,8 +121,7 @@ class Calls:
         total = np.bincount(group[sized], elements[sized], minlength=len(group))
         ours = np.bincount(group[inside], elements[inside], minlength=len(group))
         carries_activations = (ours > 0) & (total - ours > _MOST_OUTSIDE * total)
-        chosen: Flags = reduces & ~carries_activations[group]
-        return chosen
+        return reduces & ~carries_activations[group]
 
 
 def job_steps(step_index: Ints, rank: Indices, own_step: Indices, sizes: Ints) -> Indices:

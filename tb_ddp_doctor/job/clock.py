@@ -133,8 +133,7 @@ def _bridges(bounding: Matched, offset: Floats, origin: int, circle: NDArray[np.
     sides = np.arange(len(rank)).reshape(-1, 2).T
 
     def shown(times_ns: Ints, part: Ints) -> Floats:
-        seen: Floats = times_ns[part] - origin - offset[rank[part]] - added[rank[part]]
-        return seen
+        return times_ns[part] - origin - offset[rank[part]] - added[rank[part]]
 
     for _ in range(int(circle.max())):
         of = circle[rank]

@@ -213,8 +213,7 @@ def _impossible(
     last_arrival = matched.segments.max(np.where(counted, matched.arrival_ns - offset_ns, EARLIEST))
     looked_at = counted if ending is None else counted & ending
     first_end = matched.segments.min(np.where(looked_at, matched.end_ns - offset_ns, LATEST))
-    ends_early: Flags = ~matched.is_of(ENDS_APART) & (first_end < last_arrival - tolerance_ns)
-    return ends_early
+    return ~matched.is_of(ENDS_APART) & (first_end < last_arrival - tolerance_ns)
 
 
 def _apart(end_ns: Ints, segments: Segments, tolerance_ns: int) -> Flags:

@@ -450,8 +450,7 @@ def _of_all_ranks(calls: Calls, world_size: int) -> Mask:
     """Which calls are collectives that all ranks of the job take part in."""
     if world_size < 2:
         return np.zeros(len(calls), np.bool_)
-    of_all: Mask = (calls.column("step") >= 0) & (calls.column("group_size") >= world_size)
-    return of_all
+    return (calls.column("step") >= 0) & (calls.column("group_size") >= world_size)
 
 
 def _lost_collectives(

@@ -66,5 +66,4 @@ def lost_calls_ns(job: Job) -> Floats:
 def _most_of_others(values: NDArray[Any]) -> Floats:
     """The largest value of any other rank, shape (R,); 0 for one rank alone."""
     two = np.sort(values)[-2:]
-    others: Floats = np.where(values == two[-1], two[0] if len(two) > 1 else 0.0, two[-1])
-    return others
+    return np.where(values == two[-1], two[0] if len(two) > 1 else 0.0, two[-1])

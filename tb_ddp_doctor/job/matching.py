@@ -132,8 +132,7 @@ def _agree(groups: RankRuns, sizes: RankRuns, of_group: Ints, kind: Indices, siz
     # Calls of one size on fewer ranks than the group has are no match for the rest.
     group = of_group[sizes.order[sizes.first]]
     as_many[group[~(sizes.as_many & (sizes.ranks == groups.ranks[group]))]] = False
-    agree: NDArray[np.bool_] = groups.as_many & kinds_agree & (sizes_agree | ~as_many)
-    return agree
+    return groups.as_many & kinds_agree & (sizes_agree | ~as_many)
 
 
 def _are_equal(of: Ints, values: Ints | Indices) -> NDArray[np.bool_]:

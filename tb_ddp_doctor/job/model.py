@@ -40,8 +40,7 @@ class Budget(msgspec.Struct, frozen=True, eq=False):
 
     def of(self, owner: str) -> Ints:
         """Shape (R, S)."""
-        picked: Ints = self.owner_ns[:, :, OWNERS.index(owner)]
-        return picked
+        return self.owner_ns[:, :, OWNERS.index(owner)]
 
     @property
     def busy_ns(self) -> Ints:

@@ -71,8 +71,7 @@ class EndsApart(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def rank(self) -> Indices:
         """Of each part, shape (Q,)."""
-        rank: Indices = self.matched.rank[self.part]
-        return rank
+        return self.matched.rank[self.part]
 
     @cached_property
     def step(self) -> Ints:
@@ -310,8 +309,7 @@ def _pace(matched: Matched, index: int) -> str:
 
 def _nanmedian(values: Floats, axis: int) -> Floats:
     """The median of what is not nan; `np.nanmedian` takes many times as long as `np.median`, also where nothing is."""
-    median: Floats = (np.nanmedian if np.isnan(values).any() else np.median)(values, axis=axis)
-    return median
+    return (np.nanmedian if np.isnan(values).any() else np.median)(values, axis=axis)
 
 
 def _shifted(shift_ns: Floats, limit_ns: float) -> Mask:

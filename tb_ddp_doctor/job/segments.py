@@ -59,38 +59,31 @@ class Segments(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def each(self, of_segments: NDArray[Any]) -> NDArray[Any]:
         """The value of its segment for each of the values: shape (M,) becomes (N,)."""
-        repeated: NDArray[Any] = np.repeat(of_segments, self.length)
-        return repeated
+        return np.repeat(of_segments, self.length)
 
     def max(self, values: NDArray[Any]) -> NDArray[Any]:
         """The largest value of each segment, shape (M,)."""
-        largest: NDArray[Any] = np.maximum.reduceat(values, self.first[:-1])
-        return largest
+        return np.maximum.reduceat(values, self.first[:-1])
 
     def min(self, values: NDArray[Any]) -> NDArray[Any]:
         """The smallest value of each segment, shape (M,)."""
-        smallest: NDArray[Any] = np.minimum.reduceat(values, self.first[:-1])
-        return smallest
+        return np.minimum.reduceat(values, self.first[:-1])
 
     def sum(self, values: NDArray[Any]) -> NDArray[Any]:
         """The sum of each segment, shape (M,)."""
-        total: NDArray[Any] = np.add.reduceat(values, self.first[:-1])
-        return total
+        return np.add.reduceat(values, self.first[:-1])
 
     def count(self, flags: Flags) -> Ints:
         """How many flags of each segment are set, shape (M,)."""
-        count: Ints = np.add.reduceat(flags, self.first[:-1], dtype=np.int64)
-        return count
+        return np.add.reduceat(flags, self.first[:-1], dtype=np.int64)
 
     def any(self, flags: Flags) -> Flags:
         """Which segments have a flag that is set, shape (M,)."""
-        some: Flags = np.logical_or.reduceat(flags, self.first[:-1])
-        return some
+        return np.logical_or.reduceat(flags, self.first[:-1])
 
     def all(self, flags: Flags) -> Flags:
         """Of which segments all flags are set, shape (M,)."""
-        every: Flags = np.logical_and.reduceat(flags, self.first[:-1])
-        return every
+        return np.logical_and.reduceat(flags, self.first[:-1])
 
     def argmax(self, values: NDArray[Any]) -> Ints:
         """Index of the largest value of each segment, of several the first one, shape (M,)."""
@@ -110,8 +103,7 @@ class Segments(msgspec.Struct, frozen=True, eq=False, dict=True):
         count = self.length if chosen is None else np.maximum(self.count(chosen), 1)
         ordered = self._sorted(values if chosen is None else np.where(chosen, values, np.inf))
         low, high = (ordered[self.first[:-1] + middle].astype(np.float64) for middle in ((count - 1) // 2, count // 2))
-        median: Floats = (low + high) / 2
-        return median
+        return (low + high) / 2
 
     def _sorted(self, values: NDArray[Any]) -> NDArray[Any]:
         """The values, each segment of them in ascending order, shape (N,)."""

@@ -54,8 +54,7 @@ class SentGradients(msgspec.Struct, frozen=True, eq=False):
     @property
     def bytes(self) -> Ints:
         """Bytes of each gradient, shape (G,)."""
-        sizes: Ints = self.elements * self.element_bytes
-        return sizes
+        return self.elements * self.element_bytes
 
 
 def sent_gradients(job: Job) -> SentGradients:

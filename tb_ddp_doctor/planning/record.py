@@ -152,8 +152,7 @@ class PlanRecord:
 
     def common(self, rank: int, own_ns: Ints) -> Ints:
         """Times of a rank's own clock on the common clock, ns; `rank` is its index among all ranks."""
-        common: Ints = own_ns - self.job.clock.correction(np.full(len(own_ns), rank), own_ns)
-        return common
+        return own_ns - self.job.clock.correction(np.full(len(own_ns), rank), own_ns)
 
 
 def _launching(job: Job, one: SendingPass) -> Ints:

@@ -42,18 +42,15 @@ class Cells(msgspec.Struct, frozen=True, eq=False):
 
     def sum(self, values: Ints, items: Indices | None = None) -> Ints:
         """Sums of the items' values by rank and step, shape (R, S); `items` are their indices, None for all items."""
-        total: Ints = self._total(values, items).astype(np.int64)
-        return total
+        return self._total(values, items).astype(np.int64)
 
     def of_each(self, share: Floats) -> Floats:
         """For each item, the share of its cell; `share` has the shape (R, S)."""
-        shares: Floats = self.padded(share).ravel()[self.cell]
-        return shares
+        return self.padded(share).ravel()[self.cell]
 
     def chosen(self, flags: Flags) -> Flags:
         """Flags the items of the flagged cells; `flags` has the shape (R, S)."""
-        of_each: Flags = (self.padded(flags.astype(np.float64)) >= 0.5).ravel()[self.cell]
-        return of_each
+        return (self.padded(flags.astype(np.float64)) >= 0.5).ravel()[self.cell]
 
     def with_share(self, share: Floats, items: Indices) -> tuple[Some, Floats]:
         """Places in `items` whose cells have a share that is not 0, and the share at each of these places.
@@ -81,8 +78,7 @@ class Cells(msgspec.Struct, frozen=True, eq=False):
         No item gets more than its weight: of an amount of 6, items of the weights 2 and 1 get 2 and 1.
         """
         share = np.minimum(amount / np.maximum(self._total(weights), 1), 1)
-        spread: Ints = np.rint(weights * self.of_each(share)).astype(np.int64)
-        return spread
+        return np.rint(weights * self.of_each(share)).astype(np.int64)
 
     def padded(self, share: Floats) -> Floats:
         """Shares by rank and step, shape (R, S), with a column for the steps that the job leaves out, (R, S + 1)."""

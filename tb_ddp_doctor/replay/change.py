@@ -151,8 +151,7 @@ def _by_rank(
 
 def _of_both(one: Floats, other: Floats) -> Floats:
     """The share that goes if two shares are removed one after the other."""
-    together: Floats = 1 - (1 - one) * (1 - other)
-    return together
+    return 1 - (1 - one) * (1 - other)
 
 
 def _hashed(amount: Floats | Ints | Flags) -> int:
@@ -172,8 +171,7 @@ def _larger(one: Mapping[CpuTime, Floats], other: Mapping[CpuTime, Floats]) -> M
 def _sum(one: Ints | None, other: Ints | None) -> Ints | None:
     if one is None or other is None:
         return one if other is None else other
-    total: Ints = one + other
-    return total
+    return one + other
 
 
 def _either(one: Flags | None, other: Flags | None) -> Flags | None:

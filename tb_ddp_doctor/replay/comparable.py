@@ -95,8 +95,7 @@ def _roles_by_compute(job: Job) -> Ints:
     role = _clusters(typical, _SAME_WORK)
     if 2 * int(np.bincount(role).max()) > count:
         return np.zeros_like(circle)
-    roles: Ints = role[circle]
-    return roles
+    return role[circle]
 
 
 def _circles(job: Job) -> Ints:

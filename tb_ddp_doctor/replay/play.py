@@ -95,8 +95,7 @@ class _Playing:
             behind >= 0, played.done_ns[behind] - lengths.queue_tail_ns[here], played.end_ns[rows.queue_part[here]]
         )
         free_ns = np.where(rows.queue_before[here], played.begin_ns[rows.rank[here]], free_ns)
-        after: Ints = free_ns + lengths.queue_ns[here]
-        return after
+        return free_ns + lengths.queue_ns[here]
 
     def _launch(self, now: Round, ended: Ints) -> None:
         """Launch the parts of a round; `ended` is when the host of each of its rows went on."""

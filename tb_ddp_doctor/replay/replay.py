@@ -220,8 +220,7 @@ class Replay:
         typical = np.empty(values.size, values.dtype)
         for same in self._comparable_in_step:
             typical[same] = lower_median(values.ravel()[same])
-        of_cells: Ints = typical.reshape(values.shape)
-        return of_cells
+        return typical.reshape(values.shape)
 
     @cached_property
     def _comparable_in_step(self) -> tuple[Ints, ...]:
@@ -254,8 +253,7 @@ class Replay:
     def _windows(self, ends: Ints) -> Ints:
         """How long each of the job's steps takes, shape (R, S), ns, from `ends` as `step_ends` has them."""
         each, index = np.arange(len(ends))[:, None], self.schedule.frame.step_index
-        windows: Ints = ends[each, index + 1] - ends[each, index]
-        return windows
+        return ends[each, index + 1] - ends[each, index]
 
     def lengths(self, change: Change) -> Lengths:
         """How long rows and parts take with a change."""

@@ -100,8 +100,7 @@ class RecordedTracks:
         own = self.column(name)
         if is_constant(own) and own[0] < 0:
             return own
-        rows: Indices = np.where(own >= 0, own + self._base_of_each(self.first), own)
-        return rows
+        return np.where(own >= 0, own + self._base_of_each(self.first), own)
 
     def _base_of_each(self, first: Ints) -> Indices:
         """For each row, the value that its rank has in `first`."""
@@ -306,8 +305,7 @@ def _before_last_gradients(tracks: Tracks, awaits: Indices, rows: Ints, calls: C
     last = np.full(int(of_pass.max(initial=-1)) + 1, -1, np.int64)
     np.maximum.at(last, of_pass[sends], launched_by[sends])
     until = np.append(np.where(sends, last[of_pass], -1), -1)
-    before: Flags = rows <= until[np.minimum(awaits[rows], count)]
-    return before
+    return rows <= until[np.minimum(awaits[rows], count)]
 
 
 def sequences(parts: Parts, families: Sequence[Family], step_index: Ints) -> Ints:

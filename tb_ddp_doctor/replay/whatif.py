@@ -165,15 +165,13 @@ class WhatIf:
         if self._replay:
             return self._replay.typical(values, among, far_more)
         rows = values if among is None or not among.any() else values[among]
-        typical: Ints = np.broadcast_to(lower_median(rows), values.shape)
-        return typical
+        return np.broadcast_to(lower_median(rows), values.shape)
 
     def typical_of_step(self, values: Ints) -> Ints:
         """The lower median of the comparable ranks in the same step, for each rank and step, shape (R, S)."""
         if self._replay:
             return self._replay.typical_of_step(values)
-        typical: Ints = np.broadcast_to(lower_median(values), values.shape)
-        return typical
+        return np.broadcast_to(lower_median(values), values.shape)
 
     def alone_ns(self, change: Change) -> Ints:
         """How long each rank alone needs for a step with a change, without waiting for others, shape (R, S), ns."""

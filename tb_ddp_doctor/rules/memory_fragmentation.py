@@ -103,8 +103,7 @@ class MemoryFragmentation(Rule):
         """
         taken = np.where(memory.released > 0, 0, memory.scattered)
         grows = (taken > 0).mean(axis=1) >= 0.5
-        growth: Floats = np.where(grows, taken.mean(axis=1), 0.0)
-        return growth
+        return np.where(grows, taken.mean(axis=1), 0.0)
 
     def _cause(self, is_growing: bool, is_unused: bool, growth: float, unused: float) -> tuple[str, Confidence, str]:
         """The cause, how sure it is, and what is said of reserved memory."""

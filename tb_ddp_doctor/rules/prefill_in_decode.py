@@ -98,8 +98,7 @@ def _between_decodes(iterations: Iterations) -> Flags:
     decodes = iterations.decodes > 0
     before = np.logical_or.accumulate(decodes)
     after = np.logical_or.accumulate(decodes[::-1])[::-1]
-    between: Flags = (iterations.prefills > 0) & before & after
-    return between
+    return (iterations.prefills > 0) & before & after
 
 
 _FIX = """\

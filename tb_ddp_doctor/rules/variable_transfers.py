@@ -118,8 +118,7 @@ def _median_ns(traffic: Traffic) -> NDArray[np.float64]:
     like: Ints = traffic.bytes if traffic.has_bytes else _place_in_step(traffic.step, traffic.among)
     _, which, count = np.unique(like, return_inverse=True, return_counts=True)
     median = np.array([np.median(traffic.transfer_ns[which == kind]) for kind in range(len(count))])
-    typical: NDArray[np.float64] = np.where(count >= _LEAST_COMPARABLE, median, 0.0)[which]
-    return typical
+    return np.where(count >= _LEAST_COMPARABLE, median, 0.0)[which]
 
 
 def _place_in_step(step: Ints, among: Ints) -> Ints:

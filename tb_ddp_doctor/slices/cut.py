@@ -65,8 +65,7 @@ def with_margin(seen: SliceWindow) -> SliceWindow:
 
 def on_common_clock(job: Job, rank: int, busy_ns: Ints) -> Ints:
     """Instants of a rank's own clock on the common one."""
-    shifted: Ints = busy_ns - job.clock.correction(rank_index(job, rank), busy_ns)
-    return shifted
+    return busy_ns - job.clock.correction(rank_index(job, rank), busy_ns)
 
 
 def cut(
@@ -206,8 +205,7 @@ def _on_own_clock(job: Job, index: int, common_ns: int) -> int:
 def _joined(correlation: Ints) -> Ints:
     """Correlations that two events or more have; -1 elsewhere."""
     _, which, count = np.unique(correlation, return_inverse=True, return_counts=True)
-    joined: Ints = np.where(count[which] > 1, correlation, -1)
-    return joined
+    return np.where(count[which] > 1, correlation, -1)
 
 
 def _matches(job: Job, index: int, picked: pick.Picked, owner: Indices) -> Ints:

@@ -94,5 +94,4 @@ def _column(dtype: np.dtype[Any], given: Any) -> np.ndarray[Any, Any]:
     if dtype.kind == "b":
         # Any other byte would be a flag that is neither true nor false.
         dtype, data = np.dtype(np.bool_), bytes(map(bool, data))
-    column: np.ndarray[Any, Any] = np.frombuffer(data, dtype).reshape(shape)
-    return column
+    return np.frombuffer(data, dtype).reshape(shape)

@@ -174,5 +174,4 @@ def _rows_at(tracks: RecordedRows, cuts: Cuts) -> Ints:
     origin, first = int(tracks.begin_ns.min(initial=0)), tracks.first
     key = tracks.table.rank.astype(np.int64) * _APART_NS + tracks.begin_ns - origin
     row = np.searchsorted(key, cuts.rank * _APART_NS + cuts.at_ns - origin, side="right") - 1
-    of_rank: Ints = np.clip(row, first[:-1][cuts.rank], first[1:][cuts.rank] - 1)
-    return of_rank
+    return np.clip(row, first[:-1][cuts.rank], first[1:][cuts.rank] - 1)

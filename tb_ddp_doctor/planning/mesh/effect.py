@@ -121,8 +121,7 @@ def _optimizer(record: PlanRecord) -> Floats:
     """The optimizer's share of each rank's device work, shape (all ranks, S)."""
     phases = record.job.work(lambda work: work.phases)
     updates = (phases.device_ns - phases.exposed_ns)[:, :, Phase.OPTIMIZER]
-    share: Floats = np.clip(updates / np.maximum(record.job.budget.of("compute"), 1), 0.0, 1.0)
-    return share
+    return np.clip(updates / np.maximum(record.job.budget.of("compute"), 1), 0.0, 1.0)
 
 
 def _of_optimizer(sizes: MeshSizes, of: MeshTransfers) -> float:

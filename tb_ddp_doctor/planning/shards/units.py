@@ -470,8 +470,7 @@ def _unblocked(tracks: RecordedRows, rank: Ints, at_ns: Ints) -> Ints:
 
 def _in_order(at_ns: Ints) -> Ints:
     """Times of units, shape (P, U), none of them before that of an earlier unit."""
-    later: Ints = np.maximum.accumulate(at_ns, axis=1)
-    return later
+    return np.maximum.accumulate(at_ns, axis=1)
 
 
 def _element(job: Job, rank: int, row: int) -> int:

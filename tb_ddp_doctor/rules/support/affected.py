@@ -16,5 +16,4 @@ _OF_THE_WORST = 0.5
 def most_affected(by_step_ns: NDArray[Any]) -> Ints:
     """Indices of the ranks that have most of something, given shape (R, S): one at least, if any rank has some."""
     mean = by_step_ns.mean(axis=1)
-    affected: Ints = np.flatnonzero((mean > 0) & (mean >= _OF_THE_WORST * float(mean.max())))
-    return affected
+    return np.flatnonzero((mean > 0) & (mean >= _OF_THE_WORST * float(mean.max())))

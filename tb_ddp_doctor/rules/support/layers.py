@@ -80,8 +80,7 @@ def idle_ns(tree: ModuleTree) -> Floats:
 
 
 def _median(tree: ModuleTree, part: ModulePart) -> Floats:
-    median: Floats = np.median(tree.own_ns[:, :, part], axis=0)
-    return median
+    return np.median(tree.own_ns[:, :, part], axis=0)
 
 
 def is_outside(own_ns: Floats) -> bool:

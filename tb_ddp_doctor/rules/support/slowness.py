@@ -135,8 +135,7 @@ def _is_noise(excess_ns: Ints, frame: Frame) -> NDArray[np.bool_]:
 
 def is_noise(mean_ns: Floats, error_ns: Floats | float, step_ns: float) -> NDArray[np.bool_]:
     """Whether means over steps may be noise of these steps, given the standard errors of the means."""
-    small: NDArray[np.bool_] = (mean_ns < _STANDARD_ERRORS * error_ns) & (mean_ns < _CLEAR_OF_NOISE * step_ns)
-    return small
+    return (mean_ns < _STANDARD_ERRORS * error_ns) & (mean_ns < _CLEAR_OF_NOISE * step_ns)
 
 
 def shared(whatif: WhatIf, frame: Frame, kind: CpuTime) -> Change:
