@@ -443,6 +443,9 @@ export interface LayerRow {
   flops: number | null;
   moved_bytes: number | null;
   above_ms: number | null;
+  /** In which communication runs beside its kernels, and how much longer these take than the same ones alone. null where nothing in the model runs beside communication. */
+  beside_ms: number | null;
+  beside_longer_ms: number | null;
 }
 
 /** Where in the model a step's time goes. */
@@ -455,6 +458,8 @@ export interface LayerTable {
   rows: LayerRow[];
   /** What runs in the modules, those with most time, at most 256; the longest first. */
   kernels: LayerKernel[];
+  /** Sentences on the layers that take longer because communication runs beside them. */
+  said: string[];
 }
 
 /** A step that is in the traces and not in the account. */

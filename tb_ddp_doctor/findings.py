@@ -878,6 +878,10 @@ class LayerRow(msgspec.Struct, frozen=True):
     flops: float | None = None
     moved_bytes: float | None = None
     above_ms: float | None = None
+    #: In which communication runs beside its kernels, and how much longer these take than the same ones alone. None
+    #: where nothing in the model runs beside communication.
+    beside_ms: float | None = None
+    beside_longer_ms: float | None = None
 
 
 class LayerKernel(msgspec.Struct, frozen=True):
@@ -917,6 +921,8 @@ class LayerTable(msgspec.Struct, frozen=True):
     rows: tuple[LayerRow, ...]
     #: What runs in the modules, those with most time, at most 256; the longest first.
     kernels: tuple[LayerKernel, ...] = ()
+    #: Sentences on the layers that take longer because communication runs beside them.
+    said: tuple[str, ...] = ()
 
 
 class Diagnosis(msgspec.Struct, frozen=True):

@@ -8,9 +8,19 @@ from typing import Any
 import numpy as np
 
 from tb_ddp_doctor import wording
+from tb_ddp_doctor.account.module_beside import beside_sentences
 from tb_ddp_doctor.account.module_work import WorkAmounts, module_work
 from tb_ddp_doctor.facts import Facts
-from tb_ddp_doctor.facts.modules import ModulePart, ModuleTree, in_order, kernel_table, module_memory, module_tree
+from tb_ddp_doctor.facts.modules import (
+    ModuleBeside,
+    ModulePart,
+    ModuleTree,
+    beside_communication,
+    in_order,
+    kernel_table,
+    module_memory,
+    module_tree,
+)
 from tb_ddp_doctor.findings import LayerKernel, LayerRow, LayerTable, Source
 from tb_ddp_doctor.trace import names
 
@@ -30,6 +40,7 @@ def layer_table(facts: Facts) -> LayerTable | None:
     if tree is None:
         return None
     memory, work = _memory(facts), facts.get(module_work)
+    beside = beside_communication(tree, facts.job.digests)
     every = tree.step_ns.sum(axis=2)
     # The median of sums and not the sum of medians, so that a number is some rank's time.
     median, whole, longest = np.median(tree.step_ns, axis=0) / 1e6, np.median(every, axis=0) / 1e6, every.argmax(axis=0)
@@ -49,11 +60,19 @@ def layer_table(facts: Facts) -> LayerTable | None:
             peak_bytes=memory[0][module] if memory else None,
             allocated_bytes=memory[1][module] if memory else None,
             **_work(work.modules if work else None, module),
+            **(_beside(beside, module) if beside else {}),
         )
         for module in in_order(tree)
         if listed[module]
     ]
-    return LayerTable(tree.named_by, tree.layer_events, tuple(rows), _kernels(facts, tree))
+    said = tuple(map(wording.encodable, beside_sentences(tree, beside))) if beside else ()
+    return LayerTable(tree.named_by, tree.layer_events, tuple(rows), _kernels(facts, tree), said)
+
+
+def _beside(beside: ModuleBeside, module: int) -> dict[str, float]:
+    """Fields of a module's row: its time beside communication and how much longer it takes for it, medians of ranks."""
+    columns = {"beside_ms": beside.step_ns, "beside_longer_ms": beside.longer_ns}
+    return {name: float(np.median(times[:, module].sum(axis=1))) / 1e6 for name, times in columns.items()}
 
 
 def _memory(facts: Facts) -> list[list[int]]:

@@ -817,9 +817,9 @@ class ModuleTimes(ColumnTable, frozen=True, eq=False):
     The sum of the rows of a `ModuleTime` is the budget's time of it: of device events that run beside each other, the
     first to start has the time (a kernel before a copy, a copy before communication).
 
-        module  phase     recomputed  kind     total_ns   p99_ns  events
-             3  FORWARD            0  COMPUTE   6000000  2100000      36
-             3  FORWARD            0  IDLE       400000   190000       0
+        module  phase     recomputed  kind     total_ns   p99_ns  events  beside_ns  longer_ns
+             3  BACKWARD           0  COMPUTE   6000000  2100000      36    4000000     700000
+             3  BACKWARD           0  IDLE       400000   190000       0          0          0
     """
 
     #: Index into `ModulePaths`.
@@ -836,6 +836,10 @@ class ModuleTimes(ColumnTable, frozen=True, eq=False):
     p99_ns: Ints
     #: Device events that run in them (operators on a CPU); 0 for idle times.
     events: Ints
+    #: The part of the time of kernels in which communication runs beside them (`digest.beside`).
+    beside_ns: Ints
+    #: How much longer these kernels take than the same ones alone; 0 where that is not known.
+    longer_ns: Ints
 
 
 class ModuleKernels(ColumnTable, frozen=True, eq=False):

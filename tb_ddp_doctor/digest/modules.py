@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.allocator import Allocations
+from tb_ddp_doctor.digest.beside import beside_communication
 from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.frames import own_function
@@ -35,7 +36,7 @@ from tb_ddp_doctor.digest.roofline import CallEvents
 from tb_ddp_doctor.digest.sums import count, summed
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.storage.column_table import empty
-from tb_ddp_doctor.trace.model import Category, Ints
+from tb_ddp_doctor.trace.model import Category, Floats, Ints
 from tb_ddp_doctor.trace.names import Phase
 
 #: Modules that are kept, those with the most time; the time of others is their parents'. A digest stays small.
@@ -57,6 +58,9 @@ class _Work(msgspec.Struct, frozen=True, eq=False):
     recomputed: Mask
     names: EventNames
     calls: CallEvents
+    #: The share of each that runs beside communication, and how much longer it takes than alone, ns.
+    beside: Floats
+    longer_ns: Floats
 
 
 def device_modules(
@@ -84,9 +88,10 @@ def device_modules(
     copies = one_of(device.category, (Category.MEMCPY, Category.MEMSET))
     kind = np.select([device.communicates, copies], [ModuleTime.COMMUNICATION, ModuleTime.COPY], ModuleTime.COMPUTE)
     operator = np.full(len(device), -1, np.int64)
-    operator[launched] = _names(host, host.around(by, host.is_operator))
-    called = EventNames(host.trace.strings, operator, device.name, _of_stacks(host, function))
-    work = _Work(device.start_ns, device.end_ns, kind, module, phase, recomputes, called, work_calls)
+    operator[launched] = host.around(by, host.is_operator)
+    named = EventNames(host.trace.strings, _names(host, operator), device.name, _of_stacks(host, function))
+    beside = beside_communication(host, device, operator, layers.communication)
+    work = _Work(device.start_ns, device.end_ns, kind, module, phase, recomputes, named, work_calls, *beside)
     return _modules(calls, work, steps, layers, allocations, words)
 
 
@@ -112,8 +117,9 @@ def host_modules(
     module, phase, again = calls.at(start, host.thread[by]), phases.at(host.start_ns[by]), recomputed(host, by)
     unknown = np.full(len(by), -1, np.int64)
     function = own_function(host, start, host.thread[by]) if len(host.trace.frames) else unknown
-    called = EventNames(host.trace.strings, host.name[by], unknown, function)
-    work = _Work(start, end, kind, module, phase, again, called, empty(CallEvents))
+    named = EventNames(host.trace.strings, host.name[by], unknown, function)
+    nothing = np.zeros(len(by))
+    work = _Work(start, end, kind, module, phase, again, named, empty(CallEvents), nothing, nothing)
     return _modules(calls, work, steps, layers, allocations, words)
 
 
@@ -212,7 +218,7 @@ def _table(
     key = np.ravel_multi_index((place_of[module], phase, again.astype(np.int64), part.kind), shape)
     rows, which = distinct(key, math.prod(shape))
     parts = TimeParts(part.event, which, part.step, part.length_ns, part.kind != ModuleTime.IDLE)
-    times = _times(parts, np.unravel_index(rows, shape), steps)
+    times = _times(work, parts, np.unravel_index(rows, shape), steps)
     paths = calls.table.kept(kept, words)
     kernels, kernel_rows = module_kernels(work.names, parts, len(times), words)
     row = _rows_of(rows, np.ravel_multi_index(_key(work, work.calls.event, place_of), shape))
@@ -226,17 +232,24 @@ def _table(
     )
 
 
-def _times(parts: TimeParts, columns: Sequence[Ints], steps: int) -> ModuleTimes:
+def _times(work: _Work, parts: TimeParts, columns: Sequence[Ints], steps: int) -> ModuleTimes:
     """The times of each row, given what the rows are: module, phase, again and kind."""
     module, phase, again, kind = (column.astype(np.int32) for column in columns)
+    size, runs = len(module), parts.runs & (parts.length_ns > 0)
+    event, length, row = parts.event[runs], parts.length_ns[runs].astype(np.float64), parts.row[runs]
+    of_event = length / np.maximum(work.end_ns[event] - work.start_ns[event], 1)
+    # Of a kernel that the window of a step cuts, each part has its share.
+    beside, longer = np.bincount(row, work.beside[event] * length, size), work.longer_ns[event] * of_event
     return ModuleTimes(
         module=module,
         phase=phase,
         recomputed=again,
         kind=kind,
-        total_ns=summed(parts.row, parts.length_ns, len(module)),
-        p99_ns=_percentile(parts.row, parts.step, parts.length_ns, len(module), steps),
-        events=count(parts.row, parts.runs & (parts.length_ns > 0), len(module)),
+        total_ns=summed(parts.row, parts.length_ns, size),
+        p99_ns=_percentile(parts.row, parts.step, parts.length_ns, size, steps),
+        events=count(parts.row, runs, size),
+        beside_ns=np.rint(beside).astype(np.int64),
+        longer_ns=np.rint(np.bincount(row, longer, size)).astype(np.int64),
     )
 
 

@@ -93,6 +93,30 @@ def modules(digests: Sequence[RankDigest]) -> ModuleTree:
     return ModuleTree(sources, _layer_events(digests), parent, tuple(path), np.array(level, np.int64), own, whole)
 
 
+class ModuleBeside(msgspec.Struct, frozen=True, eq=False):
+    """The time of modules in which communication runs beside their kernels; shape (R, M, len(ModulePart)) each.
+
+    Mean over steps, ns, with all modules within each.
+    """
+
+    step_ns: Floats
+    #: How much longer these kernels take than the same ones without communication beside them.
+    longer_ns: Floats
+
+
+def beside_communication(tree: ModuleTree, digests: Sequence[RankDigest]) -> ModuleBeside | None:
+    """What runs beside communication in each module; None where nothing does."""
+    if not any(digest.modules.times.beside_ns.any() for digest in digests):
+        return None
+    own = np.zeros((2, *tree.own_ns.shape))
+    for rank, (digest, place) in enumerate(zip(digests, _places_in_tree(digests)[1], strict=True)):
+        table = digest.modules.times
+        for sums, column in zip(own, (table.beside_ns, table.longer_ns), strict=True):
+            np.add.at(sums[rank], (place[table.module], _parts(table)), column / max(len(digest.steps), 1))
+    whole = with_children(tree, own.swapaxes(-1, -2)).swapaxes(-1, -2)
+    return ModuleBeside(whole[0], whole[1])
+
+
 def with_children(tree: ModuleTree, own: Floats) -> Floats:
     """Sums of modules with all modules within them, given those of the modules alone; modules are the last axis."""
     whole: Floats = own.copy()

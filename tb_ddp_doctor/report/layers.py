@@ -104,6 +104,8 @@ def _print_median(
     what = "Kernels, and the modules that launch them," if bottom_up else _kind(tree)
     title = f"{what} by their time in a step of {of}, ms ({_named(tree)})"
     _print(console, title, lines, columns, _row_columns(tree, result, lines))
+    for sentence in result.diagnosis.layers.said if result.diagnosis.layers else ():
+        print_wrapped(console, printable(wording.capital(sentence)))
 
 
 def _print_rank(
@@ -202,6 +204,8 @@ _OF_ROWS: Mapping[str, tuple[str, Callable[[float], str]]] = MappingProxyType(
     {
         "peak MB": ("peak_bytes", wording.megabytes),
         "above": ("above_ms", _ms),
+        "beside": ("beside_ms", _ms),
+        "longer": ("beside_longer_ms", _ms),
         "alloc. MB": ("allocated_bytes", wording.megabytes),
         "GFLOP": ("flops", _giga),
         "GB": ("moved_bytes", _giga),

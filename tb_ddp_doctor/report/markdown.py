@@ -146,7 +146,8 @@ def _layers(layers: LayerTable) -> str:
         if row in most
     ]
     heads = ("module", "step", *(columns[name] for name in used), "longest", "rank", *(["above"] if has_work else []))
-    return _table(heads, "l" + "r" * (len(heads) - 1), rows)
+    table = _table(heads, "l" + "r" * (len(heads) - 1), rows)
+    return "\n\n".join([table, *(escaped(wording.capital(sentence)) for sentence in layers.said)])
 
 
 def _dimensions(mesh: MeshTable) -> str:

@@ -25,7 +25,7 @@ export const layers = {
     const place = h("div");
     /** @type {(path: string) => void} */
     let choose = () => {};
-    element.append(h("div", { class: "cards" }, h("p", { class: "note" }, from(modules)), place, card("Modules", table(modules, shown))));
+    element.append(h("div", { class: "cards" }, h("p", { class: "note" }, from(modules)), place, card("Modules", modules.said.map((sentence) => h("p", { class: "note" }, `${sentence[0].toUpperCase()}${sentence.slice(1)}`)), table(modules, shown))));
     return detail(place, shown.diagnosis.name, "layers", (/** @type {import("../layers/tree.js").Told} */ told) => {
       const made = explorer(told, shown, strip(modules, (path) => choose(path)));
       choose = (path) => {
@@ -134,6 +134,7 @@ function table(modules, shown) {
   const used = partsOf(modules);
   const whole = Math.max(modules.rows[0].step_ms, 1e-9);
   const hasMemory = modules.rows[0].peak_bytes !== null;
+  const hasBeside = modules.rows[0].beside_ms !== null;
   const hasWork = modules.rows[0].flops !== null;
   return grid({
     title: "layers",
@@ -148,6 +149,7 @@ function table(modules, shown) {
       { head: "longest", unit: "ms", show: plain, title: "the largest of all ranks" },
       { head: "(rank)", title: "the rank with the longest" },
       ...(hasMemory ? [{ head: "peak, MB", quantity: "memory of a module", show: megabytes, title: "what it allocated of what is allocated at the peak, with all modules within it" }, { head: "allocates, MB", quantity: "memory of a module", show: megabytes, title: "all that it allocates in a step" }] : []),
+      ...(hasBeside ? [{ head: "beside", quantity: "time beside communication", unit: "ms", show: plain, title: "in which communication runs beside its kernels" }, { head: "longer", quantity: "time beside communication", unit: "ms", show: plain, title: "how much longer these kernels take than the same ones without communication beside them" }] : []),
       ...(hasWork
         ? [
             { head: "above", quantity: "work of a module", unit: "ms", show: plain, title: "time beyond what the GPU needs for its operators' FLOPs and bytes" },
@@ -156,6 +158,6 @@ function table(modules, shown) {
           ]
         : []),
     ],
-    rows: modules.rows.map((row) => [row.path || WHOLE, row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank, ...(hasMemory ? [row.peak_bytes, row.allocated_bytes] : []), ...(hasWork ? [row.above_ms, row.flops, row.moved_bytes] : [])]),
+    rows: modules.rows.map((row) => [row.path || WHOLE, row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank, ...(hasMemory ? [row.peak_bytes, row.allocated_bytes] : []), ...(hasBeside ? [row.beside_ms, row.beside_longer_ms] : []), ...(hasWork ? [row.above_ms, row.flops, row.moved_bytes] : [])]),
   });
 }
