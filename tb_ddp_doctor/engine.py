@@ -23,6 +23,8 @@ from tb_ddp_doctor.account import memory_text
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import CalibrationError, load
 from tb_ddp_doctor.calibration.model import Calibration
+from tb_ddp_doctor.compile_logs.model import CompileReason
+from tb_ddp_doctor.compile_logs.read import read_logs as read_compile_logs
 from tb_ddp_doctor.config.read import Config, Settings, read_config
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.numbered_calls import numbered_calls
@@ -34,6 +36,7 @@ from tb_ddp_doctor.discover.recorders import BESIDE
 from tb_ddp_doctor.discover.recorders.calibrations import Calibrations, preferred
 from tb_ddp_doctor.discover.recorders.memory_snapshots import MemorySnapshots
 from tb_ddp_doctor.discover.recorders.nccl_logs import NcclLogs
+from tb_ddp_doctor.discover.recorders.torch_traces import TorchTraces
 from tb_ddp_doctor.discover.runs import RankFile, Run
 from tb_ddp_doctor.discover.walk import beside
 from tb_ddp_doctor.evidence import find as beside_traces
@@ -205,11 +208,12 @@ def _with_beside(
 ) -> Job:
     """The job with what lies beside its traces, and a warning for each file there that cannot be read."""
     calibration, unusable = _calibration(reading, config, there.get(Calibrations, ()))
-    (network, rank_evidence), unread = _beside(run, job, there.get(NcclLogs, ()))
+    (network, rank_evidence, reasons), unread = _beside(run, job, there)
     return replace(
         job,
         network=network,
         rank_evidence=rank_evidence,
+        compile_reasons=reasons,
         calibration=calibration,
         workload=_workload((reading.workload, config.workload), job),
         peaks=reading.peaks,
@@ -254,6 +258,7 @@ class _Asked(msgspec.Struct, frozen=True):
     """What logs and other texts beside the traces are asked."""
 
     logs: Sequence[Path]
+    compile_logs: Sequence[Path]
     folders: Sequence[Path]
     pids: Collection[str]
     world_size: int
@@ -261,8 +266,8 @@ class _Asked(msgspec.Struct, frozen=True):
     ranks: Sequence[beside_traces.Rank]
 
 
-#: What NCCL's logs say, and what files beside the traces do of each rank.
-_BesideTraces: TypeAlias = tuple[Network | None, dict[int, RankEvidence]]
+#: What NCCL's logs say, what files beside the traces do of each rank, and what torch.compile's logs do.
+_BesideTraces: TypeAlias = tuple[Network | None, dict[int, RankEvidence], tuple[CompileReason, ...]]
 
 
 def _files_beside(run: Run, reading: Reading) -> tuple[Mapping[type[Beside], Sequence[Path]], list[FileWarning]]:
@@ -281,17 +286,22 @@ def _folders(run: Run) -> list[Path]:
     return [file.path.parent for file in run.files if not isinstance(file.path, RemotePath)]
 
 
-def _beside(run: Run, job: Job, listed: Sequence[Path]) -> tuple[_BesideTraces, list[FileWarning]]:
+def _beside(
+    run: Run, job: Job, there: Mapping[type[Beside], Sequence[Path]]
+) -> tuple[_BesideTraces, list[FileWarning]]:
     """What texts beside the traces say of the job's processes and ranks, and what cannot be read; of remote traces,
     nothing. They are read in a process of their own.
     """
     directory = run.directory
     if not isinstance(directory, Path):
-        return (None, {}), []
-    logs, hung = _answering(listed)
+        return (None, {}, ()), []
+    logs, hung = _answering(there.get(NcclLogs, ()))
+    compile_logs, hung_too = _answering(there.get(TorchTraces, ()))
+    hung += hung_too
     named = zip(job.ranks.tolist(), job.nodes, job.digests, strict=True)
     asked = _Asked(
         logs,
+        compile_logs,
         _folders(run),
         {digest.pid for digest in job.digests},
         job.world_size,
@@ -300,12 +310,13 @@ def _beside(run: Run, job: Job, listed: Sequence[Path]) -> tuple[_BesideTraces, 
     )
     try:
         # The doctor's own records alone, small and of known types, are worth no process.
-        size = sum(path.stat().st_size for path in logs)
-        return pool.call(_read_beside, asked, size, gives=_BesideTraces) if logs else _read_beside(asked), hung
+        paths = [*logs, *compile_logs]
+        size = sum(path.stat().st_size for path in paths)
+        return pool.call(_read_beside, asked, size, gives=_BesideTraces) if paths else _read_beside(asked), hung
     except Exception as error:
         _log.debug("reading what lies beside the traces of %s failed", run.name, exc_info=True)
         said = str(error) if isinstance(error, pool.CrashError) else f"reading them failed ({_named(error)})."
-        return (None, {}), [*hung, FileWarning(str(directory), f"The logs beside the traces are left out: {said}")]
+        return (None, {}, ()), [*hung, FileWarning(str(directory), f"The logs beside the traces are left out: {said}")]
 
 
 def _answering(paths: Sequence[Path]) -> tuple[list[Path], list[FileWarning]]:
@@ -328,7 +339,9 @@ def _answering(paths: Sequence[Path]) -> tuple[list[Path], list[FileWarning]]:
 
 def _read_beside(asked: _Asked) -> _BesideTraces:
     network = read_logs(asked.logs, asked.pids, asked.world_size, asked.traced) if asked.logs else None
-    return network, beside_traces.find(asked.folders, asked.ranks, asked.logs)
+    ranks_of_pids = {rank.pid: rank.number for rank in asked.ranks if rank.pid}
+    reasons = read_compile_logs(asked.compile_logs, ranks_of_pids) if asked.compile_logs else ()
+    return network, beside_traces.find(asked.folders, asked.ranks, asked.logs), reasons
 
 
 def _configured(run: Run, reading: Reading, settings: Settings) -> tuple[Config, list[Rule]]:

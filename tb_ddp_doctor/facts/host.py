@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor.compile_logs.model import CompileReason
 from tb_ddp_doctor.digest.model import LaunchDelay, RankOwner
 from tb_ddp_doctor.digest.owners import LONG_STALL_NS
 from tb_ddp_doctor.facts import Facts, MissingFactError, fact, needs_device
@@ -173,6 +174,15 @@ class LateLaunches(msgspec.Struct, frozen=True, eq=False):
         )
 
 
+class CompileReasons(msgspec.Struct, frozen=True):
+    """What the logs of TORCH_TRACE say of a job's functions; empty without logs."""
+
+    #: Of compilations within the recorded steps, where the logs have such; else of all.
+    reasons: tuple[CompileReason, ...]
+    #: Whether they are of the recorded steps.
+    are_recorded: bool
+
+
 @fact
 def _loaders(facts: Facts) -> Loaders:
     job = facts.job
@@ -237,3 +247,19 @@ def _late_launches(facts: Facts) -> LateLaunches:
             "No kernel can be joined to its launch: record the CPU as well (activities=[CPU, CUDA])."
         )
     return LateLaunches(job, job.work(lambda work: work.late_launch_ns))
+
+
+@fact
+def _compile_reasons(facts: Facts) -> CompileReasons:
+    job = facts.job
+    windows = {
+        rank: (int(digest.steps.host_start_ns.min()), int(digest.steps.host_end_ns.max()))
+        for rank, digest in zip(job.ranks.tolist(), job.digests, strict=True)
+        if len(digest.steps)
+    }
+    recorded = tuple(
+        one
+        for one in job.compile_reasons
+        if one.rank in windows and windows[one.rank][0] <= one.start_ns < windows[one.rank][1]
+    )
+    return CompileReasons(recorded or job.compile_reasons, bool(recorded))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.calibration.model import Calibration
+from tb_ddp_doctor.compile_logs.model import CompileReason
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankDigest, StepWork
 from tb_ddp_doctor.evidence.model import RankEvidence
@@ -97,6 +98,8 @@ class Job(msgspec.Struct, frozen=True, eq=False, dict=True):
     network: Network | None = None
     #: What files beside the traces say of ranks, by rank number.
     rank_evidence: Mapping[int, RankEvidence] = msgspec.field(default_factory=dict)
+    #: Why functions were compiled again and graphs were broken, by the logs of TORCH_TRACE.
+    compile_reasons: tuple[CompileReason, ...] = ()
     #: What its ranks and links can do; None where nobody measured it.
     calibration: Calibration | None = None
     #: What the user says that a step does, and what a GPU costs.

@@ -8,10 +8,11 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CompiledWork, CpuTime
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.host import CompileReasons
 from tb_ddp_doctor.findings import Measurement
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support import limits
+from tb_ddp_doctor.rules.support import compile_log, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.host_work import shares
 
@@ -32,7 +33,8 @@ class GraphBreaks(Rule):
         Leave the value on the GPU (`torch.where`), or read it after the compiled function.
     Limits:
         Breaks without a wait look like two compiled modules in a row, and are not counted. Needs the names of compiled
-        regions of PyTorch 2.5 and later (`Torch-Compiled Region: 0/0`).
+        regions of PyTorch 2.5 and later (`Torch-Compiled Region: 0/0`). Lines and reasons are said where logs of
+        TORCH_TRACE lie beside the traces.
     """
 
     id = "graph-breaks"
@@ -42,7 +44,9 @@ class GraphBreaks(Rule):
 
     min_cost: float = threshold(*limits.LAUNCHES)
 
-    def check(self, *, frame: Frame, whatif: WhatIf, compiled: CompiledWork, places: Places) -> Result:
+    def check(
+        self, *, frame: Frame, whatif: WhatIf, compiled: CompiledWork, reasons: CompileReasons, places: Places
+    ) -> Result:
         gaps = compiled.break_ns
         if not gaps.any():
             return Clear("No wait for the GPU lies between two compiled regions.")
@@ -64,7 +68,8 @@ class GraphBreaks(Rule):
             confidence="high" if len(steps) > 1 else "medium",
             title=f"Graph breaks end compiled regions, and the CPU waits for the GPU: {wording.decimals(each, 1)} a "
             "step.",
-            why=f"Between the regions before and after a break the CPU spends {wording.ms(float(gaps.mean()))} a step, "
+            why=compile_log.reasons(reasons, "graph-break", frame.rank_numbers(ranks))
+            + f"Between the regions before and after a break the CPU spends {wording.ms(float(gaps.mean()))} a step, "
             f"{wording.ms(float(waits.mean()))} of it waiting.",
             fix=_FIX,
             evidence=(places.of_most(gaps, "The step with the longest gaps between compiled regions."),),
@@ -76,5 +81,5 @@ _FIX = """\
 Find the breaks, and keep their values on the GPU: torch.where in place of `if tensor:`, no .item() and no print in \
 the compiled function.
 
-TORCH_LOGS=graph_breaks torchrun ...             # says which line breaks
+TORCH_TRACE=LOGDIR/torch_trace torchrun ...      # which line breaks, and why: said here next time
 model = torch.compile(model, fullgraph=True)     # fails at the first break"""

@@ -8,10 +8,11 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CompiledWork
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.host import CompileReasons
 from tb_ddp_doctor.findings import Measurement
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support import limits
+from tb_ddp_doctor.rules.support import compile_log, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.host_work import shares
 
@@ -31,7 +32,8 @@ class Recompilation(Rule):
         Mark dimensions that change as dynamic, pad to a few shapes, and tune before training.
     Limits:
         Seen are the marks of PyTorch 2.5 and later (`dynamo_timed`), or functions of stacks (`with_stack=True`). The
-        first steps of a job compile once; record later ones. Why guards reject an input is in TORCH_LOGS, not here.
+        first steps of a job compile once; record later ones. Why guards reject an input is said where logs of
+        TORCH_TRACE lie beside the traces.
     """
 
     id = "recompilation"
@@ -44,7 +46,9 @@ class Recompilation(Rule):
     min_cost: float = threshold(*limits.LAUNCHES)
     mostly: float = threshold(0.5, "of the time", "Where autotuning takes more of it, that is the cause.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, compiled: CompiledWork, places: Places) -> Result:
+    def check(
+        self, *, frame: Frame, whatif: WhatIf, compiled: CompiledWork, reasons: CompileReasons, places: Places
+    ) -> Result:
         spent = compiled.compile_ns
         if not spent.any():
             return Clear("Nothing is compiled in these steps.")
@@ -73,7 +77,7 @@ class Recompilation(Rule):
             confidence="high" if len(steps) > 1 else "medium",
             title=f"{who} {verb} within {wording.steps_seen(len(steps), len(frame.steps))}, for up to "
             f"{wording.ms(longest)}{' while the other ranks wait' if some else ''}.",
-            why=f"{times} in these steps: {_WHY[cause]}",
+            why=compile_log.reasons(reasons, "recompile", numbers) + f"{times} in these steps: {_WHY[cause]}",
             fix=_FIXES[cause],
             evidence=(worst,),
             measurements=(
@@ -92,7 +96,7 @@ _FIXES = {
 Find what changes, and make it dynamic or constant: mark the dimension, pad to a few shapes, move Python numbers into \
 tensors.
 
-TORCH_LOGS=recompiles,guards torchrun ...        # says which guard failed
+TORCH_TRACE=LOGDIR/torch_trace torchrun ...      # which guard failed: said here next time
 torch._dynamo.mark_dynamic(batch, 0)             # before the first call
 model = torch.compile(model, dynamic=True)""",
     "autotune": """\

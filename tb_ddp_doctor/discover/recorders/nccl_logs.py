@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tb_ddp_doctor.discover.recorder import Beside
+from tb_ddp_doctor.discover.recorders.torch_traces import is_torch_trace
 
 _TEXT = (".log", ".txt", ".out", ".err")
 _NO_TEXT = (".json", ".gz", ".zst", ".xml", ".so", ".py", ".pb", ".bin", ".pt", ".digest", ".csv", ".whl", ".deb")
@@ -17,4 +18,6 @@ class NcclLogs(Beside):
 
     def matches(self, name: str) -> bool:
         name = name.lower()
+        if is_torch_trace(name):
+            return False
         return name.endswith(_TEXT) or ("nccl" in name and not name.endswith(_NO_TEXT))

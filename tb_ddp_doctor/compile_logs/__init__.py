@@ -1,0 +1,1 @@
+"""What torch.compile says of itself: the logs of TORCH_TRACE, which tlparse reads."""
