@@ -22,6 +22,8 @@ from test_history_inspector import pipelined
 from test_history_inspector import written as inspected
 from test_history_logs import lines, megatron
 from test_history_summary import QUIET, drawn, written
+from test_memory_runs import job as out_of_memory
+from test_memory_snapshot import MB
 from traces import ranks, write
 
 from tb_ddp_doctor.cache import Cache
@@ -180,6 +182,28 @@ def test_which_rank_does_a_job_that_hangs_wait_for(on_call: Toolbox) -> None:
     assert (first["ranks"], first["waiting_count"], first["waiting"]) == ("12", 11, "0, 1, 3-5, 7-9, 11, 13, 15")
 
 
+def test_which_rank_ran_out_of_memory_and_what_held_it(tmp_path: Path) -> None:
+    served, outside = tmp_path / "served", tmp_path / "outside"
+    out_of_memory(served / "oom")
+    out_of_memory(outside / "secret")
+    (served / "linked").symlink_to(outside / "secret")
+    made = toolbox(served)
+    assert [(one["run"], one["kind"], one["ranks"]) for one in asked(made, "list_runs")["rows"]] == [
+        ("<data>oom</data>", "memory", 4)
+    ]
+    found = asked(made, "memory")
+    assert found["verdict"] == "out-of-memory"
+    assert (
+        found["headline"] == "<data>Rank 2 ran out of memory: a request of 3.0 MB failed, with 10 MB allocated.</data>"
+    )
+    assert "Rank 2 has 4.0 MB more allocated than the median rank" in found["said"][0]
+    failed = row(found, rank=2)
+    assert (failed["failed"], failed["to_release"], failed["allocated"]) == (3 * MB, 2 * MB, 10 * MB)
+    assert failed["categories"] == {"activations": 6 * MB, "parameters": 2 * MB, "optimizer_states": 2 * MB}
+    assert failed["largest"].startswith("<data>activations 6.0 MB at train.py:7 (forward); ")
+    assert "failed" not in row(found, rank=0)
+
+
 def test_since_when_is_the_job_slower_and_by_how_much(on_call: Toolbox) -> None:
     found = asked(on_call, "history", directory="hours")
     event = found["rows"][0]
@@ -320,6 +344,7 @@ def test_what_does_not_fit_comes_on_the_next_page(on_call: Toolbox) -> None:
         ("ranks_and_steps", {"run": "demo_logs/straggler_cpu", "steps": "2"}, "rank-and-step"),
         ("slice", {"run": "demo_logs/straggler_cpu", "finding": "straggler", "evidence": 99}, "pieces of evidence"),
         ("stuck", {}, "Which job with dumps? There are 2"),
+        ("memory", {}, "Which job with snapshots of memory alone? There are 0"),
         ("history", {}, "Which directory? There are: demo_logs, flight_recorder, hours"),
         ("delete_all", {}, "There is no tool 'delete_all'"),
     ],

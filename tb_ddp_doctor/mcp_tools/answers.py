@@ -55,7 +55,7 @@ class RunRow(Row, frozen=True, kw_only=True):
     """A run of a log directory."""
 
     run: Data
-    #: "traces", or "dumps" of a job that hangs (tool stuck).
+    #: "traces", "dumps" of a job that hangs (tool stuck), or "memory": snapshots of memory alone (tool memory).
     kind: str
     ranks: Annotated[int, _number("ranks", "ranks with a file")]
     world_size: Annotated[int | None, _number("ranks", "ranks of the job, as its files say")] = None
@@ -373,6 +373,35 @@ class Stuck(PageOfRows, frozen=True, kw_only=True):
     missing_ranks: str
     tab_link: str
     rows: tuple[StuckRow, ...]
+
+
+class MemoryRow(Row, frozen=True, kw_only=True):
+    """What the last snapshot of a rank holds."""
+
+    rank: Annotated[int | None, _RANK] = None
+    file: Data
+    allocated: Annotated[int, _number("bytes", "allocated at the end")]
+    reserved: Annotated[int, _number("bytes", "reserved of the GPU by the allocator")]
+    largest_free: Annotated[int, _number("bytes", "the largest block that is reserved but unallocated")]
+    categories: Annotated[dict[str, int], _number("bytes", "what is allocated, by what it is for; sums to it")]
+    failed: Annotated[int | None, _number("bytes", "the request that failed")] = None
+    to_release: Annotated[int | None, _number("bytes", "what it lacked: the least that has to be released for it")] = (
+        None
+    )
+    largest: Annotated[str, msgspec.Meta(description="the largest that is allocated, by line")]
+
+
+class MemoryOfRanks(PageOfRows, frozen=True, kw_only=True):
+    """What snapshots of torch.cuda.memory say of a job without traces."""
+
+    run: Data
+    verdict: str
+    headline: Data
+    said: Annotated[tuple[str, ...], msgspec.Meta(description="how ranks differ")]
+    why: Data
+    fix: Data
+    tab_link: str
+    rows: tuple[MemoryRow, ...]
 
 
 class Sliced(PageOfRows, frozen=True, kw_only=True):

@@ -148,6 +148,15 @@ class OfStuck(ToolArguments, frozen=True, kw_only=True):
     offset: Offset = 0
 
 
+class OfMemory(ToolArguments, frozen=True, kw_only=True):
+    """About a job that left snapshots of memory and no traces."""
+
+    run: Annotated[
+        str, msgspec.Meta(description="a run of kind memory, as list_runs gives it; empty where there is one")
+    ] = ""
+    offset: Offset = 0
+
+
 class OfSlice(ToolArguments, frozen=True, kw_only=True):
     """About a piece of evidence."""
 

@@ -10,13 +10,14 @@ from typing import TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from tb_ddp_doctor import engine
+from tb_ddp_doctor import engine, memory_runs
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.choices import did_you_mean
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover
 from tb_ddp_doctor.findings import Workload
 from tb_ddp_doctor.mcp_tools import wrapping
 from tb_ddp_doctor.mcp_tools.roots import Roots
+from tb_ddp_doctor.memory_runs import SnapshotRun
 from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.stuck import run as stuck
 
@@ -24,7 +25,7 @@ from tb_ddp_doctor.stuck import run as stuck
 _KEPT = 4
 #: What a run's files are: path, size and time of each.
 _State: TypeAlias = tuple[tuple[str, int, int], ...]
-AnyRun = TypeVar("AnyRun", Run, stuck.DumpRun)
+AnyRun = TypeVar("AnyRun", Run, stuck.DumpRun, SnapshotRun)
 
 
 class RunsOfRoots:
@@ -52,6 +53,14 @@ class RunsOfRoots:
         """Jobs with Flight Recorder dumps or Python stacks."""
         dumped = [replace(run, name=prefix + run.name) for prefix, path in self._prefixed() for run in stuck.find(path)]
         return stuck.beside(self._inside(dumped, []), [run.name for run in self.traces()[0]])
+
+    def snapshots(self) -> list[SnapshotRun]:
+        """Jobs with snapshots of memory and no traces."""
+        jobs = [
+            replace(run, name=prefix + run.name) for prefix, path in self._prefixed() for run in memory_runs.find(path)
+        ]
+        traced, _ = self.traces()
+        return memory_runs.alone(self._inside(jobs, []), traced, {run.name for run in self.dumps()} if jobs else ())
 
     def _prefixed(self) -> list[tuple[str, os.PathLike[str]]]:
         """What names of runs begin with, and the directory of these runs."""
@@ -92,6 +101,13 @@ class RunsOfRoots:
         if not given and len(dumped) == 1:
             return dumped[0]
         return _named(given, dumped, "job with dumps")
+
+    def snapshot(self, given: str) -> SnapshotRun:
+        """The snapshots of a job. Raises ValueError where there are none, or several and no name."""
+        jobs = self.snapshots()
+        if not given and len(jobs) == 1:
+            return jobs[0]
+        return _named(given, jobs, "job with snapshots of memory alone")
 
 
 def _state(path: FilePath) -> tuple[str, int, int]:

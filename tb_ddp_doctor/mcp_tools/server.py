@@ -20,6 +20,7 @@ from tb_ddp_doctor.mcp_tools.answers import PageOfRows, Sliced
 from tb_ddp_doctor.mcp_tools.questions import ToolArguments
 from tb_ddp_doctor.mcp_tools.toolbox import Toolbox
 from tb_ddp_doctor.mcp_tools.wrapping import NOTE, data
+from tb_ddp_doctor.memory_runs import NoSnapshotError
 from tb_ddp_doctor.slices.model import SliceError
 from tb_ddp_doctor.stuck.run import StuckError
 from tb_ddp_doctor.version import __version__
@@ -35,10 +36,10 @@ _HOST = "127.0.0.1"
 #: The names of tools, in the order in which they are listed.
 NAMES = (
     "list_runs", "diagnose", "get_finding", "ranks_and_steps", "what_if", "plan", "compare", "history", "collectives",
-    "stuck", "slice", "explain",
+    "stuck", "memory", "slice", "explain",
 )  # fmt: skip
 #: What a question ends with that cannot be answered: a sentence for users.
-_SAID = (ValueError, OSError, RunError, DiscoverError, SliceError, StuckError, CrashError)
+_SAID = (ValueError, OSError, RunError, DiscoverError, SliceError, StuckError, NoSnapshotError, CrashError)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tb_ddp_doctor import api, engine, step_parts
+from tb_ddp_doctor import api, engine, memory_runs, step_parts, wording
 from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.comparison.build import compare
-from tb_ddp_doctor.findings import OWNERS, Evidence, Finding
+from tb_ddp_doctor.findings import OWNERS, Evidence, Finding, MemorySnapshot
 from tb_ddp_doctor.history.collective_sentences import sentences
 from tb_ddp_doctor.history.collectives import (
     BandwidthChange,
@@ -43,6 +43,8 @@ from tb_ddp_doctor.stuck import run as stuck
 
 #: Lines of an account, refusals and warnings in one answer: with names of the longest kind they still fit.
 _MOST_LINES, _MOST_SENTENCES, _SENTENCE = 40, 6, 300
+#: Lines of source in a row on a snapshot of memory.
+_MOST_HOLDERS = 3
 #: Slices that are kept; the oldest goes for a new one.
 _MOST_SLICES = 16
 
@@ -71,7 +73,9 @@ class Toolbox:
             for run in traces
         ]  # fmt: skip
         rows += [
-            (0, answers.RunRow(run=name(run.name), kind="dumps", ranks=len(run.files))) for run in self._runs.dumps()
+            (0, answers.RunRow(run=name(run.name), kind=kind, ranks=len(run.files)))
+            for kind, jobs in (("dumps", self._runs.dumps()), ("memory", self._runs.snapshots()))
+            for run in jobs
         ]
         ordered = [row for _, row in sorted(rows, key=lambda one: (-one[0], one[1].run))]
         said = data(" ".join(left_out)) if left_out else ""
@@ -280,6 +284,24 @@ class Toolbox:
         made = partial(like, answers.Stuck, report, run=name(report.name), tab_link=self._link(report.name))
         return page(made, rows, asked.offset)
 
+    def memory(self, asked: questions.OfMemory) -> answers.MemoryOfRanks:
+        """Say which ranks ran out of memory, what the failed request lacked and what held the rest, from snapshots of
+        torch.cuda.memory of a job without traces.
+        """
+        report = memory_runs.examine(self._runs.snapshot(asked.run))
+        finding = report.findings[0] if report.findings else None
+        made = partial(
+            like,
+            answers.MemoryOfRanks,
+            report,
+            run=name(report.name),
+            said=_sentences(report.said),
+            why=data(finding.why) if finding else "",
+            fix=data(finding.fix) if finding else "",
+            tab_link=self._link(report.name),
+        )
+        return page(made, [_memory_row(one) for one in report.snapshots], asked.offset)
+
     def slice(self, asked: questions.OfSlice) -> answers.Sliced:
         """Write the part of the traces that shows a piece of evidence, for Perfetto, and link to it in the tab.
 
@@ -421,6 +443,23 @@ def _collective_row(one: CollectiveCalls | BandwidthChange | LateRank | PeerTran
         hosts = data(f"{one.sender_host}, {one.receiver_host}", BRIEF_LETTERS)
         values |= {"hosts": hosts, "calls": one.transfers, "late_share": one.sender_last_share}
     return like(answers.CollectiveRow, one, **values)
+
+
+def _memory_row(one: MemorySnapshot) -> answers.MemoryRow:
+    largest = (
+        f"{holder.category} {wording.megabytes(holder.bytes)} MB"
+        + (f" at {at.file}:{at.line} ({at.function})" if (at := holder.source) else "")
+        for holder in one.holders[:_MOST_HOLDERS]
+    )
+    return like(
+        answers.MemoryRow,
+        one,
+        file=name(one.file),
+        categories={category: size for category, size in one.categories.items() if size},
+        failed=one.failure.bytes if one.failure else None,
+        to_release=one.failure.to_release if one.failure else None,
+        largest=data("; ".join(largest), BRIEF_LETTERS) if one.holders else "",
+    )
 
 
 def _sentences(said: Sequence[str]) -> tuple[str, ...]:
