@@ -70,7 +70,6 @@ from tb_ddp_doctor.digest.model import (
     RedundantWork,
     Roofline,
     RooflineCalls,
-    RooflineRows,
     ServingWork,
     Stalled,
     Steps,
@@ -78,6 +77,7 @@ from tb_ddp_doctor.digest.model import (
     TraceContents,
     zeros,
 )
+from tb_ddp_doctor.digest.row_calls import calls_of_rows
 from tb_ddp_doctor.engine import examine
 from tb_ddp_doctor.findings import PHASES
 from tb_ddp_doctor.job.build import build
@@ -300,7 +300,6 @@ def _with_calls(digest: RankDigest, calls: int) -> RankDigest:
     sizes = [f"{24_576 + 8 * size}x256, 256x{768 + 8 * size}" for size in range(calls)]
     device_ns = np.maximum(digest.track.device_ns, 0)
     per_call = np.repeat(device_ns // calls, calls)
-    count = np.full(rows * calls, 2)
     total = np.full(calls, int((device_ns // calls).sum()))
     table = RooflineCalls(
         *(np.where(product, *names).astype(np.int32) for names in ((5, 5), (7, 8))),
@@ -308,13 +307,17 @@ def _with_calls(digest: RankDigest, calls: int) -> RankDigest:
         np.full(calls, 9, np.int32),
         np.where(product, 10, 0).astype(np.int32),
         np.where(product, GpuTime.GEMM, GpuTime.ELEMENTWISE).astype(np.int32),
-        *(one * 2 * rows, one * 2 * rows, total, one * 0, one * 0, one * 0),
+        *(one * rows, one * rows, total, one * 0, one * 0, one * 0),
         *(np.where(product, 2 * 24_576 * 256 * 768, 0), one * 12_582_912, one * 37_748_736),
         *(np.full(calls, digest.steps.start_ns[0]), np.full(calls, digest.steps.start_ns[0] + 100_000)),
     )
-    row, call = np.repeat(np.arange(rows, dtype=np.int32), calls), np.tile(index.astype(np.int32), rows)
+    # Rows begin some calls sooner or later in each step, as those of real jobs do.
+    begins = np.arange(1, rows) * calls
+    inner = np.diff(digest.track.step) == 0
+    begins[inner] += np.random.default_rng(digest.header.rank).integers(-calls // 8, calls // 8 + 1, int(inner.sum()))
+    row, call = np.searchsorted(begins, np.arange(rows * calls), side="right"), np.tile(index, rows)
     avoidable = Avoidable(np.arange(rows, dtype=np.int32), *[np.full(rows, 1_000_000)] * 2, *[np.full(rows, 300)] * 4)
-    work = Roofline(table, RooflineRows(row, call, count, per_call), avoidable)
+    work = Roofline(table, *calls_of_rows(row, digest.track.step[row], call, call, per_call), avoidable)
     return replace(digest, roofline=work, strings=(*STRINGS, *sizes), device="NVIDIA H200")
 
 

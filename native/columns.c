@@ -44,10 +44,3 @@ void columns_add(size_t count, const int64_t *index, const uint8_t *chosen, cons
     for (size_t i = 0; i < count; i++)
         if (chosen[i] && (uint64_t)index[i] < size) total[index[i]] += values ? (uint64_t)values[i] : 1;
 }
-
-void columns_add_products(size_t count, const int32_t *index, const int32_t *which, const int64_t *values,
-                          size_t factors, const double *factor, size_t size, double *sums) {
-    for (size_t i = 0; i < count; i++)
-        if ((size_t)index[i] < size && (size_t)which[i] < factors)
-            sums[index[i]] += (double)values[i] * factor[which[i]];
-}

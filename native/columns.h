@@ -17,9 +17,4 @@ NATIVE_API void columns_search(size_t size, const int64_t *ascending, size_t cou
 NATIVE_API void columns_add(size_t count, const int64_t *index, const uint8_t *chosen, const int64_t *values,
                             size_t size, int64_t *sums);
 
-/* Adds each value times its factor to the sum of its index. A row whose index lies outside of the sums, or whose factor
- * outside of the factors, counts nowhere. */
-NATIVE_API void columns_add_products(size_t count, const int32_t *index, const int32_t *which, const int64_t *values,
-                                     size_t factors, const double *factor, size_t size, double *sums);
-
 #endif

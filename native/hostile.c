@@ -88,13 +88,7 @@ static void search_and_add(void) {
         require(places[i] >= 0 && (size_t)places[i] <= size);
     }
     columns_add(count, values, chosen, any() & 1 ? values : NULL, size, sums);
-    int32_t *index = room(count, sizeof *index), *which = room(count, sizeof *which);
-    double *factor = room(size, sizeof *factor), *products = room(size, sizeof *products);
-    for (size_t i = 0; i < count; i++) {
-        index[i] = (int32_t)values[i], which[i] = (int32_t)any();
-    }
-    columns_add_products(count, index, which, values, size, factor, size, products);
-    free(index), free(which), free(factor), free(products), free(ascending), free(values), free(places), free(sums), free(chosen);
+    free(ascending), free(values), free(places), free(sums), free(chosen);
 }
 
 /* Sorted, disjoint intervals, as sets have them. */
@@ -335,6 +329,16 @@ static void play(const struct job *job, const struct replay_ordering *now, int64
         COLUMN(replay_times, times[4]), COLUMN(replay_times, times[5]), COLUMN(replay_times, times[6]),
         COLUMN(replay_times, times[8]), (int64_t)(any() & 1),
     };
+    const size_t shorter = any() % (rows + 1), stretches = 1 + any() % 8;
+    int32_t *row = indices(shorter, 0, rows), *ends[] = {indices(shorter, 0, stretches), indices(shorter, 0, stretches)};
+    int64_t *first = room(shorter, sizeof *first), *end = room(shorter, sizeof *end);
+    double *running = room(stretches, sizeof *running), *of_row = room(shorter, sizeof *of_row);
+    for (size_t i = 0; i < shorter; i++) first[i] = ends[0][i], end[i] = ends[1][i], of_row[i] = (double)instant();
+    for (size_t i = 0; i < stretches; i++) running[i] = (double)instant();
+    int64_t *gone_ns = instants(shorter, shorter, false), *needs = instants(rows, rows, false);
+    replay_shorten(&(struct replay_shortened){shorter, row, any() & 1 ? gone_ns : NULL, first, end, of_row,
+                                              any() & 1 ? running : NULL, times[3], times[1]}, needs);
+    free(row), free(ends[0]), free(ends[1]), free(first), free(end), free(running), free(of_row), free(gone_ns), free(needs);
     const struct replay_played played = {state[0], state[1], state[2], state[3], kept ? state[4] : NULL,
                                          kept ? state[5] : NULL, state[6], state[7], state[8]};
     const struct replay_cut gone = cut(rows, ranks, steps);

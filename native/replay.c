@@ -15,12 +15,14 @@ static int64_t minus(int64_t one, int64_t other) { return (int64_t)((uint64_t)on
 static int64_t whole(double value) { return value > -0x1p63 && value < 0x1p63 ? (int64_t)value : INT64_MIN; }
 
 /* The nearest whole number, the even one of two, as rint has it, which would need the library of mathematics. */
-static int64_t nearest(double value) {
+static double rounded(double value) {
     const double large = 0x1p52;
-    if (value >= 0 && value < large) return whole(value + large - large);
-    if (value < 0 && value > -large) return whole(value - large + large);
-    return whole(value);
+    if (value >= 0 && value < large) return value + large - large;
+    if (value < 0 && value > -large) return value - large + large;
+    return value;
 }
+
+static int64_t nearest(double value) { return whole(rounded(value)); }
 
 /* How long a row takes. */
 struct row_lengths {
@@ -263,4 +265,21 @@ int64_t replay_order(const struct replay_tracks *tracks, const struct replay_ord
         }
     }
     return rounds;
+}
+
+void replay_shorten(const struct replay_shortened *rows, int64_t *needs_ns) {
+    for (size_t i = 0; i < rows->count; i++) {
+        const int32_t row = rows->row[i];
+        double gone = rows->gone_ns ? (double)rows->gone_ns[i] : 0.0;
+        if (rows->running) {
+            double of_calls = rows->share[i] * (rows->running[rows->end[i]] - rows->running[rows->first[i]]);
+            if (of_calls > 0) gone += rounded(of_calls);
+        }
+        /* A row that takes less already gives back less, in proportion: its kernels are shorter by the same factor. */
+        const int64_t recorded = rows->recorded_ns[row] > 1 ? rows->recorded_ns[row] : 1;
+        const double remains = (double)rows->whole_ns[row] / (double)recorded;
+        const int64_t most = later(needs_ns[row], 0);
+        gone = rounded(gone * (remains < 1 ? remains : 1));
+        if (gone > 0) needs_ns[row] -= gone < (double)most ? (int64_t)gone : most;
+    }
 }

@@ -22,14 +22,17 @@ from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.intervals import Intervals, long_gaps, partition
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.nesting import around, first_chosen, outermost
-from tb_ddp_doctor.digest.sums import count, summed_products, total
+from tb_ddp_doctor.digest.sums import count, total
+from tb_ddp_doctor.job.row_calls import RowCalls, running_sums
 from tb_ddp_doctor.nccl_logs import lines
 from tb_ddp_doctor.replay import native_library
 from tb_ddp_doctor.replay.change import Change
-from tb_ddp_doctor.replay.model import Played
+from tb_ddp_doctor.replay.model import Played, Removed
 from tb_ddp_doctor.replay.play import _Playing
+from tb_ddp_doctor.replay.shortened import shortened
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace import native as scanner
+from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.pftrace import native as packets
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="the native library was not built")
@@ -122,14 +125,6 @@ def test_sums(seed: int, size: int, kind: Any, layout: tuple[int, bool]) -> None
     chosen = laid_out(draw.random(size) < 0.7, layout)
     values = laid_out(draw.integers(0, 100, size).astype(kind), layout)
     is_as_numpy(lambda: (total(index, chosen, values, 6), count(index, chosen, 6)))
-
-
-@given(SEEDS, SIZES, st.sampled_from([np.int8, np.uint8, np.int16, np.int32]), LAYOUTS)
-def test_sums_of_products(seed: int, size: int, kind: Any, layout: tuple[int, bool]) -> None:
-    draw = np.random.default_rng(seed)
-    index, which = (laid_out(draw.integers(0, 6, size).astype(kind), layout) for _ in range(2))
-    values, factor = laid_out(draw.integers(0, 2**40, size), layout), laid_out(draw.random(6), layout)
-    is_as_numpy(lambda: summed_products(index, which, values, factor, 6))
 
 
 @given(SEEDS, SIZES, SIZES, INTEGERS, LAYOUTS)
@@ -234,11 +229,42 @@ def test_a_replay_in_any_layout(seed: int, cut: bool) -> None:
         assert getattr(one.played, name).tolist() == getattr(twin.played, name).tolist(), name
 
 
+@given(SEEDS, st.booleans(), st.booleans())
+def test_rows_without_some_of_their_calls(seed: int, rows: bool, calls: bool) -> None:
+    draw = np.random.default_rng(seed)
+    size, count, pairs = 7, 5, 9
+    first, end = np.sort(draw.integers(0, pairs + 1, (2, count)), axis=0)
+    of = RowCalls(
+        begins=np.array([0, count]),
+        first=first,
+        end=end,
+        counts=np.ones(count),
+        share=draw.random(count),
+        once=np.ones(count),
+        call=draw.integers(0, 3, pairs),
+        count=np.ones(pairs, np.int64),
+        ns=draw.integers(0, 1000, pairs),
+    )
+    recorded = draw.integers(-2, 1000, size)
+    whole, need = (draw.integers(-2, 1000, size) for _ in range(2))
+    gone = draw.integers(-5, 500, count) if rows else None
+    removed = draw.random(3) if calls else None
+
+    def act() -> Ints:
+        row = np.random.default_rng(seed).permutation(size)[:count].astype(np.int32)
+        running = None if removed is None else running_sums(of.in_share(removed))
+        return shortened(need, whole, recorded, Removed(row, gone, of, running))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native_library, "is_available", lambda: False)
+        expected = act()
+    assert act().tolist() == expected.tolist()
+
+
 #: What tests that a function of the native library does what its twin does, over what either may be given.
 TESTED = {
     "columns_search": "test_native_twins.py::test_places_of_any_shape_and_type",
     "columns_add": "test_native_twins.py::test_sums",
-    "columns_add_products": "test_native_twins.py::test_sums_of_products",
     "intervals_union": "test_native_twins.py::test_sets_of_intervals",
     "intervals_either": "test_native_twins.py::test_sets_of_intervals",
     "intervals_partition": "test_native_twins.py::test_partitions",
@@ -248,6 +274,7 @@ TESTED = {
     "nesting_outermost": "test_native_twins.py::test_nesting",
     "nccl_lines": "test_nccl.py::test_the_native_reader_finds_what_python_finds_in_any_text",
     "replay_order": "test_replay.py::test_the_native_library_orders_any_job_as_numpy_does",
+    "replay_shorten": "test_native_twins.py::test_rows_without_some_of_their_calls",
     "replay_play": "test_replay.py::test_the_native_library_plays_any_job_as_numpy_does",
     # The readers of packets and of JSON as a whole, whatever is fed to it, in blocks of any size.
     "perfetto_": "test_pftrace.py::test_both_readers_agree_on_any_packets",

@@ -11,10 +11,7 @@ limit is what the last play leaves, without the kernels that no row of the repla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
-
-import numpy as np
+from collections.abc import Iterator, Mapping
 
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.digest.model import GpuTime
@@ -42,7 +39,7 @@ def floor_lines(savings: Savings, roofline: JobRoofline, link_excess_ns: Ints | 
     times = roofline.times_without(without.of_calls)
     remaining = {"floor": floor_ns}
     cuts: dict[FloorKind, Change | None] = {
-        "below-attainable": _rows(_sum_of(list(times.above.values()))),
+        "below-attainable": _rows(times.above),
         "avoidable-traffic": _rows(times.avoidable),
         "below-link-speed": None if link_excess_ns is None else Change(transfer_ns=link_excess_ns),
         "not-modelled": _rows(times.not_modelled),
@@ -65,9 +62,7 @@ def floor_lines(savings: Savings, roofline: JobRoofline, link_excess_ns: Ints | 
     outside = min(remaining["floor"], _outside_ns(savings))
     parts["not-modelled"] += outside
     parts["limit"] = remaining["floor"] - outside
-    weights: dict[GpuTime, int] = {}
-    if parts["below-attainable"]:
-        weights = {kind: sum(int(rows.sum()) for rows in by_rank) for kind, by_rank in times.above.items()}
+    weights = roofline.above_by_class(without.of_calls) if parts["below-attainable"] else {}
     sentences = [*roofline.notes, *([_OUTSIDE] if outside else [])]
     notes: dict[FloorKind, str] = {"not-modelled": " ".join(sentences)}
     if link_excess_ns is None:
@@ -92,7 +87,7 @@ class _Lines:
     def of(
         self,
         parts: Mapping[FloorKind, int],
-        weights: Mapping[GpuTime, int],
+        weights: Mapping[GpuTime, float],
         notes: Mapping[FloorKind, str],
         possible_ns: int = 0,
     ) -> tuple[FloorLine, ...]:
@@ -103,7 +98,7 @@ class _Lines:
         self,
         kind: FloorKind,
         total_ns: int,
-        weights: Mapping[GpuTime, int],
+        weights: Mapping[GpuTime, float],
         notes: Mapping[FloorKind, str],
         possible_ns: int,
     ) -> FloorLine:
@@ -129,17 +124,12 @@ _KINDS: tuple[FloorKind, ...] = (
 )
 
 
-def _by_class(ms: float, weights: Mapping[GpuTime, int]) -> Iterator[tuple[str, float]]:
+def _by_class(ms: float, weights: Mapping[GpuTime, float]) -> Iterator[tuple[str, float]]:
     """A line by class, most first."""
     whole = sum(weights.values())
     for kind, weight in sorted(weights.items(), key=lambda one: -one[1]):
         if weight:
             yield KERNEL_CLASSES[kind.name.lower()], ms * weight / whole
-
-
-def _sum_of(several: Sequence[tuple[Ints, ...]]) -> tuple[Ints, ...]:
-    """Amounts by rank and row, summed."""
-    return tuple(reduce(np.add, rows) for rows in zip(*several, strict=True))
 
 
 def _rows(amounts: tuple[Ints, ...]) -> Change | None:

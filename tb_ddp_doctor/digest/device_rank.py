@@ -168,7 +168,7 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         memory=memory(host, number, rank.allocations, steps, phases, collectives, words),
         track=track,
         roofline=(
-            work := roofline(host, device, row_end_ns, parameters, rank.scores, rank.updates_alone, phase, words)
+            work := roofline(host, device, track, row_end_ns, parameters, rank.scores, rank.updates_alone, phase, words)
         )[0],
         gradients=parameters,
         modules=device_modules(

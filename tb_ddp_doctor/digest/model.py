@@ -14,10 +14,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.sums import summed_products
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage.column_table import ColumnTable
-from tb_ddp_doctor.trace.model import Floats, Header, Indices, Ints
+from tb_ddp_doctor.trace.model import Header, Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -30,7 +29,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 21
+MEANING = 22
 
 
 class RankOwner(IntEnum):
@@ -513,44 +512,46 @@ class RooflineCalls(ColumnTable, frozen=True, eq=False):
 
 
 class RooflineRows(ColumnTable, frozen=True, eq=False):
-    """Where in the track the calls are; one row per row of `Track` and row of `RooflineCalls`.
+    """The calls that each row of the track launches: rows of `RooflineStretches`, one after the other.
 
-    For example:
+    For example, where the host launches the same in steps 0 and 1, but rows begin elsewhere:
 
-        row  call  count       ns
-          3     0      4   200000     row 3 of the track launches four of the calls of `RooflineCalls` row 0
-          3     1      4    20000
+        row  first  end      ns  repeats
+          0      0    3  400000        2     step 0
+          1      3    4  100000        2     step 0
+          2      0    2  300000        2     step 1
+          3      2    4  200000        2     step 1
     """
 
     #: Row of `Track`.
     row: Indices
+    #: The first row of `RooflineStretches`, and the one behind the last.
+    first: Indices
+    end: Indices
+    #: Time of its calls' kernels on the device.
+    ns: Ints
+    #: Of how many steps these rows of `RooflineStretches` are the sums.
+    repeats: Ints
+
+
+class RooflineStretches(ColumnTable, frozen=True, eq=False):
+    """Calls from one place at which a row of the track begins up to the next, summed over the steps that launch the
+    same operators in the same order; one row per stretch and row of `RooflineCalls`, in the order of the stretches.
+
+    A row of `Track` that takes longer than the mean of those steps is taken to have longer kernels, all in proportion:
+
+        call  count      ns
+           0      8  600000     in the two steps, each launches four of the calls of `RooflineCalls` row 0
+           1      8   40000     the same stretch: all rows of the track have both, or none
+           0      2  160000     the next stretch
+    """
+
     #: Row of `RooflineCalls`.
     call: Indices
-    #: How many of these calls the row of `Track` launches.
+    #: How many of these calls the stretch has, all steps together.
     count: Ints
     #: Time of their kernels on the device.
     ns: Ints
-
-    def took_ns(self, rows: int) -> Floats:
-        """The device's time in the calls of each row of `Track`, ns, shape (rows,)."""
-        return np.bincount(self.row, np.maximum(self.ns, 0), rows).astype(np.float64)
-
-    def side_by_side(self, device_ns: Ints, took_ns: Floats) -> Floats:
-        """How much the calls in each row of `Track` count, 0 to 1: less where they run side by side.
-
-        `device_ns` is how long the device needs for each row, and `took_ns` as above; shape (rows,).
-        """
-        return np.minimum(np.maximum(device_ns, 0) / np.maximum(took_ns, 1.0), 1.0)
-
-    def of_share(self, share: Floats, factor: Floats) -> Ints:
-        """Device time of each row of `Track` in a share of each call, 0 to 1, shape (calls,); ns, shape (rows,).
-
-        `factor` is as `side_by_side` has it.
-        """
-        if not share.any():
-            return np.zeros(len(factor), np.int64)
-        taken = summed_products(self.row, self.call, self.ns, share, len(factor))
-        return np.rint(np.maximum(taken, 0) * factor).astype(np.int64)
 
 
 class Avoidable(ColumnTable, frozen=True, eq=False):
@@ -577,6 +578,7 @@ class Roofline(msgspec.Struct, frozen=True, eq=False):
 
     calls: RooflineCalls
     rows: RooflineRows
+    stretches: RooflineStretches
     avoidable: Avoidable
 
 

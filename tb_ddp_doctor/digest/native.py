@@ -17,7 +17,6 @@ from tb_ddp_doctor.storage import native_library
 _PROTOTYPES: native_library.Prototypes = {
     "columns_search": (None, [c_size_t, c_void_p, c_size_t, c_void_p, c_int, c_void_p]),
     "columns_add": (None, [c_size_t, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p]),
-    "columns_add_products": (None, [c_size_t, *[c_void_p] * 3, c_size_t, c_void_p, c_size_t, c_void_p]),
     "intervals_union": (c_size_t, [c_size_t, *[c_void_p] * 2]),
     "intervals_either": (c_size_t, [c_size_t, *[c_void_p] * 2, c_size_t, *[c_void_p] * 4]),
     "intervals_partition": (c_size_t, [c_size_t, c_void_p, c_size_t, *[c_void_p] * 7]),

@@ -11,6 +11,7 @@ known here: peaks come with the job (`facts.peaks`).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
@@ -24,10 +25,11 @@ from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.fused_linear import fused_linears
 from tb_ddp_doctor.digest.fusion import FUSED, Loop, LoopCalls, avoidable
 from tb_ddp_doctor.digest.host_calls import HostCalls
-from tb_ddp_doctor.digest.model import GpuTime, Gradients, Roofline, RooflineCalls, RooflineRows
+from tb_ddp_doctor.digest.model import GpuTime, Gradients, Roofline, RooflineCalls, Track
 from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.digest.operator_inputs import Dims, Inputs, LinearSizes, inputs
 from tb_ddp_doctor.digest.operator_work import Work, element_text
+from tb_ddp_doctor.digest.row_calls import calls_of_rows
 from tb_ddp_doctor.digest.sums import longest_of, summed
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.storage.column_table import ColumnTable, empty
@@ -63,6 +65,7 @@ class _Signature(msgspec.Struct, frozen=True):
 def roofline(
     host: HostCalls,
     device: DeviceEvents,
+    track: Track,
     row_end_ns: Ints,
     parameters: Gradients,
     scores: OnScores,
@@ -72,52 +75,65 @@ def roofline(
 ) -> tuple[Roofline, CallEvents]:
     """The work of the steps' kernels, and which kernel stands for each call.
 
-    `row_end_ns` is when each row of the track ends on the host, shape (rows,). `scores` and `updates` flag device
+    `row_end_ns` is when each row of `track` ends on the host, shape (rows,). `scores` and `updates` flag device
     events (see `digest.attention` and `digest.optimizer`), and `phase` is what launched each.
     """
     events = np.flatnonzero((device.step >= 0) & ~device.communicates)
     if not len(events):
         return empty(Roofline), empty(CallEvents)
     calls = _Calls.of(host, device, events)
-    signature, table = calls.signatures(_elements(parameters))
-    size = len(table)
-    known = [one.work for one in table]
-    column = {
-        name: np.array([getattr(work, name) if work else 0 for work in known], np.int64)
-        for name in ("flops", "read", "written", "elements")
-    }
-    kind = np.array([work.kind if work else GpuTime.NOT_MODELLED for work in known], np.int32)
+    signature, work, table = calls.signatures(_elements(parameters))
     launched = np.where(device.is_launched[calls.longest], device.launch_ns[calls.longest], -1)
     row = searchsorted(row_end_ns, launched, side="right")
     in_track = (launched >= 0) & (row < len(row_end_ns))
-    names_of = {key: words.indices(texts) for key, texts in calls.texts(signature).items()}
-    longest = longest_of(signature, signature >= 0, calls.total_ns, size)
+    mine = np.flatnonzero(in_track)
+    mine = mine[np.argsort(launched[mine], kind="stable")]
+    rows, stretches = calls_of_rows(row[mine], track.step[row[mine]], signature[mine], work[mine], calls.total_ns[mine])
+    loops = _loop_calls(calls, signature, np.where(in_track, row, -1), phase)
     made = Roofline(
-        calls=RooflineCalls(
-            name=names_of["name"],
-            operator=names_of["operator"],
-            inputs=words.indices(one.inputs for one in table),
-            dtype=words.indices(one.dtype for one in table),
-            precision=words.indices(one.precision for one in table),
-            kind=kind,
-            count=np.bincount(signature, minlength=size).astype(np.int64),
-            kernels=np.bincount(signature, calls.kernels, size).astype(np.int64),
-            total_ns=summed(signature, calls.total_ns, size),
-            score_products_ns=summed(signature, calls.time_of(scores.products), size),
-            score_passes_ns=summed(signature, calls.time_of(scores.passes), size),
-            updates_ns=summed(signature, calls.time_of(updates), size),
-            flops=column["flops"],
-            read_bytes=column["read"],
-            written_bytes=column["written"],
-            longest_start_ns=device.start_ns[calls.first[longest]],
-            longest_end_ns=device.end_ns[calls.last[longest]],
-        ),
-        rows=_rows(row[in_track], signature[in_track], calls.total_ns[in_track], size),
-        avoidable=avoidable(
-            _loop_calls(calls, signature, np.where(in_track, row, -1), phase), [one.loop for one in table]
-        ),
+        calls=_table(calls, signature, table, scores, updates, words),
+        rows=rows,
+        stretches=stretches,
+        avoidable=avoidable(loops, [one.loop for one in table]),
     )
     return made, CallEvents(calls.longest, signature, calls.total_ns)
+
+
+def _table(
+    calls: _Calls,
+    signature: Ints,
+    table: Sequence[_Signature],
+    scores: OnScores,
+    updates: Mask,
+    words: Vocabulary,
+) -> RooflineCalls:
+    """A row for each signature."""
+    device, size = calls.device, len(table)
+    column = {
+        name: np.array([getattr(one.work, name) if one.work else 0 for one in table], np.int64)
+        for name in ("flops", "read", "written")
+    }
+    names_of = {key: words.indices(texts) for key, texts in calls.texts(signature).items()}
+    longest = longest_of(signature, signature >= 0, calls.total_ns, size)
+    return RooflineCalls(
+        name=names_of["name"],
+        operator=names_of["operator"],
+        inputs=words.indices(one.inputs for one in table),
+        dtype=words.indices(one.dtype for one in table),
+        precision=words.indices(one.precision for one in table),
+        kind=np.array([one.work.kind if one.work else GpuTime.NOT_MODELLED for one in table], np.int32),
+        count=np.bincount(signature, minlength=size).astype(np.int64),
+        kernels=np.bincount(signature, calls.kernels, size).astype(np.int64),
+        total_ns=summed(signature, calls.total_ns, size),
+        score_products_ns=summed(signature, calls.time_of(scores.products), size),
+        score_passes_ns=summed(signature, calls.time_of(scores.passes), size),
+        updates_ns=summed(signature, calls.time_of(updates), size),
+        flops=column["flops"],
+        read_bytes=column["read"],
+        written_bytes=column["written"],
+        longest_start_ns=device.start_ns[calls.first[longest]],
+        longest_end_ns=device.end_ns[calls.last[longest]],
+    )
 
 
 def _loop_calls(calls: _Calls, signature: Ints, row: Ints, phase: Ints) -> LoopCalls:
@@ -190,8 +206,10 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             return np.zeros(len(self.kernels), np.int64)
         return _sum_from(self.device.length_ns[self.events] * here, np.cumsum(self.kernels) - self.kernels)
 
-    def signatures(self, parameters: int) -> tuple[Ints, list[_Signature]]:
-        """The signature of each call, and what the signatures are; `parameters` are the model's, in elements."""
+    def signatures(self, parameters: int) -> tuple[Ints, Ints, list[_Signature]]:
+        """The signature of each call, a number that calls of the same operator and inputs share, and what the
+        signatures are; `parameters` are the model's, in elements.
+        """
         host, device, operator = self.host, self.device, self.operator
         strings, events = host.trace.strings, host.trace.events
         known = operator >= 0
@@ -199,15 +217,16 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
         row[known] = host.row[operator[known]]
         linears = fused_linears(host)
         linear = linears.of(operator)
-        signature = numbered(*self._shared_columns(row, known), linear + 1)
+        columns = [*self._shared_columns(row, known), linear + 1]
+        signature = numbered(*columns)
         one = _first_of(signature)
         groups, outputs = self._groups(), self._outputs(one[known[one]])
         signatures = []
         for at in one.tolist():
             kernel = strings[device.name[self.longest[at]]]
             if operator[at] < 0:
-                category, size = int(device.category[self.longest[at]]), int(device.bytes[self.longest[at]])
-                signatures.append(_of_copy(kernel, category, size))
+                of = self.longest[at]
+                signatures.append(_of_copy(kernel, int(device.category[of]), int(device.bytes[of])))
                 continue
             texts = self._texts_of_inputs(int(row[at]))
             name = strings[events.name[row[at]]]
@@ -215,7 +234,7 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             output = outputs.get(_first_two(*texts)) if operator_work.is_forward_convolution(name) else None
             sizes = linears.sizes[linear[at]] if linear[at] >= 0 else None
             signatures.append(_signature(name, *texts, kernel, listed, output or (), sizes))
-        return signature, signatures
+        return signature, _works(columns, known, one)[signature], signatures
 
     def _texts_of_inputs(self, row: int) -> tuple[str, str, str]:
         """Sizes, types and values of the inputs of an event, "" for what is not recorded."""
@@ -270,6 +289,15 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             "name": self.device.texts(self.longest[one]),
             "operator": self.host.texts(operator),
         }
+
+
+def _works(columns: Sequence[Ints], known: Mask, one: Ints) -> Ints:
+    """A number of one call of each signature, from all calls' columns: its operator and inputs, or else its kernel.
+
+    Of an operator's kernels not always the same one is the longest, so that signatures differ where work does not.
+    """
+    kernel, *others = (column[one] for column in columns)
+    return numbered(np.where(known[one], 0, kernel), *others)
 
 
 def _by_operator(operator: Ints, start_ns: Ints) -> Ints:
@@ -378,14 +406,3 @@ def _of_copy(kernel: str, category: int, size: int) -> _Signature:
     elif category == Category.MEMCPY and size > 0 and "DtoD" in kernel:
         work = Work(GpuTime.COPY, 0, size, size)
     return _Signature(work, "", "", "", Loop(work, (), False))
-
-
-def _rows(row: Ints, signature: Ints, length_ns: Ints, size: int) -> RooflineRows:
-    """Calls of each row of the track, and of each signature."""
-    keys, which = distinct(row * size + signature, (int(row.max(initial=0)) + 1) * size)
-    return RooflineRows(
-        row=(keys // size).astype(np.int32),
-        call=(keys % size).astype(np.int32),
-        count=np.bincount(which, minlength=len(keys)).astype(np.int64),
-        ns=summed(which, length_ns, len(keys)),
-    )

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest import native
 from tb_ddp_doctor.digest.vocabulary import Mask
-from tb_ddp_doctor.trace.model import Floats, Indices, Ints
+from tb_ddp_doctor.trace.model import Ints
 
 
 def total(index: Ints, chosen: Mask, values: Ints, size: int) -> Ints:
@@ -18,20 +18,6 @@ def total(index: Ints, chosen: Mask, values: Ints, size: int) -> Ints:
 def summed(index: Ints, values: Ints, size: int) -> Ints:
     """Sum of all values, shape (size,)."""
     return _added(index, np.ones(len(index), np.bool_), values, size)
-
-
-def summed_products(index: Indices, which: Indices, values: Ints, factor: Floats, size: int) -> Floats:
-    """Sum of each value times its factor, which `which` names, shape (size,); all indices are at least 0."""
-    library = native.library()
-    if library is None:
-        return np.bincount(index, values * factor.take(which), size).astype(np.float64)
-    sums = np.zeros(size)
-    columns = native.plain(index, np.int32), native.plain(which, np.int32), native.plain(values)
-    factors = native.plain(factor, np.float64)
-    library.columns_add_products(
-        len(index), *native.addresses(*columns), len(factor), *native.addresses(factors), size, *native.addresses(sums)
-    )
-    return sums
 
 
 def total_by(index: Ints, kind: Ints, values: Ints, shape: tuple[int, int]) -> NDArray[np.int64]:

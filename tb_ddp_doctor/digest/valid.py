@@ -33,7 +33,8 @@ INTO = {
     "collectives": "track.awaits track.after track.follows message_ends.call",
     "collectives and host meetings": "track.queue_part track.launches",
     "track": "track.host.row track.queue_row track.needs roofline.rows.row roofline.avoidable.row",
-    "calls": "roofline.rows.call modules.work.call",
+    "calls": "roofline.stretches.call modules.work.call",
+    "stretches": "roofline.rows.first roofline.rows.end",
     # Never missing: "" is a string as well.
     "strings of calls": (
         "collectives.kind collectives.group collectives.group_ranks collectives.dtype collectives.purpose "
@@ -110,6 +111,8 @@ def check(digest: RankDigest) -> None:
         "collectives and host meetings": len(digest.collectives) + len(digest.host_meetings),
         "track": len(digest.track),
         "calls": len(digest.roofline.calls),
+        # The end of a row's calls may be that of all.
+        "stretches": len(digest.roofline.stretches) + 1,
         "modules": len(digest.modules.paths),
         "times of modules": len(digest.modules.times),
         "kernels of modules": len(digest.modules.kernels),
@@ -125,6 +128,9 @@ def check(digest: RankDigest) -> None:
     inner = (modules.times.module, modules.memory.module, modules.kernels.of, work.of, work.call)
     if any((column < 0).any() for column in inner):
         raise InvalidError("its modules are no tree")
+    rows = digest.roofline.rows
+    if (rows.first < 0).any() or (rows.end < rows.first).any():
+        raise InvalidError("its rows have no calls")
     _check_tree(modules.paths.parent)
     _check_texts(digest)
     of_kind = defaultdict(list)

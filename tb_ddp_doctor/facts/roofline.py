@@ -8,12 +8,13 @@ compulsory bytes of `digest.operator_work` and the peaks of a calibration, else 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.calibration.model import bus_factor
@@ -24,6 +25,7 @@ from tb_ddp_doctor.facts.expected import Expected, expected
 from tb_ddp_doctor.facts.peaks import Roofs, given, roofs, with_given
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.row_calls import RowCalls
 from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.trace.model import Floats, Ints
 from tb_ddp_doctor.trace.names import Precision
@@ -91,8 +93,8 @@ class KernelRoof(msgspec.Struct, frozen=True, eq=False):
 class RooflineTimes(msgspec.Struct, frozen=True, eq=False):
     """What each row of each rank's track could take less; of each rank an array of shape (rows,), ns."""
 
-    #: Above attainable, by class; and all time of what is not modelled.
-    above: Mapping[GpuTime, tuple[Ints, ...]]
+    #: Above attainable; and all time of what is not modelled.
+    above: tuple[Ints, ...]
     not_modelled: tuple[Ints, ...]
     #: Of attainable time: reads that fusion avoids for certain, and writes that it may avoid too.
     avoidable: tuple[Ints, ...]
@@ -119,6 +121,7 @@ class JobRoofline(msgspec.Struct, frozen=True, eq=False):
     #: Those with most time above attainable first.
     kernels: tuple[KernelRoof, ...]
     times: RooflineTimes
+    rows: _JobRows
     #: What each rank's calls may take, by rank; and of each the index in `kernels`, shape (K,).
     ranks: tuple[RankCalls, ...]
     of_kernels: tuple[Ints, ...]
@@ -134,7 +137,17 @@ class JobRoofline(msgspec.Struct, frozen=True, eq=False):
 
     def times_without(self, removed: tuple[Floats, ...] | None) -> RooflineTimes:
         """The times of what is left once a share of each call is removed, as `Change.of_calls` has it."""
-        return self.times if removed is None else _times(self.ranks, removed)
+        return self.times if removed is None else _times(self.rows, np.concatenate(removed))
+
+    def above(self, kinds: Sequence[GpuTime]) -> tuple[Ints, ...]:
+        """What calls of some classes take above attainable, as `RooflineTimes` has it for all."""
+        every = self.rows
+        chosen = np.where(np.isin(every.kind, kinds), every.calls.ns, 0)
+        return every.calls.by_rank(every.above(chosen.astype(np.float64)))
+
+    def above_by_class(self, removed: tuple[Floats, ...] | None) -> dict[GpuTime, float]:
+        """The time above attainable of each class, ns, once a share of each call is removed."""
+        return self.rows.above_by_class(self.rows.remaining_ns(None if removed is None else np.concatenate(removed)))
 
 
 @fact
@@ -145,10 +158,12 @@ def roofline(facts: Facts) -> JobRoofline:
     ranks = tuple(RankCalls(digest, each, _attainable_ns(digest, each)) for digest, each in known)
     speeds = next((each for _, each in known if each), None)
     kernels, of_kernels = _kernels(job, ranks)
+    rows = _JobRows.of(job.row_calls, ranks)
     return JobRoofline(
         kernels=kernels,
         of_kernels=of_kernels,
-        times=_times(ranks, [np.zeros(len(one.attainable_ns)) for one in ranks]),
+        times=_times(rows, None),
+        rows=rows,
         ranks=ranks,
         device=job.digests[0].device if job.digests else "",
         roofs=speeds,
@@ -191,72 +206,96 @@ def _attainable_ns(digest: RankDigest, known: Roofs | None) -> Floats:
     return np.where(modelled, np.maximum(np.maximum(moves, computes) * 1e9, LEAST_NS), np.nan)
 
 
-def _times(every: Sequence[RankCalls], removed: Sequence[Floats]) -> RooflineTimes:
-    ranks = [_of_rank(*one) for one in zip(every, removed, strict=True)]
-    return RooflineTimes(
-        above={kind: tuple(one.above[kind] for one in ranks) for kind in CLASSES},
-        not_modelled=tuple(one.unknown for one in ranks),
-        **{name: tuple(one.fusible[i] for one in ranks) for i, name in enumerate(_FUSIBLE)},
-    )
+def _times(every: _JobRows, removed: Floats | None) -> RooflineTimes:
+    """The times of what is left once a share of each of the ranks' calls is removed, shape (K,)."""
+    remaining_ns = every.remaining_ns(removed)
+    above, unknown = every.above(remaining_ns), every.unknown(remaining_ns)
+    gone = every.calls.in_rows(every.calls.ns - remaining_ns)
+    remaining = np.maximum(every.device_ns - gone - unknown, 0)
+    return RooflineTimes(*map(every.calls.by_rank, (above, unknown, *every.fusible(remaining, above))))
 
 
-#: What fusion takes away, in the order of `_RowTimes.fusible`.
-_FUSIBLE = ("avoidable", "possible", "fused_reads", "fused_temporaries", "fused_writes")
+class _JobRows(msgspec.Struct, frozen=True, eq=False):
+    """All ranks' rows, calls, and pairs of a stretch and a call, N, K and P of them (see `RowCalls`)."""
+
+    calls: RowCalls
+    #: How long the device needs for each row, ns, and its bandwidth, bytes per second, 0 if unknown; shape (N,).
+    device_ns: Ints
+    bandwidth: Floats
+    #: The least time of the calls of each pair, ns, NaN where they are not modelled; and their class; shape (P,).
+    least_ns: Floats
+    kind: Ints
+    ranks: tuple[RankCalls, ...]
+
+    @classmethod
+    def of(cls, calls: RowCalls, ranks: tuple[RankCalls, ...]) -> _JobRows:
+        """The rows of some ranks that have these calls."""
+        digests = [one.digest for one in ranks]
+        bandwidth = np.array([one.roofs.bandwidth if one.roofs is not None else 0.0 for one in ranks])
+        return cls(
+            calls=calls,
+            device_ns=np.maximum(_joined([digest.track.device_ns for digest in digests]), 0),
+            bandwidth=np.repeat(bandwidth, np.diff(calls.begins)),
+            least_ns=_joined([one.attainable_ns for one in ranks]).take(calls.call) * calls.count,
+            kind=_joined([digest.roofline.calls.kind for digest in digests]).take(calls.call),
+            ranks=ranks,
+        )
+
+    def remaining_ns(self, removed: Floats | None) -> Floats:
+        """The time of each pair once a share of each call is removed, shape (K,); shape (P,)."""
+        recorded = self.calls.ns.astype(np.float64)
+        return recorded if removed is None else recorded * (1 - removed.take(self.calls.call))
+
+    def above(self, remaining_ns: Floats) -> Ints:
+        """What each row takes above attainable, shape (N,), of so much time of each pair."""
+        above = remaining_ns > self.least_ns
+        took = self.calls.in_rows(np.where(above, remaining_ns, 0.0))
+        least = self.calls.once * self.calls.sums(np.where(above, self.least_ns, 0.0))
+        return np.maximum(took - least, 0.0).astype(np.int64)
+
+    def unknown(self, remaining_ns: Floats) -> Ints:
+        """The time of each row in what is not modelled, shape (N,): all of it where no call is known."""
+        not_modelled = self.calls.in_rows(np.where(np.isnan(self.least_ns), remaining_ns, 0.0))
+        known = (self.calls.share > 0) & (self.bandwidth > 0)
+        return np.where(known, not_modelled, self.device_ns).astype(np.int64)
+
+    def fusible(self, remaining: Ints, above: Ints) -> tuple[Ints, ...]:
+        """What fusion takes away of each row, as the last five of `RooflineTimes` have it, shape (N,) each.
+
+        That is at most the row's `remaining` time, of which some is `above` attainable.
+        """
+        every = [one.digest.roofline.avoidable for one in self.ranks]
+        row = _joined([one.row for one in every]) + np.repeat(self.calls.begins[:-1], [len(one) for one in every])
+        counts = self.calls.counts * (self.bandwidth > 0)
+
+        def of_rows(name: str) -> Floats:
+            moved: Floats = np.bincount(row, _joined([getattr(one, name) for one in every]), len(remaining)) * counts
+            return moved
+
+        def one_after_the_other(amounts: Sequence[Floats], most: Ints) -> Iterator[Ints]:
+            for amount in amounts:
+                taken = np.minimum(amount, most).astype(np.int64)
+                most = most - taken
+                yield taken
+
+        least = [of_rows(name) / np.maximum(self.bandwidth, 1.0) * 1e9 for name in ("read_bytes", "written_bytes")]
+        read, temporary, written = (of_rows(name) for name in ("read_ns", "temporary_ns", "written_ns"))
+        at_least = np.maximum(remaining - above, 0)
+        took = (read, temporary, np.maximum(written - temporary, 0))
+        return *one_after_the_other(least, at_least), *one_after_the_other(took, remaining)
+
+    def above_by_class(self, remaining_ns: Floats) -> dict[GpuTime, float]:
+        """The time above attainable of each class, ns, all rows together, of so much time of each pair."""
+        share, once = self.calls.over_rows(self.calls.share), self.calls.over_rows(self.calls.once)
+        above = remaining_ns > self.least_ns
+        excess = np.where(above, remaining_ns * share - self.least_ns * once, 0.0)
+        sums = np.bincount(self.kind, excess, max(GpuTime) + 1)
+        return {kind: max(float(sums[kind]), 0.0) for kind in CLASSES}
 
 
-class _RowTimes(msgspec.Struct, frozen=True, eq=False):
-    """Of each row of a rank's track, ns; shape (rows,)."""
-
-    #: Time above attainable by class, shape (classes, rows); and all time of what is not modelled.
-    above: Ints
-    unknown: Ints
-    fusible: tuple[Ints, ...]
-
-
-def _of_rank(one: RankCalls, removed: Floats) -> _RowTimes:
-    """`removed` is the share of each call that is no longer there, shape (K,)."""
-    digest, known, attainable = one.digest, one.roofs, one.attainable_ns
-    size, rows = len(digest.track), digest.roofline.rows
-    device_ns = np.maximum(digest.track.device_ns, 0)
-    if known is None or not len(rows):
-        above = np.broadcast_to(np.int64(0), (len(CLASSES), size))
-        return _RowTimes(above, device_ns, (above[0],) * len(_FUSIBLE))
-    row, least = rows.row, attainable.take(rows.call) * rows.count
-    modelled = ~np.isnan(least)
-    remaining_ns = rows.ns * (1 - removed.take(rows.call)) if removed.any() else rows.ns.astype(np.float64)
-    excess = np.maximum(remaining_ns - np.where(modelled, least, remaining_ns), 0.0)
-    took = rows.took_ns(size)
-    scale = rows.side_by_side(device_ns, took)
-    of = digest.roofline.calls.kind.take(rows.call).astype(np.int64) * size + row
-    of_classes = np.bincount(of, excess, (max(GpuTime) + 1) * size).reshape(-1, size)[: len(CLASSES)]
-    above = (of_classes * scale).astype(np.int64)
-    not_modelled = np.bincount(row, np.where(modelled, 0.0, remaining_ns), size) * scale
-    unknown: Ints = np.where(took > 0, not_modelled, device_ns).astype(np.int64)
-    gone = np.bincount(row, rows.ns - remaining_ns, size) * scale
-    remaining = np.maximum(device_ns - gone - unknown, 0)
-    return _RowTimes(above, unknown, _fusible(digest, known.bandwidth, scale, remaining, above.sum(axis=0)))
-
-
-def _fusible(digest: RankDigest, bandwidth: float, scale: Floats, remaining: Ints, above: Ints) -> tuple[Ints, ...]:
-    """What fusion takes away of each row (see `RooflineTimes`), ns: at most the time `left`, of which some is `above`
-    attainable.
-    """
-    fused = digest.roofline.avoidable
-
-    def of_rows(column: Ints) -> Floats:
-        return np.bincount(fused.row, column, len(remaining)) * scale
-
-    def one_after_the_other(amounts: Sequence[Floats], most: Ints) -> Iterator[Ints]:
-        for amount in amounts:
-            taken = np.minimum(amount, most).astype(np.int64)
-            most = most - taken
-            yield taken
-
-    least = [of_rows(column) / bandwidth * 1e9 for column in (fused.read_bytes, fused.written_bytes)]
-    others = fused.written_ns - fused.temporary_ns
-    took = [of_rows(column) for column in (fused.read_ns, fused.temporary_ns, others)]
-    at_least = np.maximum(remaining - above, 0)
-    return *one_after_the_other(least, at_least), *one_after_the_other(took, remaining)
+def _joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Columns of all ranks, one after the other."""
+    return np.concatenate(columns) if columns else np.empty(0, np.int64)
 
 
 def _kernels(job: Job, ranks: Sequence[RankCalls]) -> tuple[tuple[KernelRoof, ...], tuple[Ints, ...]]:

@@ -23,6 +23,7 @@ from tb_ddp_doctor.job.axis import Axis
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import Matched
+from tb_ddp_doctor.job.row_calls import RowCalls
 from tb_ddp_doctor.storage.constant import is_constant, joined
 from tb_ddp_doctor.trace.model import Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
@@ -134,6 +135,11 @@ class Job(msgspec.Struct, frozen=True, eq=False, dict=True):
         parts = np.ones(len(self.calls), np.int32)
         parts[self.matched.call] = self.matched.segments.each(self.matched.parts)
         return parts
+
+    @cached_property
+    def row_calls(self) -> RowCalls:
+        """Which calls of operators the rows of the ranks' tracks have."""
+        return RowCalls.of(self.digests)
 
     @cached_property
     def has_phases(self) -> bool:

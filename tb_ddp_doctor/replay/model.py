@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import CpuTime, RooflineRows
+from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.job.beginnings import Beginnings
+from tb_ddp_doctor.job.row_calls import RowCalls
 from tb_ddp_doctor.trace.model import Flags, Floats, Indices, Ints
 
 #: Indices into the tables below; -1, or the last part, is none, as the column says.
@@ -204,8 +205,8 @@ class StepFrame(msgspec.Struct, frozen=True, eq=False):
     but_for_length: Ints
     #: The length of each step's sequences, relative to the median step's, shape (S,).
     length: Floats
-    #: In which rows of its track each rank's calls of operators are.
-    calls: tuple[RooflineRows, ...]
+    #: Which calls of operators the rows of all ranks' own tracks have.
+    calls: RowCalls
 
 
 class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True):
@@ -218,6 +219,18 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True):
     frame: StepFrame
     #: Where each row of the ranks' own tracks is, rank by rank; empty where rows are not the recorded ones.
     recorded: Indices
+
+
+class Removed(msgspec.Struct, frozen=True, eq=False):
+    """What a change removes of the ranks' own rows, N of them, and of the calls in them."""
+
+    #: Where these rows are among all of a schedule, shape (N,).
+    row: Indices
+    #: How much of each row goes, shape (N,), ns; None for nothing.
+    gone_ns: Ints | None
+    calls: RowCalls
+    #: The sums of what goes of the calls, as `running_sums` has them; None for nothing.
+    running: Floats | None
 
 
 class Ordering(msgspec.Struct, frozen=True, eq=False):

@@ -13,13 +13,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tb_ddp_doctor.replay import native_library as library
-from tb_ddp_doctor.replay.model import Cut, Lengths, Ordering, Played, Schedule
+from tb_ddp_doctor.replay.model import Cut, Lengths, Ordering, Played, Removed, Schedule
 from tb_ddp_doctor.replay.native_library import (
     CutTable,
     LengthsTable,
     OrderingTable,
     PlayedTable,
     ScheduleTable,
+    ShortenedTable,
     TracksTable,
 )
 from tb_ddp_doctor.trace.model import Ints
@@ -82,6 +83,34 @@ def play(schedule: Schedule, lengths: Lengths, begin_ns: Ints, host_at: Ints, re
     out = PlayedTable(*(array.ctypes.data if len(array) else None for array in (*state, played.end_ns)))
     cut = byref(_cut(schedule, lengths.cut, lengths.no_host, kept)) if lengths.cut else None
     play_all(byref(_TABLES[schedule].schedule), byref(LengthsTable(*columns, lengths.alone)), cut, byref(out))
+
+
+def shorten(need: Ints, whole: Ints, recorded_ns: Ints, removed: Removed) -> Ints:
+    """As `shortened.shortened` does. Raises IndexError if an index is out of range."""
+    calls, gone_ns, running = removed.calls, removed.gone_ns, removed.running
+    rows, all_rows = (len(removed.row),), (len(need),)
+    library.refuse_out_of_range(removed.row, 0, len(need))
+    for column, shape in (
+        *((column, all_rows) for column in (whole, recorded_ns)),
+        *((column, rows) for column in (calls.first, calls.end, calls.share, gone_ns) if column is not None),
+    ):
+        _refuse_unlike(column.shape, shape)
+    if running is not None:
+        library.refuse_out_of_range(calls.first, 0, len(running))
+        library.refuse_out_of_range(calls.end, 0, len(running))
+    kept: list[Any] = []
+    table = ShortenedTable(
+        len(removed.row),
+        library.address(removed.row, np.int32, kept),
+        None if gone_ns is None else library.address(gone_ns, np.int64, kept),
+        *(library.address(column, np.int64, kept) for column in (calls.first, calls.end)),
+        library.address(calls.share, np.float64, kept),
+        None if running is None else library.address(running, np.float64, kept),
+        *(library.address(column, np.int64, kept) for column in (recorded_ns, whole)),
+    )
+    shorter = np.array(need, np.int64)
+    library.loaded().replay_shorten(byref(table), shorter.ctypes.data)
+    return shorter
 
 
 def _cut(schedule: Schedule, cut: Cut, no_host: bool, kept: list[Any]) -> CutTable:

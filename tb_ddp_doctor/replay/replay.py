@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.numbering import in_order, numbered
 from tb_ddp_doctor.digest.track import LONG_AGO
+from tb_ddp_doctor.job.row_calls import running_sums
 from tb_ddp_doctor.replay import native_library
 from tb_ddp_doctor.replay.cells import (
     Cells,
@@ -32,9 +33,10 @@ from tb_ddp_doctor.replay.cells import (
 )
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.lengths import share_at_length
-from tb_ddp_doctor.replay.model import Cut, Lengths, Parts, Played, Schedule, TrackRows
+from tb_ddp_doctor.replay.model import Cut, Lengths, Parts, Played, Removed, Schedule, TrackRows
 from tb_ddp_doctor.replay.play import play
 from tb_ddp_doctor.replay.routing import Routing, routing
+from tb_ddp_doctor.replay.shortened import shortened
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 
 #: With fewer comparable transfers, none is compared: their median does not show which of them is slow.
@@ -396,13 +398,15 @@ class Replay:
             lowered = self._cells.chosen(at_median) if at_median is not None else np.zeros(len(need), np.bool_)
             shared = self._device_balanced(change.balanced)
             need = np.where(lowered, np.minimum(need, shared), shared)
-        calls_ns = np.zeros(len(need), np.int64)
-        if change.device_ns is not None:
-            rest = change.device_ns
-            if change.of_calls is not None and len(self.schedule.recorded):
-                calls_ns = self._cells.spread(np.minimum(self._of_calls(change.of_calls), need), rest)
-                rest = np.maximum(rest - self._cells.sum(calls_ns), 0)
-            need = need - self._cells.spread(need - calls_ns, rest)
+        if change.device_ns is None:
+            return self._of_rows(change, need, need)
+        rest = change.device_ns
+        if change.of_calls is None or not len(self.schedule.recorded):
+            need = need - self._cells.spread(need, rest)
+            return self._of_rows(change, need, need)
+        calls_ns = self._cells.spread(np.minimum(self._of_calls(change.of_calls), need), rest)
+        rest = np.maximum(rest - self._cells.sum(calls_ns), 0)
+        need = need - self._cells.spread(need - calls_ns, rest)
         return self._of_rows(change, need - calls_ns, need)
 
     def _of_rows(self, change: Change, need: Ints, whole: Ints) -> Ints:
@@ -417,33 +421,16 @@ class Replay:
         calls = change.shorter_calls
         if change.row_ns is None and calls is None:
             return need
-        gone = np.zeros(len(need))
-        if change.row_ns is not None:
-            gone[rows] += np.concatenate(change.row_ns)
-        if calls is not None:
-            gone += self._of_calls(calls)
-        # A row that takes less already gives back less, in proportion: kernels are shorter by the same factor.
-        gone = np.rint(gone * np.minimum(whole / np.maximum(recorded, 1), 1)).astype(np.int64)
-        return need - np.clip(gone, 0, np.maximum(need, 0))
+        gone_ns = None if change.row_ns is None else np.concatenate(change.row_ns)
+        of = self.schedule.frame.calls
+        running = None if calls is None else running_sums(of.in_share(np.concatenate(calls)))
+        return shortened(need, whole, recorded, Removed(rows, gone_ns, of, running))
 
     def _of_calls(self, shares: Sequence[Floats]) -> Ints:
         """Device time of each row in shares of the ranks' calls, 0 to 1 as `Change.of_calls` has them, (rows,), ns."""
         of_rows = np.zeros(len(self.schedule.rows.rank), np.int64)
-        of_rows[self.schedule.recorded] = np.concatenate(
-            [
-                one.of_share(share, factor)
-                for one, share, factor in zip(self.schedule.frame.calls, shares, self._calls_count, strict=True)
-            ]
-        )
+        of_rows[self.schedule.recorded] = self.schedule.frame.calls.of_share(np.concatenate(shares))
         return of_rows
-
-    @cached_property
-    def _calls_count(self) -> list[Floats]:
-        """How much the calls in each row count, of each rank, as `RooflineRows.side_by_side` has it."""
-        rows, calls = self.schedule.recorded, self.schedule.frame.calls
-        first = np.searchsorted(self.schedule.rows.rank[rows], np.arange(1, len(calls)))
-        device_ns = np.split(self.schedule.rows.device_ns[rows], first)
-        return [one.side_by_side(ns, one.took_ns(len(ns))) for one, ns in zip(calls, device_ns, strict=True)]
 
     @cached_property
     def routing(self) -> Routing:

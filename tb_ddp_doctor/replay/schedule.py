@@ -67,7 +67,7 @@ def schedule(job: Job) -> Schedule:
         but_for_length=compared.but_for_length,
         length=compared.length,
         order=orders(tracks, parts, every_family, job.step_index),
-        calls=tuple(digest.roofline.rows for digest in job.digests),
+        calls=job.row_calls,
     )
     awaits = awaited(tracks, parts, job.calls)
     order = ordered(tracks, parts, awaits)

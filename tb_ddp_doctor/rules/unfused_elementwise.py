@@ -64,7 +64,7 @@ class UnfusedElementwise(Rule):
         cost = 0.0 if change.is_nothing else whatif.cost_ns(change)
         times = roofline.times
         most = Change(host=reads.host)
-        for some in (*(times.above[kind] for kind in _LOOPS), times.avoidable, times.possible):
+        for some in (roofline.above(_LOOPS), times.avoidable, times.possible):
             most |= Change(row_ns=some)
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Elementwise kernels take {taken}; fusion would avoid {wording.ms(cost)} of it.")

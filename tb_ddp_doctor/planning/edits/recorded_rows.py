@@ -186,7 +186,6 @@ def _frame(frame: StepFrame, ranks: Ints) -> StepFrame:
         step_index=frame.step_index[ranks],
         sequence=frame.sequence[ranks],
         order=frame.order[ranks],
-        calls=tuple(frame.calls[rank] for rank in ranks.tolist()),
     )
 
 
