@@ -259,9 +259,11 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         roofline=empty(Roofline),
         modules=Modules(
             "",
-            ModulePaths(np.array([-1], np.int32), np.array([0], np.int32)),
+            ModulePaths(np.array([-1], np.int32), np.array([0], np.int32), np.array([0])),
             empty(ModuleTimes),
             empty(ModuleKernels),
+            -1,
+            -1,
             empty(ModuleWork),
             empty(ModuleBytes),
         ),

@@ -145,6 +145,8 @@ export interface Comparison {
   roofs: RoofChange[];
   /** The model's modules as a tree, each followed by those within it; none where a run names none, or in another way. */
   modules: ModuleChange[];
+  /** The 256 kernels of modules that changed most; none where `modules` has none. */
+  module_kernels: ModuleKernelChange[];
 }
 
 /** A file `ddp-doctor.toml`, and what it sets. */
@@ -416,6 +418,9 @@ export interface LayerKernel {
   flops: number | null;
   moved_bytes: number | null;
   above_ms: number | null;
+  p99_ms: number;
+  slowest_step_ms: number | null;
+  median_step_ms: number | null;
 }
 
 /** Time of a step in one of the model's modules, with all modules within it; the median over ranks, ms. */
@@ -446,6 +451,11 @@ export interface LayerRow {
   /** In which communication runs beside its kernels, and how much longer these take than the same ones alone. null where nothing in the model runs beside communication. */
   beside_ms: number | null;
   beside_longer_ms: number | null;
+  /** The 99th percentile over steps, the median over ranks. */
+  p99_ms: number;
+  /** In the steps `LayerTable.slowest_step` and `median_step`; null where there are none. */
+  slowest_step_ms: number | null;
+  median_step_ms: number | null;
 }
 
 /** Where in the model a step's time goes. */
@@ -460,6 +470,10 @@ export interface LayerTable {
   kernels: LayerKernel[];
   /** Sentences on the layers that take longer because communication runs beside them. */
   said: string[];
+  /** Numbers of the slowest step and of the median one, as most ranks have them, and how many ranks these are. null and 0 where no rank has several steps. */
+  slowest_step: number | null;
+  median_step: number | null;
+  step_ranks: number;
 }
 
 /** A step that is in the traces and not in the account. */
@@ -718,6 +732,18 @@ export interface ModuleChange {
   path: string;
   /** How many modules are around it. */
   level: number;
+  before_ms: number;
+  after_ms: number;
+}
+
+/** A kernel of a module in both runs: its time in a step without modules within, the median over ranks, ms. */
+export interface ModuleKernelChange {
+  /** The module's, as in `ModuleChange`; then as in `findings.LayerKernel`. */
+  path: string;
+  part: string;
+  operator: string;
+  kernel: string;
+  source: Source | null;
   before_ms: number;
   after_ms: number;
 }

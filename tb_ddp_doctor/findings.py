@@ -882,6 +882,11 @@ class LayerRow(msgspec.Struct, frozen=True):
     #: where nothing in the model runs beside communication.
     beside_ms: float | None = None
     beside_longer_ms: float | None = None
+    #: The 99th percentile over steps, the median over ranks.
+    p99_ms: float = 0.0
+    #: In the steps `LayerTable.slowest_step` and `median_step`; None where there are none.
+    slowest_step_ms: float | None = None
+    median_step_ms: float | None = None
 
 
 class LayerKernel(msgspec.Struct, frozen=True):
@@ -907,6 +912,9 @@ class LayerKernel(msgspec.Struct, frozen=True):
     flops: float | None = None
     moved_bytes: float | None = None
     above_ms: float | None = None
+    p99_ms: float = 0.0
+    slowest_step_ms: float | None = None
+    median_step_ms: float | None = None
 
 
 class LayerTable(msgspec.Struct, frozen=True):
@@ -923,6 +931,11 @@ class LayerTable(msgspec.Struct, frozen=True):
     kernels: tuple[LayerKernel, ...] = ()
     #: Sentences on the layers that take longer because communication runs beside them.
     said: tuple[str, ...] = ()
+    #: Numbers of the slowest step and of the median one, as most ranks have them, and how many ranks these are. None
+    #: and 0 where no rank has several steps.
+    slowest_step: int | None = None
+    median_step: int | None = None
+    step_ranks: int = 0
 
 
 class Diagnosis(msgspec.Struct, frozen=True):

@@ -57,12 +57,14 @@ def test_every_index_says_what_it_points_into() -> None:
 def with_modules(one: RankDigest, parent: NDArray[np.int64]) -> RankDigest:
     """With modules in each other: the one around each."""
     around = parent.astype(np.int32)
-    return replace(one, modules=replace(one.modules, paths=ModulePaths(around, np.zeros_like(around))))
+    return replace(
+        one, modules=replace(one.modules, paths=ModulePaths(around, np.zeros_like(around), parent.astype(np.int64)))
+    )
 
 
 def with_kernels_of(one: RankDigest, row: int) -> RankDigest:
     """With a kernel of a row of times, of which there are none."""
-    indices, numbers = [np.full(1, row, np.int32)] * 4, [np.ones(1, np.int64)] * 2
+    indices, numbers = [np.full(1, row, np.int32)] * 4, [np.ones(1, np.int64)] * 5
     return replace(
         one, modules=replace(one.modules, times=empty(ModuleTimes), kernels=ModuleKernels(*indices, *numbers))
     )

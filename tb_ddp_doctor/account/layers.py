@@ -9,10 +9,12 @@ import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.account.module_beside import beside_sentences
+from tb_ddp_doctor.account.module_steps import ModuleStepTimes
 from tb_ddp_doctor.account.module_work import WorkAmounts, module_work
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.modules import (
     ModuleBeside,
+    ModuleKernelTable,
     ModulePart,
     ModuleTree,
     beside_communication,
@@ -40,7 +42,8 @@ def layer_table(facts: Facts) -> LayerTable | None:
     if tree is None:
         return None
     memory, work = _memory(facts), facts.get(module_work)
-    beside = beside_communication(tree, facts.job.digests)
+    beside, table = beside_communication(tree, facts.job.digests), kernel_table(facts.job.digests)
+    steps = ModuleStepTimes.of(facts.job.digests, tree, table)
     every = tree.step_ns.sum(axis=2)
     # The median of sums and not the sum of medians, so that a number is some rank's time.
     median, whole, longest = np.median(tree.step_ns, axis=0) / 1e6, np.median(every, axis=0) / 1e6, every.argmax(axis=0)
@@ -61,12 +64,14 @@ def layer_table(facts: Facts) -> LayerTable | None:
             allocated_bytes=memory[1][module] if memory else None,
             **_work(work.modules if work else None, module),
             **(_beside(beside, module) if beside else {}),
+            **steps.of_module(module),
         )
         for module in in_order(tree)
         if listed[module]
     ]
     said = tuple(map(wording.encodable, beside_sentences(tree, beside))) if beside else ()
-    return LayerTable(tree.named_by, tree.layer_events, tuple(rows), _kernels(facts, tree), said)
+    kernels = _kernels(facts, tree, table, steps)
+    return LayerTable(tree.named_by, tree.layer_events, tuple(rows), kernels, said, **steps.chosen())
 
 
 def _beside(beside: ModuleBeside, module: int) -> dict[str, float]:
@@ -95,9 +100,10 @@ def _work(amounts: WorkAmounts | None, at: int) -> dict[str, Any]:
     return {name: float(np.median(values)) if len(values) else None for name, values in known.items()}
 
 
-def _kernels(facts: Facts, tree: ModuleTree) -> tuple[LayerKernel, ...]:
+def _kernels(
+    facts: Facts, tree: ModuleTree, table: ModuleKernelTable, steps: ModuleStepTimes
+) -> tuple[LayerKernel, ...]:
     """The kernels with most time, the longest first."""
-    table = kernel_table(facts.job.digests)
     step_ms, calls = np.median(table.step_ns, axis=0) / 1e6, np.median(table.events, axis=0)
     named = (row for row, texts in enumerate(zip(table.operator, table.kernel, strict=True)) if any(texts))
     longest, work = table.step_ns.argmax(axis=0), facts.get(module_work)
@@ -113,6 +119,7 @@ def _kernels(facts: Facts, tree: ModuleTree) -> tuple[LayerKernel, ...]:
             longest_ms=float(table.step_ns[longest[row], row]) / 1e6,
             longest_rank=int(facts.job.ranks[longest[row]]),
             **_work(work.kernels if work else None, row),
+            **steps.of_kernel(row),
         )
         for row in islice(named, _MOST_KERNELS)
     )

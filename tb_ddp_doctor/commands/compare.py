@@ -15,7 +15,7 @@ from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import only_run, with_step_range
 from tb_ddp_doctor.report import markdown, terminal
-from tb_ddp_doctor.report.layers import print_compared
+from tb_ddp_doctor.report.layers import LayersAsked, print_compared
 from tb_ddp_doctor.storage.reach import Reach
 from tb_ddp_doctor.workers.cluster import executor
 
@@ -39,7 +39,8 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         console = Console(highlight=False)
         terminal.compared(console, comparison)
         if options.layers:
-            print_compared(console, results[0], results[1], options.depth)
+            asked = LayersAsked(options.depth, kernels=options.kernels, bottom_up=options.bottom_up)
+            print_compared(console, results[0], results[1], asked)
     return 1 if _regressed(comparison, options.fail_on_regression, errors) else 0
 
 

@@ -236,7 +236,9 @@ def _layers(options: argparse.Namespace) -> LayersAsked | None:
         return None
     from tb_ddp_doctor.report.layers import LayersAsked
 
-    return LayersAsked(options.depth, options.rank, options.against_rank, options.kernels, options.bottom_up)
+    return LayersAsked(
+        options.depth, options.rank, options.against_rank, options.kernels, options.bottom_up, options.slowest_step
+    )
 
 
 def _apart(jobs: Sequence[StuckRun | MemoryRun]) -> tuple[list[StuckRun], list[MemoryRun]]:

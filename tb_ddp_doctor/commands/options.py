@@ -213,11 +213,10 @@ def _add_modules(diagnose: _Parser) -> None:
     diagnose.add_argument(
         "--against-rank", type=int, metavar="R", help="with --layers --rank: that rank's times beside them instead"
     )
-    shown = diagnose.add_mutually_exclusive_group()
-    shown.add_argument("--kernels", action="store_true", help="with --layers: also the kernels below their modules")
-    shown.add_argument(
-        "--bottom-up", action="store_true", help="with --layers: kernels, with the modules that launch them below"
+    diagnose.add_argument(
+        "--slowest-step", action="store_true", help="with --layers: the slowest step beside the median one"
     )
+    _add_kernels(diagnose)
     for name, what in (
         ("pprof", "a profile for pprof"),
         ("collapsed", "collapsed stacks for speedscope or flamegraph"),
@@ -237,6 +236,14 @@ def _add_whatif(commands: argparse._SubParsersAction[_Parser], parents: list[_Pa
         help="fix these findings, by rule or id, for example straggler:1,no-overlap (default: each alone, and all)",
     )
     flag(whatif, "--json", "print JSON, and nothing else, on standard output")
+
+
+def _add_kernels(parser: argparse.ArgumentParser) -> None:
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--kernels", action="store_true", help="with --layers: also the kernels below their modules")
+    shown.add_argument(
+        "--bottom-up", action="store_true", help="with --layers: kernels, with the modules that launch them below"
+    )
 
 
 def _add_depth(parser: argparse.ArgumentParser) -> None:
@@ -293,6 +300,7 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     flag(comparing, "--layers", "also show by how much longer a step is in each of the model's modules")
     _add_depth(comparing)
+    _add_kernels(comparing)
 
 
 def _add_dump(commands: argparse._SubParsersAction[_Parser]) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.comparison import explain, named
 from tb_ddp_doctor.comparison.model import Compared, ComparedAmount, Comparison, Fate, FindingChange
-from tb_ddp_doctor.comparison.modules import modules
+from tb_ddp_doctor.comparison.modules import module_kernels, modules
 from tb_ddp_doctor.comparison.roofs import roofs
 from tb_ddp_doctor.comparison.significance import TELLING, differs, step_time
 from tb_ddp_doctor.engine import Result
@@ -51,6 +51,7 @@ def compare(before: Result, after: Result) -> Comparison:
         operators=named.operators(before.job, after.job),
         roofs=roofs(before.job, after.job),
         modules=modules(before.diagnosis.layers, after.diagnosis.layers),
+        module_kernels=module_kernels(before, after),
     )
     certain = {*_certain_owners(before, after), *_certain_rules(before, after)}
     return msgspec.structs.replace(comparison, story=tuple(explain.story(comparison, certain, _loaders(before, after))))

@@ -9,13 +9,14 @@ import msgspec
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.choices import refusal
+from tb_ddp_doctor.findings import Source
 from tb_ddp_doctor.notebook_html import table
 
 if TYPE_CHECKING:
     import pandas as pd
 
 #: What a comparison has as a table.
-Table = Literal["owners", "findings", "communication", "kernels", "operators", "roofs", "modules"]
+Table = Literal["owners", "findings", "communication", "kernels", "operators", "roofs", "modules", "module_kernels"]
 Fate = Literal["fixed", "better", "same", "worse", "new"]
 
 
@@ -112,6 +113,19 @@ class ModuleChange(msgspec.Struct, frozen=True):
     after_ms: float
 
 
+class ModuleKernelChange(msgspec.Struct, frozen=True):
+    """A kernel of a module in both runs: its time in a step without modules within, the median over ranks, ms."""
+
+    #: The module's, as in `ModuleChange`; then as in `findings.LayerKernel`.
+    path: str
+    part: str
+    operator: str
+    kernel: str
+    source: Source | None
+    before_ms: float
+    after_ms: float
+
+
 class StepTime(msgspec.Struct, frozen=True):
     """The mean step time of both runs."""
 
@@ -156,6 +170,8 @@ class Comparison(msgspec.Struct, frozen=True):
     roofs: tuple[RoofChange, ...] = ()
     #: The model's modules as a tree, each followed by those within it; none where a run names none, or in another way.
     modules: tuple[ModuleChange, ...] = ()
+    #: The 256 kernels of modules that changed most; none where `modules` has none.
+    module_kernels: tuple[ModuleKernelChange, ...] = ()
 
     def to_pandas(self, table: Table = "owners") -> pd.DataFrame:
         """One of its tables as a data frame, a row per name.

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
-from tb_ddp_doctor.comparison.model import ModuleChange
-from tb_ddp_doctor.findings import LayerRow, LayerTable
+import numpy as np
+
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.comparison.model import ModuleChange, ModuleKernelChange
+from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.facts.modules import ModulePart, kernel_table
+from tb_ddp_doctor.facts.modules import modules as tree_of
+from tb_ddp_doctor.findings import LayerRow, LayerTable, Source
+from tb_ddp_doctor.trace import names
+
+#: Kernels that are kept, those whose time differs most, and letters of a name.
+_MOST_KERNELS, _MOST_LETTERS = 256, 512
 
 
 def modules(before: LayerTable | None, after: LayerTable | None) -> tuple[ModuleChange, ...]:
@@ -17,6 +28,34 @@ def modules(before: LayerTable | None, after: LayerTable | None) -> tuple[Module
         ModuleChange(row.path, row.level, _step_ms(was.get(row.path)), _step_ms(now.get(row.path)))
         for row in _joined(before.rows, after.rows)
     )
+
+
+def module_kernels(before: Result, after: Result) -> tuple[ModuleKernelChange, ...]:
+    """The kernels of both runs' modules whose times differ most; () where other things name the modules."""
+    if not modules(before.diagnosis.layers, after.diagnosis.layers):
+        return ()
+    digests, size = (*before.job.digests, *after.job.digests), len(before.job.digests)
+    tree, table = tree_of(digests), kernel_table(digests)
+    was, now = (np.median(rows, axis=0) / 1e6 for rows in (table.step_ns[:size], table.step_ns[size:]))
+    order = np.argsort(-np.abs(now - was), kind="stable")
+    named = (row for row in order.tolist() if table.operator[row] or table.kernel[row])
+    changed = (row for row in named if was[row] != now[row])
+    return tuple(
+        ModuleKernelChange(
+            path=wording.encodable(tree.path[table.module[row]]),
+            part=ModulePart(int(table.part[row])).name.lower(),
+            operator=_short(table.operator[row]),
+            kernel=_short(table.kernel[row]),
+            source=Source(*source) if (source := names.source(_short(table.function[row]))) else None,
+            before_ms=float(was[row]),
+            after_ms=float(now[row]),
+        )
+        for row in islice(changed, _MOST_KERNELS)
+    )
+
+
+def _short(name: str) -> str:
+    return wording.encodable(name[:_MOST_LETTERS])
 
 
 def _step_ms(row: LayerRow | None) -> float:

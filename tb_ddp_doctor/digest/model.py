@@ -792,15 +792,18 @@ class ModulePaths(ColumnTable, frozen=True, eq=False):
 
     The paths of `layers.0.mlp` and `layers.1.mlp`:
 
-        index    0      1       2      3      4      5
-        name    ""    layers    0     mlp     1     mlp
-        parent  -1      0       1      2      1      4
+        index      0      1       2      3      4      5
+        name      ""    layers    0     mlp     1     mlp
+        parent    -1      0       1      2      1      4
+        p99_ns  9e7     7e7     4e7    2e7    3e7    1e7
     """
 
     #: Index of the module around; -1 for the whole model alone.
     parent: Indices
     #: The module's name within its parent: "mlp", or "Block_0" where only a stack names it.
     name: Indices
+    #: Time of a step in it, with all modules within it: the 99th percentile over steps.
+    p99_ns: Ints
 
 
 class ModuleTime(IntEnum):
@@ -819,9 +822,9 @@ class ModuleTimes(ColumnTable, frozen=True, eq=False):
     The sum of the rows of a `ModuleTime` is the budget's time of it: of device events that run beside each other, the
     first to start has the time (a kernel before a copy, a copy before communication).
 
-        module  phase     recomputed  kind     total_ns   p99_ns  events  beside_ns  longer_ns
-             3  BACKWARD           0  COMPUTE   6000000  2100000      36    4000000     700000
-             3  BACKWARD           0  IDLE       400000   190000       0          0          0
+        module  phase     recomputed  kind     total_ns  events  beside_ns  longer_ns
+             3  BACKWARD           0  COMPUTE   6000000      36    4000000     700000
+             3  BACKWARD           0  IDLE       400000       0          0          0
     """
 
     #: Index into `ModulePaths`.
@@ -834,8 +837,6 @@ class ModuleTimes(ColumnTable, frozen=True, eq=False):
     kind: Annotated[Indices, ModuleTime]
     #: Time in all steps.
     total_ns: Ints
-    #: Time in a step: the 99th percentile over steps.
-    p99_ns: Ints
     #: Device events that run in them (operators on a CPU); 0 for idle times.
     events: Ints
     #: The part of the time of kernels in which communication runs beside them (`digest.beside`).
@@ -850,9 +851,9 @@ class ModuleKernels(ColumnTable, frozen=True, eq=False):
     The rows of a row of `ModuleTimes` sum to it, in ns and in events. Rows with little time are summed in one without
     names for each row of `ModuleTimes`. On a CPU, operators are the events, and `kernel` is "".
 
-        of  operator    kernel           function                total_ns  events
-         0  aten::mm    "sgemm_128x64"   "model.py(88): forward"  5000000      12
-         0  ""          ""               ""                       1000000      24
+        of  operator    kernel           function                total_ns  events   p99_ns  slowest_ns  median_ns
+         0  aten::mm    "sgemm_128x64"   "model.py(88): forward"  5000000      12  1800000     1800000    1600000
+         0  ""          ""               ""                       1000000      24   360000      340000     330000
     """
 
     #: Index into `ModuleTimes`.
@@ -868,6 +869,11 @@ class ModuleKernels(ColumnTable, frozen=True, eq=False):
     total_ns: Ints
     #: Device events (operators on a CPU) that run in it; 0 for idle times.
     events: Ints
+    #: Time in a step: the 99th percentile over steps.
+    p99_ns: Ints
+    #: Time in the steps `Modules.slowest_step` and `Modules.median_step`; zeros where there are none.
+    slowest_ns: Ints
+    median_ns: Ints
 
 
 class ModuleWork(ColumnTable, frozen=True, eq=False):
@@ -918,6 +924,10 @@ class Modules(msgspec.Struct, frozen=True, eq=False):
     paths: ModulePaths
     times: ModuleTimes
     kernels: ModuleKernels
+    #: Numbers (`Steps.number`) of the rank's longest step and of its median one; a first step that is far longer than
+    #: the others counts for neither. -1 for a rank with one step.
+    slowest_step: int
+    median_step: int
     #: Empty on a CPU.
     work: ModuleWork
     #: Empty where the trace has no events of the allocator.

@@ -9,8 +9,9 @@ import numpy as np
 
 from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.model import ModuleKernels, ModuleWork
+from tb_ddp_doctor.digest.module_paths import percentile
 from tb_ddp_doctor.digest.roofline import CallEvents
-from tb_ddp_doctor.digest.sums import count, summed
+from tb_ddp_doctor.digest.sums import count, summed, total, total_by
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.trace.model import Ints
@@ -18,6 +19,8 @@ from tb_ddp_doctor.trace.model import Ints
 #: Rows that are kept by name, those with most time, and rows of the operators' calls: a digest stays small.
 MOST_KERNELS = 1024
 MOST_WORK = 1024
+#: Times of rows by step that are held at once, and rows of a piece of more.
+_MOST_CELLS, _AT_ONCE = 1 << 20, 64
 
 
 class EventNames(msgspec.Struct, frozen=True, eq=False):
@@ -88,17 +91,20 @@ def module_work(calls: CallEvents, row: Ints) -> ModuleWork:
 
 
 def module_kernels(
-    names: EventNames, parts: TimeParts, times: int, words: Vocabulary
+    names: EventNames, parts: TimeParts, size: tuple[int, int], chosen: tuple[int, int], words: Vocabulary
 ) -> tuple[ModuleKernels, KernelRows]:
-    """The kernels of each of the rows of the modules' times, and which of its own rows each event counts for."""
+    """The kernels of each of the rows of the modules' times, and which of its own rows each event counts for.
+
+    `size` says how many rows of times and how many steps there are, `chosen` is the slowest step and the median one.
+    """
     kinds, name = names.distinct()
     # Events without any name, and idle time that no event follows, are the last kind.
     kinds, name = np.append(kinds, [[-1]] * 3, axis=1), np.append(name, kinds.shape[1])
-    size = kinds.shape[1]
-    cells, which = distinct(parts.row * size + name[parts.event], times * size)
+    width = kinds.shape[1]
+    cells, which = distinct(parts.row * width + name[parts.event], size[0] * width)
     if not len(cells):
-        return empty(ModuleKernels), KernelRows(name, size, cells, cells)
-    of, kind = np.divmod(cells, size)
+        return empty(ModuleKernels), KernelRows(name, width, cells, cells)
+    of, kind = np.divmod(cells, width)
     texts = [[names.strings[index] if index >= 0 else "" for index in column] for column in kinds.tolist()]
     kept, nameless, place = _places(summed(which, parts.length_ns, len(cells)), of, kind, texts)
     named = [words.indices(column[at] for at in kind[kept].tolist()) for column in texts]
@@ -114,8 +120,23 @@ def module_kernels(
         function=columns[3],
         total_ns=summed(mine, parts.length_ns, rows),
         events=count(mine, parts.runs & (parts.length_ns > 0), rows),
+        p99_ns=_percentile(mine, parts, (rows, size[1])),
+        slowest_ns=total(mine, parts.step == chosen[0], parts.length_ns, rows),
+        median_ns=total(mine, parts.step == chosen[1], parts.length_ns, rows),
     )
-    return kernels, KernelRows(name, size, cells, place)
+    return kernels, KernelRows(name, width, cells, place)
+
+
+def _percentile(row: Ints, parts: TimeParts, shape: tuple[int, int]) -> Ints:
+    """The percentile over steps of each row's time in a step, shape (rows,); `shape` is (rows, S)."""
+    if shape[0] * shape[1] <= _MOST_CELLS:
+        return percentile(total_by(row, parts.step, parts.length_ns, shape))
+    several = [np.flatnonzero(row // _AT_ONCE == piece) for piece in range(-(-shape[0] // _AT_ONCE))]
+    pieces = [
+        percentile(total_by(row[at] % _AT_ONCE, parts.step[at], parts.length_ns[at], (_AT_ONCE, shape[1])))
+        for at in several
+    ]
+    return np.concatenate(pieces)[: shape[0]]
 
 
 def _places(total: Ints, of: Ints, kind: Ints, texts: Sequence[Sequence[str]]) -> tuple[Ints, Ints, Ints]:

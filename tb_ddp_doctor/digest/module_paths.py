@@ -34,9 +34,20 @@ MOST_LEVELS = 24
 ROOT = 0
 #: Of a module's name: each path repeats the names of all modules around.
 MOST_LETTERS = 256
+#: The percentile over steps.
+PERCENTILE = 0.99
 #: What names layers that are guessed from what repeats.
 GUESSED = "repeats"
 _WRAPPER = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel|FSDP\w*|OptimizedModule|DataParallel)_\d+")
+
+
+def percentile(step_ns: Ints) -> Ints:
+    """The 99th percentile over steps (nearest rank) of times of shape (rows, S); zeros without steps."""
+    rows, steps = step_ns.shape
+    if not steps:
+        return np.zeros(rows, np.int64)
+    at = steps - 1 - int((1 - PERCENTILE) * steps)
+    return np.partition(step_ns, at, axis=1)[:, at]
 
 
 class PathTable:
@@ -73,14 +84,20 @@ class PathTable:
 
         return tuple(path(module) for module in chosen)
 
-    def kept(self, chosen: Ints, words: Vocabulary) -> ModulePaths:
-        """The table of the chosen modules (ascending indices, with all of their parents)."""
+    def kept(self, chosen: Ints, step_ns: Ints, words: Vocabulary) -> ModulePaths:
+        """The table of the chosen modules (ascending indices, with all of their parents).
+
+        `step_ns` is the time of each of them in each step, without modules within it, shape (chosen, S).
+        """
         keys = list(self._index)
         place = np.full(len(keys) + 1, -1, np.int64)
         place[chosen] = np.arange(len(chosen))
         picked = [keys[index] for index in chosen.tolist()]
         parent = place[np.array([parent for parent, _ in picked], np.int64)]
-        return ModulePaths(parent.astype(np.int32), words.indices(name for _, name in picked))
+        whole = step_ns.copy()
+        for module in range(len(chosen) - 1, ROOT, -1):
+            whole[parent[module]] += whole[module]
+        return ModulePaths(parent.astype(np.int32), words.indices(name for _, name in picked), percentile(whole))
 
 
 class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):

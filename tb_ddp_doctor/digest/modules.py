@@ -33,7 +33,7 @@ from tb_ddp_doctor.digest.owners import HostOperators, Layers
 from tb_ddp_doctor.digest.phases import HostPhases
 from tb_ddp_doctor.digest.redundant import recomputed
 from tb_ddp_doctor.digest.roofline import CallEvents
-from tb_ddp_doctor.digest.sums import count, summed
+from tb_ddp_doctor.digest.sums import count, summed, total_by
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.trace.model import Category, Floats, Ints
@@ -41,8 +41,8 @@ from tb_ddp_doctor.trace.names import Phase
 
 #: Modules that are kept, those with the most time; the time of others is their parents'. A digest stays small.
 MOST_MODULES = 512
-#: The percentile over steps.
-_PERCENTILE = 0.99
+#: A first step this much longer than the median of the others stands for none of them.
+_ODD_FIRST = 1.25
 
 
 class _Work(msgspec.Struct, frozen=True, eq=False):
@@ -171,7 +171,7 @@ def _modules(
         _idle(work, layers.device_busy, steps),
     ]
     columns = (np.concatenate([getattr(part, name) for part in parts]) for name in _Part.__struct_fields__)
-    return _table(calls, work, _Part(*columns), len(steps), allocations, words)
+    return _table(calls, work, _Part(*columns), steps, allocations, words)
 
 
 def _running(work: _Work, kind: ModuleTime, alone: Intervals, steps: Steps) -> _Part:
@@ -206,33 +206,49 @@ def _by_step(start: Ints, end: Ints, steps: Steps) -> tuple[Ints, Ints, Ints, In
 
 
 def _table(
-    calls: ModuleCalls, work: _Work, part: _Part, steps: int, allocations: Allocations, words: Vocabulary
+    calls: ModuleCalls, work: _Work, part: _Part, steps: Steps, allocations: Allocations, words: Vocabulary
 ) -> Modules:
     # What follows no event is of the root, outside of all phases.
     of = [np.append(work.module, ROOT), np.append(work.phase, Phase.OTHER), np.append(work.recomputed, False)]
     module, phase, again = (column[part.event] for column in of)
-    parents = calls.table.parents()
-    kept, ancestor = _kept(parents, summed(module, part.length_ns, len(parents)))
+    kept, ancestor = _kept(calls.table.parents(), summed(module, part.length_ns, len(calls.table)))
     place_of = searchsorted(kept, ancestor)
     shape = (len(kept), len(Phase), 2, len(ModuleTime))
     key = np.ravel_multi_index((place_of[module], phase, again.astype(np.int64), part.kind), shape)
     rows, which = distinct(key, math.prod(shape))
     parts = TimeParts(part.event, which, part.step, part.length_ns, part.kind != ModuleTime.IDLE)
-    times = _times(work, parts, np.unravel_index(rows, shape), steps)
-    paths = calls.table.kept(kept, words)
-    kernels, kernel_rows = module_kernels(work.names, parts, len(times), words)
+    times = _times(work, parts, np.unravel_index(rows, shape))
+    paths = calls.table.kept(
+        kept, total_by(place_of[module], part.step, part.length_ns, (len(kept), len(steps))), words
+    )
+    chosen = _slowest_and_median(steps)
+    kernels, kernel_rows = module_kernels(work.names, parts, (len(times), len(steps)), chosen, words)
     row = _rows_of(rows, np.ravel_multi_index(_key(work, work.calls.event, place_of), shape))
     return Modules(
         named_by=calls.named_by,
         paths=paths,
         times=times,
         kernels=kernels,
+        slowest_step=int(np.append(steps.number, -1)[chosen[0]]),
+        median_step=int(np.append(steps.number, -1)[chosen[1]]),
         work=module_work(work.calls, kernel_rows.of(work.calls.event, row)),
         memory=module_memory(allocations, calls, place_of, len(kept)),
     )
 
 
-def _times(work: _Work, parts: TimeParts, columns: Sequence[Ints], steps: int) -> ModuleTimes:
+def _slowest_and_median(steps: Steps) -> tuple[int, int]:
+    """The longest and the median step (of an even number the shorter one), as indices; -1 for a single step."""
+    length = steps.end_ns - steps.start_ns
+    some = np.arange(len(length))
+    if len(some) > 2 and length[0] > _ODD_FIRST * np.median(length[1:]):
+        some = some[1:]
+    if len(some) < 2:
+        return -1, -1
+    order = some[np.argsort(length[some], kind="stable")]
+    return int(order[-1]), int(order[(len(order) - 1) // 2])
+
+
+def _times(work: _Work, parts: TimeParts, columns: Sequence[Ints]) -> ModuleTimes:
     """The times of each row, given what the rows are: module, phase, again and kind."""
     module, phase, again, kind = (column.astype(np.int32) for column in columns)
     size, runs = len(module), parts.runs & (parts.length_ns > 0)
@@ -246,7 +262,6 @@ def _times(work: _Work, parts: TimeParts, columns: Sequence[Ints], steps: int) -
         recomputed=again,
         kind=kind,
         total_ns=summed(parts.row, parts.length_ns, size),
-        p99_ns=_percentile(parts.row, parts.step, parts.length_ns, size, steps),
         events=count(parts.row, runs, size),
         beside_ns=np.rint(beside).astype(np.int64),
         longer_ns=np.rint(np.bincount(row, longer, size)).astype(np.int64),
@@ -280,19 +295,3 @@ def _kept(parents: Ints, own_ns: Ints) -> tuple[Ints, Ints]:
         if module not in chosen:
             ancestor[module] = ancestor[above[module]]
     return kept, ancestor
-
-
-def _percentile(row: Ints, step: Ints, length: Ints, rows: int, steps: int) -> Ints:
-    """The percentile over steps of each row's time in a step (nearest rank), shape (rows,)."""
-    if not steps:
-        return np.zeros(rows, np.int64)
-    cells, which = distinct(row * steps + step, rows * steps)
-    time = summed(which, length, len(cells))
-    of = cells // steps
-    order = np.lexsort((-time, of))
-    # Steps without any time of a row come last.
-    place = searchsorted(of, np.arange(rows)) + int((1 - _PERCENTILE) * steps)
-    is_known = place < searchsorted(of, np.arange(rows), side="right")
-    percentile = np.zeros(rows, np.int64)
-    percentile[is_known] = time[order[place[is_known]]]
-    return percentile

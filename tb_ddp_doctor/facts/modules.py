@@ -259,6 +259,28 @@ def kernel_table(digests: Sequence[RankDigest]) -> ModuleKernelTable:
     )
 
 
+def kernel_times(table: ModuleKernelTable, columns: Sequence[Ints]) -> Floats:
+    """The sums of a column of each rank's `ModuleKernels` by row of the table, shape (R, K)."""
+    size = table.step_ns.shape
+    row = np.concatenate([rank * size[1] + rows for rank, rows in enumerate(table.row_of)])
+    return np.bincount(row, np.concatenate(columns), size[0] * size[1]).reshape(size).astype(np.float64)
+
+
+def module_times(tree: ModuleTree, table: ModuleKernelTable, times: Floats) -> Floats:
+    """The sums of times of kernels, shape (R, K), by module with all modules within it, shape (R, M)."""
+    own = np.zeros((len(times), len(tree.path)))
+    np.add.at(own.T, table.module, times.T)
+    return with_children(tree, own)
+
+
+def p99_ns(tree: ModuleTree, digests: Sequence[RankDigest]) -> Floats:
+    """The 99th percentile over steps of each module's time, with all modules within it, ns, shape (R, M)."""
+    p99 = np.zeros((len(digests), len(tree.path)))
+    for rank, (digest, place) in enumerate(zip(digests, _places_in_tree(digests)[1], strict=True)):
+        p99[rank, place] = digest.modules.paths.p99_ns
+    return p99
+
+
 def _kernel_rows(digests: Sequence[RankDigest], texts: dict[str, int]) -> list[Ints]:
     """The rows of all ranks: rank, time, events, module, part, and the numbers of operator, kernel and function.
 

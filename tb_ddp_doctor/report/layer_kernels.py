@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -31,10 +31,16 @@ class Line(msgspec.Struct, frozen=True, eq=False):
     module: int = -1
 
 
-def top_down(tree: ModuleTree, digests: Sequence[RankDigest], shown: Sequence[Line]) -> list[Line]:
+def top_down(
+    tree: ModuleTree,
+    digests: Sequence[RankDigest],
+    shown: Sequence[Line],
+    amount: Callable[[Line], float] | None = None,
+) -> list[Line]:
     """The lines of modules, each followed by those kernels with most time that no line below it has.
 
-    A kernel of a module without a line of its own stands below the module around it.
+    A kernel of a module without a line of its own stands below the module around it. With an `amount`, kernels with
+    most of that are listed.
     """
     table = kernel_table(digests)
     has_line = np.zeros(len(tree.path), np.bool_)
@@ -47,7 +53,8 @@ def top_down(tree: ModuleTree, digests: Sequence[RankDigest], shown: Sequence[Li
     for line in shown:
         lines.append(line)
         mine = np.flatnonzero(of == line.module)
-        lines += _merged(table, mine, line.level + 1, _least_ns(tree))[:_OF_MODULE]
+        of_module = _merged(table, mine, line.level + 1, _least_ns(tree))
+        lines += sorted(of_module, key=amount, reverse=True)[:_OF_MODULE] if amount else of_module[:_OF_MODULE]
     return lines
 
 

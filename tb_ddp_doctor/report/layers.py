@@ -14,6 +14,7 @@ from rich.text import Text
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.account.layers import LEAST_SHARE
+from tb_ddp_doctor.account.module_steps import compared_steps, of_step
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.module_paths import GUESSED
 from tb_ddp_doctor.engine import Result
@@ -46,11 +47,16 @@ class LayersAsked(msgspec.Struct, frozen=True):
     #: Whether kernels are shown below their modules, or modules below their kernels.
     kernels: bool = False
     bottom_up: bool = False
+    #: The slowest step beside the median one, in place of the mean over steps.
+    slowest_step: bool = False
 
 
 def print_layers(console: Console, result: Result, asked: LayersAsked) -> None:
     """Print the tree of modules: the median over ranks of each time, or of a rank and of what it is compared with."""
     console.print()
+    if asked.slowest_step:
+        _print_slowest_step(console, result, asked)
+        return
     tree = _tree(console, result.job.digests)
     ranks = result.job.ranks.tolist()
     if tree is None:
@@ -124,21 +130,69 @@ def _print_rank(
     _print(console, title, lines, columns)
 
 
-def print_compared(console: Console, before: Result, after: Result, depth: int) -> None:
+def print_compared(console: Console, before: Result, after: Result, asked: LayersAsked) -> None:
     """Print by how much longer or shorter a step is in each module of a later run, of the median ranks of both."""
     console.print()
-    tree, size = _tree(console, (*before.job.digests, *after.job.digests)), len(before.job.digests)
+    _print_pair(console, before.job.digests, after.job.digests, asked, "a step of the median rank", ("before", "after"))
+
+
+def _print_slowest_step(console: Console, result: Result, asked: LayersAsked) -> None:
+    """Print by how much longer the slowest step is in each module than the median one, of the median rank or of one."""
+    ranks, digests = result.job.ranks.tolist(), list(result.job.digests)
+    if asked.rank is not None and asked.rank not in ranks:
+        print_wrapped(console, f"There is no rank {asked.rank} among {wording.ranks(ranks)}.")
+        return
+    chosen = digests if asked.rank is None else [digests[ranks.index(asked.rank)]]
+    steps = compared_steps(chosen)
+    if steps is None:
+        print_wrapped(console, "One step alone is recorded of each rank: there is no other to compare it with.")
+        return
+    before, after = ([of_step(chosen[rank], slowest=slowest) for rank in steps.ranks] for slowest in (False, True))
+    of = "the median rank" if asked.rank is None else f"rank {asked.rank}"
+    said = f"steps {steps.median} (median) and {steps.slowest} (slowest) of {of}"
+    _print_pair(console, before, after, asked, said, (f"step {steps.median}", f"step {steps.slowest}"))
+    if len(steps.ranks) < len(chosen):
+        others = len(chosen) - len(steps.ranks)
+        print_wrapped(console, f"Of {others} of {len(chosen)} ranks other steps are the slowest and the median one.")
+
+
+def _print_pair(
+    console: Console,
+    before: Sequence[RankDigest],
+    after: Sequence[RankDigest],
+    asked: LayersAsked,
+    of: str,
+    heads: tuple[str, str],
+) -> None:
+    """Print the times of modules in two runs, or steps, and by how much those of the later one are longer."""
+    digests, size = (*before, *after), len(before)
+    tree = _tree(console, digests)
     if tree is None:
         return
+    lines = _lines(tree, asked.depth)
+    if asked.bottom_up:
+        lines = bottom_up(tree, digests)
+    elif asked.kernels:
+        lines = top_down(tree, digests, lines, lambda line: _change(line, size))
     # The median of sums and not the sum of medians, so that a line is some rank's time.
-    lines = _lines(tree, depth)
     times = np.array([line.step_ns for line in lines]) / 1e6
-    runs = [np.median(rows, axis=1) for rows in (times[:, :size], times[:, size:])]
-    whole = [run.sum(axis=1) for run in runs]
-    columns = {"before": _column(whole[0]), "after": _column(whole[1]), "more": _column(whole[1] - whole[0], "+")}
-    columns |= _part_columns(tree, runs[1] - runs[0], "+")
-    title = f"{_kind(tree)} by their time in a step of the median rank, ms; by part, what it is more ({_named(tree)})"
-    _print(console, title, lines, columns)
+    parts = [np.median(rows, axis=1) for rows in (times[:, :size], times[:, size:])]
+    whole = [np.median(rows.sum(axis=2), axis=1) for rows in (times[:, :size], times[:, size:])]
+    columns = {
+        heads[0]: _column(whole[0]),
+        heads[1]: _column(whole[1]),
+        "more": _column(whole[1] - whole[0], "+"),
+        **_part_columns(tree, parts[1] - parts[0], "+"),
+    }
+    _print(
+        console, f"{_kind(tree)} by their time in {of}, ms; by part, what it is more ({_named(tree)})", lines, columns
+    )
+
+
+def _change(line: Line, size: int) -> float:
+    """By how much a line's median over the first so many ranks and its median over the others differ, ns."""
+    every = line.step_ns.sum(axis=1)
+    return abs(float(np.median(every[size:]) - np.median(every[:size])))
 
 
 def _tree(console: Console, digests: Sequence[RankDigest]) -> ModuleTree | None:
@@ -202,6 +256,7 @@ def _ms(value: float) -> str:
 #: Columns of fields of `LayerRow` that may be None, and how their values are said.
 _OF_ROWS: Mapping[str, tuple[str, Callable[[float], str]]] = MappingProxyType(
     {
+        "p99": ("p99_ms", _ms),
         "peak MB": ("peak_bytes", wording.megabytes),
         "above": ("above_ms", _ms),
         "beside": ("beside_ms", _ms),

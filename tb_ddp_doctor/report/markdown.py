@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tb_ddp_doctor import wording
+from tb_ddp_doctor import kernel_names, wording
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS, Diagnosis, Finding, LayerTable, MeshTable
@@ -19,6 +19,7 @@ _MOST_RANKS = 16
 _MOST_EVIDENCE = 3
 _LAYER_LEVELS = 2
 _MOST_LAYERS = 24
+_MOST_KERNELS = 16
 
 
 def document(results: Sequence[Result]) -> str:
@@ -147,7 +148,33 @@ def _layers(layers: LayerTable) -> str:
     ]
     heads = ("module", "step", *(columns[name] for name in used), "longest", "rank", *(["above"] if has_work else []))
     table = _table(heads, "l" + "r" * (len(heads) - 1), rows)
-    return "\n\n".join([table, *(escaped(wording.capital(sentence)) for sentence in layers.said)])
+    return "\n\n".join(
+        [table, *(escaped(wording.capital(sentence)) for sentence in layers.said), _layer_kernels(layers)]
+    )
+
+
+def _layer_kernels(layers: LayerTable) -> str:
+    """The kernels with most time in all modules together; "" where none has a name."""
+    most = layers.kernels[:_MOST_KERNELS]
+    if not most:
+        return ""
+    short = kernel_names.distinguished([one.kernel for one in most])
+    columns: dict[str, list[str]] = {
+        "module": [one.path or "outside of all modules" for one in most],
+        "part": [one.part for one in most],
+        "operator": [one.operator for one in most],
+        "kernel": [
+            name.replace("at::native::", "") if one.kernel else "" for one, name in zip(most, short, strict=True)
+        ],
+        "source": [f"{one.source.file}:{one.source.line}" if one.source else "" for one in most],
+        "ms": [wording.decimals(one.step_ms, 2) for one in most],
+        "calls": [wording.decimals(one.calls, 1) for one in most],
+        "longest": [wording.decimals(one.longest_ms, 2) for one in most],
+        "rank": [str(one.longest_rank) for one in most],
+    }
+    used = {heading: cells for heading, cells in columns.items() if any(cells)}
+    numbers = sum(heading in ("ms", "calls", "longest", "rank") for heading in used)
+    return _table(tuple(used), "l" * (len(used) - numbers) + "r" * numbers, list(zip(*used.values(), strict=True)))
 
 
 def _dimensions(mesh: MeshTable) -> str:

@@ -148,6 +148,7 @@ function table(modules, shown) {
       ...used.map(({ name }) => ({ head: name === "outside forward and backward" ? "other" : name, quantity: "part of a module's time", unit: "ms", show: plain, title: name })),
       { head: "longest", unit: "ms", show: plain, title: "the largest of all ranks" },
       { head: "(rank)", title: "the rank with the longest" },
+      { head: "p99", quantity: "p99 of a module", unit: "ms", show: plain, title: "the 99th percentile over steps" },
       ...(hasMemory ? [{ head: "peak, MB", quantity: "memory of a module", show: megabytes, title: "what it allocated of what is allocated at the peak, with all modules within it" }, { head: "allocates, MB", quantity: "memory of a module", show: megabytes, title: "all that it allocates in a step" }] : []),
       ...(hasBeside ? [{ head: "beside", quantity: "time beside communication", unit: "ms", show: plain, title: "in which communication runs beside its kernels" }, { head: "longer", quantity: "time beside communication", unit: "ms", show: plain, title: "how much longer these kernels take than the same ones without communication beside them" }] : []),
       ...(hasWork
@@ -158,6 +159,6 @@ function table(modules, shown) {
           ]
         : []),
     ],
-    rows: modules.rows.map((row) => [row.path || WHOLE, row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank, ...(hasMemory ? [row.peak_bytes, row.allocated_bytes] : []), ...(hasBeside ? [row.beside_ms, row.beside_longer_ms] : []), ...(hasWork ? [row.above_ms, row.flops, row.moved_bytes] : [])]),
+    rows: modules.rows.map((row) => [row.path || WHOLE, row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank, row.p99_ms, ...(hasMemory ? [row.peak_bytes, row.allocated_bytes] : []), ...(hasBeside ? [row.beside_ms, row.beside_longer_ms] : []), ...(hasWork ? [row.above_ms, row.flops, row.moved_bytes] : [])]),
   });
 }
