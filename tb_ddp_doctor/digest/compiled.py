@@ -10,24 +10,22 @@ Regions of other modules follow each other as well, so only a gap in which the h
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
 from tb_ddp_doctor.digest.model import CompiledWork, Steps
+from tb_ddp_doctor.digest.named_calls import over_named
 from tb_ddp_doctor.digest.steps import within
 from tb_ddp_doctor.digest.sums import count
-from tb_ddp_doctor.digest.vocabulary import Names
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
 
 def compiled_work(host: HostCalls, steps: Steps) -> CompiledWork:
     """Of each step, by its host window."""
-    compiles, tunes = _over(host, names.compiles), _over(host, names.autotunes)
+    compiles, tunes = over_named(host, names.compiles), over_named(host, names.autotunes)
     captures = captured(host) - compiles
     waits = host.over(host.is_runtime & host.trains & host.named(names.is_sync))
     gaps = _breaks(host, waits)
@@ -50,12 +48,13 @@ def compiled_work(host: HostCalls, steps: Steps) -> CompiledWork:
         break_ns=gaps.measure(begins, ends),
         break_sync_ns=(gaps & waits).measure(begins, ends),
         sync_ns=waits.measure(begins, ends),
+        guard_ns=(over_named(host, names.looks_up_compiled) - compiles).measure(begins, ends),
     )
 
 
 def prepares(host: HostCalls) -> Intervals:
     """When the host compiles, tunes or captures, which it does once for many steps."""
-    return _over(host, names.compiles) | _over(host, names.autotunes) | captured(host)
+    return over_named(host, names.compiles) | over_named(host, names.autotunes) | captured(host)
 
 
 def captured(host: HostCalls) -> Intervals:
@@ -70,17 +69,6 @@ def captured(host: HostCalls) -> Intervals:
     start = np.where(before >= 0, begun[np.maximum(before, 0)] if len(begun) else 0, end)
     ready = host.is_runtime & host.named(names.captures_graph)
     return Intervals.union(np.concatenate((start, host.start_ns[ready])), np.concatenate((end, host.end_ns[ready])))
-
-
-def _over(host: HostCalls, test: Callable[[str], bool]) -> Intervals:
-    """When calls or Python functions of some names run on the training threads."""
-    calls = host.trains & (host.is_operator | host.is_annotation) & host.named(test)
-    frames = host.trace.frames
-    functions = Names(host.trace.strings, frames.name).among(frames.name, test)
-    return Intervals.union(
-        np.concatenate((host.start_ns[calls], frames.start_ns[functions])),
-        np.concatenate((host.end_ns[calls], frames.start_ns[functions] + frames.duration_ns[functions])),
-    )
 
 
 def _breaks(host: HostCalls, waits: Intervals) -> Intervals:

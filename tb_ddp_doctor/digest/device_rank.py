@@ -206,7 +206,7 @@ def _step_work(rank: _DeviceRank, late_launch_ns: Ints) -> StepWork:
         redundant=redundant(host, device, steps, rank.recomputes),
         recording_ns=recording(host, device, steps),
         graph_walks=graph_walks(host, steps),
-        serving=serving_work(host.trace, steps),
+        serving=serving_work(host, steps, rank.layers.device_busy),
         compiled=compiled_work(host, steps),
         late_launch_ns=late_launch_ns,
     )

@@ -14,6 +14,7 @@ from tb_ddp_doctor.digest.frames import code, stalled
 from tb_ddp_doctor.digest.gap_ops import gap_ops
 from tb_ddp_doctor.digest.graph_walks import graph_walks
 from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.intervals import EMPTY
 from tb_ddp_doctor.digest.kernels import operators_as_kernels
 from tb_ddp_doctor.digest.late_launches import recording
 from tb_ddp_doctor.digest.launches import DeviceRows
@@ -133,7 +134,7 @@ def _step_work(rank: _HostRank) -> model.StepWork:
         redundant=model.zeros(model.RedundantWork, len(steps)),
         recording_ns=recording(host, rank.device, steps),
         graph_walks=graph_walks(host, steps),
-        serving=serving_work(host.trace, steps),
+        serving=serving_work(host, steps, EMPTY),
         compiled=compiled_work(host, steps),
         late_launch_ns=np.zeros((len(steps), len(model.LaunchDelay)), np.int64),
     )

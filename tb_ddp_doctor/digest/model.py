@@ -18,6 +18,7 @@ from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage.column_table import ColumnTable
 from tb_ddp_doctor.trace.model import Header, Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
+from tb_ddp_doctor.trace.program_names import ServerWork
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -1079,6 +1080,8 @@ class ServingWork(msgspec.Struct, frozen=True, eq=False):
     prefills: Ints
     #: Number of requests that get a token each.
     decodes: Ints
+    #: Time in which the host does each of `ServerWork` while the device idles, shape (S, len(ServerWork)), ns.
+    idle_ns: Annotated[Ints, ServerWork]
 
 
 class CompiledWork(msgspec.Struct, frozen=True, eq=False):
@@ -1104,6 +1107,8 @@ class CompiledWork(msgspec.Struct, frozen=True, eq=False):
     break_sync_ns: Ints
     #: All of the time in which the host waits for the device.
     sync_ns: Ints
+    #: Time in which the host looks up compiled code and evaluates guards for it.
+    guard_ns: Ints
 
 
 class FlopWork(msgspec.Struct, frozen=True, eq=False):

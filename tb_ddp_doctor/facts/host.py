@@ -174,6 +174,15 @@ class LateLaunches(msgspec.Struct, frozen=True, eq=False):
         )
 
 
+class HostOverheads(msgspec.Struct, frozen=True, eq=False):
+    """What the CPU of a compiled model or a server does beside launching; zeros where the traces do not show it."""
+
+    #: Looking up compiled code, with its guards, shape (R, S), ns.
+    guard_ns: Ints
+    #: Each of `ServerWork` while the GPU idles, shape (R, S, len(ServerWork)), ns.
+    server_ns: Ints
+
+
 class CompileReasons(msgspec.Struct, frozen=True):
     """What the logs of TORCH_TRACE say of a job's functions; empty without logs."""
 
@@ -247,6 +256,12 @@ def _late_launches(facts: Facts) -> LateLaunches:
             "No kernel can be joined to its launch: record the CPU as well (activities=[CPU, CUDA])."
         )
     return LateLaunches(job, job.work(lambda work: work.late_launch_ns))
+
+
+@fact
+def _host_overheads(facts: Facts) -> HostOverheads:
+    job = facts.job
+    return HostOverheads(job.work(lambda work: work.compiled).guard_ns, job.work(lambda work: work.serving).idle_ns)
 
 
 @fact

@@ -10,9 +10,9 @@ from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import HostStalls
+from tb_ddp_doctor.facts.host import HostOverheads, HostStalls
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support import activity, certainty, part
+from tb_ddp_doctor.rules.support import activity, certainty, host_overheads, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.launches import followed
 from tb_ddp_doctor.rules.support.rank_evidence import of_stack
@@ -58,6 +58,7 @@ class HostStall(Rule):
         stalls: HostStalls,
         phases: Phases,
         rank_evidence: tuple[RankEvidence, ...],
+        overheads: HostOverheads,
         places: Places,
     ) -> Result:
         if frame.is_sampled:
@@ -92,6 +93,7 @@ class HostStall(Rule):
             confidence="low" if rare and len(seen) == 1 else level,
             title=_title(frame, waits, stalled, cost, seen if rare else None),
             why=f"The CPU is outside any op there{_activity(known)}.{of_stack(worst, rank_evidence)} "
+            f"{host_overheads.said(overheads, affected, frame.step_ns)}"
             f"{_place(stalls, phases, affected)}{often}{basis}",
             subject=known.subject if known else "",
             fix=known.fix if known and known.cause else f"{_FIX}{record_again.with_stacks(frame.setting)}",

@@ -8,12 +8,12 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, KernelWork, LaunchDelay, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import LateLaunches, StallsInOps
+from tb_ddp_doctor.facts.host import HostOverheads, LateLaunches, StallsInOps
 from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.findings import Severity
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support import certainty, layers, limits
+from tb_ddp_doctor.rules.support import certainty, host_overheads, layers, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import shared
 from tb_ddp_doctor.trace.model import Ints
@@ -29,7 +29,8 @@ class LaunchBound(Rule):
         An eager op costs the CPU about 10 µs; with kernels shorter than that the GPU waits for launches.
     Evidence:
         The longest such gap on the slowest rank, with the number of kernels, their mean time and the CPU time per
-        launch; and the modules or guessed layers before whose kernels the GPU idles.
+        launch; and the modules or guessed layers before whose kernels the GPU idles. Where the traces show them: the
+        CPU time of torch.compile's guards, and a server's scheduling, sampling and detokenising while the GPU idles.
     Fix:
         Fewer and larger kernels: torch.compile, CUDA graphs, fused optimizers, a larger batch.
     Limits:
@@ -55,6 +56,7 @@ class LaunchBound(Rule):
         late_launches: LateLaunches,
         op_stalls: StallsInOps,
         modules: ModuleTree | None,
+        overheads: HostOverheads,
         places: Places,
     ) -> Result:
         if frame.is_sampled:
@@ -84,10 +86,11 @@ class LaunchBound(Rule):
             ranks=frame.rank_numbers(affected),
             confidence=level,
             title="The GPU idles, launch-bound: launching a kernel takes the CPU longer than the GPU runs it.",
-            why=f"{_pace(whatif, computed, worst)}{_in_modules(modules)}{basis}"
+            why=f"{_pace(whatif, computed, worst)}{host_overheads.said(overheads, affected, frame.step_ns)}"
+            f"{_in_modules(modules)}{basis}"
             + (" Without the profiler it may be far less: time untraced steps first." if mostly_traced else ""),
             at_most=Severity.MAJOR if mostly_traced else Severity.CRITICAL,
-            fix=_FIXES.get(frame.program, _FIX),
+            fix=_GUARDS * host_overheads.guards_are_most(overheads, affected, cost) + _FIXES.get(frame.program, _FIX),
             evidence=(
                 places.longest(
                     rank,
@@ -136,6 +139,10 @@ or raise the batch size.
 
 model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs
 optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"""
+
+_GUARDS = """\
+Skip the guards once all graphs are compiled and inputs keep their shapes: torch.compiler.set_stance("default", \
+skip_guard_eval_unsafe=True). """
 
 _FIXES = {
     "serving": """\

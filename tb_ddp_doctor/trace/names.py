@@ -415,6 +415,10 @@ compiles = _matching(
 )
 
 
+#: Whether an operator looks up the code compiled for a call, whose guards it evaluates: "TorchDynamo Cache Lookup".
+looks_up_compiled = _matching(r"^TorchDynamo Cache Lookup")
+
+
 #: Whether an operator, annotation or Python function times kernels to choose one.
 autotunes = _matching(
     r"benchmark_all_configs|(?<![a-z])do_bench|autotune_(to_one_config|at_compile_time|process)", most=_LETTERS

@@ -6,7 +6,7 @@ Pure: a name in, what it says out. Callers ask once per name, never once per eve
 from __future__ import annotations
 
 import re
-from enum import Enum
+from enum import Enum, IntEnum
 
 import msgspec
 
@@ -85,6 +85,43 @@ _VLLM_OF_2024 = re.compile(r"execute_new_(\d{1,9})_cached_(\d{1,9})")
 _SGLANG = re.compile(r"step\[(DECODE|PREFILL|EXTEND|MIXED)\b(?:[^\]]{0,200}\bbs=(\d{1,9}))?")
 
 
+class ServerWork(IntEnum):
+    """What a server's CPU does beside the model: the columns of `ServingWork.idle_ns`."""
+
+    SCHEDULING = 0
+    SAMPLING = 1
+    DETOKENISING = 2
+
+
+#: Python functions of servers, and of these functions and of annotations of vLLM, what they do: the innermost first.
+_OF_SERVER = re.compile(r"(^|[/\\])(vllm|sglang|lightllm|lmdeploy|tensorrt_llm)[/\\]")
+_SERVER_WORK = (
+    (
+        ServerWork.DETOKENISING,
+        re.compile(
+            r"^llm_engine step: process_outputs|/detokenizer\w*\.py\(\d+\): |/output_processor\.py\(\d+\): |"
+            r"\): (_?stream_output\w*|convert_ids_to_tokens|batch_decode)$"
+        ),
+    ),
+    (
+        ServerWork.SAMPLING,
+        re.compile(
+            r"^gpu_model_runner: (sample|postprocess|bookkeep|draft)|^(Sample|Postprocess|Bookkeep|Draft)$|"
+            r"/(sampler|rejection_sampler|sampling_batch_info)\.py\(\d+\): |\): (_?sample|compute_logits)$"
+        ),
+    ),
+    (
+        ServerWork.SCHEDULING,
+        re.compile(
+            r"^schedule: |^gpu_model_runner: preprocess|^Preprocess$|"
+            r"/sched/\w+\.py\(\d+\): |/schedule_(batch|policy)\.py\(\d+\): |"
+            r"\): (schedule|get_(next|new)_batch\w*|update_running_batch|recv_requests|process_input_requests|"
+            r"process_batch_result\w*|_update_states|_prepare_inputs)$"
+        ),
+    ),
+)
+
+
 class Iteration(msgspec.Struct, frozen=True):
     """What a server's iteration works on."""
 
@@ -111,6 +148,14 @@ def iteration(annotation: str) -> Iteration | None:
             case _:
                 return Iteration(requests, 0)
     return None
+
+
+def server_work(name: str) -> ServerWork | None:
+    """What a Python function or an annotation of a server does beside the model; None for every other one."""
+    name = name[:_LETTERS]
+    if ".py(" in name and not _OF_SERVER.search(name):
+        return None
+    return next((kind for kind, pattern in _SERVER_WORK if pattern.search(name)), None)
 
 
 def program(name: str) -> Program | None:
