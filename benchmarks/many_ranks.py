@@ -294,13 +294,14 @@ def _in_groups(digest: RankDigest, rank: int, groups: Groups) -> RankDigest:
 
 
 def _with_calls(digest: RankDigest, calls: int) -> RankDigest:
-    """The digest with a roofline of so many calls, in every row of its track."""
+    """The digest with a roofline of so many calls, in every row of its track that has device work."""
     if not calls:
         return digest
-    index, rows = np.arange(calls), len(digest.track)
+    index, busy = np.arange(calls), np.flatnonzero(digest.track.device_ns > 0)
+    rows = len(busy)
     product, one = index % 2 == 0, np.ones(calls, np.int64)
     sizes = [f"{24_576 + 8 * size}x256, 256x{768 + 8 * size}" for size in range(calls)]
-    device_ns = np.maximum(digest.track.device_ns, 0)
+    device_ns = digest.track.device_ns[busy]
     per_call = np.repeat(device_ns // calls, calls)
     total = np.full(calls, int((device_ns // calls).sum()))
     table = RooflineCalls(
@@ -315,11 +316,12 @@ def _with_calls(digest: RankDigest, calls: int) -> RankDigest:
     )
     # Rows begin some calls sooner or later in each step, as those of real jobs do.
     begins = np.arange(1, rows) * calls
-    inner = np.diff(digest.track.step) == 0
+    inner = np.diff(digest.track.step[busy]) == 0
     begins[inner] += np.random.default_rng(digest.header.rank).integers(-calls // 8, calls // 8 + 1, int(inner.sum()))
     row, call = np.searchsorted(begins, np.arange(rows * calls), side="right"), np.tile(index, rows)
-    avoidable = Avoidable(np.arange(rows, dtype=np.int32), *[np.full(rows, 1_000_000)] * 2, *[np.full(rows, 300)] * 4)
-    work = Roofline(table, *calls_of_rows(row, digest.track.step[row], call, call, per_call), avoidable)
+    avoidable = Avoidable(busy.astype(np.int32), *[np.full(rows, 1_000_000)] * 2, *[np.full(rows, 300)] * 4)
+    tables = calls_of_rows(busy[row], digest.track.step[busy[row]], call, call, per_call)
+    work = Roofline(table, *tables, avoidable)
     return replace(digest, roofline=work, strings=(*STRINGS, *sizes), device="NVIDIA H200")
 
 
