@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from traces import draw, ranks, write
+from tensorboard.plugins import base_plugin
+from traces import draw, in_row, ranks, write
+from werkzeug.test import Client, TestResponse
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.discover.merged import parts
 from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 from tb_ddp_doctor.trace import reader
 
 JOB = ranks(
@@ -50,10 +54,10 @@ def as_sglang(rank: int, event: dict[str, Any]) -> None:
     event["pid"] = f"[TP{rank:02}-EP00] {event['pid']}"
 
 
-def merge(folder: Path, rewrite: Rewrite, header: dict[str, Any] | None = None) -> Path:
+def merge(folder: Path, rewrite: Rewrite, header: dict[str, Any] | None = None, text: str = JOB) -> Path:
     """The drawn job as one file; each rank's clock is the same."""
     events = []
-    for rank, data in draw(JOB).items():
+    for rank, data in draw(text).items():
         for event in json.loads(data)["traceEvents"]:
             event["ts"] += 1_700_000_000_000_000
             rewrite(rank, event)
@@ -79,6 +83,62 @@ def test_a_merged_file_is_diagnosed_as_its_ranks_are(
     assert (found.verdict, found.step_ms) == (alone.verdict, alone.step_ms)
     assert found.budget_ms == alone.budget_ms
     assert any("2 ranks were merged into this file" in warning.message for warning in found.warnings)
+
+
+#: The second rank is late.
+LATE = in_row(
+    ranks(
+        """
+    rank# step |1
+          host [fwd....][bwd.]
+          gpu  [fwd....][bwd.]
+          nccl                [ar........]
+""",
+        """
+    rank# step |1
+          host [fwd........][bwd.]
+          gpu  [fwd........][bwd.]
+          nccl                    [ar....]
+""",
+    )
+)
+
+
+def served(folder: Path) -> tuple[dict[str, Any], list[Any]]:
+    """What the tab gets of a folder with one run: its first finding, and the events of its evidence's slice."""
+    apps = DiagnosisPlugin(base_plugin.TBContext(logdir=str(folder))).get_plugin_apps()
+
+    def ask(route: str, **query: str) -> TestResponse:
+        return Client(apps[route]).get(route, query_string=query)
+
+    until = time.monotonic() + 60
+    while (answer := ask("/run", run=folder.name)).status_code != 200:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    found = answer.get_json()["diagnosis"]["findings"][0]
+    window = found["evidence"][0]["window"]
+    start, end = window.pop("seen")
+    asked = {"run": folder.name, **window, "ranks": ",".join(map(str, window["ranks"])), "start": start, "end": end}
+    events = ask("/slice", **asked, format="json").get_json()["traceEvents"]
+    seen = [
+        (one["name"].replace(folder.name, "job"), one["ts"], one["dur"], one["tid"])
+        for one in events
+        if one["ph"] == "X"
+    ]
+    return found, sorted(seen)
+
+
+@pytest.mark.parametrize("rewrite", [as_tracelens, as_sglang])
+def test_the_tab_has_findings_evidence_and_slices_of_a_merged_file(tmp_path: Path, rewrite: Rewrite) -> None:
+    (merged, slice_of_merged), (apart, slice_of_files) = (
+        served(merge(tmp_path / "merged", rewrite, KINETO, LATE)),
+        served(write(tmp_path / "apart", LATE)),
+    )
+    assert (merged["rule"], merged["ranks"]) == (apart["rule"], apart["ranks"]) == ("straggler", [1])
+    assert merged["cost_ms"] == pytest.approx(apart["cost_ms"])
+    assert merged["evidence"][0]["rank"] == apart["evidence"][0]["rank"] == 1
+    assert len(slice_of_files) > 10
+    assert slice_of_merged == slice_of_files
 
 
 def test_labels_number_no_ranks(tmp_path: Path) -> None:

@@ -312,6 +312,39 @@ def test_a_finding_of_communication_says_what_nccl_chose(tmp_path: Path) -> None
     assert "For all_reduce NCCL chose tree, LL128, 2 of 16 channels." in found.why
 
 
+@pytest.mark.parametrize(
+    ("size", "chosen", "settings", "said"),
+    [
+        (64 << 20, "RING proto LL channel{Lo..Hi}={0..15}", "", "for messages of this size Simple is faster. "),
+        (
+            64 << 20,
+            "RING proto 0 channel{Lo..Hi}={0..15}",
+            "NCCL_PROTO set by environment to LL.",
+            "Simple is faster; NCCL_PROTO=LL is set: unset it. ",
+        ),
+        (
+            64 << 20,
+            "RING proto SIMPLE channel{Lo..Hi}={0..1}",
+            "NCCL_MAX_NCHANNELS set by environment to 2.",
+            "fill all 16 channels: with 2, fewer of the GPU's blocks and links carry them; NCCL_MAX_NCHANNELS=2 is set",
+        ),
+        (64 << 20, "RING proto SIMPLE channel{Lo..Hi}={0..15}", "", ""),
+        (64 << 10, "RING proto LL channel{Lo..Hi}={0..1}", "", ""),
+    ],
+    ids=["LL", "LL that is set", "channels", "usual", "small"],
+)
+def test_a_choice_that_makes_large_messages_slow_is_explained(
+    tmp_path: Path, size: int, chosen: str, settings: str, said: str
+) -> None:
+    folder = write(tmp_path / "job", ranks(BOUND, BOUND))
+    lines = [f"AllReduce: {size} Bytes -> Algo {chosen}", *([settings] if settings else [])]
+    text = "".join(f"vm:100:1 [0] NCCL INFO {line}\n" for line in lines)
+    (folder / "nccl.vm.100.log").write_text(log(SOCKETS, 0, 100).replace("2 coll", "16 coll") + text)
+    (found,) = [finding for finding in diagnose(folder).findings if finding.rule == "communication-bound"]
+    assert said in found.why
+    assert ("Simple is faster" in found.why, "fill all" in found.why) == ("Simple" in said, "fill all" in said)
+
+
 def test_without_logs_nothing_is_said(tmp_path: Path) -> None:
     diagnosis = diagnose(write(tmp_path / "job", ranks(BOUND, BOUND)))
     assert diagnosis.network is None

@@ -1,13 +1,23 @@
-"""What NCCL's tuner chose, by its log."""
+"""What NCCL's tuner chose, by its log, and what of it makes large messages slow."""
 
 from __future__ import annotations
 
 from tb_ddp_doctor.facts.traffic import Traffic
-from tb_ddp_doctor.findings import Network
+from tb_ddp_doctor.findings import NcclChoice, Network
+
+#: From this size on Simple has more bandwidth than LL on every link that nccl-tests were run on: LL sends a flag with
+#: every 4 bytes, and its tuner leaves it at some 64 to 256 KB.
+_LARGE_FOR_LL = 1 << 20
+#: From this size on a collective fills all channels: each has pieces of some 512 KB.
+_LARGE_FOR_CHANNELS = 16 << 20
+#: A choice of fewer channels than this share is said to be few.
+_FEW = 0.5
 
 
 def choice(seen: Network | None, traffic: Traffic) -> str:
-    """What NCCL's tuner chose for some collectives, a sentence and a space; "" where its log does not say."""
+    """What NCCL's tuner chose for some collectives, a sentence and a space, and one for each thing of it that makes
+    messages of this size slow; "" where its log does not say.
+    """
     own = [each for each in seen.choices if each.kind == traffic.kind] if seen else []
     own = [each for each in own if each.group == traffic.group] or own
     exact = [each for each in own if (traffic.bytes == each.bytes).any()]
@@ -15,4 +25,25 @@ def choice(seen: Network | None, traffic: Traffic) -> str:
         return ""
     most = max(exact or own, key=lambda each: each.bytes * each.times)
     channels = f", {most.channels} of {seen.channels} channels" if most.channels and seen.channels else ""
-    return f"For {traffic.kind} NCCL chose {most.algorithm}, {most.protocol}{channels}. "
+    return f"For {traffic.kind} NCCL chose {most.algorithm}, {most.protocol}{channels}. {_slow(seen, most)}"
+
+
+def _slow(seen: Network, chosen: NcclChoice) -> str:
+    said = ""
+    if chosen.protocol == "LL" and chosen.bytes >= _LARGE_FOR_LL:
+        said += (
+            "LL sends a flag with every 4 bytes, so at most half of a link's bandwidth is data: for messages of this "
+            f"size Simple is faster{_set(seen, 'NCCL_PROTO')}. "
+        )
+    if 0 < chosen.channels <= _FEW * seen.channels and chosen.bytes >= _LARGE_FOR_CHANNELS:
+        said += (
+            f"Messages of this size fill all {seen.channels} channels: with {chosen.channels}, fewer of the GPU's "
+            f"blocks and links carry them{_set(seen, 'NCCL_MAX_NCHANNELS', 'NCCL_MAX_CTAS')}. "
+        )
+    return said
+
+
+def _set(seen: Network, *names: str) -> str:
+    """Which setting of the job's makes NCCL choose so; "" without one."""
+    own = [f"{name}={seen.settings[name]}" for name in names if name in seen.settings]
+    return f"; {' and '.join(own)} is set: unset it" if own else ""
