@@ -333,7 +333,7 @@ def test_nothing_ends_a_block_of_code(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def validator() -> jsonschema.Draft202012Validator:
-    made = schema.diagnosis()
+    made = schema.schema("diagnosis")
     jsonschema.Draft202012Validator.check_schema(made)
     return jsonschema.Draft202012Validator(made)
 
@@ -349,7 +349,7 @@ def test_what_json_prints_is_valid(
 def test_what_a_comparison_prints_is_valid(names: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["compare", *(str(DEMO_LOGS / name) for name in names), "--json"])
     found = json.loads(capsys.readouterr().out)
-    made = jsonschema.Draft202012Validator(schema.comparison())
+    made = jsonschema.Draft202012Validator(schema.schema("comparison"))
     made.check_schema(made.schema)
     made.validate(found)
     assert not made.is_valid(found | {"story": None})

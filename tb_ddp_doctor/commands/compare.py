@@ -10,14 +10,13 @@ from rich.console import Console
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.commands.output import complain, print_json
-from tb_ddp_doctor.commands.runs import cache_of, diagnose_all, reading_of
+from tb_ddp_doctor.commands.runs import cache_of, diagnosed
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import only_run, with_step_range
 from tb_ddp_doctor.report import markdown, terminal
 from tb_ddp_doctor.report.layers import LayersAsked, print_compared
 from tb_ddp_doctor.storage.reach import Reach
-from tb_ddp_doctor.workers.cluster import executor
 
 
 def run(options: argparse.Namespace, errors: Console) -> int:
@@ -26,8 +25,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     reach = partial(Reach, everywhere=options.everywhere)
     named = [only_run(location, peek=cache.peek, reach=reach) for location in (options.before, options.after)]
     runs = [with_step_range(run, options.step_range) for run in named]
-    with executor(options.scheduler) as workers:
-        results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)
+    results = diagnosed(options, errors, cache, runs)
     if len(results) < 2:
         return 2
     comparison = compare(*results)

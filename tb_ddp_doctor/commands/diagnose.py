@@ -6,20 +6,19 @@ import argparse
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from tb_ddp_doctor import engine, memory_runs, wording
 from tb_ddp_doctor.commands.output import Errors, complain, looking, print_json, progress, say_written
-from tb_ddp_doctor.commands.runs import diagnose_all, discovered, reading_of
+from tb_ddp_doctor.commands.runs import diagnosed, discovered
 from tb_ddp_doctor.findings import SCHEMA_VERSION, Diagnosis, MemoryRun, Severity
 from tb_ddp_doctor.flight.find import DumpRun, find
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.storage.reach import Reach
 from tb_ddp_doctor.storage.whole_file import check_output, written_whole
-from tb_ddp_doctor.workers.cluster import executor
 
 # What one kind of answer alone needs is imported for it: a small job from the cache takes little else.
 if TYPE_CHECKING:
@@ -39,8 +38,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         dumps = [job for job in find(options.logdir, reach) if options.run in (None, job.name)]
         snapshots = memory_runs.find(options.logdir, Reach(everywhere=options.everywhere, looked=looked))
     cache, runs, snapshots = _with_snapshots(options, errors, dumps, snapshots)
-    with executor(options.scheduler) as workers:
-        results = diagnose_all(runs, reading_of(options, cache, workers), settings, errors)
+    results = diagnosed(options, errors, cache, runs, settings)
     jobs: list[StuckRun | MemoryRun] = []
     if dumps:
         jobs += _examine_all(dumps, [run.name for run in runs], errors)
@@ -116,12 +114,8 @@ def _examine_all(dumps: Sequence[DumpRun], traces: Sequence[str], errors: Consol
     with progress(errors) as counting:
         for run in stuck.beside(dumps, traces):
             count = counting(printable(run.name), len(run.files))
-
-            def advance(done: int, _total: int, _file: str, count: Callable[[int], None] = count) -> None:
-                count(done)
-
             try:
-                examined.append(stuck.examine(run, traces, advance))
+                examined.append(stuck.examine(run, traces, count))
             except stuck.StuckError as error:
                 complain(errors, f"{run.name}: {error}")
     return examined

@@ -11,7 +11,7 @@ from rich.text import Text
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import write_digest
 from tb_ddp_doctor.commands.output import complain, progress
-from tb_ddp_doctor.commands.runs import discovered, reading_of
+from tb_ddp_doctor.commands.runs import check_outside, discovered, reading_of
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, trace_name
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath
@@ -21,10 +21,7 @@ from tb_ddp_doctor.workers.cluster import executor
 def run(options: argparse.Namespace, errors: Console) -> int:
     """Write the digests; 2 where no trace can be read."""
     logdir, output = Path(options.logdir).resolve(), options.output.resolve()
-    if output.is_relative_to(logdir):
-        raise ValueError(
-            f"-o {options.output} is inside of the log directory, where nothing is written: name a place outside of it."
-        )
+    check_outside(options)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -34,9 +31,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     traces = [file for run in runs for file in run.files]
     with executor(options.scheduler) as workers, progress(errors) as counting:
         count = counting("Reading", len(traces))
-        digests, warnings = engine.digest_files(
-            traces, reading_of(options, cache, workers), lambda done, _total, _file: count(done)
-        )
+        digests, warnings = engine.digest_files(traces, reading_of(options, cache, workers), count)
     base = logdir if logdir.is_dir() else logdir.parent
     for file, digest in digests:
         name = f"{trace_name(_below(base, file.path, file.rank))}{DIGEST_SUFFIX}"

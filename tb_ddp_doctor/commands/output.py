@@ -19,8 +19,8 @@ T = TypeVar("T")
 _REDRAW_S = 0.1
 #: Of what takes no longer nothing is shown.
 _LONG_S = 1.0
-#: Called with a name and how many files it has; what it gives is called with how many are done.
-_Counting: TypeAlias = Callable[[str, int], Callable[[int], None]]
+#: Called with a name and how many files it has; what it gives is called with how many are done, and more.
+_Counting: TypeAlias = Callable[[str, int], Callable[..., None]]
 
 
 class Errors(Console):
@@ -60,7 +60,7 @@ def say_written(errors: Console, path: Path, what: str) -> None:
 def progress(errors: Console) -> Iterator[_Counting]:
     """A bar of files on a terminal, for each name and number of files that it is called with; nothing elsewhere."""
     if not errors.is_terminal:
-        yield lambda _name, _total: lambda _done: None
+        yield lambda *_: lambda *_: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -74,11 +74,11 @@ def progress(errors: Console) -> Iterator[_Counting]:
         auto_refresh=False,  # by a thread, under which the processes that read could not be forked
     )
 
-    def counting(name: str, total: int) -> Callable[[int], None]:
+    def counting(name: str, total: int) -> Callable[..., None]:
         task = bar.add_task(name, total=total)
         drawn_s = 0.0
 
-        def count(done: int) -> None:
+        def count(done: int, *_: object) -> None:
             nonlocal drawn_s
             is_due = time.monotonic() - drawn_s > _REDRAW_S
             drawn_s = time.monotonic() if is_due else drawn_s

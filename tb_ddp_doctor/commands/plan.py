@@ -12,13 +12,12 @@ from tb_ddp_doctor.api import planned
 from tb_ddp_doctor.calibration.load import load
 from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.commands.output import print_json
-from tb_ddp_doctor.commands.runs import check_findings, diagnose_all, discovered, reading_of
+from tb_ddp_doctor.commands.runs import check_findings, diagnosed, discovered
 from tb_ddp_doctor.planning.answer import OVERVIEW
 from tb_ddp_doctor.planning.model import PlanReport, Question
 from tb_ddp_doctor.planning.questions import FIELDS, asked, values
 from tb_ddp_doctor.report.plan import print_plan
 from tb_ddp_doctor.rules import CATALOGUE, is_name
-from tb_ddp_doctor.workers.cluster import executor
 
 
 def run(options: argparse.Namespace, errors: Console) -> int:
@@ -31,8 +30,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     if unknown := [name for name in question.fixed if not is_name(name)]:
         raise ValueError(f"--fixed: {no_name('rule', unknown[0], CATALOGUE)}")
     cache, runs = discovered(options, errors)
-    with executor(options.scheduler) as workers:
-        results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)
+    results = diagnosed(options, errors, cache, runs)
     if results:
         check_findings("--fixed", question.fixed, results)
     plans = [planned(result, question, curves, calibrations, results) for result in results]

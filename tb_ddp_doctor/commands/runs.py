@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -84,6 +84,14 @@ def _chosen(runs: Sequence[Run], options: argparse.Namespace, *, needed: bool) -
     return choice.named(runs, options.run) if needed else [run for run in runs if run.name == options.run]
 
 
+def diagnosed(
+    options: argparse.Namespace, errors: Console, cache: Cache, runs: Sequence[Run], settings: Settings | None = None
+) -> list[engine.Result]:
+    """Diagnose runs as the options say, one after the other; of one that cannot be, say why."""
+    with executor(options.scheduler) as workers:
+        return diagnose_all(runs, reading_of(options, cache, workers), settings or {}, errors)
+
+
 def diagnose_all(
     runs: Sequence[Run], reading: engine.Reading, settings: Settings, errors: Console
 ) -> list[engine.Result]:
@@ -92,12 +100,8 @@ def diagnose_all(
     with progress(errors) as counting:
         for run in runs:
             count = counting(printable(run.name), len(run.files))
-
-            def advance(done: int, _total: int, _file: str, count: Callable[[int], None] = count) -> None:
-                count(done)
-
             try:
-                results.append(engine.diagnose(run, progress=advance, reading=reading, settings=settings))
+                results.append(engine.diagnose(run, progress=count, reading=reading, settings=settings))
             except engine.RunError as error:
                 complain(errors, f"{run.name}: {error}")
     return results
@@ -115,16 +119,21 @@ def check_findings(option: str, names: Sequence[str], results: Sequence[engine.R
         raise ValueError(f"{option}: there is no finding {missing[0]!r}. The findings are: {there_are}.")
 
 
+def check_outside(options: argparse.Namespace) -> None:
+    """Raise ValueError where `--output` is in the log directory."""
+    if options.output.resolve().is_relative_to(Path(options.logdir).resolve()):
+        raise ValueError(
+            f"-o {options.output} is inside of the log directory, where nothing is written: name a place outside of it."
+        )
+
+
 def one_result(options: argparse.Namespace, errors: Console) -> tuple[Cache, engine.Result]:
     """The run to write a part of; ValueError where it is not clear which, or where to."""
     from tb_ddp_doctor.slices import files
 
     files.check_name(options.output)
     check_output(options.output)
-    if options.output.resolve().is_relative_to(Path(options.logdir).resolve()):
-        raise ValueError(
-            f"-o {options.output} is inside of the log directory, where nothing is written: name a place outside of it."
-        )
+    check_outside(options)
     cache, runs = discovered(options, errors)
     if len(runs) > 1:
         names = ", ".join(run.name for run in runs)
@@ -132,8 +141,7 @@ def one_result(options: argparse.Namespace, errors: Console) -> tuple[Cache, eng
             f"{options.logdir} has {len(runs)} runs. Take the last one with --last, or name one of these with --run: "
             f"{names}."
         )
-    with executor(options.scheduler) as workers:
-        results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)
+    results = diagnosed(options, errors, cache, runs)
     if not results:
         raise ValueError(f"{options.output} is not written: the run could not be diagnosed, as said above.")
     return cache, results[0]

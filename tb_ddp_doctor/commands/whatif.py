@@ -10,19 +10,17 @@ from rich.console import Console
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.commands.output import print_json
-from tb_ddp_doctor.commands.runs import check_findings, diagnose_all, discovered, reading_of
+from tb_ddp_doctor.commands.runs import check_findings, diagnosed, discovered
 from tb_ddp_doctor.findings import Prospect
 from tb_ddp_doctor.report import terminal
 from tb_ddp_doctor.rules import CATALOGUE, is_name
-from tb_ddp_doctor.workers.cluster import executor
 
 
 def run(options: argparse.Namespace, errors: Console) -> int:
     """Predict and print; 2 where no run can be diagnosed."""
     chosen = None if options.without is None else _finding_names(options.without)
     cache, runs = discovered(options, errors)
-    with executor(options.scheduler) as workers:
-        results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)
+    results = diagnosed(options, errors, cache, runs)
     if results:
         check_findings("--without", chosen or (), results)
     predicted = {result.diagnosis.name: _predict(result, chosen) for result in results}

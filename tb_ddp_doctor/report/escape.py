@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -58,6 +59,17 @@ def code_block(text: str) -> str:
     """Code as a block of Markdown that nothing in it ends."""
     fence = "`" * max(3, 1 + max((len(run) for run in _BACKTICKS.findall(text)), default=0))
     return f"{fence}\n{printable_lines(text)}\n{fence}"
+
+
+def table(heads: Sequence[str], rules: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown; `rules` are what stands below the heads, "--:" above numbers."""
+    lines = [heads, rules, *([markdown(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def folded(summary: str, body: str) -> str:
+    """Markdown that shows one line until it is opened."""
+    return f"<details><summary>{markup(summary)}</summary>\n\n{body}\n\n</details>"
 
 
 def _pieces(text: str) -> list[tuple[str, bool]]:

@@ -24,7 +24,7 @@ from tb_ddp_doctor.history.sentences import (
     what,
 )
 from tb_ddp_doctor.history.summary import Summary
-from tb_ddp_doctor.report.escape import markdown, printable, printable_json_line
+from tb_ddp_doctor.report.escape import markdown, printable, printable_json_line, table
 from tb_ddp_doctor.view.history import ATTACHED, begins_with_first, nearest
 from tb_ddp_doctor.wording import duration, percent
 
@@ -116,8 +116,7 @@ def _event_table(answer: HistoryAnswer, summary: Summary, price: Price | None) -
         for number, event in enumerate(summary.events[:_LISTED])
     ]
     heads = ("", "What changed", "Costs", "Captures")
-    table = [heads, ("--:", "---", "---", "---"), *(tuple(map(markdown, row)) for row in rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in table)
+    return table(heads, ("--:", "---", "---", "---"), rows)
 
 
 def _items(lines: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS, Diagnosis, Finding, LayerTable, MeshTable
 from tb_ddp_doctor.report import shown
 from tb_ddp_doctor.report.compared import parts
-from tb_ddp_doctor.report.escape import code_block, markup
+from tb_ddp_doctor.report.escape import code_block, folded, table
 from tb_ddp_doctor.report.escape import markdown as escaped
 from tb_ddp_doctor.report.shown import longest_busy_time, where
 
@@ -34,7 +34,7 @@ def comparison(compared: Comparison) -> str:
         f"## ddp-doctor: {escaped(compared.before)} against {escaped(compared.after)}",
         f"**{escaped(compared.headline)}**",
         "\n".join(f"- {escaped(sentence)}" for sentence in sentences),
-        *(_folded(part.title, _table(part.heads, part.align, part.rows)) for part in parts(compared)),
+        *(folded(part.title, _table(part.heads, part.align, part.rows)) for part in parts(compared)),
     ]
     return "\n\n".join(filter(None, pieces)) + "\n"
 
@@ -58,15 +58,15 @@ def _run(result: Result) -> Iterator[str]:
         yield "Opportunities: nothing is wrong, but the step could be shorter still."
         yield _findings(diagnosis.opportunities, diagnosis, "opportunity", "would save a step")
         yield from (_finding(finding, result) for finding in diagnosis.opportunities)
-    yield _folded("Where the step goes: floor + tracing + findings + unexplained", _account(diagnosis))
-    yield _folded("Where each rank's step goes, ms", _budget(diagnosis))
+    yield folded("Where the step goes: floor + tracing + findings + unexplained", _account(diagnosis))
+    yield folded("Where each rank's step goes, ms", _budget(diagnosis))
     if diagnosis.layers:
         guess = "guessed from repeats" if diagnosis.layers.layer_events else f"named by {diagnosis.layers.named_by}"
-        yield _folded(f"Where in the model a step goes, the median rank, ms ({guess})", _layers(diagnosis.layers))
+        yield folded(f"Where in the model a step goes, the median rank, ms ({guess})", _layers(diagnosis.layers))
     if diagnosis.mesh and len(diagnosis.mesh.dimensions) > 1:
-        yield _folded("What each dimension of parallelism communicates in a step", _dimensions(diagnosis.mesh))
+        yield folded("What each dimension of parallelism communicates in a step", _dimensions(diagnosis.mesh))
     if unseen := _unseen(diagnosis):
-        yield _folded("Not checked (lacks data)", "\n".join(f"- {escaped(line)}" for line in unseen))
+        yield folded("Not checked (lacks data)", "\n".join(f"- {escaped(line)}" for line in unseen))
 
 
 def _findings(findings: Sequence[Finding], diagnosis: Diagnosis, kind: str, cost: str) -> str:
@@ -98,7 +98,7 @@ def _finding(finding: Finding, result: Result) -> str:
         f"**Fix:** {escaped(finding.fix_parts.advice)}",
         code_block(finding.fix_parts.code) if finding.fix_parts.code else "",
     ]
-    return _folded(f"{finding.rule}: {finding.title}", "\n\n".join(filter(None, parts)))
+    return folded(f"{finding.rule}: {finding.title}", "\n\n".join(filter(None, parts)))
 
 
 def _account(diagnosis: Diagnosis) -> str:
@@ -107,10 +107,10 @@ def _account(diagnosis: Diagnosis) -> str:
         (name, wording.duration(line.ms), wording.percent(line.share), beside)
         for name, line, beside in shown.account_parts(diagnosis)
     ]
-    table = _table(("part of the step", "", "share", ""), "lrrl", rows)
+    lines = _table(("part of the step", "", "share", ""), "lrrl", rows)
     notes = [shown.BUSY_TIME] if account.method == "busy_time" else []
     notes += [shown.FLOOR, *shown.floor(diagnosis), *shown.left_out(account), shown.TERMS]
-    return "\n\n".join([table, "\n".join(f"- {escaped(note)}" for note in notes)])
+    return "\n\n".join([lines, "\n".join(f"- {escaped(note)}" for note in notes)])
 
 
 def _budget(diagnosis: Diagnosis) -> str:
@@ -121,10 +121,10 @@ def _budget(diagnosis: Diagnosis) -> str:
         (rank, *(wording.decimals(budget[owner], 2) for owner in owners), wording.decimals(sum(budget.values()), 2))
         for rank, budget in budgets
     ]
-    table = _table(("rank", *owners, "step"), "r" * (len(owners) + 2), rows)
+    lines = _table(("rank", *owners, "step"), "r" * (len(owners) + 2), rows)
     if len(longest) == len(diagnosis.ranks):
-        return table
-    return f"{table}\n\nThe {len(longest)} ranks with the longest busy time, of {len(diagnosis.ranks)}."
+        return lines
+    return f"{lines}\n\nThe {len(longest)} ranks with the longest busy time, of {len(diagnosis.ranks)}."
 
 
 def _layers(layers: LayerTable) -> str:
@@ -178,9 +178,9 @@ def _layer_kernels(layers: LayerTable) -> str:
 
 
 def _dimensions(mesh: MeshTable) -> str:
-    table = _table(shown.DIMENSIONS, "l" + "r" * (len(shown.DIMENSIONS) - 1), list(shown.dimensions(mesh)))
+    lines = _table(shown.DIMENSIONS, "l" + "r" * (len(shown.DIMENSIONS) - 1), list(shown.dimensions(mesh)))
     notes = [f"- {escaped(sentence)}" for sentence in wording.dimensions(mesh)]
-    return "\n\n".join([table, "Of one group: MB and calls, ms the mean over ranks, busbw in GB/s.", "\n".join(notes)])
+    return "\n\n".join([lines, "Of one group: MB and calls, ms the mean over ranks, busbw in GB/s.", "\n".join(notes)])
 
 
 def _unseen(diagnosis: Diagnosis) -> list[str]:
@@ -190,10 +190,4 @@ def _unseen(diagnosis: Diagnosis) -> list[str]:
 
 
 def _table(heads: Sequence[str], align: str, rows: Sequence[Sequence[str]]) -> str:
-    rule = ["--:" if letter == "r" else "---" for letter in align]
-    lines = [heads, rule, *([escaped(cell) for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _folded(summary: str, body: str) -> str:
-    return f"<details><summary>{markup(summary)}</summary>\n\n{body}\n\n</details>"
+    return table(heads, ["--:" if letter == "r" else "---" for letter in align], rows)

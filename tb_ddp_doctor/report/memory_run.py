@@ -10,9 +10,9 @@ from rich.text import Text
 
 from tb_ddp_doctor import step_parts, wording
 from tb_ddp_doctor.findings import MemoryFinding, MemoryHolder, MemoryRun, MemorySnapshot
-from tb_ddp_doctor.report.escape import code_block, markup, printable, printable_lines
+from tb_ddp_doctor.report.escape import code_block, folded, printable, printable_lines, table
 from tb_ddp_doctor.report.escape import markdown as escaped
-from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, titled, without_trailing_spaces
+from tb_ddp_doctor.report.wrapping import print_code, print_table, print_wrapped, titled, without_trailing_spaces
 
 #: Ranks that have a column each: more are in the JSON.
 _MOST_RANKS = 8
@@ -53,11 +53,8 @@ def print_tables(console: Console, tables: Iterator[_Table]) -> None:
     """Print tables, numbers to the right."""
     for title, heads, rows in tables:
         columns = [printable(head if head in _WORDS else f">{head}") for head in heads]
-        table = titled(title, *columns, gap=2, no_wrap=True)
-        for row in rows:
-            table.add_row(*(Text(printable(cell)) for cell in row))
         console.print()
-        console.print(table)
+        print_table(console, titled(title, *columns, gap=2, no_wrap=True), rows)
 
 
 def markdown(runs: Sequence[MemoryRun]) -> str:
@@ -80,15 +77,9 @@ def _section(run: MemoryRun) -> Iterator[str]:
     yield "\n".join(f"- {escaped(one.file)}: {escaped(one.message)}" for one in run.warnings)
 
 
-def _folded(table: _Table) -> str:
-    title, heads, rows = table
-    cells = [
-        heads,
-        ["---" if head in _WORDS else "---:" for head in heads],
-        *([escaped(cell) for cell in row] for row in rows),
-    ]
-    body = "\n".join(f"| {' | '.join(row)} |" for row in cells)
-    return f"<details><summary>{markup(title)}</summary>\n\n{body}\n\n</details>"
+def _folded(one: _Table) -> str:
+    title, heads, rows = one
+    return folded(title, table(heads, ["---" if head in _WORDS else "---:" for head in heads], rows))
 
 
 def _print_finding(console: Console, finding: MemoryFinding) -> None:

@@ -16,43 +16,25 @@ from tb_ddp_doctor.stuck.model import Report
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def diagnosis() -> dict[str, Any]:
-    """Made of the structs that the JSON is made of."""
-    made = msgspec.json.schema(Report)
-    made["$defs"]["Report"]["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
-    return {"$schema": _DIALECT, "title": "ddp-doctor diagnose --json", **made}
-
-
-def comparison() -> dict[str, Any]:
-    """Made likewise."""
-    return {"$schema": _DIALECT, "title": "ddp-doctor compare --json", **msgspec.json.schema(Comparison)}
-
-
-def calibration() -> dict[str, Any]:
-    """Made likewise."""
-    return {"$schema": _DIALECT, "title": "calibration.json of tb_ddp_doctor.check", **msgspec.json.schema(Calibration)}
-
-
-def plan() -> dict[str, Any]:
-    """Made likewise."""
-    return {"$schema": _DIALECT, "title": "ddp-doctor plan --json", **msgspec.json.schema(PlanReport)}
-
-
-def history() -> dict[str, Any]:
-    """Made likewise."""
-    return {"$schema": _DIALECT, "title": "ddp-doctor history --json", **msgspec.json.schema(HistoryAnswer)}
-
-
-#: By name, as docs/NAME.schema.json has them.
-SCHEMAS = {
-    "diagnosis": diagnosis,
-    "comparison": comparison,
-    "calibration": calibration,
-    "plan": plan,
-    "history": history,
+#: Title and what the JSON is made of, by name, as docs/NAME.schema.json has them.
+SCHEMAS: dict[str, tuple[str, type]] = {
+    "diagnosis": ("ddp-doctor diagnose --json", Report),
+    "comparison": ("ddp-doctor compare --json", Comparison),
+    "calibration": ("calibration.json of tb_ddp_doctor.check", Calibration),
+    "plan": ("ddp-doctor plan --json", PlanReport),
+    "history": ("ddp-doctor history --json", HistoryAnswer),
 }
+
+
+def schema(name: str) -> dict[str, Any]:
+    """A schema, made of the structs that the JSON is made of."""
+    title, kind = SCHEMAS[name]
+    made = msgspec.json.schema(kind)
+    if kind is Report:
+        made["$defs"]["Report"]["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
+    return {"$schema": _DIALECT, "title": title, **made}
 
 
 def text(name: str) -> str:
     """A schema as its file has it."""
-    return msgspec.json.format(msgspec.json.encode(SCHEMAS[name]())).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(schema(name))).decode() + "\n"

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from tb_ddp_doctor.report.escape import code_block, markup, printable, printable_lines
+from tb_ddp_doctor.report.escape import code_block, folded, printable, printable_lines, table
 from tb_ddp_doctor.report.escape import markdown as escaped
-from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, titled, without_trailing_spaces
+from tb_ddp_doctor.report.wrapping import print_code, print_table, print_wrapped, titled, without_trailing_spaces
 from tb_ddp_doctor.stuck import text
 from tb_ddp_doctor.stuck.model import GroupProgress, StuckFinding, StuckRun
 
@@ -42,11 +42,7 @@ def _print_run(console: Console, run: StuckRun) -> None:
     for finding in run.findings:
         _print_finding(console, finding)
     for title, heads, rows, more in _tables(run):
-        table = titled(title, *heads, gap=2)
-        for row in rows:
-            table.add_row(*(Text(printable(cell)) for cell in row))
-        table.caption = more or None
-        console.print(table)
+        print_table(console, titled(title, *heads, gap=2), rows, more)
         console.print()
     if run.warnings:
         console.print(Text("Not checked (lacks data), and what else to know", "bold"))
@@ -92,18 +88,12 @@ def _section(run: StuckRun) -> Iterator[str]:
             f"**Fix:** {escaped(fix.advice)}",
             code_block(fix.code) if fix.code else "",
         ]
-        yield _folded(f"{finding.cause}: {finding.title}", "\n\n".join(filter(None, parts)))
+        yield folded(f"{finding.cause}: {finding.title}", "\n\n".join(filter(None, parts)))
     for title, heads, rows, more in _tables(run):
-        cells = [heads, ["---"] * len(heads), *([escaped(cell) for cell in row] for row in rows)]
-        table = "\n".join(f"| {' | '.join(row)} |" for row in cells)
-        yield _folded(title, f"{table}\n\n{more}" if more else table)
+        yield folded(title, "\n\n".join(filter(None, [table(heads, ["---"] * len(heads), rows), more])))
     if run.warnings:
         lines = [f"- {escaped(one.file)}: {escaped(one.message)}" for one in run.warnings]
-        yield _folded("Not checked (lacks data), and what else to know", "\n".join(lines))
-
-
-def _folded(summary: str, body: str) -> str:
-    return f"<details><summary>{markup(summary)}</summary>\n\n{body}\n\n</details>"
+        yield folded("Not checked (lacks data), and what else to know", "\n".join(lines))
 
 
 def _facts(run: StuckRun) -> str:

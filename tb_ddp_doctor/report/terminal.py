@@ -31,7 +31,14 @@ from tb_ddp_doctor.report.layers import LayersAsked, print_layers
 from tb_ddp_doctor.report.memory import print_memory
 from tb_ddp_doctor.report.roofline import print_roofline
 from tb_ddp_doctor.report.shown import longest_busy_time, where
-from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, titled, without_trailing_spaces, wrapped
+from tb_ddp_doctor.report.wrapping import (
+    print_code,
+    print_table,
+    print_wrapped,
+    titled,
+    without_trailing_spaces,
+    wrapped,
+)
 from tb_ddp_doctor.view import stacks
 
 #: Columns that no table needs.
@@ -161,11 +168,8 @@ def compared(console: Console, comparison: Comparison) -> None:
             print_wrapped(console, f"- {printable(sentence)}", indent=2, first=0)
         for part in parts(comparison):
             first, *others = part.heads
-            table = titled(part.title, first, *(f">{head}" for head in others), no_wrap=True)
-            for row in part.rows:
-                table.add_row(*(Text(printable(cell)) for cell in row))
             console.print()
-            console.print(table)
+            print_table(console, titled(part.title, first, *(f">{head}" for head in others), no_wrap=True), part.rows)
 
 
 def _print_headline(console: Console, diagnosis: Diagnosis) -> None:

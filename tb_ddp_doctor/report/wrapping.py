@@ -6,7 +6,7 @@ A number keeps its unit, "rank" and "step" their number, a call its arguments. C
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -14,6 +14,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from tb_ddp_doctor.report.escape import printable
 
 #: Spaces that do not end a line: before a unit, after the noun of a number, within a call's parentheses.
 _UNIT = re.compile(
@@ -72,6 +74,14 @@ def titled(title: str, *columns: str, gap: int | None = None, no_wrap: bool = Fa
         side: Literal["left", "right"] = "right" if is_number else "left"
         table.add_column(column.removeprefix(">"), justify=side, no_wrap=is_number and no_wrap)
     return table
+
+
+def print_table(console: Console, table: Table, rows: Iterable[Sequence[str]], more: str = "") -> None:
+    """Print a table with these rows, and what is left out of it below."""
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    table.caption = more or None
+    console.print(table)
 
 
 @contextmanager

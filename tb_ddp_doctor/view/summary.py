@@ -15,34 +15,9 @@ def summary(diagnosis: Diagnosis | StuckRun | MemoryRun) -> dict[str, Any]:
     from tb_ddp_doctor.stuck.model import StuckRun
 
     if isinstance(diagnosis, StuckRun):
-        return {
-            "kind": "dumps",
-            "traces": diagnosis.traces,
-            "world_size": diagnosis.world_size,
-            "ranks": len(diagnosis.ranks),
-            "incomplete": 0,
-            "steps": None,
-            "step_ms": None,
-            "verdict": diagnosis.verdict,
-            "headline": diagnosis.headline,
-            "severity": "critical" if diagnosis.verdict == "stuck" else None,
-            "lost_ms": None,
-        }
+        return _without_steps(diagnosis, "dumps", diagnosis.traces, diagnosis.world_size, len(diagnosis.ranks))
     if isinstance(diagnosis, MemoryRun):
-        return {
-            "kind": "memory",
-            "traces": (),
-            "world_size": None,
-            "ranks": len(diagnosis.snapshots),
-            "incomplete": 0,
-            "steps": None,
-            "step_ms": None,
-            "verdict": diagnosis.verdict,
-            "headline": diagnosis.headline,
-            "severity": "critical" if diagnosis.findings else None,
-            "lost_ms": None,
-        }
-
+        return _without_steps(diagnosis, "memory", (), None, len(diagnosis.snapshots))
     unexplained = diagnosis.account.line("unexplained")
     severities = [Severity[finding.severity.upper()] for finding in diagnosis.findings]
     lost = sum(f.cost_ms for f, s in zip(diagnosis.findings, severities, strict=True) if s > Severity.INFO)
@@ -59,4 +34,22 @@ def summary(diagnosis: Diagnosis | StuckRun | MemoryRun) -> dict[str, Any]:
         "severity": max(severities).label if severities else None,
         "lost_ms": min(lost, diagnosis.step_ms),
         "unexplained_ms": unexplained.ms,
+    }
+
+
+def _without_steps(
+    run: StuckRun | MemoryRun, kind: str, traces: tuple[str, ...], world_size: int | None, ranks: int
+) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "traces": traces,
+        "world_size": world_size,
+        "ranks": ranks,
+        "incomplete": 0,
+        "steps": None,
+        "step_ms": None,
+        "verdict": run.verdict,
+        "headline": run.headline,
+        "severity": "critical" if run.verdict in ("stuck", "out-of-memory") else None,
+        "lost_ms": None,
     }
