@@ -20,7 +20,7 @@ import jsonschema
 import pytest
 
 from tb_ddp_doctor.calibration.load import load
-from tb_ddp_doctor.report.schema import calibration as schema
+from tb_ddp_doctor.report.schema import schema
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="needs PyTorch: pip install -e '.[test,torch]'"
@@ -96,7 +96,7 @@ def test_all_ranks_are_measured_and_the_calibration_is_read_again(checks: dict[s
     folder = checked.folder.parent
     assert checked.exits() == {0: 0, 1: 0, 2: 0}, checked.errors()
     found = load(folder / "calibration.json")
-    jsonschema.validate(json.loads((folder / "calibration.json").read_bytes()), schema())
+    jsonschema.validate(json.loads((folder / "calibration.json").read_bytes()), schema("calibration"))
     assert (found.world_size, found.backend, found.source) == (3, "gloo", "check")
     measures = {measure.name: measure for measure in found.measures}
     for name in ("GEMM float32", "memory bandwidth", "launch latency"):

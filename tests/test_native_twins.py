@@ -207,7 +207,7 @@ def test_a_column_for_the_replay_has_its_values_in_any_layout() -> None:
 def test_a_replay_in_any_layout(seed: int, cut: bool) -> None:
     """Lengths as views with strides, backwards, narrower, or of one value for all, as numpy broadcasts it."""
     draw = np.random.default_rng(seed)
-    replay = WhatIf.of(job(ranks(LAUNCHED, LAUNCHED, steps=3)))._replay
+    replay = WhatIf.of(job(ranks(LAUNCHED, LAUNCHED, steps=3))).replay
     assert replay is not None
 
     def other(values: NDArray[Any]) -> NDArray[Any]:

@@ -73,15 +73,15 @@ def test_nothing_removed_gives_the_recorded_steps() -> None:
     for text in (ranks(LOADED, LOADED), ranks(HIDDEN)):
         found, whatif = played(text)
         nothing = Change(device_ns=np.zeros(whatif.shape, np.int64), transfer_ns=np.zeros(whatif.shape, np.int64))
-        assert whatif._replay is not None
-        assert (whatif._replay.step_ns(nothing) == found.budget.window_ns).all()
+        assert whatif.replay is not None
+        assert (whatif.replay.step_ns(nothing) == found.budget.window_ns).all()
 
 
 @OF_JOBS
 @given(st.lists(TRACES, min_size=1, max_size=3))
 def test_nothing_removed_gives_the_recorded_steps_of_any_job(traces: list[RankTrace]) -> None:
     found = joined([digest(trace) for trace in traces])
-    if found and (replay := WhatIf.of(found)._replay):
+    if found and (replay := WhatIf.of(found).replay):
         assert replay.step_ns(Change()).mean() == pytest.approx(found.budget.window_ns.mean(), rel=0.01)
 
 
@@ -92,7 +92,7 @@ def test_the_native_library_plays_any_job_as_numpy_does(
     traces: list[RankTrace], share: float, no_host: bool, kept: bool
 ) -> None:
     found = joined([digest(trace) for trace in traces])
-    if not found or not (replay := WhatIf.of(found)._replay):
+    if not found or not (replay := WhatIf.of(found).replay):
         return
     shape = found.budget.window_ns.shape
     less = Change({CpuTime.WORK: np.full(shape, share)}, transfers_at_median=np.ones(shape, np.bool_), no_host=no_host)
@@ -110,7 +110,7 @@ def test_the_native_library_plays_any_job_as_numpy_does(
 def test_all_ends_sooner_where_all_ranks_begin_sooner(traces: list[RankTrace]) -> None:
     """Also collectives that the record has from before its first step: no row launches them."""
     found = joined([digest(trace) for trace in traces])
-    if not found or not (replay := WhatIf.of(found)._replay):
+    if not found or not (replay := WhatIf.of(found).replay):
         return
     schedule, lengths = replay.schedule, replay.lengths(Change())
     recorded, sooner = play(schedule, lengths), play(schedule, lengths, sooner_ns=7 * MS)
@@ -123,7 +123,7 @@ def test_all_ends_sooner_where_all_ranks_begin_sooner(traces: list[RankTrace]) -
 @given(st.lists(TRACES, min_size=1, max_size=3), st.data())
 def test_the_native_library_shortens_any_job_as_numpy_does(traces: list[RankTrace], data: st.DataObject) -> None:
     found = joined([digest(trace) for trace in traces])
-    if not found or not (replay := WhatIf.of(found)._replay):
+    if not found or not (replay := WhatIf.of(found).replay):
         return
     shape = found.budget.window_ns.shape
 
@@ -181,7 +181,7 @@ def test_rows_out_of_range_are_not_ordered_natively() -> None:
 
 
 def test_a_schedule_out_of_range_is_not_played_natively() -> None:
-    replay = played(ranks(LOADED, LOADED))[1]._replay
+    replay = played(ranks(LOADED, LOADED))[1].replay
     assert replay
     schedule = replay.schedule
     beyond = replace(schedule, rows=replace(schedule.rows, awaits=schedule.rows.awaits + len(schedule.parts.rank)))

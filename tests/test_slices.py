@@ -28,6 +28,7 @@ from tb_ddp_doctor.evidence.model import GpuLook, RankEvidence
 from tb_ddp_doctor.slices import chrome, columns, cut, files, native, pick
 from tb_ddp_doctor.slices.cut import SliceWindow
 from tb_ddp_doctor.slices.model import LaneRole, RankSlice, Slice, SliceError
+from tb_ddp_doctor.storage.wire import encoded
 from tb_ddp_doctor.trace import reader
 from tb_ddp_doctor.trace.model import (
     Category,
@@ -517,4 +518,4 @@ def test_the_command_starts_without_perfetto() -> None:
 def test_numbers_are_written_as_protobuf_writes_them(number: int) -> None:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
 
-    assert native._TIMESTAMP + native._varint(number) == TracePacket(timestamp=number).SerializeToString()
+    assert native._TIMESTAMP + encoded(number) == TracePacket(timestamp=number).SerializeToString()

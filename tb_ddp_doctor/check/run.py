@@ -17,7 +17,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -339,17 +339,13 @@ def run(launched: LaunchedProcess, options: Options, tell: Callable[[Calibration
     watch.daemon = True
     watch.start()
     with open(os.devnull, "w") as nowhere:
-        _end_after(whole_s + _LAST_WORDS_S * 2, nowhere)
+        # It ends this process then, even where a native call holds the interpreter's lock.
+        faulthandler.dump_traceback_later(whole_s + _LAST_WORDS_S * 2, exit=True, file=nowhere)
         calibration = check.run()
         status = 0 if calibration is None else tell(calibration)
         watch.cancel()
         faulthandler.cancel_dump_traceback_later()
     return status
-
-
-def _end_after(seconds: float, nowhere: IO[str]) -> None:
-    """End this process then, even where a native call holds the interpreter's lock."""
-    faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
 
 
 def _first_line(error: BaseException) -> str:

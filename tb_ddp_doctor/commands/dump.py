@@ -29,16 +29,18 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     """Ask, wait for the ranks, and say what to do next; 2 where none answers."""
     logdir = Path(options.logdir)
     folder = logdir / HANG_FOLDER
-    by_hand = _BY_HAND.format(folder=folder)
+
+    def by_hand(sentence: str) -> None:
+        complain(errors, sentence)
+        sys.stdout.write(f"{printable_lines(_BY_HAND.format(folder=folder))}\n")
+
     if not logdir.is_dir():
         raise ValueError(f"There is no folder {logdir}: name the one that the job gave its Doctor.")
     if not (logdir / CONTROL_FOLDER).is_dir():
-        complain(
-            errors,
+        by_hand(
             f"No job with a Doctor has used {logdir}: name the folder that the job gave its Doctor. Where the job has "
-            "none, py-spy shows where each rank is.",
+            "none, py-spy shows where each rank is."
         )
-        sys.stdout.write(f"{printable_lines(by_hand)}\n")
         return 2
     request = ask(logdir)
     until = time.monotonic() + options.wait
@@ -47,20 +49,16 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         time.sleep(_POLL_S)
         ranks, world_size = answers(logdir, request)
     if world_size is None:
-        complain(
-            errors,
+        by_hand(
             f"No rank answered within {options.wait:g} s: the job has ended, or all ranks are in C code that keeps "
-            "Python's lock (GIL). py-spy shows the latter.",
+            "Python's lock (GIL). py-spy shows the latter."
         )
-        sys.stdout.write(f"{printable_lines(by_hand)}\n")
         return 2
     sys.stdout.write(f"{len(ranks)} of {world_size} ranks wrote where they are. Now: ddp-doctor diagnose {folder}\n")
     if silent := sorted(set(range(world_size)) - ranks):
         named = ", ".join(map(str, silent[:16])) + (" ..." if len(silent) > 16 else "")
-        complain(
-            errors,
+        by_hand(
             f"Ranks that did not answer: {named}. They have ended, or are in C code that keeps Python's lock (GIL). "
-            "py-spy shows the latter.",
+            "py-spy shows the latter."
         )
-        sys.stdout.write(f"{printable_lines(by_hand)}\n")
     return 0

@@ -160,7 +160,7 @@ def modules(places: AllocationPlaces, alive: Ints, words: Vocabulary) -> ModuleM
         last[at[later]], output[at[later]] = blocks.born[alive[later]], blocks.bytes[alive[later]]
         at = calls.parent[at]
     allocated = np.flatnonzero(size)
-    text = [_class(name) for name in places.texts(calls.name[allocated].tolist())]
+    text = [_NUMBER.sub("", names.module_name(name)) for name in places.texts(calls.name[allocated].tolist())]
     kinds = {name: index for index, name in enumerate(dict.fromkeys(text))}
     which = np.array([kinds[name] for name in text], np.int64)
 
@@ -182,7 +182,3 @@ def modules(places: AllocationPlaces, alive: Ints, words: Vocabulary) -> ModuleM
         output_bytes=total(output)[most],
         forward_ns=total(calls.end_ns - calls.start_ns)[most],
     )
-
-
-def _class(module: str) -> str:
-    return _NUMBER.sub("", names.module_name(module))

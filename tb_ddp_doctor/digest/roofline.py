@@ -368,7 +368,7 @@ def _signature(
     shown = [one.sizes for one in given.every() if one.sizes][:_INPUTS]
     return _Signature(
         work=work,
-        inputs=", ".join(map(_spelled, shown))[:_LETTERS],
+        inputs=", ".join("x".join(map(str, sizes)) for sizes in shown)[:_LETTERS],
         dtype=dtype,
         precision=_precision(dtype, kernel) if work and work.flops else "",
         loop=_loop(operator, given, work),
@@ -381,10 +381,6 @@ def _loop(operator: str, given: Inputs, work: Work | None) -> Loop:
     # A copy is given its destination first.
     sources = [*given.every()][operator == "aten::copy_" :]
     return Loop(work, tuple((one.elements, one.bytes) for one in sources), names.saves_output(operator))
-
-
-def _spelled(sizes: Dims) -> str:
-    return "x".join(map(str, sizes))
 
 
 def _precision(dtype: str, kernel: str) -> str:

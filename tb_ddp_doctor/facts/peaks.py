@@ -30,10 +30,6 @@ class _Peak(msgspec.Struct, frozen=True):
     #: The data sheet; "" where the maker publishes none, and resellers' numbers agree.
     source: str
 
-    @property
-    def cache_mib(self) -> int:
-        return _CACHES.get(self.multiprocessors, 0)
-
     def of(self, precision: Precision) -> float:
         return float(getattr(self, precision.name.lower()))
 
@@ -216,7 +212,7 @@ def roofs(device: str, multiprocessors: int) -> Roofs | None:
     return Roofs(
         flops=flops,
         bandwidth=known.bandwidth * 1e12 * part,
-        cache=known.cache_mib << 20,
+        cache=_CACHES.get(known.multiprocessors, 0) << 20,
         link=_link(device) * 1e9,
         source=f"data sheet: {known.source}" if known.source else "as resellers state them",
         part=part,

@@ -8,6 +8,8 @@ for nobody. Its bus bandwidth is the call's, and the longest time minus the shor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +39,7 @@ def joined(lines: InspectorCalls) -> GroupCalls:
     # Within a call the shortest time first.
     order = np.lexsort((lines.took_us, lines.number, lines.kind, lines.communicator))
     communicator, kind, number = lines.communicator[order], lines.kind[order], lines.number[order]
-    is_new = np.ones(len(order), dtype=bool)
-    is_new[1:] = (np.diff(communicator) != 0) | (np.diff(kind) != 0) | (np.diff(number) != 0)
-    first = np.flatnonzero(is_new)
+    first = begins((communicator, kind, number))
     end = np.append(first[1:], len(order))
     took_us = lines.took_us[order]
     if not len(first):
@@ -59,14 +59,19 @@ def joined(lines: InspectorCalls) -> GroupCalls:
     )
 
 
+def begins(keys: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Where in rows that are sorted by some keys another combination of them begins."""
+    is_new = np.ones(len(keys[0]), dtype=bool)
+    is_new[1:] = np.any([np.diff(key) != 0 for key in keys], axis=0)
+    return np.flatnonzero(is_new)
+
+
 def largest(keys: tuple[NDArray[np.int64], ...], weight: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """The rows of each combination of keys, of the 50 with most weight, the largest first."""
     if not len(weight):
         return []
     order = np.lexsort(keys)
-    is_new = np.ones(len(order), dtype=bool)
-    is_new[1:] = np.any([np.diff(key[order]) != 0 for key in keys], axis=0)
-    first = np.flatnonzero(is_new)
+    first = begins([key[order] for key in keys])
     end = np.append(first[1:], len(order))
     weights = np.add.reduceat(weight[order], first)
     return [order[first[at] : end[at]] for at in np.argsort(-weights, kind="stable")[:_MOST_ROWS].tolist()]

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.history.collective_calls import begins
 from tb_ddp_doctor.history.logs.inspector import InspectorCalls
 
 #: What a transfer is called among collectives.
@@ -47,9 +48,7 @@ def split(lines: InspectorCalls) -> tuple[InspectorCalls, InspectorCalls, tuple[
     order = np.lexsort((lines.number[rows], ~is_send, receiver, sender, lines.communicator[rows]))
     rows, is_send, sender, receiver = rows[order], is_send[order], sender[order], receiver[order]
     communicator = lines.communicator[rows]
-    is_new = np.ones(len(rows), dtype=bool)
-    is_new[1:] = (np.diff(communicator) != 0) | (np.diff(sender) != 0) | (np.diff(receiver) != 0)
-    first = np.flatnonzero(is_new).tolist()
+    first = begins((communicator, sender, receiver)).tolist()
     directions = tuple(
         Direction(int(communicator[at]), int(sender[at]), int(receiver[at]), lines.communicators[communicator[at]][0])
         for at in first

@@ -73,7 +73,7 @@ def read_logs(
     """
     log = _Log(frozenset(pid.encode() for pid in pids if pid), world_size, Matching(traced))
     # NCCL_DEBUG_FILE names its process with %p; where there are too many, those of other jobs stand back.
-    chosen = sorted(files, key=lambda path: not _numbers_in(path.name) & set(pids))
+    chosen = sorted(files, key=lambda path: not set(re.findall(r"\d+", path.name)) & set(pids))
     remaining = _MOST_BYTES
     with ThreadPoolExecutor(_READERS) as pool:
         for path, begins in zip(chosen, pool.map(_begins_as_log, chosen), strict=True):
@@ -82,11 +82,6 @@ def read_logs(
                     remaining -= len(block)
                     log.take_block(block)
     return log.network()
-
-
-def _numbers_in(name: str) -> set[str]:
-    """The numbers in a file's name, one of which may be a process."""
-    return set(re.findall(r"\d+", name))
 
 
 def _begins_as_log(path: Path) -> bool:

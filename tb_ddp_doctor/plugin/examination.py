@@ -93,7 +93,10 @@ class Examination:
         joining()
         if question.route == "report":
             return _report(results[0], question)
-        return _ANSWERS[question.route](self, results, question.parameters)
+        try:
+            return _ANSWERS[question.route](self, results, question.parameters)
+        except SliceError as error:
+            return _refusal(str(error))
 
     def _result(self, source: RunFiles, progress: Progress, joining: Joining) -> Result:
         """What a run was found to be."""
@@ -153,16 +156,10 @@ class Examination:
         return Reply(msgspec.json.encode(DETAILS[of](results[0])))
 
     def _slice(self, results: Sequence[engine.Result], asked: Mapping[str, str]) -> Reply:
-        try:
-            return Reply(*slicing.answer(results[0], asked))
-        except SliceError as error:
-            return _refusal(str(error))
+        return Reply(*slicing.answer(results[0], asked))
 
     def _lanes(self, results: Sequence[engine.Result], asked: Mapping[str, str]) -> Reply:
-        try:
-            return Reply(*slicing.lanes_answer(results[0], asked))
-        except SliceError as error:
-            return _refusal(str(error))
+        return Reply(*slicing.lanes_answer(results[0], asked))
 
 
 #: By route.

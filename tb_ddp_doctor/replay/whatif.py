@@ -80,7 +80,9 @@ class WhatIf:
         absent_ns: Ints | None = None,
         digests: Sequence[RankDigest] = (),
     ) -> None:
-        self._budget, self._replay, self._digests = budget, replay, digests
+        self._budget, self._digests = budget, digests
+        #: For changes that are more than a `Change`; None where busy times are compared.
+        self.replay = replay
         self._absent_ns = np.zeros_like(budget.busy_ns) if absent_ns is None else absent_ns
         self._owners = _OF_DEVICES if has_device else _OF_CPUS
         self._played: dict[object, Ints] = {}
@@ -146,8 +148,8 @@ class WhatIf:
 
         Without a replay, the idle time of the device that this work owns.
         """
-        if self._replay:
-            return self._replay.host_ns(kind)
+        if self.replay:
+            return self.replay.host_ns(kind)
         return self._budget.of(self._owners[kind]) if kind in self._owners else np.zeros(self.shape, np.int64)
 
     def typical(self, values: Ints) -> Ints:
@@ -162,21 +164,21 @@ class WhatIf:
         return self._typical(need_ns, among, _FAR_MORE_IN_ALL)
 
     def _typical(self, values: Ints, among: NDArray[np.bool_] | None, far_more: float) -> Ints:
-        if self._replay:
-            return self._replay.typical(values, among, far_more)
+        if self.replay:
+            return self.replay.typical(values, among, far_more)
         rows = values if among is None or not among.any() else values[among]
         return np.broadcast_to(lower_median(rows), values.shape)
 
     def typical_of_step(self, values: Ints) -> Ints:
         """The lower median of the comparable ranks in the same step, for each rank and step, shape (R, S)."""
-        if self._replay:
-            return self._replay.typical_of_step(values)
+        if self.replay:
+            return self.replay.typical_of_step(values)
         return np.broadcast_to(lower_median(values), values.shape)
 
     def alone_ns(self, change: Change) -> Ints:
         """How long each rank alone needs for a step with a change, without waiting for others, shape (R, S), ns."""
-        if self._replay:
-            return self._played_ns(self._replay, change, alone=True)
+        if self.replay:
+            return self._played_ns(self.replay, change, alone=True)
         return self._compared_ns - self._busy_part(change)
 
     def at_the_median(
@@ -191,16 +193,16 @@ class WhatIf:
         flags of shape (R,), limits the ranks to compare with. `kinds` are the kinds of host time to lower; the device
         is lowered only with all of them.
         """
-        if not self._replay:
+        if not self.replay:
             return Change(device_at_median=chosen)
         host: dict[CpuTime, NDArray[np.float64]] = {}
         launching = _with_step_before(chosen)
         whole = launching.astype(np.float64)
         for kind in kinds:
-            spent = self._replay.host_ns(kind)
+            spent = self.replay.host_ns(kind)
             share = whole
             if spent.any():
-                typical = self._replay.typical(spent, among)
+                typical = self.replay.typical(spent, among)
                 share = np.where(launching, np.maximum(1 - typical / np.maximum(spent, 1), 0), 0.0)
             if share.any():
                 host[kind] = share
@@ -208,8 +210,8 @@ class WhatIf:
             return Change(host)
         if among is None:
             return Change(host, device_at_median=chosen)
-        device = self._replay.device_ns
-        excess = np.maximum(device - self._replay.typical(device, among), 0)
+        device = self.replay.device_ns
+        excess = np.maximum(device - self.replay.typical(device, among), 0)
         return Change(host, device_ns=np.where(chosen, excess, 0))
 
     def shared_in(self, steps: NDArray[np.bool_]) -> Change:
@@ -248,7 +250,7 @@ class WhatIf:
     @property
     def device_ns(self) -> Ints:
         """How long each device needs for the work of each step, shape (R, S), ns; zeros without a replay."""
-        return self._replay.device_ns if self._replay else np.zeros(self.shape, np.int64)
+        return self.replay.device_ns if self.replay else np.zeros(self.shape, np.int64)
 
     def have_as_much_work(self, chosen: NDArray[np.bool_]) -> bool:
         """Whether the devices of some ranks, flags of shape (R,), have as much work as those of all ranks.
@@ -264,7 +266,7 @@ class WhatIf:
 
         0 in steps that can be compared with others of the same length.
         """
-        slow = self._replay.slow_for_their_length if self._replay else np.zeros(self.shape[1], np.bool_)
+        slow = self.replay.slow_for_their_length if self.replay else np.zeros(self.shape[1], np.bool_)
         if not slow.any():
             return np.zeros(self.shape[1], np.int64)
         chosen = np.broadcast_to(slow, self.shape)
@@ -286,7 +288,7 @@ class WhatIf:
     @property
     def plays(self) -> bool:
         """Whether the steps are played again; else only busy times are compared."""
-        return self._replay is not None
+        return self.replay is not None
 
     def saving(self, change: Change) -> Saving:
         """How much shorter a change makes the steps, relative to the steps without tracing."""
@@ -296,8 +298,8 @@ class WhatIf:
 
     def step_ns(self, change: Change) -> Ints:
         """How long each step takes with a change, shape (R, S), ns. It still has what tracing adds (see `tracing`)."""
-        if self._replay:
-            return self._played_ns(self._replay, change)
+        if self.replay:
+            return self._played_ns(self.replay, change)
         own = self._compared_ns.max(axis=0) - self.alone_ns(change).max(axis=0)
         # The slowest rank waits only for ranks without a trace.
         own += self.at_slowest(self._absent_ns) * change.absent
@@ -318,19 +320,14 @@ class WhatIf:
         return self._played[key]
 
     @property
-    def replay(self) -> Replay | None:
-        """The replay, for changes that are more than a `Change`; None where busy times are compared."""
-        return self._replay
-
-    @property
     def bindings(self) -> Bindings | None:
         """What each event of the record waited for; None without a replay."""
-        return Bindings(self._replay) if self._replay else None
+        return Bindings(self.replay) if self.replay else None
 
     @property
     def recorded_ns(self) -> Ints:
         """How long each step took as recorded, shape (R, S), ns."""
-        return self._replay.recorded_ns if self._replay else self._budget.window_ns
+        return self.replay.recorded_ns if self.replay else self._budget.window_ns
 
     @property
     def tracing_ns(self) -> float:
@@ -355,7 +352,7 @@ class WhatIf:
 
         True shows an error of the replay. Always False without a replay.
         """
-        if self._replay is None:
+        if self.replay is None:
             return False
         saved = self.cost_ns(change) * self.shape[1]
         # A cheap lower bound first: how long removed calls waited for the device needs one more play.
@@ -364,7 +361,7 @@ class WhatIf:
             # A change may ask for more than there is.
             removed += float(np.minimum(change.device_ns, self.device_ns).sum())
         within = _MOST_MISSED * float(self.recorded_ns.mean())
-        return saved > removed + within and saved > self._replay.removed_ns(change) + within
+        return saved > removed + within and saved > self.replay.removed_ns(change) + within
 
     def costs_ns(self, several: Sequence[Change]) -> list[float]:
         """Divides what several fixes save together among them, mean over steps, ns.

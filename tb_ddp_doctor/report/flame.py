@@ -19,6 +19,7 @@ import msgspec
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts import MissingFactError
 from tb_ddp_doctor.facts.modules import ModulePart, kernel_table, modules
+from tb_ddp_doctor.storage.wire import BYTES, NUMBER, encoded
 
 #: What the time of each part is called in a stack.
 NAMES = {
@@ -29,9 +30,8 @@ NAMES = {
     ModulePart.COMMUNICATION: "exposed communication and wait",
     ModulePart.IDLE: "GPU idle",
 }
-#: Fields of the messages of profile.proto, and how a field is encoded.
+#: Fields of the messages of profile.proto.
 _SAMPLE_TYPE, _SAMPLE, _LOCATION, _FUNCTION, _STRING = 1, 2, 4, 5, 6
-_VARINT, _BYTES = 0, 2
 
 
 class PartTime(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ def pprof(parts: Sequence[PartTime]) -> bytes:
     for one in parts:
         # The innermost frame comes first.
         at = [places.setdefault(frame, len(places) + 1) for frame in reversed(one.frames)]
-        ids, values = b"".join(map(_varint, at)), _varint(one.ns)
+        ids, values = b"".join(map(encoded, at)), encoded(one.ns)
         samples.append(_message(_SAMPLE, (1, ids), (2, values), (3, _fields((1, label), (3, one.rank)))))
     kind = _message(_SAMPLE_TYPE, (1, text("time of a step")), (2, text("nanoseconds")))
     locations = [_message(_LOCATION, (1, number), (4, _fields((1, number)))) for number in places.values()]
@@ -125,15 +125,5 @@ def _fields(*fields: tuple[int, int | bytes]) -> bytes:
 def _field(number: int, value: int | bytes) -> bytes:
     """A field: a number, or bytes that are text, packed numbers or a message."""
     if isinstance(value, int):
-        return _varint(number << 3 | _VARINT) + _varint(value)
-    return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    """A number, not negative, in groups of seven bits, the lowest first."""
-    groups = bytearray()
-    while value > 0x7F:
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    groups.append(value)
-    return bytes(groups)
+        return encoded(number << 3 | NUMBER) + encoded(value)
+    return encoded(number << 3 | BYTES) + encoded(len(value)) + value

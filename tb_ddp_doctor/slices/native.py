@@ -20,6 +20,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
 from tb_ddp_doctor.slices import event_text
 from tb_ddp_doctor.slices.labels import PlacedLabel, placed
 from tb_ddp_doctor.slices.model import RankSlice, Slice
+from tb_ddp_doctor.storage.wire import encoded
 
 CONTENT_TYPE = "application/octet-stream"
 _DOCTOR = 1
@@ -28,7 +29,6 @@ _TRACKS_OF_A_RANK = 1 << 16
 _COLLECTIVES = 1 << 62
 #: Tags of `Trace.packet` (field 1, bytes) and of `TracePacket.timestamp` (field 8, a number).
 _PACKET, _TIMESTAMP = b"\x0a", b"\x40"
-_SMALL = tuple(bytes((number,)) for number in range(0x80))
 _FRESH = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
 _KNOWN = TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
 
@@ -55,19 +55,7 @@ class _Packets:
 
     def write_bytes(self, packet: bytes) -> None:
         """Append a packet as it is on the wire."""
-        self._file.write(_PACKET + _varint(len(packet)) + packet)
-
-
-def _varint(number: int) -> bytes:
-    """A number from 0 on as protobuf has it: seven bits a byte, the lowest first, the high bit on all but the last."""
-    if number < 0x80:
-        return _SMALL[number]
-    encoded = bytearray()
-    while number >= 0x80:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+        self._file.write(_PACKET + encoded(len(packet)) + packet)
 
 
 class _Rank:
@@ -163,7 +151,7 @@ class _Rank:
             packet.track_event.type = TrackEvent.TYPE_SLICE_END
             packet.track_event.track_uuid = track
             rest = self._ends[track] = packet.SerializeToString()
-        self._packets.write_bytes(_TIMESTAMP + _varint(at_ns) + rest)
+        self._packets.write_bytes(_TIMESTAMP + encoded(at_ns) + rest)
 
     def _named(self, packet: TracePacket, name: int) -> int:
         known = self._names.get(name)

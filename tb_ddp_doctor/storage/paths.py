@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -231,11 +231,20 @@ def _tag(about: Mapping[str, Any]) -> str:
     return next((str(about[key]) for key in _TAGS if about.get(key)), "")
 
 
-class _Stream(io.RawIOBase):
-    """A file of fsspec's whose every error is an OSError."""
+class ByteSource(Protocol):
+    """What is read, as `io.RawIOBase` has it."""
 
-    def __init__(self, file: Any) -> None:
-        self._file = file
+    def read(self, size: int, /) -> bytes | None: ...
+    def seek(self, offset: int, whence: int, /) -> int: ...
+    def tell(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class FileAround(io.RawIOBase):
+    """A file that is read by way of another one."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
 
     def readable(self) -> bool:
         return True
@@ -244,22 +253,26 @@ class _Stream(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return int(self._file.seek(offset, whence))
+        return self._source.seek(offset, whence)
 
     def tell(self) -> int:
-        return int(self._file.tell())
+        return self._source.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._source.close()
+        super().close()
+
+
+class _Stream(FileAround):
+    """A file of fsspec's whose every error is an OSError."""
 
     def readinto(self, buffer: Any, /) -> int:
         try:
-            data = self._file.read(len(buffer))
+            data = self._source.read(len(buffer)) or b""
         except (OSError, MemoryError):
             raise
         except Exception as error:
             raise OSError(f"{type(error).__name__}: {error}") from error
         buffer[: len(data)] = data
         return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()

@@ -9,10 +9,10 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from tb_ddp_doctor.storage import transient
-from tb_ddp_doctor.storage.paths import FilePath
+from tb_ddp_doctor.storage.paths import ByteSource, FileAround, FilePath
 from tb_ddp_doctor.storage.patience import patience
 
 #: A busy network file system takes seconds at worst.
@@ -79,33 +79,10 @@ def beginning(path: FilePath, most: int) -> bytes:
     return within(PATIENCE_S, read, path)
 
 
-class TimedSource(Protocol):
-    """What is read, as `io.RawIOBase` has it."""
-
-    def read(self, size: int, /) -> bytes | None: ...
-    def seek(self, offset: int, whence: int, /) -> int: ...
-    def tell(self) -> int: ...
-    def close(self) -> None: ...
-
-
-class PatientFile(io.RawIOBase):
+class PatientFile(FileAround):
     """A file of which each read takes `READ_PATIENCE_S` at most; later ones then fail at once, with TimeoutError."""
 
-    def __init__(self, source: TimedSource) -> None:
-        self._source = source
-        self._stalled: TimeoutError | None = None
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return self._source.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._source.tell()
+    _stalled: TimeoutError | None = None
 
     def readinto(self, buffer: Any, /) -> int:
         if self._stalled:
@@ -124,12 +101,13 @@ class PatientFile(io.RawIOBase):
 
     def close(self) -> None:
         # Who still reads may hold the file's lock.
-        if not self.closed and not self._stalled:
-            self._source.close()
-        super().close()
+        if self._stalled:
+            io.RawIOBase.close(self)
+        else:
+            super().close()
 
 
-def _read_at_once(source: TimedSource, buffer: Any) -> int:
+def _read_at_once(source: ByteSource, buffer: Any) -> int:
     """Read into the buffer what the kernel has of the file in memory: nobody waits for that, and no thread is needed.
 
     Returns how many bytes those are: 0 at the file's end, and where the system or the file system cannot tell.

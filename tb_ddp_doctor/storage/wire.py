@@ -10,6 +10,10 @@ _MOST_BYTES = 10
 _MASK = (1 << 64) - 1
 
 
+#: Of small numbers, which most are.
+_SMALL = tuple(bytes((number,)) for number in range(0x80))
+
+
 class WireError(ValueError):
     """Bytes that are no message."""
 
@@ -27,6 +31,18 @@ class WireField(NamedTuple):
     value: int
     #: b"" of numbers.
     data: bytes
+
+
+def encoded(number: int) -> bytes:
+    """A number from 0 on: seven bits a byte, the lowest first, the high bit on all but the last."""
+    if number < 0x80:
+        return _SMALL[number]
+    groups = bytearray()
+    while number >= 0x80:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)
 
 
 def number_at(data: bytes, at: int) -> tuple[int, int]:

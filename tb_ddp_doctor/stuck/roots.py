@@ -52,7 +52,7 @@ def roots(waits: JobWaits) -> list[Root]:
     faults = [*_incomplete(waits), *_mismatched(waits), *_not_started(waits), *_absent(waits)]
     known = {rank for root in faults for rank in root.ranks}
     remaining = set(blocked(waits)) - reaching(waits, known)
-    faults += _no_dump(waits, remaining)
+    faults += _by_call(waits, "no-dump", _awaited(waits, remaining, "no-dump"))
     known |= {rank for root in faults for rank in root.ranks}
     remaining -= reaching(waits, known)
     faults += [_circle(waits, circle) for circle in _circles(waits, remaining)]
@@ -139,11 +139,6 @@ def _absent(waits: JobWaits) -> list[Root]:
         else:
             missed[rank] = ops
     return _by_call(waits, "missing", missed)
-
-
-def _no_dump(waits: JobWaits, remaining: Collection[int]) -> list[Root]:
-    """Ranks without a dump that some of the ranks wait for, with no other reason."""
-    return _by_call(waits, "no-dump", _awaited(waits, remaining, "no-dump"))
 
 
 def _awaited(waits: JobWaits, ranks: Iterable[int], why: Why) -> dict[int, list[Op]]:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tb_ddp_doctor.storage import time_limit, transient
-from tb_ddp_doctor.storage.paths import RemotePath
-from tb_ddp_doctor.storage.time_limit import PatientFile, TimedSource, within
+from tb_ddp_doctor.storage.paths import ByteSource, RemotePath
+from tb_ddp_doctor.storage.time_limit import PatientFile, within
 from tb_ddp_doctor.trace.model import TraceError
 
 _open_gzip: Callable[..., Any]
@@ -67,7 +67,7 @@ def open_trace(path: str | Path | RemotePath) -> BufferedReader:
         raise TraceError(f"The file cannot be opened: {_reason(error)}.") from None
 
 
-def _opened(path: str | Path | RemotePath) -> TimedSource:
+def _opened(path: str | Path | RemotePath) -> ByteSource:
     if isinstance(path, RemotePath):
         return path.open()
     if not stat.S_ISREG(os.stat(path).st_mode):

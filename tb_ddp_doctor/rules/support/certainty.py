@@ -31,10 +31,6 @@ class CoreWait(NamedTuple):
     #: By how much the mean steps of two ranks differ by chance, where the threads of both wait that long.
     noise_ns: float
 
-    @property
-    def explains_ns(self) -> float:
-        return max(self.longer_ns, self.noise_ns)
-
 
 def core_wait(frame: Frame, affected: Sequence[int] = ()) -> CoreWait:
     """What waiting for CPU cores may add to the steps of `affected` rank indices (all if empty).
@@ -108,7 +104,7 @@ def confidence(
     if lost_ns > cost_ns / 4:
         doubts.append(f"a record lacks calls of collectives in which other ranks are for {ms(lost_ns)} a step")
     waits = core_wait(frame, affected)
-    explained = waits.explains_ns if (on_host or not frame.has_device) and not is_counted else 0.0
+    explained = max(waits.longer_ns, waits.noise_ns) if (on_host or not frame.has_device) and not is_counted else 0.0
     if explained > cost_ns / 4:
         doubts.append(_of_cores(waits, 0 < len(affected) < len(frame.ranks)))
     lost = len(doubts) + missing + unmatched + (lost_ns > cost_ns / 2) + (explained > cost_ns / 2)
