@@ -456,6 +456,8 @@ export interface LayerRow {
   /** In the steps `LayerTable.slowest_step` and `median_step`; null where there are none. */
   slowest_step_ms: number | null;
   median_step_ms: number | null;
+  /** Of the critical path's part in a step, what lies in it; of the whole step all. null without a critical path. */
+  critical_ms: number | null;
 }
 
 /** Where in the model a step's time goes. */

@@ -887,6 +887,8 @@ class LayerRow(msgspec.Struct, frozen=True):
     #: In the steps `LayerTable.slowest_step` and `median_step`; None where there are none.
     slowest_step_ms: float | None = None
     median_step_ms: float | None = None
+    #: Of the critical path's part in a step, what lies in it; of the whole step all. None without a critical path.
+    critical_ms: float | None = None
 
 
 class LayerKernel(msgspec.Struct, frozen=True):

@@ -123,7 +123,7 @@ def assemble(
         headline_parts=said.parts,
         headline_rest=said.rest,
         opportunities=savings.opportunities,
-        layers=layer_table(facts),
+        layers=layer_table(facts, facts.get(whatif).bindings if path else None),
         rates=rates(job, (*savings.findings, *savings.opportunities), _utilization(facts)),
     )
 

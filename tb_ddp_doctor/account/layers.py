@@ -9,6 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.account.module_beside import beside_sentences
+from tb_ddp_doctor.account.module_path import path_ns
 from tb_ddp_doctor.account.module_steps import ModuleStepTimes
 from tb_ddp_doctor.account.module_work import WorkAmounts, module_work
 from tb_ddp_doctor.facts import Facts
@@ -24,6 +25,7 @@ from tb_ddp_doctor.facts.modules import (
     module_tree,
 )
 from tb_ddp_doctor.findings import LayerKernel, LayerRow, LayerTable, Source
+from tb_ddp_doctor.replay.bindings import Bindings
 from tb_ddp_doctor.trace import names
 
 #: A module has a row only if on some rank it takes at least this share of the step.
@@ -36,12 +38,16 @@ _MOST_KERNELS = 256
 _MOST_LETTERS = 512
 
 
-def layer_table(facts: Facts) -> LayerTable | None:
-    """The modules with most time, parents before their children; None where no trace shows any."""
+def layer_table(facts: Facts, bindings: Bindings | None) -> LayerTable | None:
+    """The modules with most time, parents before their children; None where no trace shows any.
+
+    `bindings` tell the critical path, where there is one.
+    """
     tree = facts.get(module_tree)
     if tree is None:
         return None
     memory, work = _memory(facts), facts.get(module_work)
+    path = path_ns(tree, facts.job.digests, bindings) if bindings else None
     beside, table = beside_communication(tree, facts.job.digests), kernel_table(facts.job.digests)
     steps = ModuleStepTimes.of(facts.job.digests, tree, table)
     every = tree.step_ns.sum(axis=2)
@@ -65,6 +71,7 @@ def layer_table(facts: Facts) -> LayerTable | None:
             **_work(work.modules if work else None, module),
             **(_beside(beside, module) if beside else {}),
             **steps.of_module(module),
+            critical_ms=None if path is None else float(path[module]) / 1e6,
         )
         for module in in_order(tree)
         if listed[module]

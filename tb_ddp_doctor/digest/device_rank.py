@@ -30,8 +30,19 @@ from tb_ddp_doctor.digest.launch_queue import StalledCalls, host_stalls
 from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.lost_kernels import lost_kernels
 from tb_ddp_doctor.digest.memory import memory
-from tb_ddp_doctor.digest.model import LaunchDelay, PhaseWork, Pieces, RankDigest, Steps, StepWork, TraceContents
+from tb_ddp_doctor.digest.model import (
+    LaunchDelay,
+    Modules,
+    PhaseWork,
+    Pieces,
+    RankDigest,
+    Steps,
+    StepWork,
+    TraceContents,
+    Track,
+)
 from tb_ddp_doctor.digest.module_paths import ModuleCalls
+from tb_ddp_doctor.digest.module_segments import event_segments
 from tb_ddp_doctor.digest.modules import device_modules
 from tb_ddp_doctor.digest.op_stalls import HostStallTimes, op_stalls, stalls
 from tb_ddp_doctor.digest.operators import operators
@@ -42,7 +53,7 @@ from tb_ddp_doctor.digest.purposes import with_purposes
 from tb_ddp_doctor.digest.rank_track import rank_track
 from tb_ddp_doctor.digest.recorded_steps import contents_and_steps
 from tb_ddp_doctor.digest.redundant import recomputed_events, redundant
-from tb_ddp_doctor.digest.roofline import roofline
+from tb_ddp_doctor.digest.roofline import CallEvents, roofline
 from tb_ddp_doctor.digest.serving import serving_work
 from tb_ddp_doctor.digest.steps import UPDATE, device_windows, step_of
 from tb_ddp_doctor.digest.trace_contents import MARKED, loader_kind
@@ -171,9 +182,7 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
             work := roofline(host, device, track, row_end_ns, parameters, rank.scores, rank.updates_alone, phase, words)
         )[0],
         gradients=parameters,
-        modules=device_modules(
-            rank.modules, device, steps, layers, phase, rank.recomputes, rank.function, work[1], rank.allocations, words
-        ),
+        modules=_modules(rank, work[1], track, row_end_ns, words),
         contents=contents,
         warnings=(
             *trace.warnings,
@@ -181,6 +190,24 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
             *idle_with_work(host, device, layers.device_busy),
         ),
         strings=words.strings(),
+    )
+
+
+def _modules(rank: _DeviceRank, calls: CallEvents, track: Track, row_end_ns: Ints, words: Vocabulary) -> Modules:
+    """The model's modules; `row_end_ns` is when each row of the track ends on the host."""
+    device = rank.device
+    return device_modules(
+        rank.modules,
+        device,
+        rank.steps,
+        rank.layers,
+        rank.launch_phase,
+        rank.recomputes,
+        rank.function,
+        calls,
+        event_segments(track, row_end_ns, np.where(device.is_launched, device.launch_ns, -1)),
+        rank.allocations,
+        words,
     )
 
 

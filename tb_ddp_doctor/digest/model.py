@@ -897,6 +897,22 @@ class ModuleWork(ColumnTable, frozen=True, eq=False):
     ns: Ints
 
 
+class ModuleSegments(ColumnTable, frozen=True, eq=False):
+    """Where in a step the times of modules lie, by the collectives around them (`digest.module_segments`).
+
+    segment  of  total_ns
+          0   3   5000000    of row 3 of ModuleTimes, what was launched before a step's first collective, all steps
+          1   3    700000
+    """
+
+    #: How many collectives its step launches before it.
+    segment: Ints
+    #: Row of `ModuleTimes`.
+    of: Indices
+    #: Time in all steps.
+    total_ns: Ints
+
+
 class ModuleBytes(ColumnTable, frozen=True, eq=False):
     """Memory that modules themselves allocate, without their children; only of traces with profile_memory=True.
 
@@ -931,6 +947,8 @@ class Modules(msgspec.Struct, frozen=True, eq=False):
     median_step: int
     #: Empty on a CPU.
     work: ModuleWork
+    #: Empty without a track.
+    segments: ModuleSegments
     #: Empty where the trace has no events of the allocator.
     memory: ModuleBytes
 

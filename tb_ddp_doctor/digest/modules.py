@@ -28,6 +28,7 @@ from tb_ddp_doctor.digest.model import Modules, ModuleTime, ModuleTimes, Steps
 from tb_ddp_doctor.digest.module_kernels import EventNames, TimeParts, module_kernels, module_work
 from tb_ddp_doctor.digest.module_memory import module_memory
 from tb_ddp_doctor.digest.module_paths import ROOT, ModuleCalls
+from tb_ddp_doctor.digest.module_segments import module_segments
 from tb_ddp_doctor.digest.nesting import enclosing
 from tb_ddp_doctor.digest.owners import HostOperators, Layers
 from tb_ddp_doctor.digest.phases import HostPhases
@@ -58,6 +59,8 @@ class _Work(msgspec.Struct, frozen=True, eq=False):
     recomputed: Mask
     names: EventNames
     calls: CallEvents
+    #: The segment of a step that each is of (`digest.module_segments`); -1 for none.
+    segment: Ints
     #: The share of each that runs beside communication, and how much longer it takes than alone, ns.
     beside: Floats
     longer_ns: Floats
@@ -72,14 +75,15 @@ def device_modules(
     recomputes: Mask,
     function: Ints,
     work_calls: CallEvents,
+    segment: Ints,
     allocations: Allocations,
     words: Vocabulary,
 ) -> Modules:
     """The modules of a rank with a device; `phase` is what launched each of the device's events.
 
     `recomputes` says which of them compute forward again (`redundant.recomputed_events`), `function` the user's own
-    function that launched each (`frames.launching_functions`), and `work_calls` which are calls of operators with
-    rooflines.
+    function that launched each (`frames.launching_functions`), `work_calls` which are calls of operators with
+    rooflines, and `segment` is the part of a step that each is of (`module_segments.event_segments`).
     """
     host, launched = calls.host, np.flatnonzero(device.is_launched)
     by = device.launch[launched]
@@ -91,7 +95,7 @@ def device_modules(
     operator[launched] = host.around(by, host.is_operator)
     named = EventNames(host.trace.strings, _names(host, operator), device.name, _of_stacks(host, function))
     beside = beside_communication(host, device, operator, layers.communication)
-    work = _Work(device.start_ns, device.end_ns, kind, module, phase, recomputes, named, work_calls, *beside)
+    work = _Work(device.start_ns, device.end_ns, kind, module, phase, recomputes, named, work_calls, segment, *beside)
     return _modules(calls, work, steps, layers, allocations, words)
 
 
@@ -119,7 +123,7 @@ def host_modules(
     function = own_function(host, start, host.thread[by]) if len(host.trace.frames) else unknown
     named = EventNames(host.trace.strings, host.name[by], unknown, function)
     nothing = np.zeros(len(by))
-    work = _Work(start, end, kind, module, phase, again, named, empty(CallEvents), nothing, nothing)
+    work = _Work(start, end, kind, module, phase, again, named, empty(CallEvents), unknown, nothing, nothing)
     return _modules(calls, work, steps, layers, allocations, words)
 
 
@@ -232,6 +236,7 @@ def _table(
         slowest_step=int(np.append(steps.number, -1)[chosen[0]]),
         median_step=int(np.append(steps.number, -1)[chosen[1]]),
         work=module_work(work.calls, kernel_rows.of(work.calls.event, row)),
+        segments=module_segments(work.segment, parts, len(times)),
         memory=module_memory(allocations, calls, place_of, len(kept)),
     )
 

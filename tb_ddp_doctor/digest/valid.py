@@ -50,7 +50,7 @@ INTO = {
         "op_stalls.module"
     ),
     "modules": "modules.paths.parent modules.times.module modules.memory.module",
-    "times of modules": "modules.kernels.of",
+    "times of modules": "modules.kernels.of modules.segments.of",
     "kernels of modules": "modules.work.of",
     "flags": "messages.sent message_ends.sent operators.on_device modules.times.recomputed",
     # Which backward pass, and how many updates before: numbers without a table.
@@ -125,7 +125,7 @@ def check(digest: RankDigest) -> None:
         _check_range([arrays[path] for path in INTO[what].split()], size, what, least=least)
     modules = digest.modules
     work = modules.work
-    inner = (modules.times.module, modules.memory.module, modules.kernels.of, work.of, work.call)
+    inner = (modules.times.module, modules.memory.module, modules.kernels.of, work.of, work.call, modules.segments.of)
     if any((column < 0).any() for column in inner):
         raise InvalidError("its modules are no tree")
     rows = digest.roofline.rows

@@ -149,6 +149,11 @@ def _layer_events(digests: Sequence[RankDigest]) -> int:
     return round(float(np.median(np.concatenate(counts)))) if counts else 0
 
 
+def places(digests: Sequence[RankDigest]) -> list[Ints]:
+    """For each rank where each of its modules is in the job's tree."""
+    return _places_in_tree(digests)[1]
+
+
 def _places_in_tree(digests: Sequence[RankDigest]) -> tuple[dict[tuple[int, str], int], list[Ints]]:
     """The job's modules by parent and name, and for each rank where each of its modules is among them."""
     index: dict[tuple[int, str], int] = {(-1, ""): 0}

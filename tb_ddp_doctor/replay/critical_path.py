@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -94,23 +95,47 @@ def critical_path(job: Job, bindings: Bindings) -> tuple[PathOfStep, ...]:
     return tuple(parts[::-1])
 
 
-def _walk(job: Job, bindings: Bindings) -> Iterator[Piece]:
-    """The path's pieces from its end back to its begin, without a gap."""
+class PathStretch(NamedTuple):
+    """A stretch of the path that led to one event of a rank."""
+
+    #: Index of the rank.
+    rank: int
+    #: What it led to; None for the time before the first event, in which there is only the host.
+    event: EventKind | None
+    #: The event's row in the rank's track, or in its collectives.
+    row: int
+    start_ns: int
+    end_ns: int
+    #: How long of it a collective waits for ranks without a trace.
+    absent_ns: int
+
+
+def stretches(bindings: Bindings) -> Iterator[PathStretch]:
+    """The path from its end back to its begin, without a gap."""
     node, time, begin = bindings.last, int(bindings.end_ns[-1]), int(bindings.start_ns[0])
-    ranks: dict[int, _Rank] = {}
     rank = 0
     while node and time > begin:
         binding = bindings.of(node)
         rank = binding.rank
-        if rank not in ranks:
-            ranks[rank] = _Rank(job, rank)
         since = min(binding.since_ns, time)
         if since < time:
-            yield from ranks[rank].pieces(node.event, binding.row, since, time, binding.absent_ns)
+            yield PathStretch(rank, node.event, binding.row, since, time, binding.absent_ns)
             time = since
         node = binding.by
-    # The event waited for something before the record: before the first launch there is only the host.
-    yield Piece(rank, "host", None, "", begin, time)
+    # The event waited for something before the record.
+    yield PathStretch(rank, None, -1, begin, time, 0)
+
+
+def _walk(job: Job, bindings: Bindings) -> Iterator[Piece]:
+    """The path's pieces from its end back to its begin, without a gap."""
+    ranks: dict[int, _Rank] = {}
+    for rank, event, row, start, end, absent in stretches(bindings):
+        if event is None:
+            yield Piece(rank, "host", None, "", start, end)
+            continue
+        if rank not in ranks:
+            ranks[rank] = _Rank(job, rank)
+        yield from ranks[rank].pieces(event, row, start, end, absent)
 
 
 class _Rank:

@@ -258,6 +258,7 @@ _OF_ROWS: Mapping[str, tuple[str, Callable[[float], str]]] = MappingProxyType(
     {
         "p99": ("p99_ms", _ms),
         "peak MB": ("peak_bytes", wording.megabytes),
+        "critical": ("critical_ms", _ms),
         "above": ("above_ms", _ms),
         "beside": ("beside_ms", _ms),
         "longer": ("beside_longer_ms", _ms),

@@ -134,6 +134,7 @@ function table(modules, shown) {
   const used = partsOf(modules);
   const whole = Math.max(modules.rows[0].step_ms, 1e-9);
   const hasMemory = modules.rows[0].peak_bytes !== null;
+  const hasPath = modules.rows[0].critical_ms !== null;
   const hasBeside = modules.rows[0].beside_ms !== null;
   const hasWork = modules.rows[0].flops !== null;
   return grid({
@@ -149,6 +150,7 @@ function table(modules, shown) {
       { head: "longest", unit: "ms", show: plain, title: "the largest of all ranks" },
       { head: "(rank)", title: "the rank with the longest" },
       { head: "p99", quantity: "p99 of a module", unit: "ms", show: plain, title: "the 99th percentile over steps" },
+      ...(hasPath ? [{ head: "critical", quantity: "critical path in a module", unit: "ms", show: plain, title: "of the critical path in a step" }] : []),
       ...(hasMemory ? [{ head: "peak, MB", quantity: "memory of a module", show: megabytes, title: "what it allocated of what is allocated at the peak, with all modules within it" }, { head: "allocates, MB", quantity: "memory of a module", show: megabytes, title: "all that it allocates in a step" }] : []),
       ...(hasBeside ? [{ head: "beside", quantity: "time beside communication", unit: "ms", show: plain, title: "in which communication runs beside its kernels" }, { head: "longer", quantity: "time beside communication", unit: "ms", show: plain, title: "how much longer these kernels take than the same ones without communication beside them" }] : []),
       ...(hasWork
@@ -159,6 +161,6 @@ function table(modules, shown) {
           ]
         : []),
     ],
-    rows: modules.rows.map((row) => [row.path || WHOLE, row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank, row.p99_ms, ...(hasMemory ? [row.peak_bytes, row.allocated_bytes] : []), ...(hasBeside ? [row.beside_ms, row.beside_longer_ms] : []), ...(hasWork ? [row.above_ms, row.flops, row.moved_bytes] : [])]),
+    rows: modules.rows.map((row) => [row.path || WHOLE, row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank, row.p99_ms, ...(hasPath ? [row.critical_ms] : []), ...(hasMemory ? [row.peak_bytes, row.allocated_bytes] : []), ...(hasBeside ? [row.beside_ms, row.beside_longer_ms] : []), ...(hasWork ? [row.above_ms, row.flops, row.moved_bytes] : [])]),
   });
 }
