@@ -935,8 +935,8 @@ class ModuleBytes(ColumnTable, frozen=True, eq=False):
 class Modules(msgspec.Struct, frozen=True, eq=False):
     """Which part of the model the time of a rank's steps is of (`digest.modules`)."""
 
-    #: What names the modules: "Doctor.watch" (or other annotations of modules), "stacks", "repeats" where layers are
-    #: guessed from operators that repeat, or "" if nothing does.
+    #: What names the modules: "Doctor.watch", "NVTX ranges", "stacks", "repeats" where layers are guessed from what
+    #: repeats, "torch.compile" where its regions stand for modules, or "" if nothing does.
     named_by: str
     paths: ModulePaths
     times: ModuleTimes

@@ -1,9 +1,13 @@
 """Which module of the model the host runs at an instant, by the module calls that a trace records.
 
-Two recorders name modules: `Doctor.watch` marks calls by the module's whole path ("nn.Module: layers.0.mlp"), and
-with_stack=True records calls by class and number ("nn.Module: Block_0"), whose path is that of the calls around. Where
-a trace has both, the marks are used. Wrappers (DDP, FSDP, torch.compile) are no level of their own. Where neither is,
-layers are guessed from what repeats (`digest.repeated_layers`) and called "layer 1" to "layer n".
+Three recorders name modules: `Doctor.watch` marks calls by the module's whole path ("nn.Module: layers.0.mlp"), so do
+layerwise NVTX markers of servers ("{'Module': 'layers.0.mlp', ...}"), and with_stack=True records calls by class and
+number ("nn.Module: Block_0"), whose path is that of the calls around. Where a trace has several, the marks are used.
+Wrappers (DDP, FSDP, torch.compile) are no level of their own.
+
+Where none is, layers are guessed from what repeats (`digest.repeated_layers`) and called "layer 1" to "layer n". Where
+nothing repeats either, what torch.compile made stands for modules: its regions ("compiled region 1"), or Inductor's
+graphs.
 
 A node of autograd belongs to the module whose forward operator has its sequence number (`digest.autograd_nodes`).
 Forward that is computed again within a node belongs to its own module.
@@ -12,8 +16,8 @@ Forward that is computed again within a node belongs to its own module.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 
 import msgspec
 import numpy as np
@@ -38,6 +42,7 @@ MOST_LETTERS = 256
 PERCENTILE = 0.99
 #: What names layers that are guessed from what repeats.
 GUESSED = "repeats"
+_RANGES = "NVTX ranges"
 _WRAPPER = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel|FSDP\w*|OptimizedModule|DataParallel)_\d+")
 
 
@@ -104,7 +109,8 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The recorded calls of modules; shape (calls,)."""
 
     host: HostCalls
-    #: What recorded them: "Doctor.watch", "stacks", "repeats" where they are guessed, or "" for none.
+    #: What recorded them: "Doctor.watch", "NVTX ranges", "stacks" or "torch.compile"; "repeats" where they are guessed,
+    #: "" for none.
     named_by: str
     table: PathTable
     #: Index into the table.
@@ -119,11 +125,14 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
         marks = np.flatnonzero(host.is_annotation & host.named(names.is_module))
         if len(marks):
             start, end, thread = host.start_ns[marks], host.end_ns[marks], host.thread[marks]
-            return cls._of(host, "Doctor.watch", host.name[marks].astype(np.int32), start, end, thread)
+            name = host.name[marks].astype(np.int32)
+            are_ranges = any(names.is_module_range(host.trace.strings[one]) for one in np.unique(name).tolist())
+            return cls._of(host, _RANGES if are_ranges else "Doctor.watch", name, start, end, thread)
         frames = host.trace.frames
         chosen = np.flatnonzero(Names(host.trace.strings, frames.name).among(frames.name, names.is_module))
         if not len(chosen):
-            return cls._guessed(host, phases, steps)
+            guessed = cls._guessed(host, phases, steps)
+            return guessed if guessed.named_by else cls._compiled(host)
         start = frames.start_ns[chosen]
         end = start + frames.duration_ns[chosen]
         return cls._of(host, "stacks", frames.name[chosen], start, end, frames.thread[chosen])
@@ -139,13 +148,27 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
         return cls(host, named_by, table, layers.number, start, end, host.thread[layers.first])
 
     @classmethod
+    def _compiled(cls, host: HostCalls) -> ModuleCalls:
+        table, strings = PathTable(), host.trace.strings
+        for chosen, called in ((host.is_operator, _region), (host.is_annotation, names.compiled_graph)):
+            rows = np.flatnonzero(chosen & host.named(partial(_is_called, called)))
+            if len(rows):
+                start, end, thread = host.start_ns[rows], host.end_ns[rows], host.thread[rows]
+                name = host.name[rows].astype(np.int32)
+                plain = {index: called(strings[index]) for index in np.unique(name).tolist()}
+                module = _nested(table, plain, name, around(start, end, thread))
+                return cls(host, "torch.compile", table, module, start, end, thread)
+        nothing = np.empty(0, np.int64)
+        return cls(host, "", table, nothing, nothing, nothing, nothing.astype(np.int32))
+
+    @classmethod
     def _of(cls, host: HostCalls, named_by: str, name: Indices, start: Ints, end: Ints, thread: Indices) -> ModuleCalls:
         table, strings = PathTable(), host.trace.strings
         plain = {index: names.module_name(strings[index]) for index in np.unique(name).tolist()}
         keep = np.array([not _WRAPPER.fullmatch(plain[index]) for index in name.tolist()], np.bool_)
         order = np.flatnonzero(keep)[np.lexsort((-end[keep], start[keep], thread[keep]))]
         name, start, end, thread = name[order], start[order], end[order], thread[order]
-        if named_by == "Doctor.watch":
+        if named_by != "stacks":
             whole = {index: table.below_root(text) for index, text in plain.items()}
             module = np.array([whole[index] for index in name.tolist()], np.int64)
         else:
@@ -180,6 +203,16 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
             call = enclosing(start, end, on, instant, thread)
             path[call >= 0] = module[call[call >= 0]]
         return path
+
+
+def _region(operator: str) -> str:
+    """What a compiled region is called, of whichever recompilation; "" for other operators."""
+    number = names.compiled_region(operator)
+    return f"compiled region {number}" if number else ""
+
+
+def _is_called(called: Callable[[str], str], name: str) -> bool:
+    return called(name) != ""
 
 
 def _nested(table: PathTable, plain: dict[int, str], name: Indices, outer: Ints) -> Ints:

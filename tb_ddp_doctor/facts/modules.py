@@ -44,8 +44,8 @@ BUSY = (ModulePart.FORWARD, ModulePart.BACKWARD, ModulePart.RECOMPUTED, ModulePa
 class ModuleTree(msgspec.Struct, frozen=True, eq=False):
     """The model's modules, with their times on each rank."""
 
-    #: What names modules: "Doctor.watch" or "stacks", or "repeats" where layers are guessed from operators that repeat;
-    #: several, with "and", where ranks differ.
+    #: What names modules: "Doctor.watch", "NVTX ranges", "stacks", "torch.compile" where its regions stand for modules,
+    #: or "repeats" where layers are guessed from operators that repeat; several, with "and", where ranks differ.
     named_by: str
     #: Device events (operators on a CPU) of a guessed layer in a step, the median over layers and ranks; 0 if named.
     layer_events: int

@@ -90,6 +90,10 @@ _EXPERT_PARALLEL = (
     ("TensorRT-LLM", re.compile(r"^(void )?(\w+::){0,4}(moeA2A(Dispatch|Combine)|moeAllToAll)Kernel")),
 )
 _MODULE = "nn.Module: "
+#: The range of a module's call as layerwise NVTX markers of vLLM, SGLang and TensorRT-LLM push it: a dictionary with
+#: the module's whole path, its parameters and inputs.
+_MODULE_RANGE = re.compile(r"\{'Module': '([^']*)'")
+_COMPILED_GRAPH = re.compile(r"## Call CompiledFxGraph (\w{1,8})\w* ##")
 #: Words of annotations: "## data_load ##", "[Strategy]DDPStrategy.backward", "forward-compute", "## optimizer ##".
 _DATA = {"data", "batch", "batches", "inputs", "dataloader", "dataset"}
 _LOADS = {"load", "loading", "loader", "next", "get", "fetch", "wait", "read", "prefetch", "copy", "dataloader"}
@@ -554,13 +558,28 @@ only_allocates = _matching(r"^aten::(new_)?empty\w*$|^aten::resize_$")
 
 
 def is_module(frame: str) -> bool:
-    """Whether a Python function, as with_stack=True records it, or a mark of `Doctor.watch` is the call of a module."""
-    return frame.startswith(_MODULE)
+    """Whether a Python function, as with_stack=True records it, or a mark of `Doctor.watch` is the call of a module.
+
+    NVTX ranges with modules are, too (`is_module_range`).
+    """
+    return frame.startswith(_MODULE) or is_module_range(frame)
+
+
+def is_module_range(name: str) -> bool:
+    """Whether an annotation is the NVTX range of a module's call: "{'Module': 'model.layers.0', 'Inputs': ...}"."""
+    return _MODULE_RANGE.match(name) is not None
 
 
 def module_name(frame: str) -> str:
     """A module's name, as "Linear_0", from its call; "" for "" alone."""
-    return frame.removeprefix(_MODULE)
+    marked = _MODULE_RANGE.match(frame)
+    return marked[1] if marked else frame.removeprefix(_MODULE)
+
+
+def compiled_graph(annotation: str) -> str:
+    """What a range of Inductor's runs, as "compiled graph fqonmpyq" (the graph's hash); "" for others."""
+    match = _COMPILED_GRAPH.fullmatch(annotation)
+    return f"compiled graph {match[1]}" if match else ""
 
 
 def is_graph_walk(name: str) -> bool:
