@@ -13,6 +13,9 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.step_parts import IDLE
 from tb_ddp_doctor.trace.program_names import Program, Role
 
+#: A median of two rollouts says nothing of a tail; and the longest one of a job without a tail takes less than so many
+#: times as long as the median one.
+_FEWEST_ROLLOUTS, _LONG_TAIL = 3, 1.2
 _ORDER = {role.value: place for place, role in enumerate(Role)}
 
 
@@ -28,7 +31,8 @@ def of_roles(job: Job) -> str | None:
     different = sorted(set(by_rank) - {""}, key=lambda name: _ORDER[name])
     if len(different) > 1:
         parts = [_of_ranks(job, name, np.array([role == name for role in by_rank], np.bool_)) for name in different]
-        return f"This job does reinforcement learning. Roles: {'; '.join(parts)}.{_weight_sync(job)}"
+        said = f"This job does reinforcement learning. Roles: {'; '.join(parts)}.{_long_tail(job, by_rank)}"
+        return said + _weight_sync(job)
     return f"This job does reinforcement learning, all ranks in turn.{_in_turn(job)}"
 
 
@@ -42,6 +46,23 @@ def _of_ranks(job: Job, name: str, mine: np.ndarray[tuple[int], np.dtype[np.bool
     return (
         f"{name} on {wording.ranks(job.ranks[mine].tolist())} (computes {share('compute', 'copy')} of the step, "
         f"waits for other ranks {share('wait')}, transfers {share('transfer')}, idles {share(*IDLE)})"
+    )
+
+
+def _long_tail(job: Job, roles: list[str]) -> str:
+    """How much longer the longest rollout of a step computes than the median one; "" where they are about as long."""
+    busy = job.budget.of("compute") + job.budget.of("copy")
+    of_rollouts = busy[np.array([role == Role.ROLLOUT.value for role in roles], np.bool_)]
+    if len(of_rollouts) < _FEWEST_ROLLOUTS:
+        return ""
+    longest, median = float(of_rollouts.max(axis=0).mean()), float(np.median(of_rollouts, axis=0).mean())
+    if longest < _LONG_TAIL * median:
+        return ""
+    ranks = len(set(of_rollouts.argmax(axis=0).tolist()))
+    whose = "always that of one rank" if ranks == 1 else f"in turn on {ranks} ranks"
+    return (
+        f" Generation has a long tail: in each step the longest rollout computes {wording.ms(longest)} on average, the "
+        f"median one {wording.ms(median)}; the longest is {whose}."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from traces import finding, job, outcome, ranks
+from traces import finding, in_row, job, outcome, ranks
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.job.rl_roles import of_roles
@@ -23,6 +23,14 @@ UPDATES = """
           within                            [fwd][sync......] [sync]
           gpu                                [fwd...........]
           nccl                                               [bc...]
+"""
+#: A rollout with an answer that is much longer than the others.
+LONGER = """
+    rank# step |1
+          host   [own_generate_sequences...........................]
+          within [attend][sync...............................] [sync]
+          gpu      [attend................................]
+          nccl                                             [bc.....]
 """
 #: The same at once, on the samples of the step before.
 BESIDE = """
@@ -79,3 +87,15 @@ def test_the_share_of_weight_sync_is_said() -> None:
     syncs = GENERATES.replace("[own_generate_sequences....", "[own_generate_sequences][own_update_weights..")
     said = of_roles(job(ranks(syncs, syncs, UPDATES, UPDATES))) or ""
     assert "Weight sync takes " in said
+
+
+def test_a_long_tail_of_generation_is_said() -> None:
+    even = of_roles(job(ranks(GENERATES, GENERATES, GENERATES, UPDATES))) or ""
+    assert "long tail" not in even
+    one = of_roles(job(ranks(LONGER, GENERATES, GENERATES, UPDATES))) or ""
+    assert "Generation has a long tail: in each step the longest rollout computes " in one
+    assert "the longest is always that of one rank." in one
+    turns = in_row(
+        ranks(LONGER, GENERATES, GENERATES, UPDATES, steps=1), ranks(GENERATES, LONGER, GENERATES, UPDATES, steps=1)
+    )
+    assert "the longest is in turn on 2 ranks." in (of_roles(job(turns)) or "")
