@@ -77,7 +77,7 @@ def test_a_time_outside_of_all_modules_is_said() -> None:
 def test_that_layers_are_guessed_is_said() -> None:
     names = tuple(f"layer {number}" for number in range(1, 5))
     one = tree(dict.fromkeys(names, 2), names=names, guessed=46)
-    assert where(one, one.own_ns[0].sum(axis=1)) == "100 % is in all 4 layers, 2.0 to 2.0 ms each (layers are guessed)"
+    assert where(one, one.own_ns[0].sum(axis=1)) == "100 % is in all 4 layers, 2.0 ms each (layers are guessed)"
 
 
 @pytest.mark.parametrize("own", [{}, {"head": -3}])
@@ -165,7 +165,7 @@ def test_modules_of_other_kinds_are_no_layers_of_a_stage() -> None:
 def test_modules_of_one_kind_hold_a_time_beside_others() -> None:
     names = ("Net_0", "Net_0.Embedding_0", *(f"Net_0.Block_{number}" for number in range(4)), "Net_0.Linear_16")
     one = tree({"Net_0.Embedding_0": 1} | {f"Net_0.Block_{number}": 5 for number in range(4)}, names=names)
-    assert where(one, one.own_ns[0].sum(axis=1)) == "95 % is in all 4 Block modules of Net_0, 5.0 to 5.0 ms each"
+    assert where(one, one.own_ns[0].sum(axis=1)) == "95 % is in all 4 Block modules of Net_0, 5.0 ms each"
 
 
 def test_what_modules_hold_at_the_peak_is_said_in_bytes() -> None:

@@ -278,6 +278,19 @@ def module_times(tree: ModuleTree, table: ModuleKernelTable, times: Floats) -> F
     return with_children(tree, own)
 
 
+def calls_ns(tree: ModuleTree, digest: RankDigest, chosen: NDArray[np.bool_]) -> Floats:
+    """What some of a rank's calls of operators take in each module without its children, a step, ns, shape (M,).
+
+    `chosen` flags rows of its `RooflineCalls`.
+    """
+    table, work = digest.modules, digest.modules.work
+    around = zip(tree.parent.tolist(), tree.path, strict=True)
+    index = {(at, path[len(tree.path[at]) + 1 :] if at > 0 else path): place for place, (at, path) in enumerate(around)}
+    mine = chosen[work.call]
+    module = _places(digest, index)[table.times.module[table.kernels.of[work.of[mine]]]]
+    return np.bincount(module, work.ns[mine], len(tree.path)) / max(len(digest.steps), 1)
+
+
 def p99_ns(tree: ModuleTree, digests: Sequence[RankDigest]) -> Floats:
     """The 99th percentile over steps of each module's time, with all modules within it, ns, shape (R, M)."""
     p99 = np.zeros((len(digests), len(tree.path)))

@@ -8,13 +8,14 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof
 from tb_ddp_doctor.facts.without_faults import Charged
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.redundant import of_step
-from tb_ddp_doctor.rules.support.roofline import at_share, is_charged, listed, longest, why_not
+from tb_ddp_doctor.rules.support.roofline import at_share, in_modules, is_charged, listed, longest, why_not
 from tb_ddp_doctor.trace import names
 
 
@@ -49,7 +50,16 @@ class SlowKernels(Rule):
     reached_least: float = threshold(0.5, "of the attainable speed", "The lower end of the interval.")
     min_cost: float = threshold(0.01, "of the step", "Below this a kind of kernel is not worth a line.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, roofline: JobRoofline, charged: Charged, places: Places) -> Result:
+    def check(
+        self,
+        *,
+        frame: Frame,
+        whatif: WhatIf,
+        roofline: JobRoofline,
+        charged: Charged,
+        modules: ModuleTree | None,
+        places: Places,
+    ) -> Result:
         if why := why_not(roofline):
             return NotApplicable(why)
         slow = [
@@ -61,7 +71,7 @@ class SlowKernels(Rule):
         has_softmax = any(names.is_softmax(one.operator) for one in slow)
         for one in slow:
             groups.setdefault(_group(one, has_softmax), []).append(one)
-        faults = [self._fault(cause, some, frame, whatif, roofline, places) for cause, some in groups.items()]
+        faults = [self._fault(cause, some, frame, whatif, roofline, modules, places) for cause, some in groups.items()]
         costly = tuple(one for one in faults if one)
         if not costly:
             total = of_step(sum(one.above_ns for one in slow), frame.step_ns)
@@ -75,6 +85,7 @@ class SlowKernels(Rule):
         frame: Frame,
         whatif: WhatIf,
         roofline: JobRoofline,
+        modules: ModuleTree | None,
         places: Places,
     ) -> Fault | None:
         """The opportunity in one kind of kernels; None where it saves too little."""
@@ -85,13 +96,14 @@ class SlowKernels(Rule):
         taken = of_step(sum(one.step_ns for one in kernels), frame.step_ns)
         reached = sum(one.attainable_ns for one in kernels) / max(sum(one.step_ns for one in kernels), 1.0)
         title, remedy, fix = _GROUPS[cause]
+        where = in_modules(kernels, roofline, modules, frame.ranks)
         return Fault(
             change=change,
             cause=cause,
             confidence=level,
             title=f"{taken} are {title} at {wording.percent(reached)} of the attainable speed; faster kernels would "
             "shorten the step.",
-            why=f"Of their attainable speed: {listed(kernels)}. {basis}",
+            why=f"Of their attainable speed: {listed(kernels)}.{where} {basis}",
             fix=fix,
             evidence=longest(kernels[:2], places),
             remedy=remedy,

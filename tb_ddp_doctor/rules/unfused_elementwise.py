@@ -8,13 +8,14 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, GpuTime, KernelWork
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.facts.roofline import JobRoofline
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.redundant import of_step
-from tb_ddp_doctor.rules.support.roofline import longest, operators, why_not
+from tb_ddp_doctor.rules.support.roofline import in_modules, longest, operators, why_not
 
 #: Classes of kernels that are loops over elements.
 _LOOPS = (GpuTime.ELEMENTWISE, GpuTime.COPY, GpuTime.NORM)
@@ -51,7 +52,14 @@ class UnfusedElementwise(Rule):
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 
     def check(
-        self, *, frame: Frame, whatif: WhatIf, computed: KernelWork, roofline: JobRoofline, places: Places
+        self,
+        *,
+        frame: Frame,
+        whatif: WhatIf,
+        computed: KernelWork,
+        roofline: JobRoofline,
+        modules: ModuleTree | None,
+        places: Places,
     ) -> Result:
         if why := why_not(roofline):
             return NotApplicable(why)
@@ -75,9 +83,10 @@ class UnfusedElementwise(Rule):
             confidence=level,
             title=f"{taken} are elementwise kernels that fusion would shorten.",
             why=f"{wording.decimals(count, 0)} kernels of a step are loops over elements: most time is in "
-            f"{operators(loops)}. Reads of what a kernel before wrote take {wording.ms(whatif.cost_ns(reads))} of the "
-            f"step, with those writes that hardly anything else needs {wording.ms(cost)}. Without all of these writes, "
-            f"at the speed that memory allows, the step would be {wording.ms(whatif.cost_ns(most))} shorter. {basis}",
+            f"{operators(loops)}.{in_modules(loops, roofline, modules, frame.ranks)} Reads of what a kernel before "
+            f"wrote take {wording.ms(whatif.cost_ns(reads))} of the step, with those writes that hardly anything else "
+            f"needs {wording.ms(cost)}. Without all of these writes, at the speed that memory allows, the step would "
+            f"be {wording.ms(whatif.cost_ns(most))} shorter. {basis}",
             fix=_FIX,
             evidence=longest(sorted(loops, key=lambda one: -one.step_ns)[:2], places),
             remedy="torch.compile",

@@ -83,3 +83,9 @@ def test_one_kernel_has_nothing_to_fuse_with() -> None:
 def test_kernels_of_other_sizes_do_not_read_each_other() -> None:
     other = {**OPTIONS, "dims": {"gelu": VALUES, "silu": [[1_000, 102_400], []]}}
     assert outcome(RULE, ranks(FAULTY, FAULTY), **other).status == "clear"
+
+
+def test_modules_that_run_them_are_named() -> None:
+    text = FAULTY.replace("host [gelu]", "python [block....]\n          host [gelu]")
+    assert "Of their time on rank 0, most is in Block_3 (12.0 ms)." in finding(RULE, ranks(text, text), **OPTIONS).why
+    assert "Of their time" not in finding(RULE, ranks(FAULTY, FAULTY), **OPTIONS).why

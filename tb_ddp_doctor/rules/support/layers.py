@@ -135,7 +135,8 @@ def _layers(tree: ModuleTree, whole: Floats, modules: Ints, unit: Unit) -> str:
     has = modules[whole[modules] >= _ITS_PART * total / len(modules)]
     if len(has) < _NEARLY_ALL * len(modules):
         return ""
-    each = unit.between(float(whole[has].min()), float(whole[has].max()))
+    least, most = float(whole[has].min()), float(whole[has].max())
+    each = unit.one(most) if unit.one(least) == unit.one(most) else unit.between(least, most)
     many = f"all {len(has)}" if len(has) == len(modules) else f"{len(has)} of {len(modules)}"
     return f"{many} {_kind(tree, has.tolist())}, {each} each"
 
