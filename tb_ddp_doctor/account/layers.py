@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.account.module_beside import beside_sentences
 from tb_ddp_doctor.account.module_path import path_ns
 from tb_ddp_doctor.account.module_steps import ModuleStepTimes
-from tb_ddp_doctor.account.module_work import WorkAmounts, module_work
+from tb_ddp_doctor.account.module_work import module_work
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.modules import (
     ModuleBeside,
@@ -20,7 +19,7 @@ from tb_ddp_doctor.facts.modules import (
     ModuleTree,
     beside_communication,
     in_order,
-    kernel_table,
+    module_kernels,
     module_memory,
     module_tree,
 )
@@ -43,12 +42,12 @@ def layer_table(facts: Facts, bindings: Bindings | None) -> LayerTable | None:
 
     `bindings` tell the critical path, where there is one.
     """
-    tree = facts.get(module_tree)
-    if tree is None:
+    tree, table = facts.get(module_tree), facts.get(module_kernels)
+    if tree is None or table is None:
         return None
     memory, work = _memory(facts), facts.get(module_work)
     path = path_ns(tree, facts.job.digests, bindings) if bindings else None
-    beside, table = beside_communication(tree, facts.job.digests), kernel_table(facts.job.digests)
+    beside = beside_communication(tree, facts.job.digests)
     steps = ModuleStepTimes.of(facts.job.digests, tree, table)
     every = tree.step_ns.sum(axis=2)
     # The median of sums and not the sum of medians, so that a number is some rank's time.
@@ -68,7 +67,7 @@ def layer_table(facts: Facts, bindings: Bindings | None) -> LayerTable | None:
             longest_rank=int(facts.job.ranks[longest[module]]),
             peak_bytes=memory[0][module] if memory else None,
             allocated_bytes=memory[1][module] if memory else None,
-            **_work(work.modules if work else None, module),
+            **(work.modules.fields(module) if work else {}),
             **(_beside(beside, module) if beside else {}),
             **steps.of_module(module),
             critical_ms=None if path is None else float(path[module]) / 1e6,
@@ -98,15 +97,6 @@ def _memory(facts: Facts) -> list[list[int]]:
     return [np.nanmedian(column, axis=0).round().astype(int).tolist() for column in (table.peak, table.allocated)]
 
 
-def _work(amounts: WorkAmounts | None, at: int) -> dict[str, Any]:
-    """Fields of a row with the work of a module or kernel, the median over the ranks where it is known."""
-    if amounts is None:
-        return {}
-    columns = {"flops": amounts.flops, "moved_bytes": amounts.bytes, "above_ms": amounts.above_ns / 1e6}
-    known = {name: column[~np.isnan(column[:, at]), at] for name, column in columns.items()}
-    return {name: float(np.median(values)) if len(values) else None for name, values in known.items()}
-
-
 def _kernels(
     facts: Facts, tree: ModuleTree, table: ModuleKernelTable, steps: ModuleStepTimes
 ) -> tuple[LayerKernel, ...]:
@@ -125,7 +115,7 @@ def _kernels(
             calls=float(calls[row]),
             longest_ms=float(table.step_ns[longest[row], row]) / 1e6,
             longest_rank=int(facts.job.ranks[longest[row]]),
-            **_work(work.kernels if work else None, row),
+            **(work.kernels.fields(row) if work else {}),
             **steps.of_kernel(row),
         )
         for row in islice(named, _MOST_KERNELS)

@@ -37,7 +37,7 @@ def compared_steps(digests: Sequence[RankDigest]) -> ComparedSteps | None:
 
 
 class ModuleStepTimes(msgspec.Struct, frozen=True, eq=False):
-    """Times of the job's modules and kernels that differ by step; ms, medians over ranks, shape (M,) and (K,)."""
+    """Times of the job's modules and kernels that differ by step, ns, shape (R, M) and (R, K)."""
 
     steps: ComparedSteps | None
     #: By field of `findings.LayerRow` and `LayerKernel`.
@@ -58,18 +58,15 @@ class ModuleStepTimes(msgspec.Struct, frozen=True, eq=False):
             }
             kernels |= chosen
             modules |= {name: module_times(tree, table, times) for name, times in chosen.items()}
-        medians = (
-            {name: np.median(times, axis=0) / 1e6 for name, times in columns.items()} for columns in (modules, kernels)
-        )
-        return cls(steps, *medians)
+        return cls(steps, modules, kernels)
 
     def of_module(self, module: int) -> dict[str, float]:
-        """Fields of a module's row."""
-        return {name: float(times[module]) for name, times in self.modules.items()}
+        """Fields of a module's row, medians over ranks."""
+        return {name: float(np.median(times[:, module])) / 1e6 for name, times in self.modules.items()}
 
     def of_kernel(self, row: int) -> dict[str, float]:
-        """Fields of a kernel's row."""
-        return {name: float(times[row]) for name, times in self.kernels.items()}
+        """Fields of a kernel's row, medians over ranks."""
+        return {name: float(np.median(times[:, row])) / 1e6 for name, times in self.kernels.items()}
 
     def chosen(self) -> dict[str, int]:
         """Fields of `LayerTable`: which steps, and on how many ranks."""

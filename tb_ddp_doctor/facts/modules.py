@@ -6,6 +6,7 @@ its path.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import IntEnum
 
@@ -108,11 +109,23 @@ def beside_communication(tree: ModuleTree, digests: Sequence[RankDigest]) -> Mod
     """What runs beside communication in each module; None where nothing does."""
     if not any(digest.modules.times.beside_ns.any() for digest in digests):
         return None
-    own = np.zeros((2, *tree.own_ns.shape))
-    for rank, (digest, place) in enumerate(zip(digests, _places_in_tree(digests)[1], strict=True)):
-        table = digest.modules.times
-        for sums, column in zip(own, (table.beside_ns, table.longer_ns), strict=True):
-            np.add.at(sums[rank], (place[table.module], _parts(table)), column / max(len(digest.steps), 1))
+    tables = [digest.modules.times for digest in digests]
+    rank = np.repeat(np.arange(len(digests)), [len(table) for table in tables])
+    place = np.concatenate(
+        [place[table.module] for table, place in zip(tables, _places_in_tree(digests)[1], strict=True)]
+    )
+    joined = ModuleTimes(
+        *(np.concatenate([getattr(table, name) for table in tables]) for name in ModuleTimes.__struct_fields__)
+    )
+    shape = tree.own_ns.shape
+    row = np.ravel_multi_index((rank, place, _parts(joined)), shape)
+    steps = np.array([max(len(digest.steps), 1) for digest in digests])[:, None, None]
+    own = np.stack(
+        [
+            np.bincount(row, column, math.prod(shape)).reshape(shape) / steps
+            for column in (joined.beside_ns, joined.longer_ns)
+        ]
+    )
     whole = with_children(tree, own.swapaxes(-1, -2)).swapaxes(-1, -2)
     return ModuleBeside(whole[0], whole[1])
 
@@ -262,6 +275,12 @@ def kernel_table(digests: Sequence[RankDigest]) -> ModuleKernelTable:
         events=count[:, order],
         row_of=tuple(np.split(place[which], begins)),
     )
+
+
+@fact
+def module_kernels(facts: Facts) -> ModuleKernelTable | None:
+    """The kernels of the model's modules; None where the traces show no modules."""
+    return None if facts.get(module_tree) is None else kernel_table(facts.job.digests)
 
 
 def kernel_times(table: ModuleKernelTable, columns: Sequence[Ints]) -> Floats:
