@@ -6,6 +6,7 @@ Pure: a job in, text out.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.job import job_kind
@@ -22,22 +23,24 @@ _ORDER = {role.value: place for place, role in enumerate(Role)}
 def of_roles(job: Job) -> str | None:
     """The roles of an RL job and what each waits for; None of any other job.
 
-    Such as "Roles: rollout on ranks 0 and 1 (its GPUs compute 80 % of the step, and wait or idle 20 %); update on ranks
-    2 and 3 (...)." Where the same ranks do all in turn, the share of the step that each role takes instead.
+    Such as "Roles: rollout on ranks 0 and 1 (computes 50 % of the step, waits for update 30 %, transfers 5 %, idles
+    15 %); update on ranks 2 and 3 (...)." Where the same ranks do all in turn, the share of the step that each role
+    takes instead.
     """
     if job_kind.program(job) is not Program.RL:
         return None
     by_rank = [job_kind.role(digest) for digest in job.digests]
     different = sorted(set(by_rank) - {""}, key=lambda name: _ORDER[name])
     if len(different) > 1:
-        parts = [_of_ranks(job, name, np.array([role == name for role in by_rank], np.bool_)) for name in different]
+        parts = [_of_ranks(job, name, np.array(by_rank)) for name in different]
         said = f"This job does reinforcement learning. Roles: {'; '.join(parts)}.{_long_tail(job, by_rank)}"
         return said + _weight_sync(job)
     return f"This job does reinforcement learning, all ranks in turn.{_in_turn(job)}"
 
 
-def _of_ranks(job: Job, name: str, mine: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> str:
-    """One role: its ranks, and how much of the step they compute, wait for other ranks, and idle."""
+def _of_ranks(job: Job, name: str, roles: NDArray[np.str_]) -> str:
+    """One role: its ranks, and how much of the step they compute, wait for other ranks and which role's, and idle."""
+    mine = roles == name
     window = max(float(job.budget.window_ns[mine].mean()), 1.0)
 
     def share(*owners: str) -> str:
@@ -45,8 +48,19 @@ def _of_ranks(job: Job, name: str, mine: np.ndarray[tuple[int], np.dtype[np.bool
 
     return (
         f"{name} on {wording.ranks(job.ranks[mine].tolist())} (computes {share('compute', 'copy')} of the step, "
-        f"waits for other ranks {share('wait')}, transfers {share('transfer')}, idles {share(*IDLE)})"
+        f"waits for {_waits_for(job, name, roles)} {share('wait')}, transfers {share('transfer')}, "
+        f"idles {share(*IDLE)})"
     )
+
+
+def _waits_for(job: Job, name: str, roles: NDArray[np.str_]) -> str:
+    """Whom a role's ranks wait for in collectives: "update", or "other ranks" where no role has most of it."""
+    waiting = roles[job.calls.rank[job.matched.call]] == name
+    last = roles[job.matched.segments.each(job.waiting.last)]
+    waited = {role: int(job.waiting.exposed_ns[waiting & (last == role)].sum()) for role in set(roles.tolist())}
+    most = max(waited, key=lambda role: waited[role])
+    is_most = most and most != name and 2 * waited[most] > sum(waited.values())
+    return most if is_most else "other ranks"
 
 
 def _long_tail(job: Job, roles: list[str]) -> str:

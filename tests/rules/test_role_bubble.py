@@ -24,6 +24,14 @@ UPDATES = """
           gpu                                [fwd...........]
           nccl                                               [bc...]
 """
+#: Ranks that train on the samples of the step before, and wait for those that generate.
+UPDATES_EARLY = """
+    rank# step |1
+          host   [own_update_actor.................................]
+          within [fwd][sync......]         [sync...................]
+          gpu     [fwd...........]
+          nccl                    [bc..............................]
+"""
 #: A rollout with an answer that is much longer than the others.
 LONGER = """
     rank# step |1
@@ -99,3 +107,10 @@ def test_a_long_tail_of_generation_is_said() -> None:
         ranks(LONGER, GENERATES, GENERATES, UPDATES, steps=1), ranks(GENERATES, LONGER, GENERATES, UPDATES, steps=1)
     )
     assert "the longest is in turn on 2 ranks." in (of_roles(job(turns)) or "")
+
+
+def test_each_role_says_which_role_it_waits_for() -> None:
+    said = of_roles(job(ranks(UPDATES_EARLY, UPDATES_EARLY, GENERATES, GENERATES))) or ""
+    assert "update on ranks 0 and 1 (computes " in said
+    assert "waits for rollout " in said.partition("update on")[2]
+    assert "waits for other ranks 0 %" in said.partition("rollout on")[2].partition(";")[0]
