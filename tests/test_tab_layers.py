@@ -78,3 +78,16 @@ def test_a_layer_of_the_strip_is_chosen_in_the_picture(page: Page, server: str) 
     expect(tab.locator(".module-panel h2")).to_have_text("layer 5")
     tab.get_by_role("link", name="Show in the timeline").click()
     expect(tab.get_by_label("Search")).to_have_value("layer 5")
+
+
+def test_an_address_names_a_module_and_its_panel_says_what_the_table_says(page: Page, server: str) -> None:
+    page.goto(
+        f"{server}/#ddp_doctor&p.ddp_doctor.run=straggler_cpu&p.ddp_doctor.view=layers&p.ddp_doctor.module=layer%207"
+    )
+    tab = page.frame_locator("iframe").first
+    panel = tab.locator(".module-panel")
+    expect(panel.locator("h2")).to_have_text("layer 7")
+    expect(panel.get_by_text("p99 over steps")).to_be_visible()
+    expect(panel.get_by_text("above attainable")).to_be_visible()
+    expect(panel.locator("li", has_text="work")).to_contain_text("GFLOP")
+    assert unnamed_figures(tab) == []

@@ -66,8 +66,8 @@ export function rateOf({ limit, flops_per_s, bytes_per_s }) {
 }
 
 /**
- * What one call has to do: "64 GFLOP, 101 MB"; "" if that is not known.
- * @param {Kernel} kernel
+ * What a call, or a module, has to do: "64 GFLOP, 101 MB"; "" if that is not known.
+ * @param {Pick<Kernel, "flops" | "bytes">} work
  */
 export const workOf = ({ flops, bytes }) => [flops && `${short(flops / 1e9)}\u00a0GFLOP`, bytes && `${short(bytes / 1e6)}\u00a0MB`].filter(Boolean).join(", ");
 

@@ -56,16 +56,19 @@ export function explorer(told, shown, below) {
   let chosen = 0;
   /** @type {number[]} */
   let drawn = [];
-  grow(place.node);
+  grow(place.node, place.module);
   const body = h("div", { class: "explorer" }, h("div", {}, card("Where in the model", h("p", { class: "note" }, about(told)), controls, frame, readout, key), below), side);
-  return { body, choose: (/** @type {string} */ path) => choose(Math.max(0, nodes.findIndex((node) => node.kind === "module" && node.path === path)), true) };
+  return { body, choose: (/** @type {string} */ path) => choose(Math.max(0, nodes.findIndex((node) => isModule(node, path))), true) };
 
-  /** @param {string} [wanted] the key of the node to choose */
-  function grow(wanted) {
+  /**
+   * @param {string} [wanted] the key of the node to choose
+   * @param {string} [path] or its module, as links of other views have it
+   */
+  function grow(wanted, path) {
     nodes = state.up ? bottomUp(told, state.merged) : topDown(told, state.merged);
     root = 0;
     measure();
-    const found = wanted ? nodes.findIndex((node) => node.key === wanted) : 0;
+    const found = wanted || path ? nodes.findIndex((node) => (wanted ? node.key === wanted : isModule(node, path))) : 0;
     draw();
     choose(Math.max(0, found), false);
     controls.replaceChildren(...choices());
@@ -156,7 +159,7 @@ export function explorer(told, shown, below) {
     chosen = index;
     boxElement(chosen)?.setAttribute("aria-pressed", "true");
     side.replaceChildren(panel(told, nodes, chosen, measured(), shown, pick));
-    if (kept) keep({ node: nodes[index].key });
+    if (kept) keep({ node: nodes[index].key, module: "" });
   }
 
   /** @param {number} rank its place in `ranks`; -1 for the median rank */
@@ -228,6 +231,12 @@ export function explorer(told, shown, below) {
     return PARTS.map(({ name, colour }, part) => ({ name, colour, part })).filter(({ part }) => used.has(part)).map(({ name, colour }) => h("li", {}, h("i", { class: `owner-${colour}` }), name));
   }
 }
+
+/**
+ * @param {Node} node
+ * @param {string | undefined} path
+ */
+const isModule = (node, path) => node.kind === "module" && node.path === path;
 
 const WHAT = "Choose a box to see what is within it; choose it again to go back. Arrow keys move over the boxes.";
 

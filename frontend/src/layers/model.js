@@ -106,3 +106,17 @@ export function layersOf(rows) {
   const most = [...alike.values()].filter((some) => some.length >= SEVERAL).sort((a, b) => time(b) - time(a))[0] ?? [];
   return most.map((i) => rows[i]);
 }
+
+/**
+ * From a module's path, in any view, to what the Layers view says of it.
+ * @param {Pick<import("../views.js").Shown, "diagnosis" | "link">} shown
+ */
+export function toModule({ diagnosis, link }) {
+  const known = new Set(diagnosis.layers?.rows.map(({ path }) => path));
+  return (/** @type {string} */ path, /** @type {string} */ text) => {
+    if (!path || !known.has(path)) return null;
+    const anchor = link("layers", { module: path });
+    anchor.textContent = text;
+    return anchor;
+  };
+}

@@ -3,6 +3,8 @@
 
 import { h } from "../dom.js";
 import { decimals, ms, percent, perStep, signed } from "../format.js";
+import { size } from "../communication/family.js";
+import { workOf } from "../compute/kernels.js";
 import { codeOf } from "../findings/code.js";
 import { shortName } from "../timeline/rows.js";
 import { PARTS } from "./model.js";
@@ -36,6 +38,7 @@ export function panel(told, nodes, index, measure, shown, pick) {
     h("p", { class: "large", "data-quantity": "time of a module" }, written(value, isDifference)),
     h("p", { class: "note" }, isDifference ? `a step, ${whose} less ${against(told, measure)}` : `a step of ${whose}, ${percent(value / Math.max(valueOf(nodes[0].ms, measure), 1e-9))} of it`),
     parts(told, node, measure),
+    isDifference ? null : figures(node, shown.diagnosis.layers),
     told.ranks.length > 1 ? onRanks(told, node, measure, pick) : null,
     kernels(told, node, measure),
     sources(told, node, measure),
@@ -69,6 +72,26 @@ function parts(told, node, measure) {
     { class: "part-list" },
     listed.map(({ name, colour, rows }) => h("li", { "data-quantity": "part of a module's time" }, h("i", { class: `owner-${colour}` }), h("span", {}, name), h("b", {}, written(valueOf(summed(told, rows), measure), measure.against !== null)))),
   );
+}
+
+/**
+ * What the table says of a module beside its times: median over ranks, with all modules within it.
+ * @param {Node} node
+ * @param {import("../../schema.js").LayerTable | null | undefined} modules
+ */
+function figures({ kind, path }, modules) {
+  const row = kind === "module" || kind === "step" ? modules?.rows.find((one) => one.path === path) : undefined;
+  if (!row) return null;
+  /** @type {[string, string, string, string][]} */
+  const listed = [["p99 of a module", "p99 over steps", ms(row.p99_ms), "the 99th percentile over steps, the median over ranks"]];
+  if (row.critical_ms !== null) listed.push(["critical path in a module", "on the critical path", ms(row.critical_ms), "of the critical path in a step"]);
+  if (row.above_ms !== null) listed.push(["work of a module", "above attainable", ms(row.above_ms), "time above what the GPU needs for its operators’ FLOPs and bytes"]);
+  if (row.flops !== null && row.moved_bytes !== null) listed.push(["work of a module", "work", workOf({ flops: row.flops, bytes: row.moved_bytes }), "FLOPs, and bytes that its operators read and write, each tensor once"]);
+  if (row.peak_bytes !== null && row.allocated_bytes !== null) listed.push(["memory of a module", "memory", `${size(row.peak_bytes)} at the peak, ${size(row.allocated_bytes)} a step`, "what it allocated of what is allocated at the peak, and all that it allocates in a step"]);
+  if (row.beside_ms !== null && row.beside_longer_ms !== null) listed.push(["time beside communication", "beside communication", `${ms(row.beside_ms)}, ${ms(row.beside_longer_ms)} longer for it`, "in which communication runs beside its kernels, and how much longer these take than the same ones without"]);
+  if (modules && modules.slowest_step !== null && row.slowest_step_ms !== null && row.median_step_ms !== null)
+    listed.push(["time of a module", `in step ${modules.slowest_step}, the slowest`, `${ms(row.slowest_step_ms)}, ${signed(row.slowest_step_ms - row.median_step_ms, 2)}\u00a0ms`, `and how much more that is than in step ${modules.median_step}, the median one`]);
+  return h("ul", { class: "part-list" }, listed.map(([quantity, name, value, title]) => h("li", { title, "data-quantity": quantity }, h("span", {}, name), h("b", {}, value))));
 }
 
 /**

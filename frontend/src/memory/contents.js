@@ -3,6 +3,7 @@
 import { card, folded, h, prose } from "../dom.js";
 import { decimals, percent } from "../format.js";
 import { grid } from "../grid.js";
+import { shortPath, toModule } from "../layers/model.js";
 import { MEMORY } from "../step_parts.js";
 import { table } from "../table.js";
 
@@ -142,6 +143,7 @@ function byPhase(memory, shown) {
  * @param {Shown} shown
  */
 function largest(memory, shown) {
+  const hasModules = memory.largest.some(({ module }) => module);
   return grid({
     title: "allocations",
     shown,
@@ -150,13 +152,15 @@ function largest(memory, shown) {
       { head: "op" },
       { head: "size", quantity: "size of a block", show: size, bar: true },
       { head: "category" },
-      { head: "allocated in", title: "module and function with Python stacks (with_stack=True), else the phase" },
+      ...(hasModules ? [{ head: "module", show: shortPath, link: toModule(shown) }] : []),
+      { head: "allocated in", title: "the line of source with Python stacks (with_stack=True), else the phase" },
     ],
     rows: memory.largest.map(({ op, bytes, category, module, source, phase }) => [
       op || "?",
       bytes,
       nameOf(category),
-      [module, source && `${source.file}:${source.line} (${source.function})`].filter(Boolean).join(", ") || phase,
+      ...(hasModules ? [module] : []),
+      source ? `${source.file}:${source.line} (${source.function})` : phase,
     ]),
   });
 }

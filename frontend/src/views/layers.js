@@ -155,8 +155,8 @@ function table(modules, shown) {
       ...(hasBeside ? [{ head: "beside", quantity: "time beside communication", unit: "ms", show: plain, title: "in which communication runs beside its kernels" }, { head: "longer", quantity: "time beside communication", unit: "ms", show: plain, title: "how much longer these kernels take than the same ones without communication beside them" }] : []),
       ...(hasWork
         ? [
-            { head: "above", quantity: "work of a module", unit: "ms", show: plain, title: "time beyond what the GPU needs for its operators' FLOPs and bytes" },
-            { head: "GFLOP", quantity: "work of a module", show: giga, title: "floating-point operations of its operators in a step" },
+            { head: "above", quantity: "work of a module", unit: "ms", show: plain, title: "time above what the GPU needs for its operators' FLOPs and bytes" },
+            { head: "GFLOP", quantity: "work of a module", show: giga, title: "FLOPs of its operators in a step" },
             { head: "GB", quantity: "work of a module", show: giga, title: "bytes that its operators read and write in a step, each tensor once" },
           ]
         : []),
