@@ -75,8 +75,7 @@ def repeated(
         everyone = np.hstack([everyone, node.gather(some(batch * ROUNDS))])
         if is_clear(everyone):
             break
-    own: list[float] = everyone[node.rank].tolist()
-    return own
+    return everyone[node.rank].tolist()
 
 
 def sleep_until(instant: float) -> None:

@@ -107,8 +107,7 @@ class DeviceEvents(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def is_pageable(self) -> Mask:
         """Which are copies from or to pageable memory of the host."""
-        pageable: Mask = self.is_copy & (self.kinds(names.host_memory) == HostMemory.PAGEABLE)
-        return pageable
+        return self.is_copy & (self.kinds(names.host_memory) == HostMemory.PAGEABLE)
 
     @cached_property
     def to_device(self) -> Mask:

@@ -38,8 +38,7 @@ class DeviceRows(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def kernels(self) -> Ints:
         """Rows of the kernels in `events`."""
-        kernels: Ints = self.row[self.events.category[self.row] == Category.KERNEL]
-        return kernels
+        return self.row[self.events.category[self.row] == Category.KERNEL]
 
     @cached_property
     def busy_ns(self) -> dict[int, int]:

@@ -93,8 +93,7 @@ def _copies(events: Events) -> Ints:
     _, first, which = np.unique(mixed, return_index=True, return_inverse=True)
     same = first[which.reshape(-1)]
     equal = np.logical_and.reduce([column[same] == column for column in columns])
-    copies: Ints = rows[equal & (same != np.arange(len(rows))) & (events.duration_ns[rows] > 0)]
-    return copies
+    return rows[equal & (same != np.arange(len(rows))) & (events.duration_ns[rows] > 0)]
 
 
 def _starting_together(start_ns: Ints) -> Ints:
@@ -189,8 +188,7 @@ def _endless(events: Events) -> Mask:
     end = events.start_ns + events.duration_ns
     on_device = is_on_device(events)
     other_side = np.where(on_device, end[~on_device].max(initial=0), end[on_device].max(initial=0))
-    odd: Mask = (events.duration_ns > limit) & (end > other_side + _LONGEST_NS)
-    return odd
+    return (events.duration_ns > limit) & (end > other_side + _LONGEST_NS)
 
 
 def _with_ends_of_steps(trace: RankTrace) -> RankTrace:

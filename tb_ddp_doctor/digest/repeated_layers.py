@@ -98,8 +98,7 @@ def _within(host: HostCalls, operators: Ints, chosen: Mask) -> Ints:
     # Calls stand in the order of their starts, so that what an operator calls follows it.
     first, last = np.searchsorted(host.thread, host.thread[operators[0]] + np.array((0, 1), host.thread.dtype))
     until = first + searchsorted(host.start_ns[first:last], host.end_ns[operators])
-    inside: Ints = np.maximum(searchsorted(places, until) - searchsorted(places, operators), 0)
-    return inside
+    return np.maximum(searchsorted(places, until) - searchsorted(places, operators), 0)
 
 
 def _passes(host: HostCalls, phases: HostPhases, steps: Steps) -> list[Ints]:

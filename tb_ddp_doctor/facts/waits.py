@@ -78,8 +78,7 @@ class Waits(msgspec.Struct, frozen=True, eq=False, dict=True):
                     late[who] += np.outer(of_others / whole, inherited)
             elif late.any():
                 late[:] = 0.0
-        mean: NDArray[np.float64] = caused[:several] / max(len(waiters) * self.wait_ns.shape[1], 1)
-        return mean
+        return caused[:several] / max(len(waiters) * self.wait_ns.shape[1], 1)
 
     @cached_property
     def _shares(self) -> NDArray[np.float64]:
@@ -89,16 +88,14 @@ class Waits(msgspec.Struct, frozen=True, eq=False, dict=True):
         inside = step >= 0
         cell = step[inside] * ranks + self.rank[inside]
         whole = np.bincount(cell, self.exposed_ns[inside], steps * ranks).reshape(steps, ranks)
-        shares: NDArray[np.float64] = np.minimum(self.wait_ns.T / np.maximum(whole, 1), 1.0)
-        return shares
+        return np.minimum(self.wait_ns.T / np.maximum(whole, 1), 1.0)
 
     @cached_property
     def _followed(self) -> list[int]:
         """The collectives in which some rank waits, in order of time, step by step."""
         longest = self.segments.max(self.exposed_ns)
         chosen = np.flatnonzero((self.step >= 0) & (longest > _FOLLOWED * self.step_ns))
-        followed: list[int] = chosen[np.lexsort((self.last_ns[chosen], self.step[chosen]))].tolist()
-        return followed
+        return chosen[np.lexsort((self.last_ns[chosen], self.step[chosen]))].tolist()
 
 
 @fact

@@ -76,5 +76,4 @@ def of_period(columns: NDArray[Any], steps: int) -> NDArray[Any]:
     remainder = columns % steps
     best = int(np.bincount(remainder, minlength=steps).argmax())
     away = np.abs(remainder - best)
-    chosen: NDArray[Any] = columns[np.minimum(away, steps - away) <= 1]
-    return chosen
+    return columns[np.minimum(away, steps - away) <= 1]

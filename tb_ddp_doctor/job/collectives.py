@@ -75,8 +75,7 @@ class Matched(msgspec.Struct, frozen=True, eq=False):
     @property
     def one_way(self) -> Flags:
         """Which are messages in one direction, shape (M,): only the receiver waits for the other one."""
-        one_way: Flags = self.segments.any(self.sends) & (self.parts == 2)
-        return one_way
+        return self.segments.any(self.sends) & (self.parts == 2)
 
     def is_of(self, kinds: Sequence[str]) -> Flags:
         """Which collectives are of one of these kinds, shape (M,)."""
@@ -220,5 +219,4 @@ def _apart(end_ns: Ints, segments: Segments, tolerance_ns: int) -> Flags:
     """The part of each collective that alone ends apart from the others, shape (P,); none where several do."""
     end = end_ns.astype(np.float64)
     apart = np.abs(end - segments.each(segments.median(end))) > tolerance_ns
-    alone: Flags = apart & segments.each(segments.count(apart) == 1)
-    return alone
+    return apart & segments.each(segments.count(apart) == 1)

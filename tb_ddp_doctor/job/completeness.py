@@ -442,8 +442,7 @@ def _medians(key: Ints, values: Ints) -> Ints:
     which = numbered(key)
     order = np.lexsort((values, which))
     count = np.bincount(which)
-    median: Ints = values[order[np.cumsum(count) - count + (count - 1) // 2]][which]
-    return median
+    return values[order[np.cumsum(count) - count + (count - 1) // 2]][which]
 
 
 def _of_all_ranks(calls: Calls, world_size: int) -> Mask:

@@ -87,8 +87,7 @@ def _unmatched(calls: Calls, could: NDArray[np.bool_], matched: Ints) -> Ints:
 
 def could_match(calls: Calls) -> NDArray[np.bool_]:
     """Which calls have a recorded launch, and other ranks to meet."""
-    could: NDArray[np.bool_] = (calls.column("step") >= 0) & (calls.column("group_size") != 1)
-    return could
+    return (calls.column("step") >= 0) & (calls.column("group_size") != 1)
 
 
 def _candidates(digests: Sequence[RankDigest], calls: Calls, could: NDArray[np.bool_]) -> _Candidates:
@@ -139,8 +138,7 @@ def _are_equal(of: Ints, values: Ints | Indices) -> NDArray[np.bool_]:
     """Which values are the same as another one of the same index, shape (N,): all of an index, if it has one value."""
     some = np.empty(int(of.max(initial=-1)) + 1, values.dtype)
     some[of] = values
-    equal: NDArray[np.bool_] = values == some[of]
-    return equal
+    return values == some[of]
 
 
 def _pair_regular(candidates: _Candidates, pairs: _Pairs) -> None:

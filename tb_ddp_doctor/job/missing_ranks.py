@@ -49,5 +49,4 @@ def _transfer_ns(size: Ints, took_ns: Ints) -> Ints:
     # Sizes that are not known are like each other only.
     times[(sizes[:, None] < 0) != (sizes[largest] < 0)[None, :]] = np.inf
     most = np.minimum((median[largest][None, :] * times).min(axis=1), median)
-    longest: Ints = np.ceil(most).astype(np.int64)[which.reshape(-1)]
-    return longest
+    return np.ceil(most).astype(np.int64)[which.reshape(-1)]

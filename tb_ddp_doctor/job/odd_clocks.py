@@ -248,8 +248,7 @@ class _StepShifts(msgspec.Struct, frozen=True, eq=False):
         # Calls of different groups that are taken for one, for want of their names, differ on several ranks.
         odd = self.differs[:, rank] & (self.differs.sum(axis=1) == 1) & bool(len(shift))
         odd[clean] |= _shifted(shift, limit_ns)
-        numbers: Ints = self.number[odd]
-        return numbers
+        return self.number[odd]
 
 
 def other_paces(ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsApart) -> Damages:

@@ -171,8 +171,7 @@ def _launching_rows(job: Job, rank: int, call: Ints) -> Ints:
     row = np.full(int(job.calls.first[rank + 1] - job.calls.first[rank]), -1)
     launching = np.flatnonzero((launches >= 0) & (launches < len(row)))
     row[launches[launching]] = launching
-    rows: Ints = row[call - job.calls.first[rank]]
-    return rows
+    return row[call - job.calls.first[rank]]
 
 
 def _splits_backward(job: Job, messages: StageMessages, stage: Ints, stages: int, micro_batches: float) -> bool:

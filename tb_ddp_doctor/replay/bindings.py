@@ -207,8 +207,7 @@ class Bindings:
     def _launches_guest(self) -> Flags:
         """Flags the rows that launch a guest (see `guests.py`), shape (rows,)."""
         launches = self._schedule.rows.launches
-        guests: Flags = (launches >= 0) & (self._schedule.parts.like[launches] == GUEST)
-        return guests
+        return (launches >= 0) & (self._schedule.parts.like[launches] == GUEST)
 
     @cached_property
     def _launching(self) -> Indices:
@@ -224,8 +223,7 @@ class Bindings:
         after = int(np.searchsorted(self._completed_until, part, side="right"))
         first, last = self._completed_until[after - 1], self._completed_until[after]
         mine = self._schedule.parts.collective[first:last] == self._schedule.parts.collective[part]
-        members: Ints = first + np.flatnonzero(mine)
-        return members
+        return first + np.flatnonzero(mine)
 
     @cached_property
     def _completed_until(self) -> Ints:

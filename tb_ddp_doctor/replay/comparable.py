@@ -65,8 +65,7 @@ def _lengths(job: Job) -> Floats:
     """
     sized = job.work(lambda work: work.kernels.sized_ns).astype(np.float64)
     typical = np.median(sized, axis=1, keepdims=True)
-    length: Floats = lower_median(np.where(typical > 0, sized / np.maximum(typical, 1), 1.0))
-    return length
+    return lower_median(np.where(typical > 0, sized / np.maximum(typical, 1), 1.0))
 
 
 def _roles(job: Job) -> Ints:

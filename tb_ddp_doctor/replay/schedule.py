@@ -264,8 +264,7 @@ def _any(flags: Flags, edges: Ints) -> list[bool]:
     """Whether some flag of each stretch is set, given where each begins and ends, shape (stretches, 2)."""
     before = np.zeros(len(flags) + 1, np.int32)
     np.cumsum(flags, out=before[1:])
-    set_in: list[bool] = (before[edges[:, 1]] > before[edges[:, 0]]).tolist()
-    return set_in
+    return (before[edges[:, 1]] > before[edges[:, 0]]).tolist()
 
 
 def _collectives(collective: Indices, begun: Ints, over: Ints) -> tuple[Ints, Ints, Ints]:

@@ -167,14 +167,12 @@ class _UnevenSteps(msgspec.Struct, frozen=True, eq=False):
     @property
     def slowest(self) -> Ints:
         """The slowest rank (index) of each step."""
-        slowest: Ints = self.excess_ns[:, self.steps].argmax(axis=0)
-        return slowest
+        return self.excess_ns[:, self.steps].argmax(axis=0)
 
     @property
     def lost_ns(self) -> Ints:
         """By how much that is slower than the median rank."""
-        lost: Ints = self.excess_ns[:, self.steps].max(axis=0)
-        return lost
+        return self.excess_ns[:, self.steps].max(axis=0)
 
     @property
     def movers(self) -> Ints:
@@ -199,8 +197,7 @@ class _UnevenSteps(msgspec.Struct, frozen=True, eq=False):
     def more_ns(self, phases: Phases) -> Floats:
         """How much longer the slowest ranks work in each phase than the median rank, mean, ns."""
         theirs, typical = phases.busy_ns[self.slowest, self.steps], np.median(phases.busy_ns[:, self.steps], axis=0)
-        more: Floats = (theirs - typical).mean(axis=0)
-        return more
+        return (theirs - typical).mean(axis=0)
 
 
 #: Steps that are shown.

@@ -127,5 +127,4 @@ def _rank(rank: RankSlice, origin: int) -> dict[str, Any]:
 
 
 def _us(ns: Ints) -> list[float]:
-    microseconds: list[float] = (ns / 1e3).tolist()
-    return microseconds
+    return (ns / 1e3).tolist()

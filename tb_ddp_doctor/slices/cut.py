@@ -143,8 +143,7 @@ def _rank(result: Result, cache: Cache, index: int, chosen: SliceWindow, most: i
 
     def common(busy_ns: Ints) -> Ints:
         # No trace format has a time before zero; only traces without an epoch come near it.
-        shifted: Ints = np.maximum(busy_ns - job.clock.correction(index, busy_ns), 0)
-        return shifted
+        return np.maximum(busy_ns - job.clock.correction(index, busy_ns), 0)
 
     order, ends, depth = pick.nest(lane, common(picked.start_ns), common(picked.end_ns))
     events, row = trace.events, picked.row[order]

@@ -221,5 +221,4 @@ def _odd(key: _Key, completed: Mapping[int, int], enqueued: Mapping[int, int]) -
 
 def _collectives(dump: Dump, name: str) -> Flags:
     number = dump.group_names.index(name) if name in dump.group_names else -1
-    of_group: Flags = (dump.entries.group == number) & ~dump.entries.is_p2p
-    return of_group
+    return (dump.entries.group == number) & ~dump.entries.is_p2p

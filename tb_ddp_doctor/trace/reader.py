@@ -101,8 +101,7 @@ _MERGED = _MergedTrace()
 def _reader(name: str) -> Callable[[ProcessPath], model.RankTrace]:
     """The function of "module:function"."""
     module, _, function = name.partition(":")
-    reader: Callable[[ProcessPath], model.RankTrace] = getattr(importlib.import_module(module), function)
-    return reader
+    return getattr(importlib.import_module(module), function)
 
 
 def _read_packets(path: str | Path | RemotePath, name: str, max_bytes: int) -> model.RankTrace:

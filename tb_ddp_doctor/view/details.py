@@ -306,8 +306,7 @@ def _mean_ms(values: Ints) -> list[float]:
 
 
 def _rounded(values: Any) -> list[float]:
-    rounded: list[float] = np.round(values, 4).tolist()
-    return rounded
+    return np.round(values, 4).tolist()
 
 
 def _compute(result: Result) -> dict[str, Any]:

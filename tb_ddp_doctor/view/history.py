@@ -286,8 +286,7 @@ def _heat(job: JobHistory) -> dict[str, Any] | None:
 
 def _largest_of_bins(values: NDArray[Any], of: int) -> NDArray[Any]:
     count = values.shape[1] // of
-    result: NDArray[Any] = np.fmax.reduce(values[:, : count * of].reshape(len(values), count, of), axis=2)
-    return result
+    return np.fmax.reduce(values[:, : count * of].reshape(len(values), count, of), axis=2)
 
 
 def _levels(shares: NDArray[Any]) -> str:

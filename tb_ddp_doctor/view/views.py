@@ -106,8 +106,7 @@ def _clock(job: Job) -> tuple[str, Grid]:
 
 
 def _ms(values: Ints) -> Grid:
-    rounded: Grid = np.round(values / 1e6, 4).tolist()
-    return rounded
+    return np.round(values / 1e6, 4).tolist()
 
 
 def _shown_step(job: Job, diagnosis: Diagnosis) -> int:

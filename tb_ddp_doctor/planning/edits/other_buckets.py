@@ -60,8 +60,7 @@ class SentPasses(msgspec.Struct, frozen=True, eq=False):
         if self.recorded is not None:
             return self.recorded
         buckets, gradients = self.parts.shape[1], len(self.bytes)
-        even: Ints = np.maximum(np.arange(1, buckets + 1) * gradients // buckets - 1, 0)
-        return even
+        return np.maximum(np.arange(1, buckets + 1) * gradients // buckets - 1, 0)
 
 
 def rebucketed(tracks: RecordedRows, sent: SentPasses, lasts: Ints, messages: Messages) -> RecordedRows:
@@ -120,8 +119,7 @@ class _Rebucketing:
         launching = sent.launching_ns[:, sent.boundaries[~kept]]
         known = rows >= 0
         work[rows[known]] = np.maximum(work[rows[known]] - launching[known], 0)
-        remaining: Ints = work
-        return remaining
+        return work
 
     @cached_property
     def _launched_by(self) -> Ints:

@@ -368,8 +368,7 @@ def _between_copies(job: Job, rank: int, shards: int) -> Flags:
     here = job.calls.of(rank)
     kind = job.calls.text("kind").where("all_reduce".__eq__)[here]
     copies = job.world_size // max(shards, 1)
-    reduces: Flags = kind & (job.calls.column("group_size")[here] == copies) & (copies > 1)
-    return reduces
+    return kind & (job.calls.column("group_size")[here] == copies) & (copies > 1)
 
 
 def _of_one_group(rows: Ints, group: Ints, count: int) -> Ints:
@@ -487,8 +486,7 @@ def _before(launched_ns: Ints, gate_ns: Ints, ahead: int) -> Ints:
     count = max(launched_ns.shape[1] - ahead, 0)
     before[:, :count] = launched_ns[:, ahead:]
     before[:, :1] = launched_ns[:, :1]
-    earliest: Ints = np.minimum(before, gate_ns)
-    return earliest
+    return np.minimum(before, gate_ns)
 
 
 def _ahead(launched_ns: Ints, gate_ns: Ints) -> int:
