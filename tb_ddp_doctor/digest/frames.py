@@ -17,6 +17,7 @@ from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import Code, CodeOf, Pieces, RankOwner, Stalled
 from tb_ddp_doctor.digest.nesting import enclosing
+from tb_ddp_doctor.digest.sums import summed
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Indices, Ints
@@ -120,8 +121,7 @@ def stalled(host: HostCalls, pieces: Pieces, words: Vocabulary) -> Stalled:
     known = doing >= 0
     kinds, which = np.unique(np.stack([doing, own])[:, known], axis=1, return_inverse=True)
     which = which.reshape(-1)
-    total = np.zeros(kinds.shape[1], np.int64)
-    np.add.at(total, which, share[known])
+    total = summed(which, share[known], kinds.shape[1])
     # The last one of each kind in the order of length is its longest.
     order = np.lexsort((length[piece[known]], which))
     longest = piece[known][order[np.searchsorted(which[order], np.arange(len(total)), side="right") - 1]]

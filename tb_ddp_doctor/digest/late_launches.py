@@ -34,6 +34,7 @@ from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, different
 from tb_ddp_doctor.digest.launch_queue import StalledCalls
 from tb_ddp_doctor.digest.model import Blocking, LaunchDelay, Steps
 from tb_ddp_doctor.digest.module_paths import ModuleCalls
+from tb_ddp_doctor.digest.sums import summed
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.trace import names
@@ -262,10 +263,7 @@ def _blocking(
     # The last one of each kind in the order of loss, then of length, is its worst.
     order = np.lexsort((length, lost, which))
     worst = order[searchsorted(which[order], np.arange(size), side="right") - 1] if size else order
-    blocked = np.zeros(size, np.int64)
-    np.add.at(blocked, which, length)
-    total = np.zeros(size, np.int64)
-    np.add.at(total, which, lost)
+    blocked, total = summed(which, length, size), summed(which, lost, size)
     thread = host.thread[calls.call[worst]]
     own = own_function(host, calls.start_ns[worst], thread)
     return Blocking(

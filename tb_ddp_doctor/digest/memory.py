@@ -25,6 +25,7 @@ from tb_ddp_doctor.digest.model import (
 )
 from tb_ddp_doctor.digest.model_states import persistent, states
 from tb_ddp_doctor.digest.phases import HostPhases
+from tb_ddp_doctor.digest.sums import summed
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.storage.column_table import empty
 from tb_ddp_doctor.trace import names
@@ -128,9 +129,9 @@ def _reserving(events: AllocatorEvents, step: Ints, size: int) -> dict[str, Ints
     scattered = (added > 0) & (events.bytes >= _LARGE) & (free >= events.bytes)
     return {
         "peak_reserved": _most(step, events.reserved, size),
-        "scattered": _sums(step, np.where(scattered, added, 0), size),
+        "scattered": summed(step, np.where(scattered, added, 0), size),
         "unusable": np.maximum(_most(step, np.where(scattered, free, 0), size), 0),
-        "released": _sums(step, np.maximum(-added, 0), size),
+        "released": summed(step, np.maximum(-added, 0), size),
     }
 
 
@@ -227,12 +228,6 @@ def _most(step: Ints, values: Ints, steps: int) -> Ints:
     most = np.full(steps, -1, np.int64)
     np.maximum.at(most, step[step >= 0], values[step >= 0])
     return most
-
-
-def _sums(step: Ints, values: Ints, steps: int) -> Ints:
-    total = np.zeros(steps, np.int64)
-    np.add.at(total, step[step >= 0], values[step >= 0])
-    return total
 
 
 def _shown(time: Ints, allocated: Ints) -> Ints:

@@ -18,6 +18,7 @@ from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.memory_categories import PhaseRuns
 from tb_ddp_doctor.digest.model import KeptBlocks, LargestBlocks, MemoryCategory, ModuleMemory
 from tb_ddp_doctor.digest.nesting import around, enclosing
+from tb_ddp_doctor.digest.sums import summed
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.storage.column_table import ColumnTable
 from tb_ddp_doctor.trace import names
@@ -128,8 +129,7 @@ def kept(places: AllocationPlaces, category: Ints, turn: Ints, words: Vocabulary
     texts = list(zip(places.ops(chosen), places.texts(places.own(chosen).tolist()), strict=True))
     kinds = {place: index for index, place in enumerate(dict.fromkeys(texts))}
     which = np.array([kinds[place] for place in texts], np.int64)
-    total, count = np.zeros(len(kinds), np.int64), np.bincount(which, minlength=len(kinds))
-    np.add.at(total, which, each.bytes[chosen])
+    total, count = summed(which, each.bytes[chosen], len(kinds)), np.bincount(which, minlength=len(kinds))
     pairs = np.unique(np.stack([which, of]), axis=1)
     steps = np.bincount(pairs[0], minlength=len(kinds))
     most = np.argsort(-total, kind="stable")[:_PLACES]
@@ -165,19 +165,17 @@ def modules(places: AllocationPlaces, alive: Ints, words: Vocabulary) -> ModuleM
     which = np.array([kinds[name] for name in text], np.int64)
 
     def total(values: Ints) -> Ints:
-        summed = np.zeros(len(kinds), np.int64)
-        np.add.at(summed, which, values[allocated])
-        return summed
+        return summed(which, values[allocated], len(kinds))
 
     largest = np.zeros(len(kinds), np.int64)
     np.maximum.at(largest, which, size[allocated])
-    summed = total(size)
-    most = np.argsort(-summed, kind="stable")[:_MODULES]
+    allocated_bytes = total(size)
+    most = np.argsort(-allocated_bytes, kind="stable")[:_MODULES]
     listed = list(kinds)
     return ModuleMemory(
         module=words.indices(listed[index] for index in most.tolist()),
         count=np.bincount(which, minlength=len(kinds))[most].astype(np.int64),
-        bytes=summed[most],
+        bytes=allocated_bytes[most],
         largest_bytes=largest[most],
         output_bytes=total(output)[most],
         forward_ns=total(calls.end_ns - calls.start_ns)[most],

@@ -21,6 +21,7 @@ from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.model import MessageEnds, PointToPoint, Steps
+from tb_ddp_doctor.digest.sums import summed
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
@@ -47,14 +48,12 @@ def messages(trace: RankTrace, steps: Steps) -> PointToPoint:
     known = np.ones(len(different), np.bool_)
     which = which.ravel()  # numpy 2.0 gives it a second axis
     known[which[size[inside] < 0]] = False
-    total = np.zeros(len(different), np.int64)
-    np.add.at(total, which, size[inside])
     return PointToPoint(
         step=different[:, 0].astype(np.int32),
         sent=different[:, 1].astype(np.int32),
         peer=different[:, 2],
         count=count.astype(np.int64),
-        bytes=np.where(known, total, -1),
+        bytes=np.where(known, summed(which, size[inside], len(different)), -1),
     )
 
 

@@ -25,6 +25,7 @@ from tb_ddp_doctor.digest import ends_with
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.intervals import Intervals, partition
 from tb_ddp_doctor.digest.model import CollectiveRow, CpuTime, HostTimes, StepRow, Steps, Track, TrackRow
+from tb_ddp_doctor.digest.sums import summed
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -432,8 +433,7 @@ def _needs(rows: _Rows, device: DeviceWork, communication: Communication, origin
     # An event that ends while earlier work still runs, as a copy on a stream of its own, does not bind that work.
     lasts = np.flatnonzero(~beside & (end > reach[:-1]))
     np.minimum.at(slack, row[lasts], np.maximum(start - events.arrived_ns, 0)[lasts])
-    lost = np.zeros(size, np.int64)
-    np.add.at(lost, row, idle)
+    lost = summed(row, idle, size)
     late = np.flatnonzero(idle)
     fed_from = np.full(size, LONG_AGO)
     np.maximum.at(fed_from, row[late], start[late])

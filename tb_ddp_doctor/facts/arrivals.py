@@ -223,14 +223,12 @@ def _repeats(facts: Facts) -> RepeatedAllReduces:
 
 @fact
 def _unused_search(facts: Facts) -> UnusedSearch:
-    job = facts.job
-    return unused_search(job)
+    return unused_search(facts.job)
 
 
 @fact
 def _network(facts: Facts) -> Network | None:
-    job = facts.job
-    return job.network
+    return facts.job.network
 
 
 @fact

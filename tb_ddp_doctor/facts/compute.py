@@ -221,8 +221,7 @@ def _slowest_products(job: Job) -> tuple[tuple[str, str], ...]:
 
 @fact
 def _kernels(facts: Facts) -> KernelTable:
-    job = facts.job
-    return KernelTable(job)
+    return KernelTable(facts.job)
 
 
 @fact

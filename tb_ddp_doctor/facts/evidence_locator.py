@@ -162,5 +162,4 @@ def _shown(name: str) -> str:
 
 @fact
 def _places(facts: Facts) -> Places:
-    job = facts.job
-    return Places(job)
+    return Places(facts.job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -26,14 +27,8 @@ def page(made: Callable[..., A], rows: Sequence[R], offset: int) -> A:
         end = offset + count
         return made(rows=tuple(rows[offset:end]), total_rows=len(rows), next_offset=end if end < len(rows) else None)
 
-    low, high = 0, len(rows) - offset
-    while low < high:
-        middle = (low + high + 1) // 2
-        if characters(answer(middle)) <= MOST_CHARACTERS:
-            low = middle
-        else:
-            high = middle - 1
-    return answer(low)
+    counts = range(1, len(rows) - offset + 1)
+    return answer(bisect_right(counts, MOST_CHARACTERS, key=lambda count: characters(answer(count))))
 
 
 def characters(answer: PageOfRows) -> int:
