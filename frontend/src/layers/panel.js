@@ -91,7 +91,7 @@ function figures({ kind, path }, modules) {
   if (row.beside_ms !== null && row.beside_longer_ms !== null) listed.push(["time beside communication", "beside communication", `${ms(row.beside_ms)}, ${ms(row.beside_longer_ms)} longer for it`, "in which communication runs beside its kernels, and how much longer these take than the same ones without"]);
   if (modules && modules.slowest_step !== null && row.slowest_step_ms !== null && row.median_step_ms !== null)
     listed.push(["time of a module", `in step ${modules.slowest_step}, the slowest`, `${ms(row.slowest_step_ms)}, ${signed(row.slowest_step_ms - row.median_step_ms, 2)}\u00a0ms`, `and how much more that is than in step ${modules.median_step}, the median one`]);
-  return h("ul", { class: "part-list" }, listed.map(([quantity, name, value, title]) => h("li", { title, "data-quantity": quantity }, h("span", {}, name), h("b", {}, value))));
+  return h("ul", { class: "part-list figures" }, listed.map(([quantity, name, value, title]) => h("li", { title, "data-quantity": quantity }, h("span", {}, name), h("b", {}, value))));
 }
 
 /**
