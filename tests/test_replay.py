@@ -560,6 +560,20 @@ def test_steps_whose_kernels_one_graph_launches_are_played() -> None:
     assert WhatIf.of(found).plays
 
 
+def test_what_awaits_a_collective_in_a_graph_comes_sooner_without_it() -> None:
+    """As of lightllm's decode, whose one graph launches 2,000 kernels and 117 calls of DeepEP."""
+    step = """
+        rank# step |1
+              host [launch][sync..................................]
+              gpu   [a.....][reduce..][b*200.][reduce][c..........]
+    """
+    recorded = job(ranks(step, step), captured=True, kernels={"reduce": "vllm::cross_device_reduce_1stage<int, 8>"})
+    whatif = WhatIf.of(recorded)
+    assert whatif.plays
+    halved = Change(transfer_ns=np.full(whatif.shape, 8 * MS))
+    assert whatif.cost_ns(halved) / MS == pytest.approx(8, rel=0.02)
+
+
 @pytest.mark.parametrize("copy", ["", "copy  [c]   [d]"])
 def test_a_copy_beside_the_work_that_runs_late_ties_no_kernel_to_its_launch(copy: str) -> None:
     found = job(f"""

@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -197,6 +198,8 @@ class Options:
     names: Mapping[str, str] = field(default_factory=dict)
     #: Names of kernels by the name that is drawn, where they are not that name and "_kernel".
     kernels: Mapping[str, str] = field(default_factory=dict)
+    #: Whether a CUDA graph launches all kernels that are launched between the starts of two annotations.
+    captured: bool = False
     #: What the trace says of its device.
     device: Mapping[str, Any] = field(default_factory=lambda: {"name": "Drawn GPU", "computeMajor": 9})
 
@@ -243,9 +246,31 @@ def draw(text: str, **options: Any) -> dict[int, bytes]:
         for group in set(re.findall(r"\[\??\w+/(\w+)", "".join(drawn.values()))):
             groups[group].append(rank)
     groups["0"] = list(range(size))
-    return {
+    data = {
         rank: _renamed(_trace(rank, size, drawn, width, groups, traced), traced.names) for rank, drawn in lanes.items()
     }
+    return {rank: _captured(each) for rank, each in data.items()} if traced.captured else data
+
+
+def _captured(data: bytes) -> bytes:
+    """The trace with one cudaGraphLaunch for all kernels that are launched between the starts of two annotations."""
+    trace = msgspec.json.decode(data)
+    events = trace["traceEvents"]
+    launches = [event for event in events if event["name"].startswith("cudaLaunchKernel")]
+    launches.sort(key=lambda event: event["ts"])
+    starts = sorted(event["ts"] for event in events if event.get("cat") == "user_annotation")
+    of_graph: dict[int, Any] = {}
+    graph = {
+        launch["args"]["correlation"]: of_graph.setdefault(bisect_right(starts, launch["ts"]), launch)
+        for launch in launches
+    }
+    for event in events:
+        if event.get("cat") == "kernel":
+            event["args"]["correlation"] = graph[event["args"]["correlation"]]["args"]["correlation"]
+    for launch in of_graph.values():
+        launch["name"] = "cudaGraphLaunch"
+    trace["traceEvents"] = [event for event in events if not event["name"].startswith("cudaLaunchKernel")]
+    return msgspec.json.encode(trace)
 
 
 def _renamed(data: bytes, names: Mapping[str, str]) -> bytes:
