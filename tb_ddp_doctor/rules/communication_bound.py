@@ -23,9 +23,14 @@ from tb_ddp_doctor.rules.support import certainty, layers, limits, part, tuner
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.program_names import Program
 
+#: At most so many kinds of a server's collectives are named.
+_KINDS = 3
 #: What costs the time where ranks have no usable trace: a wait that is as long in each call looks like transfer.
 _OR_WAIT = "Exposed communication, or straggler wait for ranks without a usable trace,"
+#: Kinds of a server's collectives that send tokens to their experts and back.
+_EXCHANGES = ("dispatch", "combine", "all_to_all")
 #: A job that is faster than its calibration by this has another one.
 _NOT_OF_THESE_LINKS = 1.25
 
@@ -41,10 +46,12 @@ class CommunicationBound(Rule):
         The longest exposed communication on the slowest rank of the step; the measured busbw, beside that of a
         calibration where there is one (`torchrun ... -m tb_ddp_doctor.check`); the modules or guessed layers whose
         backward launches it; and the time that communication would
-        take as bfloat16, by the latency and busbw fitted to the trace.
+        take as bfloat16, by the latency and busbw fitted to the trace. Of a server: what is exposed in an iteration, by
+        AllReduces of tensor parallelism (NCCL's, custom, one- and two-shot, NVLS) or by dispatch and combine.
     Fix:
         Send fewer bytes (compress to bfloat16, accumulate gradients), compute more per byte (a larger local batch),
-        or use faster links. The cost is what half the bytes would save.
+        or use faster links. On a server, two batches in turns, or AllReduces made for small messages. The cost is what
+        half of it would save.
     Limits:
         Judged on the slowest rank, which waits for no other rank. Not judged where most ranks of the groups that
         communicate have no trace, since the last of them may be late. Time that overlap alone would hide is reported by
@@ -54,6 +61,7 @@ class CommunicationBound(Rule):
 
     id = "communication-bound"
     subject = "Communication that compute cannot hide"
+    of_every_program = True
 
     min_exposed: float = threshold(
         0.20, "of the step", "Healthy DDP jobs expose up to 18 % even over slow links: the tail of their last bucket."
@@ -86,6 +94,8 @@ class CommunicationBound(Rule):
             return NotApplicable(
                 "Most ranks of the groups that communicate have no trace: when their last rank arrives is not known."
             )
+        if not frame.trains:
+            return self._of_server(frame, whatif, exposed, communication, network, places)
         # One slow collective in some steps is no fault of all of them: the median step is judged, by what overlap
         # would leave of it.
         total, median = float(np.median(needed)), float(np.median(exposed))
@@ -111,6 +121,38 @@ class CommunicationBound(Rule):
             f"{wording.network(network)}"
             f"{tuner.choice(network, communication[0]) if communication else ''}{_in_modules(modules)}{basis}",
             fix=_fix(transfers, frame.setting, network, plans),
+            evidence=most_exposed(exposed, whatif, places),
+            subject=_OR_WAIT if frame.missing_ranks else "",
+        )
+
+    def _of_server(
+        self,
+        frame: Frame,
+        whatif: WhatIf,
+        exposed: Ints,
+        communication: tuple[Traffic, ...],
+        network: Network | None,
+        places: Places,
+    ) -> Result:
+        """What is exposed in the iterations of a server, shape (S,): within one, compute needs what is sent."""
+        if frame.program != Program.SERVING.value:
+            return NotApplicable("It is about training loops and servers, and this program is neither.")
+        median = float(np.median(exposed))
+        if median < self.min_exposed * frame.step_ns:
+            return Clear(f"{wording.ms(median)} of communication are exposed in the median iteration.")
+        change = Change(transfer_ns=np.broadcast_to((self.bytes_saved * exposed).astype(np.int64), whatif.shape))
+        seen = int((exposed > self.min_exposed * frame.step_ns).sum())
+        level, basis = certainty.confidence(frame, whatif.cost_ns(change), seen, of_transfer=True)
+        share = part.median(exposed, whatif.at_slowest(frame.window_ns))
+        kinds = [f"{one.kind} {wording.ms(one.transfer_per_step_ns)}" for one in communication[:_KINDS]]
+        longest = f"Longest are {wording.listing(kinds)} an iteration. " if kinds else ""
+        return Fault(
+            change=change,
+            confidence=level,
+            title=f"Communication is exposed within iterations: {share} on the slowest rank.",
+            why=f"{longest}Compute of an iteration waits for it, unless another batch computes meanwhile. "
+            f"{wording.network(network)}{tuner.choice(network, communication[0]) if communication else ''}{basis}",
+            fix=_OF_EXPERTS if communication and communication[0].kind in _EXCHANGES else _OF_SERVERS,
             evidence=most_exposed(exposed, whatif, places),
             subject=_OR_WAIT if frame.missing_ranks else "",
         )
@@ -205,6 +247,19 @@ with model.no_sync():
 
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 model.register_comm_hook(state=None, hook=default_hooks.fp16_compress_hook)  # bf16 is refused on CPUs{interface}"""
+_OF_SERVERS = """\
+Use AllReduces made for small messages (one- and two-shot, NVLS), fused with the norm behind them; let two batches \
+take turns, so that one computes while the other communicates; or use fewer GPUs for each copy of the model.
+
+python -m sglang.launch_server ... --enable-flashinfer-allreduce-fusion
+vllm serve ... --tensor-parallel-size 4  # half as many; and without --disable-custom-all-reduce"""
+_OF_EXPERTS = """\
+Let two batches take turns, so that one computes while the experts' tokens of the other are sent; or use fewer GPUs \
+for each copy of the model.
+
+python -m sglang.launch_server ... --enable-two-batch-overlap
+vllm serve ... --enable-dbo
+python -m lightllm.server.api_server ... --enable_decode_microbatch_overlap --enable_prefill_microbatch_overlap"""
 _ITS_INTERFACE = "Check that it uses the network interface you think it does. "
 _CHOOSE_INTERFACE = "\n\nGLOO_SOCKET_IFNAME=<the fast interface> torchrun ..."
 

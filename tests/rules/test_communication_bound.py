@@ -169,3 +169,54 @@ def test_where_most_ranks_have_no_trace_nobody_knows_who_is_late() -> None:
     result = outcome(RULE, ranks(BOUND, BOUND), world_size=8)
     assert result.status == "not-applicable"
     assert "Most ranks of the groups" in result.reason
+
+
+#: A server of two ranks: an AllReduce of tensor parallelism behind each layer, on the same stream. What awaits it is
+#: launched long before.
+SERVED = """
+    rank# host   [own_context_0_generation_8.......................................]
+          within [layer][reduce][layer][reduce][sync...............................]
+          gpu     [layer....][reduce...........][layer....][reduce.................]
+"""
+#: The same with AllReduces that take a fifth as long.
+SERVED_FAST = """
+    rank# host   [own_context_0_generation_8...........................]
+          within [layer][red][layer][red][sync.........................]
+          gpu     [layer.................][red][layer.............][red]
+"""
+ONE_SHOT = {
+    "reduce": "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
+    "red": "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
+}
+NVLS = dict.fromkeys(ONE_SHOT, "multimem_one_shot_all_reduce_kernel")
+NCCL = dict.fromkeys(ONE_SHOT, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
+
+
+@pytest.mark.parametrize("kernels", [ONE_SHOT, NVLS, NCCL])
+@pytest.mark.parametrize("captured", [False, True])
+def test_exposed_allreduces_of_a_server_are_found_with_its_own_fix(kernels: dict[str, str], captured: bool) -> None:
+    text = ranks(SERVED, SERVED)
+    found = finding(RULE, text, kernels=kernels, captured=captured)
+    assert found.title.startswith("Communication is exposed within iterations: ")
+    assert found.ranks == (0, 1)
+    # Half of what the two AllReduces of 19 and 25 ms expose.
+    assert found.cost_ms == pytest.approx((19 + 25) / 2, rel=0.1)
+    assert "Longest are all_reduce 44.0 ms an iteration." in found.why
+    assert "allreduce-fusion" in found.fix and "no_sync" not in found.fix
+    assert all(lies_in_its_step(window, text, kernels=kernels, captured=captured) for window in found.evidence)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_server_whose_communication_is_short_is_clear(captured: bool) -> None:
+    result = outcome(RULE, ranks(SERVED_FAST, SERVED_FAST), kernels=ONE_SHOT, captured=captured)
+    assert result.status == "clear"
+
+
+def test_experts_that_tokens_are_sent_to_have_another_fix() -> None:
+    kernels = {"reduce": "void deep_ep::internode_ll::combine<true, 10, 7168, 9>(void*, void*)"}
+    assert "two-batch-overlap" in finding(RULE, ranks(SERVED, SERVED), kernels=kernels).fix
+
+
+def test_a_program_that_neither_trains_nor_serves_is_not_judged() -> None:
+    other = ranks(*[SERVED.replace("context_0_generation_8", "denoise...............")] * 2)
+    assert outcome(RULE, other, kernels=NCCL).reason.endswith("this program is neither.")
