@@ -809,12 +809,20 @@ static void add_memory(struct scanner *scanner, const struct event *event) {
     judge_arguments(scanner, event);
 }
 
-/* A Python function: kept if it lasts. */
+/* Whether a Python function is the call of a module, as "nn.Module: Linear_0". */
+static bool is_module(const struct event *event) {
+    static const char begins[] = {'"', 'n', 'n', '.', 'M', 'o', 'd', 'u', 'l', 'e', ':', ' '};
+    const struct span name = get(event, NAME);
+    return name.size >= sizeof begins && !memcmp(name.at, begins, sizeof begins);
+}
+
+/* A Python function: kept if it lasts, or is the call of a module. */
 static void add_frame(struct scanner *scanner, const struct event *event) {
     const int table = SCANNER_FRAMES;
     const int64_t start = time_of(event, TS);
     const int64_t duration = time_of(event, DUR);
-    if (start == UNUSABLE || duration == UNUSABLE || duration < SCANNER_SHORTEST_FRAME) {
+    const bool is_short = duration < SCANNER_SHORTEST_FRAME && !is_module(event);
+    if (start == UNUSABLE || duration == UNUSABLE || is_short) {
         scanner->dropped[event->category]++;
         return;
     }

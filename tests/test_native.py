@@ -153,7 +153,9 @@ def drawn_events(draw: st.DrawFn) -> str:
         "ph": st.sampled_from(['"X"'] * 6 + ['"i"', '"i"', '""', "7"]),
         "cat": st.sampled_from([json.dumps(category) for category in categories]),
         "name": st.one_of(
-            STRING, STRING, st.sampled_from(['"record_param_comms"', '"[memory]"', '"ProfilerStep#3"', "null"])
+            STRING,
+            STRING,
+            st.sampled_from(['"record_param_comms"', '"[memory]"', '"ProfilerStep#3"', '"nn.Module: A_0"', "null"]),
         ),
         "pid": st.one_of(st.sampled_from(["1", '"1"']), values(0)),
         "tid": st.one_of(st.sampled_from(["7", '"7"', '"stream 7"']), values(0)),

@@ -174,14 +174,15 @@ def test_an_allocators_numbers_may_be_missing_or_odd() -> None:
 
 
 @pytest.mark.parametrize("category", ["python_function", "Python"])
-def test_python_functions_that_last_are_kept(category: str) -> None:
+def test_python_functions_that_last_and_calls_of_modules_are_kept(category: str) -> None:
     def frame(name: str, length: float) -> str:
         return op(name=name, dur=str(length)).replace("cpu_op", category)
 
-    got = of(trace(frame("train.py(4): step", 100), frame("short", 99.999), OP, frame("odd", -1)))
-    assert [got.strings[index] for index in got.frames.name] == ["train.py(4): step"]
-    assert (got.frames.start_ns.tolist(), got.frames.duration_ns.tolist()) == ([1_000], [100_000])
-    assert [got.threads[index] for index in got.frames.thread] == [("1", "1")]
+    modules = [frame("nn.Module: A_0", 2), frame("nn.Module: A_0", -1)]
+    got = of(trace(frame("train.py(4): step", 100), frame("short", 99.999), OP, *modules))
+    assert [got.strings[index] for index in got.frames.name] == ["train.py(4): step", "nn.Module: A_0"]
+    assert (got.frames.start_ns.tolist(), got.frames.duration_ns.tolist()) == ([1_000, 1_000], [100_000, 2_000])
+    assert [got.threads[index] for index in got.frames.thread] == [("1", "1"), ("1", "1")]
     assert got.dropped == {category: 2}
     assert not got.warnings
 

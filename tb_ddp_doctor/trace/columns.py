@@ -25,7 +25,7 @@ from tb_ddp_doctor.trace.args import (
 )
 from tb_ddp_doctor.trace.events import RawEvent
 from tb_ddp_doctor.trace.losses import Loss, Losses
-from tb_ddp_doctor.trace.model import SHORTEST_FRAME_NS, Category, CommArgs, Events, Frames, MemoryEvents
+from tb_ddp_doctor.trace.model import MODULE, SHORTEST_FRAME_NS, Category, CommArgs, Events, Frames, MemoryEvents
 from tb_ddp_doctor.trace.names import (
     CATEGORIES,
     INSTANT,
@@ -175,9 +175,10 @@ class Columns:
         self._memory["thread"].append(_column([self.threads[event.pid, event.tid] for event in events], np.int32))
 
     def _add_frames(self, events: list[RawEvent]) -> None:
-        """Append those Python functions that last; the others are dropped."""
+        """Append those Python functions that last, and the calls of modules; the others are dropped."""
         start, duration = nanoseconds([event.ts for event in events]), nanoseconds([event.dur for event in events])
-        lasts = (start >= 0) & (duration >= SHORTEST_FRAME_NS)
+        is_module = np.array([event.name.startswith(MODULE) for event in events], np.bool_)
+        lasts = (start >= 0) & (duration >= 0) & ((duration >= SHORTEST_FRAME_NS) | is_module)
         self.dropped.update([event.cat for event, kept in zip(events, lasts.tolist(), strict=True) if not kept])
         events = [events[row] for row in np.flatnonzero(lasts).tolist()]
         self._frames["name"].append(_column([self.strings[event.name] for event in events], np.int32))

@@ -133,12 +133,15 @@ class MemoryEvents(ColumnTable, frozen=True, eq=False):
     thread: Indices
 
 
-#: Python functions that last less are dropped, ns: whatever blocks for long is in one that lasts.
+#: Python functions that last less are dropped, ns: whatever blocks for long is in one that lasts. Calls of modules are
+#: kept, since they say whose the operators are.
 SHORTEST_FRAME_NS = 100_000
+#: How the call of a module begins in stacks, and in the marks of `Doctor.watch`.
+MODULE = "nn.Module: "
 
 
 class Frames(ColumnTable, frozen=True, eq=False):
-    """Python functions that last (with_stack=True): one row per call."""
+    """Python functions that last, and calls of modules of any length (with_stack=True): one row per call."""
 
     #: Index into `RankTrace.strings`: "train.py(41): step", with the function's first line (of one that runs
     #: already when recording begins, the line that it is at), or "<built-in ...>".

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum, IntEnum
 from functools import lru_cache
 
-from tb_ddp_doctor.trace.model import Category
+from tb_ddp_doctor.trace.model import MODULE, Category
 
 #: Categories of today and of 2021 ("Operator", "Kernel", ...), and other vendors' runtimes.
 CATEGORIES: dict[str, Category] = {
@@ -89,7 +89,6 @@ _EXPERT_PARALLEL = (
     ),
     ("TensorRT-LLM", re.compile(r"^(void )?(\w+::){0,4}(moeA2A(Dispatch|Combine)|moeAllToAll)Kernel")),
 )
-_MODULE = "nn.Module: "
 #: The range of a module's call as layerwise NVTX markers of vLLM, SGLang and TensorRT-LLM push it: a dictionary with
 #: the module's whole path, its parameters and inputs.
 _MODULE_RANGE = re.compile(r"\{'Module': '([^']*)'")
@@ -562,7 +561,7 @@ def is_module(frame: str) -> bool:
 
     NVTX ranges with modules are, too (`is_module_range`).
     """
-    return frame.startswith(_MODULE) or is_module_range(frame)
+    return frame.startswith(MODULE) or is_module_range(frame)
 
 
 def is_module_range(name: str) -> bool:
@@ -573,7 +572,7 @@ def is_module_range(name: str) -> bool:
 def module_name(frame: str) -> str:
     """A module's name, as "Linear_0", from its call; "" for "" alone."""
     marked = _MODULE_RANGE.match(frame)
-    return marked[1] if marked else frame.removeprefix(_MODULE)
+    return marked[1] if marked else frame.removeprefix(MODULE)
 
 
 def compiled_graph(annotation: str) -> str:
