@@ -59,6 +59,16 @@ def test_what_wraps_the_model_is_no_layer_and_what_it_calls_is() -> None:
     assert found["layer 4", "forward"] == 5
 
 
+def test_an_operator_that_takes_most_of_the_time_is_no_wrapper() -> None:
+    """The first linear layer waits for a core: what it calls is not what repeats."""
+    made = [call if call[2] < 3 else (*call[:2], call[2] + 60, call[3] + 60, *call[4:]) for call in forward(1, 4)]
+    slow = op("aten::linear", 3, 64, sequence=3)
+    calls = [*made[:2], slow, op("aten::addmm", 4, 63, sequence=3), *made[3:]]
+    found = computed([*calls, *backward(100, made)])
+    assert found["layer 1", "forward"] == 65
+    assert found["layer 4", "forward"] == 5
+
+
 def test_the_preparation_of_data_has_no_layers() -> None:
     copies = [op("aten::to" if at % 2 else "aten::div", at, at + 1, sequence=at) for at in range(1, 21)]
     product = op("aten::mm", 21, 22, sequence=21)

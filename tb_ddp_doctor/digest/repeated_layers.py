@@ -29,7 +29,8 @@ _LEAST_SHARE = 0.5
 _LEAST_SAME = 0.5
 #: Different passes that are searched for layers, those with most operators in the trace.
 _MOST_PASSES = 8
-#: An operator with more of a pass's time wraps the model (DDP's forward, a compiled function): what it calls counts.
+#: An operator with more of a pass's operators in it wraps the model (DDP's forward, a compiled function): what it calls
+#: counts. Its time would not do: that of an operator whose thread has to wait for a core may be most of a pass's.
 _WRAPS = 0.5
 _MOST_WRAPPERS = 4
 
@@ -125,17 +126,14 @@ def _passes(host: HostCalls, phases: HostPhases, steps: Steps) -> list[Ints]:
 
 
 def _wrappers(host: HostCalls, passes: list[Ints]) -> Ints:
-    """Operators with most of a pass's time that call others."""
+    """Operators with most of a pass's operators in them."""
     wrappers = []
     for one in passes:
-        length = host.length_ns[one]
-        longest = int(length.argmax())
-        if length[longest] > _WRAPS * length.sum():
-            wrappers.append(int(one[longest]))
-    if not wrappers:
-        return np.empty(0, np.int64)
-    longest_ones = np.array(wrappers, np.int64)
-    return longest_ones[np.isin(longest_ones, host.parent[host.is_operator])]
+        within = _within(host, one, host.is_operator)
+        largest = int(within.argmax())
+        if within[largest] > max(_WRAPS * within.sum(), 1):
+            wrappers.append(int(one[largest]))
+    return np.array(wrappers, np.int64)
 
 
 def _busiest(host: HostCalls) -> int:
