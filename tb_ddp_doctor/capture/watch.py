@@ -7,6 +7,7 @@ their last batches in a small file each, all the time: nobody can tell them when
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import statistics
 import struct
@@ -17,6 +18,7 @@ from typing import Any
 
 from tb_ddp_doctor.evidence.model import Loading
 
+_log = logging.getLogger(__name__)
 #: Start and length of a batch, ns; as many as each worker remembers.
 _BATCH = struct.Struct("<qq")
 _REMEMBERED = 32
@@ -35,13 +37,27 @@ class Watched:
 
     def watch_model(self, model: Any, depth: int) -> None:
         """Mark the modules of a model, to a depth, while it is recorded."""
+        left_out = 0
         for name, module in model.named_modules():
             # DDP's and torch.compile's wrappers are no level of their own.
             parts = [
                 part for part in name.split(".") if part not in ("", "module", "_orig_mod", "_fsdp_wrapped_module")
             ]
-            if parts and len(parts) <= depth and len(self._modules) < _MOST_MODULES and not _is_compiled(module):
-                self._modules[".".join(parts)] = module
+            if not parts or len(parts) > depth or _is_compiled(module):
+                continue
+            path = ".".join(parts)
+            if path in self._modules or len(self._modules) < _MOST_MODULES:
+                self._modules[path] = module
+            else:
+                left_out += 1
+        if left_out:
+            _log.warning(
+                "ddp-doctor: watch() marks %d modules at most: the time of %d others counts for the modules around "
+                "them. Pass a smaller depth than %d.",
+                _MOST_MODULES,
+                left_out,
+                depth,
+            )
 
     def modules(self) -> dict[str, Any]:
         """The modules that are marked, by what a trace calls them."""
