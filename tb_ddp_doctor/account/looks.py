@@ -22,6 +22,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support.base import Rule, RuleFaults, run
+from tb_ddp_doctor.trace.program_names import Program
 
 _log = logging.getLogger(__name__)
 #: Rules are applied again at most this many times to find what other faults hide.
@@ -279,13 +280,15 @@ class _Limits(msgspec.Struct, frozen=True):
     hides_device: bool
     #: Whether the traces show the capture of a CUDA graph.
     captures_graphs: bool
-    #: Whether the program trains.
+    #: Whether the program trains, and whether it serves requests.
     trains: bool
+    serves: bool = False
 
     @classmethod
     def of(cls, job: Job) -> _Limits:
         """As the job's traces show."""
-        return cls(unrecognised.hides_its_device(job), unrecognised.captures_graphs(job), job_kind.trains(job))
+        serves = job_kind.program(job) is Program.SERVING
+        return cls(unrecognised.hides_its_device(job), unrecognised.captures_graphs(job), job_kind.trains(job), serves)
 
     def why_not(self, rule: Rule) -> str | None:
         """Why a rule cannot be checked, as a sentence; None if it can."""
@@ -293,6 +296,6 @@ class _Limits(msgspec.Struct, frozen=True):
             return "It needs the GPU events, which these traces do not have; the CPU alone is not enough."
         if self.captures_graphs and not rule.of_every_device:
             return "It is about steps, and these traces show the capture of a CUDA graph."
-        if not self.trains and not rule.of_every_program:
+        if not (self.trains or rule.of_every_program or (self.serves and rule.of_servers)):
             return "It is about training loops, and this program does not train."
         return None

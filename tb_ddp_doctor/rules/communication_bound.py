@@ -61,7 +61,7 @@ class CommunicationBound(Rule):
 
     id = "communication-bound"
     subject = "Communication that compute cannot hide"
-    of_every_program = True
+    of_servers = True
 
     min_exposed: float = threshold(
         0.20, "of the step", "Healthy DDP jobs expose up to 18 % even over slow links: the tail of their last bucket."
@@ -94,7 +94,7 @@ class CommunicationBound(Rule):
             return NotApplicable(
                 "Most ranks of the groups that communicate have no trace: when their last rank arrives is not known."
             )
-        if not frame.trains:
+        if frame.program == Program.SERVING.value:
             return self._of_server(frame, whatif, exposed, communication, network, places)
         # One slow collective in some steps is no fault of all of them: the median step is judged, by what overlap
         # would leave of it.
@@ -135,8 +135,6 @@ class CommunicationBound(Rule):
         places: Places,
     ) -> Result:
         """What is exposed in the iterations of a server, shape (S,): within one, compute needs what is sent."""
-        if frame.program != Program.SERVING.value:
-            return NotApplicable("It is about training loops and servers, and this program is neither.")
         median = float(np.median(exposed))
         if median < self.min_exposed * frame.step_ns:
             return Clear(f"{wording.ms(median)} of communication are exposed in the median iteration.")

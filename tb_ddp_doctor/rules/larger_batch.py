@@ -18,7 +18,8 @@ from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.gemm_tiles import fit, gemm
-from tb_ddp_doctor.rules.support.roofline import longest, smaller, why_not
+from tb_ddp_doctor.rules.support.roofline import listed, longest, smaller, why_not
+from tb_ddp_doctor.trace.program_names import Program
 
 
 class LargerBatch(Rule):
@@ -26,23 +27,28 @@ class LargerBatch(Rule):
 
     What:
         The part of a step that a larger batch does not lengthen: launches, the AllReduces of gradients, the optimizer,
-        the start and end of each kernel, GEMMs with too few tiles for the GPU.
+        the start and end of each kernel, GEMMs with too few tiles for the GPU. On a server also GEMMs at the bandwidth
+        of the memory: they read all weights for few tokens.
     Why:
         With twice the batch, half as many steps compute the same samples, and have that part half as often.
     Evidence:
         The longest GEMMs. The saving is that of the time for as many samples as a step has now, at the batch that the
         free memory allows.
     Fix:
-        A larger batch; with gradient accumulation, fewer and larger micro-batches, which changes no result.
+        A larger batch; with gradient accumulation, fewer and larger micro-batches, which changes no result. On a
+        server, more sequences at a time, or more tokens of each (speculative decoding).
     Limits:
         A larger batch of the whole job may need another learning rate, and may converge differently. How much memory
         is free is known where it was recorded (profile_memory=True); else twice the batch is supposed to fit. What
-        grows with the batch is estimated: parts of kernels of fixed length are counted as `fixed` has it.
+        grows with the batch is estimated: parts of kernels of fixed length are counted as `fixed` has it. Of a server
+        it is supposed that more requests wait, and that their keys and values fit. Kernels of CUDA graphs have no
+        shapes: record some iterations without graphs.
     """
 
     id = "larger-batch"
     subject = "The batch size"
     is_opportunity = True
+    of_servers = True
 
     most: float = threshold(4.0, "times the batch", "Chosen: much larger batches often need other hyperparameters.")
     supposed: float = threshold(2.0, "times the batch", "Where the traces do not tell which memory is free.", least=1.0)
@@ -67,6 +73,8 @@ class LargerBatch(Rule):
     ) -> Result:
         if why := why_not(roofline):
             return NotApplicable(why)
+        if frame.program == Program.SERVING.value:
+            return self._of_server(frame, whatif, roofline, places)
         fits = memory.largest_batch if memory else None
         times = min(self.supposed if fits is None else fits, self.most)
         if times < self.least:
@@ -99,6 +107,39 @@ class LargerBatch(Rule):
             ),
         )
 
+    def _of_server(self, frame: Frame, whatif: WhatIf, roofline: JobRoofline, places: Places) -> Result:
+        """What more sequences in an iteration save of the time for the same tokens."""
+        weights = {one: share for one in roofline.kernels if (share := _of_weights(one)) is not None}
+        if not weights:
+            return Clear("No GEMM reads its weights at the bandwidth of the memory.")
+        fewer, spared = 1 - 1 / self.supposed, self._spared(roofline, self.supposed)
+        for one, share in weights.items():
+            spared[one] = max(spared[one], _by_weights(one, share, self.supposed))
+        change = _change(fewer, spared, frame, roofline, None)
+        cost = whatif.cost_ns(change)
+        said = f"{self.supposed:.2g} times as many sequences in an iteration"
+        if cost < self.min_cost * frame.step_ns:
+            return Clear(f"{said} would save {wording.ms(cost)} of the time for the same tokens.")
+        level, basis = certainty.confidence(frame, cost, len(frame.steps))
+        halved = {one: self.saved_least * share for one, share in spared.items()}
+        most = {one: max(share, _most(one, fewer)) for one, share in spared.items()}
+        kernels = sorted(weights, key=lambda one: -one.step_ns)
+        return Fault(
+            change=change,
+            confidence=certainty.LOWER[level],
+            title=f"{said} would shorten the time for the same tokens.",
+            why=f"GEMMs take {wording.ms(sum(one.step_ns for one in kernels))} of an iteration at the bandwidth of the "
+            f"memory, which reads their weights for few tokens: {listed(kernels)}. For more tokens they hardly take "
+            f"longer. {basis}",
+            fix=_OF_SERVERS,
+            evidence=longest(kernels[:2], places),
+            remedy="concurrent sequences",
+            between=(
+                _change(self.saved_least * fewer, halved, frame, roofline, None),
+                _change(fewer, most, frame, roofline, None),
+            ),
+        )
+
     def _spared(self, roofline: JobRoofline, times: float) -> dict[KernelRoof, float]:
         """The share of each kernel's time that a batch so many times as large saves of the same samples, 0 to 1."""
         multiprocessors = roofline.roofs.multiprocessors if roofline.roofs else 0
@@ -124,6 +165,25 @@ def _most(one: KernelRoof, fewer: float) -> float:
         computes_ns = one.flops / one.peak_flops * 1e9 * one.count
         return min(fewer, max(1 - computes_ns / one.step_ns, 0.0))
     return fewer * one.above_ns / one.step_ns
+
+
+def _of_weights(one: KernelRoof) -> float | None:
+    """Which share of what a GEMM moves are its weights, 0 to 1; None where it is not limited by that, or not known."""
+    sizes = gemm(one)
+    if one.kind is not GpuTime.GEMM or one.limit != "memory" or one.fits_cache or sizes is None or sizes.batch > 1:
+        return None
+    read, written = (sizes.m * sizes.k, sizes.k * sizes.n), sizes.m * sizes.n
+    return max(read) / (sum(read) + written)
+
+
+def _by_weights(one: KernelRoof, weights: float, times: float) -> float:
+    """The share of the time of a GEMM at the bandwidth that so many times the tokens save of the same tokens.
+
+    Its weights, a share of what it moves, are read once whatever the tokens are; its FLOPs grow with these.
+    """
+    moves = weights / times + 1 - weights
+    computes = one.flops / one.peak_flops * 1e9 * one.count / one.attainable_ns if one.peak_flops else 0.0
+    return 1 - max(moves, min(computes, 1.0))
 
 
 def _by_waves(one: KernelRoof, multiprocessors: int, times: float) -> float:
@@ -173,6 +233,12 @@ def _reached(gemms: Sequence[KernelRoof], spared: Mapping[KernelRoof, float]) ->
     )
 
 
+_OF_SERVERS = """\
+Serve more sequences at a time: a higher limit, and more memory for keys and values. Or several tokens of each \
+sequence for one read of the weights (speculative decoding), or fewer bytes to read (quantised weights).
+
+vllm serve ... --max-num-seqs 512 --gpu-memory-utilization 0.95
+python -m sglang.launch_server ... --max-running-requests 512 --mem-fraction-static 0.9 --speculative-algorithm EAGLE"""
 _FIX = """\
 Try a larger batch: with gradient accumulation, fewer and larger micro-batches of the same whole; else with the \
 learning rate scaled to it, and a look at the loss.

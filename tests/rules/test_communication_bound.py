@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from test_slow_link import calibrated
 from test_slow_link import drawn as linked
-from traces import MS, finding, in_row, lies_in_its_step, outcome, ranks, step_ms
+from traces import MS, finding, in_row, job, lies_in_its_step, outcome, ranks, step_ms
+
+from tb_ddp_doctor import engine
 
 RULE = "communication-bound"
 BOUND = """
@@ -219,4 +221,6 @@ def test_experts_that_tokens_are_sent_to_have_another_fix() -> None:
 
 def test_a_program_that_neither_trains_nor_serves_is_not_judged() -> None:
     other = ranks(*[SERVED.replace("context_0_generation_8", "denoise...............")] * 2)
-    assert outcome(RULE, other, kernels=NCCL).reason.endswith("this program is neither.")
+    outcomes = engine.examine(job(other, kernels=NCCL)).outcomes
+    (reason,) = [one.reason for one in outcomes if one.rule == RULE]
+    assert reason == "It is about training loops, and this program does not train."

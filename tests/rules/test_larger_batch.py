@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from traces import draw, finding, lies_in_its_step, outcome, ranks
+from traces import draw, finding, job, lies_in_its_step, outcome, ranks
 
+from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.without_faults import whatif
@@ -124,3 +125,41 @@ def weighed(m: int, n: int, k: int, tflops: float, times: float) -> tuple[Any, A
     _, found = run(rule, facts)
     assert found is not None
     return facts.get(whatif), found
+
+
+#: Decode of a server: one GEMM, whose weights of 34 GB an H100 reads in 10.3 ms.
+SERVED = """
+    rank# host   [own_context_0_generation_8]
+          within [mm][sync..................]
+          gpu     [mm.......................]
+"""
+GEMM_MS = 27
+
+
+def of_tokens(tokens: int) -> dict[str, Any]:
+    return OPTIONS | {"dims": {"mm": [[tokens, 65_536], [65_536, 262_144]]}, "types": {"mm": ["c10::BFloat16"] * 2}}
+
+
+#: Weights are read once for twice the tokens; with 256 tokens their FLOPs take 8.9 of the 10.3 ms already.
+@pytest.mark.parametrize(("tokens", "share"), [(8, 0.5), (64, 0.5), (256, 1 - 8.9 / 10.3)])
+def test_weights_that_a_server_reads_for_few_tokens_serve_more_at_once(tokens: int, share: float) -> None:
+    text = ranks(SERVED, SERVED)
+    found = finding(RULE, text, **of_tokens(tokens))
+    assert found.severity == "opportunity"
+    assert found.cost_ms == pytest.approx(share * GEMM_MS, rel=0.06)
+    assert found.headline.startswith("2 times as many sequences in an iteration would shorten the time")
+    assert f"{tokens}x65536, 65536x262144" in found.why
+    assert "max-num-seqs" in found.fix and "speculative" in found.fix and "lr" not in found.fix
+    assert all(lies_in_its_step(window, text, **of_tokens(tokens)) for window in found.evidence)
+
+
+def test_a_server_whose_gemms_compute_is_clear() -> None:
+    result = outcome(RULE, ranks(SERVED, SERVED), **of_tokens(512))
+    assert result.status == "clear" and result.reason.startswith("No GEMM reads its weights")
+
+
+def test_what_neither_trains_nor_serves_has_no_batch_to_advise_on() -> None:
+    text = ranks(*[SERVED.replace("context_0_generation_8", "denoise...............")] * 2)
+    outcomes = engine.examine(job(text, **of_tokens(8))).outcomes
+    (reason,) = [one.reason for one in outcomes if one.rule == RULE]
+    assert reason == "It is about training loops, and this program does not train."

@@ -120,6 +120,8 @@ class Rule:
     #: Whether it holds for every program: a loader that is seen feeds forward passes as it does training. Others
     #: advise a training loop, which a server of requests does not have.
     of_every_program: ClassVar[bool] = False
+    #: Whether it also holds for servers of requests, in their words.
+    of_servers: ClassVar[bool] = False
     #: The method that looks. The type of each of its parameters is that of a fact.
     check: ClassVar[Callable[..., Result]]
 
