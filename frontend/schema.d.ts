@@ -274,6 +274,8 @@ export interface Finding {
   headline_parts: Headline | null;
   /** The parts of `fix`. */
   fix_parts: FixParts;
+  /** Paths of the model's modules that `why` names, as in `LayerRow`. */
+  modules: string[];
   evidence: Evidence[];
   /** Commands of other tools. */
   commands: string[];

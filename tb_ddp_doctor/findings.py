@@ -328,6 +328,8 @@ class Finding(msgspec.Struct, frozen=True):
     headline_parts: Headline | None = None
     #: The parts of `fix`.
     fix_parts: FixParts = FixParts()
+    #: Paths of the model's modules that `why` names, as in `LayerRow`.
+    modules: tuple[str, ...] = ()
 
 
 class RuleOutcome(msgspec.Struct, frozen=True):

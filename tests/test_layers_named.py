@@ -51,7 +51,7 @@ def tree(
 def said(guessed: int = 0, **own: float) -> str:
     of = {name.replace("_", "."): time for name, time in own.items()}
     one = tree(of, guessed=guessed)
-    return where(one, one.own_ns[0].sum(axis=1))
+    return str(where(one, one.own_ns[0].sum(axis=1)))
 
 
 def test_a_time_in_one_module_is_said_with_its_path() -> None:
@@ -71,24 +71,24 @@ def test_a_time_in_some_modules_names_the_longest() -> None:
 
 def test_a_time_outside_of_all_modules_is_said() -> None:
     one = tree({"": 9, "head": 1})
-    assert where(one, one.own_ns[0].sum(axis=1)) == "90 % is outside the model's layers"
+    assert str(where(one, one.own_ns[0].sum(axis=1))) == "90 % is outside the model's layers"
 
 
 def test_that_layers_are_guessed_is_said() -> None:
     names = tuple(f"layer {number}" for number in range(1, 5))
     one = tree(dict.fromkeys(names, 2), names=names, guessed=46)
-    assert where(one, one.own_ns[0].sum(axis=1)) == "100 % is in all 4 layers, 2.0 ms each (layers are guessed)"
+    assert str(where(one, one.own_ns[0].sum(axis=1))) == "100 % is in all 4 layers, 2.0 ms each (layers are guessed)"
 
 
 @pytest.mark.parametrize("own", [{}, {"head": -3}])
 def test_no_time_lies_nowhere(own: Mapping[str, float]) -> None:
     one = tree(own)
-    assert where(one, one.own_ns[0].sum(axis=1)) == ""
+    assert str(where(one, one.own_ns[0].sum(axis=1))) == ""
 
 
 def test_work_that_no_other_rank_has_is_outside_of_their_layers() -> None:
     both = {"layers.0": 5, "": 1}
-    found = behind(tree(both, both, {**both, "": 41}), 2, np.array([0, 1]), 40 * MS)
+    found = str(behind(tree(both, both, {**both, "": 41}), 2, np.array([0, 1]), 40 * MS))
     assert found == (
         " Of its longer compute, 100 % is outside the model's layers, where no other rank computes longer than 1.0 ms."
     )
@@ -96,7 +96,7 @@ def test_work_that_no_other_rank_has_is_outside_of_their_layers() -> None:
 
 def test_a_rank_that_is_slow_by_other_than_compute_has_no_modules() -> None:
     both = {"layers.0": 5}
-    assert behind(tree(both, {"layers.0": 6}), 1, np.array([0]), 40 * MS) == ""
+    assert not behind(tree(both, {"layers.0": 6}), 1, np.array([0]), 40 * MS)
 
 
 def test_a_straggler_is_said_to_be_slow_in_the_module_that_takes_longer() -> None:
@@ -165,7 +165,7 @@ def test_modules_of_other_kinds_are_no_layers_of_a_stage() -> None:
 def test_modules_of_one_kind_hold_a_time_beside_others() -> None:
     names = ("Net_0", "Net_0.Embedding_0", *(f"Net_0.Block_{number}" for number in range(4)), "Net_0.Linear_16")
     one = tree({"Net_0.Embedding_0": 1} | {f"Net_0.Block_{number}": 5 for number in range(4)}, names=names)
-    assert where(one, one.own_ns[0].sum(axis=1)) == "95 % is in all 4 Block modules of Net_0, 5.0 ms each"
+    assert str(where(one, one.own_ns[0].sum(axis=1))) == "95 % is in all 4 Block modules of Net_0, 5.0 ms each"
 
 
 def test_what_modules_hold_at_the_peak_is_said_in_bytes() -> None:
@@ -178,3 +178,12 @@ def test_what_modules_hold_at_the_peak_is_said_in_bytes() -> None:
     assert at_peak(one, memory, 0) == "", "hardly anything is of modules"
     peak[0] = np.nan
     assert at_peak(one, memory, 0) == "", "not recorded on this rank"
+
+
+def test_what_is_said_keeps_the_paths_of_its_modules() -> None:
+    one = tree({"layers.0.mlp": 93, "head": 7})
+    assert where(one, one.own_ns[0].sum(axis=1)).modules == ("layers.0.mlp",)
+    some = tree({"layers.0": 50, "head": 40, "layers.1": 10})
+    said = where(some, some.own_ns[0].sum(axis=1)).within("Of that, ", ".")
+    assert all(path in str(said) for path in said.modules) and said.modules
+    assert where(one, np.zeros(len(one.path))).modules == ()

@@ -91,3 +91,11 @@ def test_an_address_names_a_module_and_its_panel_says_what_the_table_says(page: 
     expect(panel.get_by_text("above attainable")).to_be_visible()
     expect(panel.locator("li", has_text="work")).to_contain_text("GFLOP")
     assert unnamed_figures(tab) == []
+
+
+def test_a_finding_leads_to_the_modules_that_it_names(page: Page, server: str) -> None:
+    tab = opened(page, server, "findings", run="healthy", finding="unfused-elementwise")
+    link = tab.locator(".opened .ways", has_text="Layers:").get_by_role("link").first
+    named = link.inner_text()
+    link.click()
+    expect(tab.locator(".module-panel h2")).to_have_text(named)

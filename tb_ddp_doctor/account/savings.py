@@ -280,6 +280,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
                 fix=fault.fix,
                 fix_parts=FixParts.of(fault.fix),
                 evidence=fault.evidence,
+                modules=fault.modules,
                 measurements=(*fault.measurements, *self._arithmetic(fault, alone_ns, cost_ns)),
                 thresholds=rule.thresholds(),
             )

@@ -113,6 +113,7 @@ class CommunicationBound(Rule):
         )
         return Fault(
             change=change,
+            modules=_in_modules(modules).modules,
             confidence=level,
             title=f"Communication takes longer than compute can hide: {share} "
             "is exposed communication on the slowest rank.",
@@ -182,10 +183,10 @@ def _for(gradients: float) -> str:
     return f" for {wording.size(gradients)} of gradients" if gradients else ""
 
 
-def _in_modules(modules: ModuleTree | None) -> str:
-    """In which modules exposed communication is launched, and a space; "" where that is not known."""
-    place = layers.where(modules, layers.exposed_ns(modules)) if modules else ""
-    return f"Of all communication with nothing beside it, {place}. " if place else ""
+def _in_modules(modules: ModuleTree | None) -> layers.Where:
+    """In which modules exposed communication is launched, and a space; nothing where that is not known."""
+    place = layers.where(modules, layers.exposed_ns(modules)) if modules else layers.Where()
+    return place.within("Of all communication with nothing beside it, ", ". ")
 
 
 def _link(communication: tuple[Traffic, ...], expected: Expected | None) -> str:

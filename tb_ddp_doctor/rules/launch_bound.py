@@ -81,13 +81,15 @@ class LaunchBound(Rule):
         mostly_traced = float(frame.recording_ns[affected].max()) > cost
         step = int(worst.argmax())
         rank = int(whatif.slowest[step])
+        where = _in_modules(modules)
         return Fault(
             change=change,
+            modules=where.modules,
             ranks=frame.rank_numbers(affected),
             confidence=level,
             title="The GPU idles, launch-bound: launching a kernel takes the CPU longer than the GPU runs it.",
             why=f"{_pace(whatif, computed, worst)}{host_overheads.said(overheads, affected, frame.step_ns)}"
-            f"{_in_modules(modules)}{basis}"
+            f"{where}{basis}"
             + (" Without the profiler it may be far less: time untraced steps first." if mostly_traced else ""),
             at_most=Severity.MAJOR if mostly_traced else Severity.CRITICAL,
             fix=_GUARDS * host_overheads.guards_are_most(overheads, affected, cost) + _FIXES.get(frame.program, _FIX),
@@ -127,10 +129,10 @@ def _pace(whatif: WhatIf, computed: KernelWork, idle_ns: Ints) -> str:
     )
 
 
-def _in_modules(modules: ModuleTree | None) -> str:
-    """Before which modules' kernels the GPU idles, and a space; "" where that is not known."""
-    place = layers.where(modules, layers.idle_ns(modules)) if modules else ""
-    return f"Of the GPU's idle time, {place}. " if place else ""
+def _in_modules(modules: ModuleTree | None) -> layers.Where:
+    """Before which modules' kernels the GPU idles, and a space; nothing where that is not known."""
+    place = layers.where(modules, layers.idle_ns(modules)) if modules else layers.Where()
+    return place.within("Of the GPU's idle time, ", ". ")
 
 
 _FIX = """\

@@ -111,6 +111,7 @@ class LoadImbalance(Rule):
             level, basis = "low", f"{basis} {differs}: it may be noise."
         return Fault(
             change=change,
+            modules=_modules_behind(uneven, modules).modules,
             ranks=frame.rank_numbers(uneven.movers),
             steps=tuple(int(step) for step in frame.steps[uneven.steps]),
             cause=(known and known.cause) or uneven.kind,
@@ -126,16 +127,7 @@ class LoadImbalance(Rule):
                 *(places.window(rank, step, "The slowest rank of this step.") for rank, step, _ in uneven.first),
                 *longest_wait(uneven.movers, frame, arrivals, places),
             ),
-            measurements=tuple(
-                Measurement(
-                    "above the median rank",
-                    lost_ns / 1e6,
-                    "ms",
-                    frame.rank_numbers(np.array([rank])),
-                    (int(frame.steps[step]),),
-                )
-                for rank, step, lost_ns in uneven.each
-            ),
+            measurements=tuple(_measurement(frame, *each) for each in uneven.each),
         )
 
     def _least_cost(self, uneven: _UnevenSteps, cost_ns: float, whatif: WhatIf) -> float:
@@ -144,6 +136,11 @@ class LoadImbalance(Rule):
             # Most of what is left: `unexplained` would be the verdict, and name the same ranks and step.
             return 0.0
         return self.once if len(uneven) == 1 else self.min_cost
+
+
+def _measurement(frame: Frame, rank: int, step: int, lost_ns: float) -> Measurement:
+    ranks, steps = frame.rank_numbers(np.array([rank])), (int(frame.steps[step]),)
+    return Measurement("above the median rank", lost_ns / 1e6, "ms", ranks, steps)
 
 
 class _UnevenSteps(msgspec.Struct, frozen=True, eq=False):
@@ -217,11 +214,11 @@ def _known_stalls(uneven: _UnevenSteps, least_ns: float, stalls: HostStalls) -> 
     return activity.most(stalls.doing(movers.tolist()), float(stalled) / 2) if 2 * extra >= slower else None
 
 
-def _modules_behind(uneven: _UnevenSteps, modules: ModuleTree | None) -> str:
-    """The modules that make one rank slow, a sentence after a space; "" for several ranks."""
+def _modules_behind(uneven: _UnevenSteps, modules: ModuleTree | None) -> layers.Where:
+    """The modules that make one rank slow, a sentence after a space; nothing for several ranks."""
     movers, (ranks, _) = uneven.movers, uneven.excess_ns.shape
     if len(movers) > 1 or not modules:
-        return ""
+        return layers.Where()
     others = np.delete(np.arange(ranks), movers)
     return layers.behind(modules, int(movers[0]), others, float(uneven.excess_ns.max(axis=0).mean()))
 

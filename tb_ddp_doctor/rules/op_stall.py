@@ -13,12 +13,12 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import StallInOp, StallsInOps
 from tb_ddp_doctor.facts.modules import ModuleTree
-from tb_ddp_doctor.findings import Measurement, Setting
+from tb_ddp_doctor.findings import Evidence, Measurement, Setting
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.launches import followed
-from tb_ddp_doctor.rules.support.layers import where
+from tb_ddp_doctor.rules.support.layers import Where, where
 from tb_ddp_doctor.rules.support.slowness import shared
 from tb_ddp_doctor.trace.model import Ints
 
@@ -91,6 +91,7 @@ class OpStall(Rule):
         worst = sorted(stalls, key=lambda one: -one.idle_ns)[:3]
         return Fault(
             change=change,
+            modules=_in_model(modules, stalls).modules,
             ranks=frame.rank_numbers(affected),
             steps=tuple(int(step) for step in frame.steps[seen]),
             cause=cause,
@@ -99,20 +100,7 @@ class OpStall(Rule):
             why=f"{_WHY[cause]} The longest are in {named(stalls)}. {_in_model(modules, stalls)}"
             f"{followed([one.kernel for one in stalls])}{basis}",
             fix=_fix(cause, frame.setting),
-            evidence=tuple(
-                window
-                for one in worst
-                if (
-                    window := places.between(
-                        one.rank,
-                        one.start_ns,
-                        one.end_ns,
-                        RankOwner.DISPATCH,
-                        f"CPU stalled for {wording.ms(one.length_ns)} in {_place(one)}{_within(one)}{_before(one)}; "
-                        f"GPU idle for {wording.ms(one.idle_ns)} of it.",
-                    )
-                )
-            ),
+            evidence=tuple(window for one in worst if (window := _window(one, places))),
             measurements=(
                 Measurement("stalls", len(stalls), "1", frame.rank_numbers(affected), frame.all_steps),
                 Measurement("longest stall", max(one.length_ns for one in stalls) / 1e6, "ms"),
@@ -173,19 +161,25 @@ def _place(one: StallInOp) -> str:
     return f"{one.op} ({one.call})" if one.op and one.call else one.op or one.call or "an op"
 
 
+def _window(one: StallInOp, places: Places) -> Evidence | None:
+    said = f"CPU stalled for {wording.ms(one.length_ns)} in {_place(one)}{_within(one)}{_before(one)}; "
+    idle = f"GPU idle for {wording.ms(one.idle_ns)} of it."
+    return places.between(one.rank, one.start_ns, one.end_ns, RankOwner.DISPATCH, f"{said}{idle}")
+
+
 def _within(one: StallInOp) -> str:
     return f" of {one.module}" if one.module else ""
 
 
-def _in_model(tree: ModuleTree | None, stalls: Sequence[StallInOp]) -> str:
-    """In which modules most of the stalls' time is, a sentence and a space; "" where it is in none."""
+def _in_model(tree: ModuleTree | None, stalls: Sequence[StallInOp]) -> Where:
+    """In which modules most of the stalls' time is, a sentence and a space; nothing where it is in none."""
     if tree is None or not any(one.module for one in stalls):
-        return ""
+        return Where()
     places = {path: place for place, path in enumerate(tree.path)}
     own_ns = np.zeros(len(tree.path))
     for one in stalls:
         own_ns[places.get(one.module, 0)] += one.length_ns
-    return f"Of their time {place}. " if (place := where(tree, own_ns)) else ""
+    return where(tree, own_ns).within("Of their time ", ". ")
 
 
 def _before(one: StallInOp) -> str:

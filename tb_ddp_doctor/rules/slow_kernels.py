@@ -99,6 +99,7 @@ class SlowKernels(Rule):
         where = in_modules(kernels, roofline, modules, frame.ranks)
         return Fault(
             change=change,
+            modules=where.modules,
             cause=cause,
             confidence=level,
             title=f"{taken} are {title} at {wording.percent(reached)} of the attainable speed; faster kernels would "

@@ -189,12 +189,18 @@ class _More(msgspec.Struct, frozen=True, eq=False):
             said += _op_stalls(rank, self.slow_ranks.others, self.whatif, self.op_stalls)
             said += _update(rank, self.slow_ranks, self.whatif)
         said += _beside_traces(cause, rank, self.rank_evidence)
-        if cause in _OF_COMPUTE and self.modules:
-            excess_ns = float(self.slow_ranks.excess_ns[rank].mean())
-            said += layers.behind(self.modules, rank, self.slow_ranks.others, excess_ns)
+        said += str(self.behind(group))
         if cause in _OF_HARDWARE:
             said += beside.of_check(int(frame.ranks[rank]), self.expected, len(frame.ranks) + frame.missing_ranks)
         return said
+
+    def behind(self, group: SlowGroup) -> layers.Where:
+        """The modules in which the first rank of a group computes longer, a sentence after a space."""
+        if group.cause not in _OF_COMPUTE or not self.modules:
+            return layers.Where()
+        rank = group.ranks[0]
+        excess_ns = float(self.slow_ranks.excess_ns[rank].mean())
+        return layers.behind(self.modules, rank, self.slow_ranks.others, excess_ns)
 
 
 def _beside_traces(cause: str, rank: int, known: Sequence[RankEvidence]) -> str:
@@ -336,6 +342,7 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
             confidence=level,
             title=f"{wording.capital(naming.who(sorted(group.ranks), frame))} {self._harm(group)}",
             why=f"{subject} {self._lateness(group)} {basis}",
+            modules=self.more.behind(group).modules,
             subject=known.subject if known else "",
             fix=known.fix if known else fix(group.cause, group.ranks, frame),
             evidence=tuple(self._evidence(group)),

@@ -78,12 +78,14 @@ class UnfusedElementwise(Rule):
             return Clear(f"Elementwise kernels take {taken}; fusion would avoid {wording.ms(cost)} of it.")
         level, basis = certainty.confidence(frame, cost, len(frame.steps))
         count = sum(one.count for one in loops)
+        where = in_modules(loops, roofline, modules, frame.ranks)
         return Fault(
             change=change,
+            modules=where.modules,
             confidence=level,
             title=f"{taken} are elementwise kernels that fusion would shorten.",
             why=f"{wording.decimals(count, 0)} kernels of a step are loops over elements: most time is in "
-            f"{operators(loops)}.{in_modules(loops, roofline, modules, frame.ranks)} Reads of what a kernel before "
+            f"{operators(loops)}.{where} Reads of what a kernel before "
             f"wrote take {wording.ms(whatif.cost_ns(reads))} of the step, with those writes that hardly anything else "
             f"needs {wording.ms(cost)}. Without all of these writes, at the speed that memory allows, the step would "
             f"be {wording.ms(whatif.cost_ns(most))} shorter. {basis}",

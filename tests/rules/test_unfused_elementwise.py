@@ -89,3 +89,8 @@ def test_modules_that_run_them_are_named() -> None:
     text = FAULTY.replace("host [gelu]", "python [block....]\n          host [gelu]")
     assert "Of their time on rank 0, most is in Block_3 (12.0 ms)." in finding(RULE, ranks(text, text), **OPTIONS).why
     assert "Of their time" not in finding(RULE, ranks(FAULTY, FAULTY), **OPTIONS).why
+
+
+def test_modules_are_data_of_a_finding_too() -> None:
+    text = FAULTY.replace("host [gelu]", "python [block....]\n          host [gelu]")
+    assert finding(RULE, ranks(text, text), **OPTIONS).modules == ("Block_3",)

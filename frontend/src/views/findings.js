@@ -8,6 +8,7 @@ import { codeOf, editorChoice } from "../findings/code.js";
 import { noteEditor, noteTags } from "../findings/note.js";
 import { where } from "../findings/where.js";
 import { among, count, interval, moneyAndEnergy, ms, percent, ranges } from "../format.js";
+import { shortPath, toModule } from "../layers/model.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
 import { belowFaults, evidenceId, evidenceSum, faults, ownerName, ownerOf } from "../model.js";
 import { openButton, otherTools, warm, warmWhenIdle } from "../trace.js";
@@ -191,7 +192,7 @@ function body(finding, shown) {
     h(
       "div",
       { class: "columns" },
-      h("div", {}, h("h3", {}, "What was seen"), h("p", {}, prose(finding.why))),
+      h("div", {}, h("h3", {}, "What was seen"), h("p", {}, prose(finding.why)), modulesOf(finding, shown)),
       h("div", {}, h("h3", {}, "What to do"), h("p", {}, prose(advice)), code ? copyable(code) : null),
     ),
     where(finding, shown, draw),
@@ -220,6 +221,17 @@ function body(finding, shown) {
     shown.whole ? null : noteEditor(finding, diagnosis.name),
     h("p", { class: "actions" }, copying("Copy link to this finding", () => link("findings", { finding: finding.id }).href, "Copy it from the address bar")),
   );
+}
+
+/**
+ * From the modules that it names to what the Layers view says of each.
+ * @param {Finding} finding
+ * @param {Shown} shown
+ */
+function modulesOf({ modules }, shown) {
+  const link = toModule(shown);
+  const links = modules.map((path) => link(path, shortPath(path))).filter((one) => one !== null);
+  return links.length ? h("p", { class: "ways" }, "Layers: ", ...links.flatMap((one, i) => (i ? [", ", one] : [one]))) : null;
 }
 
 /** The thresholds of its rule, and why they are so. @param {Finding} finding */

@@ -48,6 +48,8 @@ class Fault(msgspec.Struct, frozen=True):
     cause: str | None = None
     #: What costs the time, where its cause is known more closely than the rule's `subject`: "Garbage collection".
     subject: str = ""
+    #: Paths of the modules that `why` names.
+    modules: tuple[str, ...] = ()
     #: The numbers that it rests on.
     measurements: tuple[Measurement, ...] = ()
     #: It is no more severe than this, whatever it costs.

@@ -28,6 +28,25 @@ class Unit(msgspec.Struct, frozen=True):
     between: Callable[[float, float], str]
 
 
+class Where(msgspec.Struct, frozen=True):
+    """Which modules most of a time, or of memory, lies in; a finding says the text, and keeps the modules."""
+
+    #: As "93 % is in layers.17.mlp", or a sentence made of it; "" where that is not known.
+    text: str = ""
+    #: Their paths.
+    modules: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __bool__(self) -> bool:
+        return bool(self.text)
+
+    def within(self, before: str, after: str) -> Where:
+        """The same within a sentence; where nothing is known, that stays nothing."""
+        return Where(f"{before}{self.text}{after}", self.modules) if self else self
+
+
 TIME = Unit(wording.ms, lambda least, most: f"{wording.interval(least / 1e6, most / 1e6)} ms")
 BYTES = Unit(wording.size, lambda least, most: f"{wording.size(least)} to {wording.size(most)}")
 
@@ -38,19 +57,19 @@ def excess_ns(tree: ModuleTree, rank: int, others: Ints) -> Floats:
     return busy[rank] - np.median(busy[others], axis=0)
 
 
-def behind(tree: ModuleTree, rank: int, others: Ints, slower_ns: float) -> str:
+def behind(tree: ModuleTree, rank: int, others: Ints, slower_ns: float) -> Where:
     """A sentence on the modules in which a rank (index) that is slower by some time computes longer than others.
 
-    "" where its compute is not most of what it is slower by.
+    Nothing where its compute is not most of what it is slower by.
     """
     excess = excess_ns(tree, rank, others) if len(others) else np.zeros(1)
     if 2 * excess.sum() < slower_ns or not (place := where(tree, excess)):
-        return ""
+        return Where()
     alone = ""
     if is_outside(excess):
         most = float(tree.own_ns[others][:, 0, list(BUSY)].sum(axis=1).max())
         alone = f", where no other rank computes longer than {wording.ms(most)}"
-    return f" Of its longer compute, {place}{alone}."
+    return place.within(" Of its longer compute, ", f"{alone}.")
 
 
 def at_peak(tree: ModuleTree | None, memory: ModuleMemoryTree | None, rank: int) -> str:
@@ -87,8 +106,8 @@ def is_outside(own_ns: Floats) -> bool:
     return bool(own_ns[0] >= _NEARLY_ALL * own_ns.sum() > 0)
 
 
-def where(tree: ModuleTree, own: Floats, unit: Unit = TIME) -> str:
-    """Which modules most of a time, or of memory, lies in, as "93 % is in layers.17.mlp"; "" where there is none.
+def where(tree: ModuleTree, own: Floats, unit: Unit = TIME) -> Where:
+    """Which modules most of a time, or of memory, lies in; nothing where there is none.
 
     `own` is what each module has without its children, shape (M,), in ns or bytes; in some it may be negative.
     """
@@ -97,23 +116,30 @@ def where(tree: ModuleTree, own: Floats, unit: Unit = TIME) -> str:
         whole[tree.parent[module]] += whole[module]
     total = float(whole[0])
     if total <= 0 or len(whole) == 1:
-        return ""
+        return Where()
     guess = " (layers are guessed)" if tree.layer_events else ""
     at, within = 0, np.flatnonzero(tree.parent == 0)
     while len(within) and whole[within].max() >= _NEARLY_ALL * total:
         at = int(within[whole[within].argmax()])
         within = np.flatnonzero(tree.parent == at)
     if is_outside(own):
-        return f"{_share(float(own[0]), total)} is outside the model's layers{guess}"
+        return Where(f"{_share(float(own[0]), total)} is outside the model's layers{guess}")
     kinds = [same_kind for same_kind in _of_one_kind(tree, within) if whole[same_kind].sum() >= _NEARLY_ALL * total]
     for same_kind in (*kinds, within):
         if spread := _layers(tree, whole, same_kind, unit):
-            return f"{_share(float(whole[same_kind].sum()), total)} is in {spread}{guess}"
+            share = _share(float(whole[same_kind].sum()), total)
+            return Where(f"{share} is in {spread}{guess}", _longest(tree, whole, same_kind))
     if at:
-        return f"{_share(float(whole[at]), total)} is in {tree.path[at]}{guess}"
-    most = within[np.argsort(-whole[within], kind="stable")][:_NAMED].tolist()
-    named = [f"{tree.path[module]} ({unit.one(whole[module])})" for module in most if whole[module] > 0]
-    return f"most is in {wording.listing(named)}{guess}" if named else ""
+        return Where(f"{_share(float(whole[at]), total)} is in {tree.path[at]}{guess}", (tree.path[at],))
+    most = _longest(tree, whole, within)
+    named = [f"{path} ({unit.one(whole[tree.path.index(path)])})" for path in most]
+    return Where(f"most is in {wording.listing(named)}{guess}", most) if named else Where()
+
+
+def _longest(tree: ModuleTree, whole: Floats, modules: Ints) -> tuple[str, ...]:
+    """The paths of those of some modules with most of the whole."""
+    most = modules[np.argsort(-whole[modules], kind="stable")][:_NAMED].tolist()
+    return tuple(tree.path[module] for module in most if whole[module] > 0)
 
 
 def _of_one_kind(tree: ModuleTree, modules: Ints) -> list[Ints]:

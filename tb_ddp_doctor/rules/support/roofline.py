@@ -15,7 +15,7 @@ from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof
 from tb_ddp_doctor.facts.without_faults import Charged
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
-from tb_ddp_doctor.rules.support.layers import where
+from tb_ddp_doctor.rules.support.layers import Where, where
 from tb_ddp_doctor.trace.model import Floats, Ints
 from tb_ddp_doctor.trace.names import Product, product
 
@@ -73,18 +73,18 @@ def listed(kernels: Sequence[KernelRoof]) -> str:
     return f"{'; '.join(said)}{more}"
 
 
-def in_modules(kernels: Sequence[KernelRoof], roofline: JobRoofline, modules: ModuleTree | None, ranks: Ints) -> str:
-    """A sentence, with a space before it, on the modules that run some kernels; "" where the traces do not tell.
+def in_modules(kernels: Sequence[KernelRoof], roofline: JobRoofline, modules: ModuleTree | None, ranks: Ints) -> Where:
+    """A sentence, with a space before it, on the modules that run some kernels; nothing where traces do not tell.
 
     It is said of the rank with the longest call: other ranks of the same program hardly differ. `ranks` are the ranks'
     numbers, shape (R,).
     """
     if modules is None or not kernels:
-        return ""
+        return Where()
     rank = max(kernels, key=lambda one: one.step_ns).rank
     chosen = np.isin(np.arange(len(roofline.kernels)), [roofline.kernels.index(one) for one in kernels])
     own_ns = calls_ns(modules, roofline.ranks[rank].digest, chosen[roofline.of_kernels[rank]])
-    return f" Of their time on rank {ranks[rank]}, {place}." if (place := where(modules, own_ns)) else ""
+    return where(modules, own_ns).within(f" Of their time on rank {ranks[rank]}, ", ".")
 
 
 def longest(kernels: Sequence[KernelRoof], places: Places) -> tuple[Evidence, ...]:
