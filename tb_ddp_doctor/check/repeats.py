@@ -75,7 +75,8 @@ def repeated(
         everyone = np.hstack([everyone, node.gather(some(batch * ROUNDS))])
         if is_clear(everyone):
             break
-    return everyone[node.rank].tolist()
+    own: list[float] = everyone[node.rank].tolist()
+    return own
 
 
 def sleep_until(instant: float) -> None:

@@ -107,7 +107,8 @@ class DeviceEvents(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def is_pageable(self) -> Mask:
         """Which are copies from or to pageable memory of the host."""
-        return self.is_copy & (self.kinds(names.host_memory) == HostMemory.PAGEABLE)
+        pageable: Mask = self.is_copy & (self.kinds(names.host_memory) == HostMemory.PAGEABLE)
+        return pageable
 
     @cached_property
     def to_device(self) -> Mask:

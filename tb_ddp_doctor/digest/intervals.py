@@ -114,7 +114,8 @@ def run(first: Ints, last: Ints) -> Ints:
     """All integers of [first[i], last[i]), one range after the other; `last` is nowhere below `first`."""
     length = last - first
     before = np.cumsum(length) - length
-    return np.arange(int(length.sum())) + np.repeat(first - before, length)
+    each: Ints = np.arange(int(length.sum())) + np.repeat(first - before, length)
+    return each
 
 
 def different(*sorted_runs: Ints) -> Ints:

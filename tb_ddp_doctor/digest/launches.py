@@ -38,7 +38,8 @@ class DeviceRows(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def kernels(self) -> Ints:
         """Rows of the kernels in `events`."""
-        return self.row[self.events.category[self.row] == Category.KERNEL]
+        kernels: Ints = self.row[self.events.category[self.row] == Category.KERNEL]
+        return kernels
 
     @cached_property
     def busy_ns(self) -> dict[int, int]:

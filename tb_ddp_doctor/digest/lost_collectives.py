@@ -100,7 +100,8 @@ class _Device(msgspec.Struct, frozen=True):
         """When communication may begin that these calls (rows of `events`) launch: after what was launched before."""
         start = events.start_ns[calls]
         done = self.done_ns[searchsorted(self.in_turn_ns, start)]
-        return np.maximum(done, start + events.duration_ns[calls])
+        begin: Ints = np.maximum(done, start + events.duration_ns[calls])
+        return begin
 
 
 def with_lost_collectives(trace: RankTrace, host: HostCalls, rows: DeviceRows) -> RankTrace:

@@ -161,4 +161,5 @@ def gradient_blocks(category: Ints, blocks: Blocks, born: Ints) -> Ints:
     by_run = np.bincount(born[gradients], weights=blocks.bytes[gradients].astype(np.float64))
     whole = np.flatnonzero(by_run >= _WHOLE_PASS * by_run.max())
     median = whole[np.argsort(by_run[whole], kind="stable")[len(whole) // 2]]
-    return blocks.bytes[gradients & (born == median)]
+    sizes: Ints = blocks.bytes[gradients & (born == median)]
+    return sizes

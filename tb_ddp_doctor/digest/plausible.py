@@ -93,7 +93,8 @@ def _copies(events: Events) -> Ints:
     _, first, which = np.unique(mixed, return_index=True, return_inverse=True)
     same = first[which.reshape(-1)]
     equal = np.logical_and.reduce([column[same] == column for column in columns])
-    return rows[equal & (same != np.arange(len(rows))) & (events.duration_ns[rows] > 0)]
+    copies: Ints = rows[equal & (same != np.arange(len(rows))) & (events.duration_ns[rows] > 0)]
+    return copies
 
 
 def _starting_together(start_ns: Ints) -> Ints:
@@ -188,7 +189,8 @@ def _endless(events: Events) -> Mask:
     end = events.start_ns + events.duration_ns
     on_device = is_on_device(events)
     other_side = np.where(on_device, end[~on_device].max(initial=0), end[on_device].max(initial=0))
-    return (events.duration_ns > limit) & (end > other_side + _LONGEST_NS)
+    odd: Mask = (events.duration_ns > limit) & (end > other_side + _LONGEST_NS)
+    return odd
 
 
 def _with_ends_of_steps(trace: RankTrace) -> RankTrace:

@@ -99,7 +99,8 @@ def _within(host: HostCalls, operators: Ints, chosen: Mask) -> Ints:
     # Calls stand in the order of their starts, so that what an operator calls follows it.
     first, last = np.searchsorted(host.thread, host.thread[operators[0]] + np.array((0, 1), host.thread.dtype))
     until = first + searchsorted(host.start_ns[first:last], host.end_ns[operators])
-    return np.maximum(searchsorted(places, until) - searchsorted(places, operators), 0)
+    inside: Ints = np.maximum(searchsorted(places, until) - searchsorted(places, operators), 0)
+    return inside
 
 
 def _passes(host: HostCalls, phases: HostPhases, steps: Steps) -> list[Ints]:

@@ -126,7 +126,8 @@ def _mixed(count: int) -> Hashes:
     value = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_BASE)
     for shift, factor in _MIX:
         value = (value ^ (value >> np.uint64(shift))) * np.uint64(factor)
-    return value ^ (value >> np.uint64(_LAST_SHIFT))
+    mixed: Hashes = value ^ (value >> np.uint64(_LAST_SHIFT))
+    return mixed
 
 
 def _powers(base: int, count: int) -> Hashes:
@@ -180,7 +181,8 @@ def _costs(text: _Text, order: Ints, begins: Ints, ends: Ints) -> Ints:
     new[1:] = (piece[sort][1:] != piece[sort][:-1]) | (group[sort][1:] != group[sort][:-1])
     written = np.bincount(group[sort][new], (end - first)[sort][new], len(begins))
     outside = text.length - (order[ends - 1] - order[begins])
-    return written.astype(np.int64) + (ends - begins - 1) + outside
+    costs: Ints = written.astype(np.int64) + (ends - begins - 1) + outside
+    return costs
 
 
 def _moved(text: _Text, cuts: Ints, last: Mask) -> _Cut | None:

@@ -311,7 +311,8 @@ def _by_operator(operator: Ints, start_ns: Ints) -> Ints:
 def _sum_from(values: Ints, first: Ints) -> Ints:
     """Sums of stretches of values, each from its first value up to the next stretch's."""
     until = np.append(0, np.cumsum(values))
-    return np.diff(until[np.append(first, len(values))])
+    sums: Ints = np.diff(until[np.append(first, len(values))])
+    return sums
 
 
 def _elements(parameters: Gradients) -> int:

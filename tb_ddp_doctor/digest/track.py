@@ -188,7 +188,8 @@ def _phase(rows: _Rows, phases: Sequence[Intervals]) -> Indices:
     each = [phase.measure(begin, end) for phase in phases] or [np.zeros(len(begin), np.int64)] * Phase.OTHER
     # What lies outside of all phases is other.
     other = end - begin - np.sum(each, axis=0)
-    return np.stack([*each, other], axis=1).argmax(axis=1).astype(np.int32)
+    most: Indices = np.stack([*each, other], axis=1).argmax(axis=1).astype(np.int32)
+    return most
 
 
 def _cut(steps: Steps, device: DeviceWork, communication: Communication, host: HostTime, meetings: Meetings) -> _Rows:

@@ -138,7 +138,8 @@ def _unknown_wait_ns(job: Job) -> Ints:
     alone = job.measure(exposed_alone(job, met_nobody(job)))
     transfer = job.budget.of("transfer")
     typical = np.sort(transfer, axis=0)[(len(transfer) - 1) // 2]
-    return np.minimum(alone, np.maximum(transfer - typical, 0))
+    unknown: Ints = np.minimum(alone, np.maximum(transfer - typical, 0))
+    return unknown
 
 
 @fact

@@ -191,7 +191,8 @@ def _memory(facts: Facts) -> MemoryUse:
         values = [
             getattr(digest.memory, name)[index] for digest, index in zip(job.digests, job.step_index, strict=True)
         ]
-        return np.maximum(np.stack(values), 0)
+        known: Ints = np.maximum(np.stack(values), 0)
+        return known
 
     return MemoryUse(
         **{name: column(name) for name in MemoryUse.__struct_fields__ if name != "capacity"},

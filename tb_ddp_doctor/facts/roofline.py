@@ -269,7 +269,8 @@ class _JobRows(msgspec.Struct, frozen=True, eq=False):
         counts = self.calls.counts * (self.bandwidth > 0)
 
         def of_rows(name: str) -> Floats:
-            return np.bincount(row, _joined([getattr(one, name) for one in every]), len(remaining)) * counts
+            moved: Floats = np.bincount(row, _joined([getattr(one, name) for one in every]), len(remaining)) * counts
+            return moved
 
         def one_after_the_other(amounts: Sequence[Floats], most: Ints) -> Iterator[Ints]:
             for amount in amounts:

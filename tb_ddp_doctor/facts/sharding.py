@@ -101,7 +101,8 @@ class ShardCalls(msgspec.Struct, frozen=True, eq=False):
         before = np.full(len(schedule.frame.step_index) * most, -1, np.int64)
         known = parts.row[part] >= 0
         before[parts.rank[part[known]].astype(np.int64) * most + parts.row[part[known]]] = work[launching[known]]
-        return before[self.rank * most + self.row]
+        of_calls: Ints = before[self.rank * most + self.row]
+        return of_calls
 
 
 def sharding(job: Job) -> Sharding | None:

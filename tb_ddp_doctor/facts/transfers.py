@@ -74,7 +74,8 @@ def mostly_untraced(job: Job) -> NDArray[np.bool_]:
 
 def met_nobody(job: Job) -> NDArray[np.bool_]:
     """Which of the job's calls no other rank with a trace takes part in, shape (N,)."""
-    return (job.parts == 1) & (job.calls.column("group_size") != 1)
+    alone: NDArray[np.bool_] = (job.parts == 1) & (job.calls.column("group_size") != 1)
+    return alone
 
 
 def moving(job: Job) -> tuple[Ints, Ints]:

@@ -78,7 +78,8 @@ class Waits(msgspec.Struct, frozen=True, eq=False, dict=True):
                     late[who] += np.outer(of_others / whole, inherited)
             elif late.any():
                 late[:] = 0.0
-        return caused[:several] / max(len(waiters) * self.wait_ns.shape[1], 1)
+        mean: NDArray[np.float64] = caused[:several] / max(len(waiters) * self.wait_ns.shape[1], 1)
+        return mean
 
     @cached_property
     def _shares(self) -> NDArray[np.float64]:
@@ -88,14 +89,16 @@ class Waits(msgspec.Struct, frozen=True, eq=False, dict=True):
         inside = step >= 0
         cell = step[inside] * ranks + self.rank[inside]
         whole = np.bincount(cell, self.exposed_ns[inside], steps * ranks).reshape(steps, ranks)
-        return np.minimum(self.wait_ns.T / np.maximum(whole, 1), 1.0)
+        shares: NDArray[np.float64] = np.minimum(self.wait_ns.T / np.maximum(whole, 1), 1.0)
+        return shares
 
     @cached_property
     def _followed(self) -> list[int]:
         """The collectives in which some rank waits, in order of time, step by step."""
         longest = self.segments.max(self.exposed_ns)
         chosen = np.flatnonzero((self.step >= 0) & (longest > _FOLLOWED * self.step_ns))
-        return chosen[np.lexsort((self.last_ns[chosen], self.step[chosen]))].tolist()
+        followed: list[int] = chosen[np.lexsort((self.last_ns[chosen], self.step[chosen]))].tolist()
+        return followed
 
 
 @fact

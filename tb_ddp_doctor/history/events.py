@@ -173,7 +173,8 @@ class _Events:
         median_us = of_bins(np.fmax.reduce(self.medians[rows], axis=0), self._width, self._count)
         own_us = np.where(is_slowest, largest_us, np.where(added_us < 0, median_us, -np.inf)) - added_us
         fixed_us = np.where(is_slowest, np.fmax(others_us, own_us), np.fmax(largest_us, own_us))
-        return np.nan_to_num(largest_us - fixed_us)
+        result: NDArray[Any] = np.nan_to_num(largest_us - fixed_us)
+        return result
 
     def add_rare(self) -> None:
         """Periods of the job and of ranks, then what the other long steps have in common."""
@@ -281,7 +282,8 @@ class _Events:
         )
         fixed_us = steps.regular_us[columns].astype(np.float64)
         np.fmax.at(fixed_us, np.searchsorted(columns, others.columns), others.busy_us)
-        return np.nan_to_num(steps.largest_us[columns] - fixed_us)
+        result: NDArray[Any] = np.nan_to_num(steps.largest_us[columns] - fixed_us)
+        return result
 
     def _add(
         self,
@@ -340,7 +342,8 @@ class _Events:
 def _beside_mean(medians: NDArray[Any]) -> NDArray[Any]:
     """How much longer than the mean of the ranks each one takes, shape (R, B)."""
     filled = np.stack([_filled(row) for row in medians])
-    return filled - filled.mean(axis=0)
+    result: NDArray[Any] = filled - filled.mean(axis=0)
+    return result
 
 
 def _filled(series: NDArray[Any]) -> NDArray[Any]:

@@ -52,7 +52,8 @@ def noise(series: NDArray[Any]) -> NDArray[Any]:
         1.4826 / math.sqrt(2) * np.median(np.abs(series[..., lag:] - series[..., :-lag]), axis=-1)
         for lag in (1, min(8, max(series.shape[-1] // 4, 1)))
     ]
-    return np.maximum(*estimates)
+    result: NDArray[Any] = np.maximum(*estimates)
+    return result
 
 
 def largest_t(series: NDArray[Any], sigma: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

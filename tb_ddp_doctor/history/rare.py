@@ -76,4 +76,5 @@ def of_period(columns: NDArray[Any], steps: int) -> NDArray[Any]:
     remainder = columns % steps
     best = int(np.bincount(remainder, minlength=steps).argmax())
     away = np.abs(remainder - best)
-    return columns[np.minimum(away, steps - away) <= 1]
+    chosen: NDArray[Any] = columns[np.minimum(away, steps - away) <= 1]
+    return chosen

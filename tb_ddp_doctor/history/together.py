@@ -56,7 +56,8 @@ def collected(samples: NDArray[Any], begins_ns: NDArray[Any], lengths_us: NDArra
     """Whether Python collected garbage in each of a rank's steps, shape (C,), by their begins and lengths."""
     at_ns = np.sort(samples["at_ns"][samples["quantity"] == _GARBAGE])
     ends_ns = begins_ns + np.nan_to_num(lengths_us).astype(np.int64) * 1000
-    return np.searchsorted(at_ns, ends_ns) > np.searchsorted(at_ns, begins_ns)
+    result: NDArray[Any] = np.searchsorted(at_ns, ends_ns) > np.searchsorted(at_ns, begins_ns)
+    return result
 
 
 def _most(samples: Samples, levels: _Levels) -> tuple[ChangedQuantity, ...]:

@@ -245,7 +245,8 @@ def _idle_before_ns(digests: Sequence[RankDigest], step_index: Ints) -> float:
 def _collectives(digests: Sequence[RankDigest], step_index: Ints) -> Ints:
     """How many collectives the ranks call in each step, all together, shape (S,)."""
     counts = [np.bincount(d.collectives.step[d.collectives.step >= 0], minlength=len(d.steps)) for d in digests]
-    return of_steps(counts, step_index).sum(axis=0)
+    together: Ints = of_steps(counts, step_index).sum(axis=0)
+    return together
 
 
 def _lengths_ns(digests: Sequence[RankDigest], step_index: Ints) -> Ints:

@@ -91,7 +91,8 @@ class Calls:
         """What each call's step has, by a column of each rank's steps; of calls of no step, what some step has."""
         sizes = np.array([len(column) for column in columns])
         first = np.cumsum(sizes) - sizes
-        return np.concatenate(columns)[first[self.rank] + np.maximum(self.column("step"), 0)]
+        values: Ints = np.concatenate(columns)[first[self.rank] + np.maximum(self.column("step"), 0)]
+        return values
 
     @cached_property
     def between_two(self) -> Flags:
@@ -135,4 +136,5 @@ def job_steps(step_index: Ints, rank: Indices, own_step: Indices, sizes: Ints) -
     of_job = np.full(int((sizes + 1).sum()), -1, np.int32)
     of_job[base[:, None] + step_index] = np.arange(step_index.shape[1])
     # What belongs to no step has the one after the last.
-    return of_job[base[rank] + np.where(own_step >= 0, own_step, sizes[rank])]
+    steps: Indices = of_job[base[rank] + np.where(own_step >= 0, own_step, sizes[rank])]
+    return steps

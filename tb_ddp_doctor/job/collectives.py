@@ -75,7 +75,8 @@ class Matched(msgspec.Struct, frozen=True, eq=False):
     @property
     def one_way(self) -> Flags:
         """Which are messages in one direction, shape (M,): only the receiver waits for the other one."""
-        return self.segments.any(self.sends) & (self.parts == 2)
+        one_way: Flags = self.segments.any(self.sends) & (self.parts == 2)
+        return one_way
 
     def is_of(self, kinds: Sequence[str]) -> Flags:
         """Which collectives are of one of these kinds, shape (M,)."""
@@ -219,4 +220,5 @@ def _apart(end_ns: Ints, segments: Segments, tolerance_ns: int) -> Flags:
     """The part of each collective that alone ends apart from the others, shape (P,); none where several do."""
     end = end_ns.astype(np.float64)
     apart = np.abs(end - segments.each(segments.median(end))) > tolerance_ns
-    return apart & segments.each(segments.count(apart) == 1)
+    alone: Flags = apart & segments.each(segments.count(apart) == 1)
+    return alone

@@ -442,7 +442,8 @@ def _medians(key: Ints, values: Ints) -> Ints:
     which = numbered(key)
     order = np.lexsort((values, which))
     count = np.bincount(which)
-    return values[order[np.cumsum(count) - count + (count - 1) // 2]][which]
+    median: Ints = values[order[np.cumsum(count) - count + (count - 1) // 2]][which]
+    return median
 
 
 def _of_all_ranks(calls: Calls, world_size: int) -> Mask:

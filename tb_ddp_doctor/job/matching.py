@@ -87,7 +87,8 @@ def _unmatched(calls: Calls, could: NDArray[np.bool_], matched: Ints) -> Ints:
 
 def could_match(calls: Calls) -> NDArray[np.bool_]:
     """Which calls have a recorded launch, and other ranks to meet."""
-    return (calls.column("step") >= 0) & (calls.column("group_size") != 1)
+    could: NDArray[np.bool_] = (calls.column("step") >= 0) & (calls.column("group_size") != 1)
+    return could
 
 
 def _candidates(digests: Sequence[RankDigest], calls: Calls, could: NDArray[np.bool_]) -> _Candidates:
@@ -138,7 +139,8 @@ def _are_equal(of: Ints, values: Ints | Indices) -> NDArray[np.bool_]:
     """Which values are the same as another one of the same index, shape (N,): all of an index, if it has one value."""
     some = np.empty(int(of.max(initial=-1)) + 1, values.dtype)
     some[of] = values
-    return values == some[of]
+    equal: NDArray[np.bool_] = values == some[of]
+    return equal
 
 
 def _pair_regular(candidates: _Candidates, pairs: _Pairs) -> None:

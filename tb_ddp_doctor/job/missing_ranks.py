@@ -49,4 +49,5 @@ def _transfer_ns(size: Ints, took_ns: Ints) -> Ints:
     # Sizes that are not known are like each other only.
     times[(sizes[:, None] < 0) != (sizes[largest] < 0)[None, :]] = np.inf
     most = np.minimum((median[largest][None, :] * times).min(axis=1), median)
-    return np.ceil(most).astype(np.int64)[which.reshape(-1)]
+    longest: Ints = np.ceil(most).astype(np.int64)[which.reshape(-1)]
+    return longest

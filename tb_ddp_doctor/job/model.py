@@ -195,4 +195,5 @@ def of_steps(columns: Sequence[NDArray[Any]], index: Ints) -> NDArray[Any]:
     if len(every) == index.size and (index == np.arange(index.shape[1])).all():
         return every.reshape(shape)
     sizes = np.array([len(column) for column in columns])
-    return every[(np.cumsum(sizes) - sizes)[:, None] + index]
+    chosen: NDArray[Any] = every[(np.cumsum(sizes) - sizes)[:, None] + index]
+    return chosen

@@ -248,7 +248,8 @@ class _StepShifts(msgspec.Struct, frozen=True, eq=False):
         # Calls of different groups that are taken for one, for want of their names, differ on several ranks.
         odd = self.differs[:, rank] & (self.differs.sum(axis=1) == 1) & bool(len(shift))
         odd[clean] |= _shifted(shift, limit_ns)
-        return self.number[odd]
+        numbers: Ints = self.number[odd]
+        return numbers
 
 
 def other_paces(ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsApart) -> Damages:

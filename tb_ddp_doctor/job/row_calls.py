@@ -74,7 +74,8 @@ class RowCalls(msgspec.Struct, frozen=True, eq=False):
     def sums(self, amount: Floats | Ints) -> Floats:
         """Sums of each pair's amount over the pairs of each row, shape (N,)."""
         running = running_sums(amount)
-        return running[self.end] - running[self.first]
+        sums: Floats = running[self.end] - running[self.first]
+        return sums
 
     def in_rows(self, part_ns: Floats | Ints) -> Floats:
         """The device's time of each row in a part of each pair's time, shape (N,)."""
@@ -92,7 +93,8 @@ class RowCalls(msgspec.Struct, frozen=True, eq=False):
         """Sums of an amount of each row over the rows that have a pair, shape (P,)."""
         size = len(self.call) + 1
         opened = np.bincount(self.first, of_rows, size) - np.bincount(self.end, of_rows, size)
-        return np.cumsum(opened)[:-1]
+        sums: Floats = np.cumsum(opened)[:-1]
+        return sums
 
     def by_rank(self, of_rows: Ints) -> tuple[Ints, ...]:
         """An amount of each row, shape (N,), for each rank."""

@@ -171,7 +171,8 @@ def _launching_rows(job: Job, rank: int, call: Ints) -> Ints:
     row = np.full(int(job.calls.first[rank + 1] - job.calls.first[rank]), -1)
     launching = np.flatnonzero((launches >= 0) & (launches < len(row)))
     row[launches[launching]] = launching
-    return row[call - job.calls.first[rank]]
+    rows: Ints = row[call - job.calls.first[rank]]
+    return rows
 
 
 def _splits_backward(job: Job, messages: StageMessages, stage: Ints, stages: int, micro_batches: float) -> bool:

@@ -187,7 +187,8 @@ class _Log:
         if len(self._known) != len(self._read):
             self._known = np.sort(np.fromiter(self._read, np.uint64, len(self._read)))
         place = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
-        return ~full | (self._known[place] == keys) | np.isin(keys, needed)
+        are_read: NDArray[np.bool_] = ~full | (self._known[place] == keys) | np.isin(keys, needed)
+        return are_read
 
     def _traced(self, rows: NDArray[Any]) -> NDArray[np.intp]:
         """The rows of calls with the numbers of traced ones."""

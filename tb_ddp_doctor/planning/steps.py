@@ -129,7 +129,8 @@ class PlayedSteps:
         parts = self._replay.schedule.parts
         with_fixes = self._replay.lengths(otherwise.change).transfer_ns
         transfer = otherwise.transfer_ns(parts)
-        return np.maximum(with_fixes + transfer - parts.transfer_ns, 0)
+        takes: Ints = np.maximum(with_fixes + transfer - parts.transfer_ns, 0)
+        return takes
 
     def _of_rows(self, share: NDArray[np.float64]) -> NDArray[np.float64]:
         """For each row, the value of its rank and step in `share`, (R, S); the rank's mean for steps left out."""

@@ -207,7 +207,8 @@ class Bindings:
     def _launches_guest(self) -> Flags:
         """Flags the rows that launch a guest (see `guests.py`), shape (rows,)."""
         launches = self._schedule.rows.launches
-        return (launches >= 0) & (self._schedule.parts.like[launches] == GUEST)
+        guests: Flags = (launches >= 0) & (self._schedule.parts.like[launches] == GUEST)
+        return guests
 
     @cached_property
     def _launching(self) -> Indices:
@@ -223,7 +224,8 @@ class Bindings:
         after = int(np.searchsorted(self._completed_until, part, side="right"))
         first, last = self._completed_until[after - 1], self._completed_until[after]
         mine = self._schedule.parts.collective[first:last] == self._schedule.parts.collective[part]
-        return first + np.flatnonzero(mine)
+        members: Ints = first + np.flatnonzero(mine)
+        return members
 
     @cached_property
     def _completed_until(self) -> Ints:

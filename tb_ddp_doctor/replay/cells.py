@@ -141,7 +141,8 @@ def lower_medians(values: NDArray[Any], of: Ints) -> NDArray[Any]:
     order = np.lexsort((values, of))
     starts = np.flatnonzero(np.diff(of[order], prepend=-1))
     counts = np.diff(starts, append=len(order))
-    return values[order][starts + (counts - 1) // 2]
+    medians: NDArray[Any] = values[order][starts + (counts - 1) // 2]
+    return medians
 
 
 def most_of_most(flags: Flags, of: Ints) -> bool:

@@ -65,7 +65,8 @@ def _lengths(job: Job) -> Floats:
     """
     sized = job.work(lambda work: work.kernels.sized_ns).astype(np.float64)
     typical = np.median(sized, axis=1, keepdims=True)
-    return lower_median(np.where(typical > 0, sized / np.maximum(typical, 1), 1.0))
+    length: Floats = lower_median(np.where(typical > 0, sized / np.maximum(typical, 1), 1.0))
+    return length
 
 
 def _roles(job: Job) -> Ints:

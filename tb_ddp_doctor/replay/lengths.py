@@ -68,7 +68,8 @@ def expected_ns(taken_ns: Ints, length: Floats) -> Floats:
     normal = int(np.ceil(_NORMAL * len(taken)))
     of_most = np.sort(np.abs(deviation), axis=0)[:normal].mean(axis=0)
     fits = of_most <= max(_AS_WELL * float(of_most.min()), _FITS)
-    return np.exp(taken - deviation[:, fits].min(axis=1))
+    expected: Floats = np.exp(taken - deviation[:, fits].min(axis=1))
+    return expected
 
 
 def _alone(sequence: Ints) -> Flags:
@@ -76,4 +77,5 @@ def _alone(sequence: Ints) -> Flags:
     number, steps = numbered(sequence.ravel()), sequence.shape[1]
     step = np.broadcast_to(np.arange(steps), sequence.shape).ravel()
     pairs = np.unique(number.astype(np.int64) * steps + step)
-    return (np.bincount(pairs // steps) == 1)[number].reshape(sequence.shape)
+    alone: Flags = (np.bincount(pairs // steps) == 1)[number].reshape(sequence.shape)
+    return alone

@@ -153,7 +153,8 @@ class Replay:
         """
         begins, at_end = self.schedule.frame.device_start_ns - self.schedule.frame.host_start_ns, ends[:, -1]
         lead = begins + at_end - self._recorded[:, -1]
-        return np.clip(lead, np.minimum(begins, at_end), np.maximum(begins, at_end)) - begins
+        steady: Ints = np.clip(lead, np.minimum(begins, at_end), np.maximum(begins, at_end)) - begins
+        return steady
 
     def _sooner_after(self, ends: Ints) -> Ints:
         """How much earlier than recorded each rank would begin its first step, in ns, shape (R,).
@@ -473,7 +474,8 @@ class Replay:
         need = rows.device_ns.copy()
         share *= self._share_at_length.reshape(-1, 1)
         need[mine] = np.rint(need[mine] * share[cell, rows.between[mine]])
-        return need
+        shorter: Ints = need
+        return shorter
 
     @property
     def slow_for_their_length(self) -> Flags:
@@ -515,7 +517,8 @@ class Replay:
         for same in of_equal(like):
             if len(same) >= _FEWEST_LIKE:
                 limit[collective[same]] = lower_median(takes[collective[same]])
-        return np.minimum(parts.transfer_ns, limit[parts.collective])
+        least: Ints = np.minimum(parts.transfer_ns, limit[parts.collective])
+        return least
 
 
 def _writable(values: Ints, recorded: Ints) -> Ints:
@@ -531,7 +534,8 @@ def _last_rows(rows: TrackRows) -> Ints:
     order = in_order(rows.rank)
     changes = (np.diff(rows.rank[order], append=-1) != 0) | (np.diff(rows.own_step[order], append=-1) != 0)
     changes[:-1] |= rows.device_ns[order[1:]] < 0
-    return order[changes]
+    last: Ints = order[changes]
+    return last
 
 
 def _last_parts(parts: Parts, played: int) -> Ints:
@@ -554,4 +558,5 @@ def _late_at_end(ends: Ints) -> Ints:
     """
     # A negative lead: the host ends after its device, so the device has to wait for it.
     begins = ends[:, -2] + np.maximum(-ends[:, -1], 0)
-    return begins - begins.min()
+    late: Ints = begins - begins.min()
+    return late

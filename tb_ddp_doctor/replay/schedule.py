@@ -264,7 +264,8 @@ def _any(flags: Flags, edges: Ints) -> list[bool]:
     """Whether some flag of each stretch is set, given where each begins and ends, shape (stretches, 2)."""
     before = np.zeros(len(flags) + 1, np.int32)
     np.cumsum(flags, out=before[1:])
-    return (before[edges[:, 1]] > before[edges[:, 0]]).tolist()
+    set_in: list[bool] = (before[edges[:, 1]] > before[edges[:, 0]]).tolist()
+    return set_in
 
 
 def _collectives(collective: Indices, begun: Ints, over: Ints) -> tuple[Ints, Ints, Ints]:

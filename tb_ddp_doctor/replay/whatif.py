@@ -303,7 +303,8 @@ class WhatIf:
         own = self._compared_ns.max(axis=0) - self.alone_ns(change).max(axis=0)
         # The slowest rank waits only for ranks without a trace.
         own += self.at_slowest(self._absent_ns) * change.absent
-        return np.maximum(self._budget.window_ns - own.astype(np.int64), 0)
+        remaining: Ints = np.maximum(self._budget.window_ns - own.astype(np.int64), 0)
+        return remaining
 
     def _played_ns(self, replay: Replay, change: Change, *, alone: bool = False) -> Ints:
         """How long the steps take when played with a change, shape (R, S), ns; the last `_KEPT` results are kept.
@@ -411,7 +412,8 @@ def _compared_busy_ns(budget: Budget) -> Ints:
     transfer = budget.of("transfer")
     slowest = budget.busy_ns.argmax(axis=0)
     undelayed = transfer[slowest, np.arange(len(slowest))]
-    return budget.busy_ns - np.maximum(transfer - undelayed, 0)
+    compared: Ints = budget.busy_ns - np.maximum(transfer - undelayed, 0)
+    return compared
 
 
 def _replay(job: Job) -> Replay | None:

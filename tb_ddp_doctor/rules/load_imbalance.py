@@ -164,12 +164,14 @@ class _UnevenSteps(msgspec.Struct, frozen=True, eq=False):
     @property
     def slowest(self) -> Ints:
         """The slowest rank (index) of each step."""
-        return self.excess_ns[:, self.steps].argmax(axis=0)
+        slowest: Ints = self.excess_ns[:, self.steps].argmax(axis=0)
+        return slowest
 
     @property
     def lost_ns(self) -> Ints:
         """By how much that is slower than the median rank."""
-        return self.excess_ns[:, self.steps].max(axis=0)
+        lost: Ints = self.excess_ns[:, self.steps].max(axis=0)
+        return lost
 
     @property
     def movers(self) -> Ints:
@@ -194,7 +196,8 @@ class _UnevenSteps(msgspec.Struct, frozen=True, eq=False):
     def more_ns(self, phases: Phases) -> Floats:
         """How much longer the slowest ranks work in each phase than the median rank, mean, ns."""
         theirs, typical = phases.busy_ns[self.slowest, self.steps], np.median(phases.busy_ns[:, self.steps], axis=0)
-        return (theirs - typical).mean(axis=0)
+        more: Floats = (theirs - typical).mean(axis=0)
+        return more
 
 
 #: Steps that are shown.

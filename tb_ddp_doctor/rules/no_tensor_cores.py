@@ -147,7 +147,8 @@ class NoTensorCores(Rule):
     def _faster(self, taken_ns: Ints, count: Ints, speedup: float) -> Ints:
         """What a number of GEMMs with this total time would save."""
         remaining = np.maximum(taken_ns / speedup, count * self.shortest * 1e3)
-        return np.maximum(taken_ns - remaining, 0).astype(np.int64)
+        saved: Ints = np.maximum(taken_ns - remaining, 0).astype(np.int64)
+        return saved
 
 
 def _on(frame: Frame, ranks: Ints) -> str:

@@ -116,7 +116,8 @@ class ShardingWait(Rule):
         """What more overlap with so much compute would hide, shape (S,), ns; `bare_ns` cannot be hidden."""
         total, exposed, bare = (whatif.at_slowest(values) for values in (total_ns, exposed_ns, bare_ns))
         hideable = np.minimum(np.maximum(total - bare, 0), np.maximum(compute_ns, 0))
-        return np.clip(self.achievable * hideable - (total - exposed), 0, np.maximum(exposed - bare, 0))
+        saving: Floats = np.clip(self.achievable * hideable - (total - exposed), 0, np.maximum(exposed - bare, 0))
+        return saving
 
 
 def _fix(cause: str, sharding: Sharding, plans: Plans, has_nodes: bool) -> str:

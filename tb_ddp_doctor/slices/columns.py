@@ -127,4 +127,5 @@ def _rank(rank: RankSlice, origin: int) -> dict[str, Any]:
 
 
 def _us(ns: Ints) -> list[float]:
-    return (ns / 1e3).tolist()
+    microseconds: list[float] = (ns / 1e3).tolist()
+    return microseconds

@@ -143,7 +143,8 @@ def _rank(result: Result, cache: Cache, index: int, chosen: SliceWindow, most: i
 
     def common(busy_ns: Ints) -> Ints:
         # No trace format has a time before zero; only traces without an epoch come near it.
-        return np.maximum(busy_ns - job.clock.correction(index, busy_ns), 0)
+        shifted: Ints = np.maximum(busy_ns - job.clock.correction(index, busy_ns), 0)
+        return shifted
 
     order, ends, depth = pick.nest(lane, common(picked.start_ns), common(picked.end_ns))
     events, row = trace.events, picked.row[order]

@@ -140,7 +140,8 @@ def owners(trace: RankTrace, picked: Picked, has_device: bool) -> Indices:
     owner = np.full(len(which), int(RankOwner.HOST), np.int32)
 
     def named(test: object) -> NDArray[np.bool_]:
-        return np.array([bool(test(text)) for text in texts], np.bool_)[which]  # type: ignore[operator]
+        passes: NDArray[np.bool_] = np.array([bool(test(text)) for text in texts], np.bool_)[which]  # type: ignore[operator]
+        return passes
 
     operates = category == Category.OP
     calls = category == Category.RUNTIME

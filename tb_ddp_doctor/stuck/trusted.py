@@ -221,4 +221,5 @@ def _odd(key: _Key, completed: Mapping[int, int], enqueued: Mapping[int, int]) -
 
 def _collectives(dump: Dump, name: str) -> Flags:
     number = dump.group_names.index(name) if name in dump.group_names else -1
-    return (dump.entries.group == number) & ~dump.entries.is_p2p
+    of_group: Flags = (dump.entries.group == number) & ~dump.entries.is_p2p
+    return of_group

@@ -101,7 +101,8 @@ _MERGED = _MergedTrace()
 def _reader(name: str) -> Callable[[ProcessPath], model.RankTrace]:
     """The function of "module:function"."""
     module, _, function = name.partition(":")
-    return getattr(importlib.import_module(module), function)
+    reader: Callable[[ProcessPath], model.RankTrace] = getattr(importlib.import_module(module), function)
+    return reader
 
 
 def _read_packets(path: str | Path | RemotePath, name: str, max_bytes: int) -> model.RankTrace:

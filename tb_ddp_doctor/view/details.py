@@ -306,7 +306,8 @@ def _mean_ms(values: Ints) -> list[float]:
 
 
 def _rounded(values: Any) -> list[float]:
-    return np.round(values, 4).tolist()
+    rounded: list[float] = np.round(values, 4).tolist()
+    return rounded
 
 
 def _compute(result: Result) -> dict[str, Any]:

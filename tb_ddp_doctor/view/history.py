@@ -286,7 +286,8 @@ def _heat(job: JobHistory) -> dict[str, Any] | None:
 
 def _largest_of_bins(values: NDArray[Any], of: int) -> NDArray[Any]:
     count = values.shape[1] // of
-    return np.fmax.reduce(values[:, : count * of].reshape(len(values), count, of), axis=2)
+    result: NDArray[Any] = np.fmax.reduce(values[:, : count * of].reshape(len(values), count, of), axis=2)
+    return result
 
 
 def _levels(shares: NDArray[Any]) -> str:

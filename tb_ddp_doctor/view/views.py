@@ -106,7 +106,8 @@ def _clock(job: Job) -> tuple[str, Grid]:
 
 
 def _ms(values: Ints) -> Grid:
-    return np.round(values / 1e6, 4).tolist()
+    rounded: Grid = np.round(values / 1e6, 4).tolist()
+    return rounded
 
 
 def _shown_step(job: Job, diagnosis: Diagnosis) -> int:

@@ -60,7 +60,8 @@ class SentPasses(msgspec.Struct, frozen=True, eq=False):
         if self.recorded is not None:
             return self.recorded
         buckets, gradients = self.parts.shape[1], len(self.bytes)
-        return np.maximum(np.arange(1, buckets + 1) * gradients // buckets - 1, 0)
+        even: Ints = np.maximum(np.arange(1, buckets + 1) * gradients // buckets - 1, 0)
+        return even
 
 
 def rebucketed(tracks: RecordedRows, sent: SentPasses, lasts: Ints, messages: Messages) -> RecordedRows:
@@ -119,7 +120,8 @@ class _Rebucketing:
         launching = sent.launching_ns[:, sent.boundaries[~kept]]
         known = rows >= 0
         work[rows[known]] = np.maximum(work[rows[known]] - launching[known], 0)
-        return work
+        remaining: Ints = work
+        return remaining
 
     @cached_property
     def _launched_by(self) -> Ints:

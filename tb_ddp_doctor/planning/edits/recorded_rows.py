@@ -62,7 +62,8 @@ class RecordedRows(msgspec.Struct, frozen=True, eq=False):
             return self.table.own_step
         if name == "queue_row":
             return np.where(self.table.queue_before, BEFORE, self.table.queue_row)
-        return getattr(self.table, name)
+        column: NDArray[Any] = getattr(self.table, name)
+        return column
 
     def parts(self, name: str, missing: int) -> Indices:
         """A column of `Track` that names collectives, as indices of parts; `missing` where a row names none."""

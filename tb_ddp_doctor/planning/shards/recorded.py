@@ -81,7 +81,8 @@ def late_gathers(record: PlanRecord, units: Units) -> Flags:
     is_late = (row[gathers] >= 0) & (tracks.arrival_ns[gathers] - launched <= _AT_ONCE_NS)
     is_late &= parts.exposed_ns[gathers] > 0
     # One that starts while a kernel runs waits for the CPU as well, but nothing waits for it yet.
-    return is_late & ~_beside_kernels(record, units, gathers)
+    late: Flags = is_late & ~_beside_kernels(record, units, gathers)
+    return late
 
 
 def _beside_kernels(record: PlanRecord, units: Units, gathers: Ints) -> Flags:

@@ -368,7 +368,8 @@ def _between_copies(job: Job, rank: int, shards: int) -> Flags:
     here = job.calls.of(rank)
     kind = job.calls.text("kind").where("all_reduce".__eq__)[here]
     copies = job.world_size // max(shards, 1)
-    return kind & (job.calls.column("group_size")[here] == copies) & (copies > 1)
+    reduces: Flags = kind & (job.calls.column("group_size")[here] == copies) & (copies > 1)
+    return reduces
 
 
 def _of_one_group(rows: Ints, group: Ints, count: int) -> Ints:
@@ -486,7 +487,8 @@ def _before(launched_ns: Ints, gate_ns: Ints, ahead: int) -> Ints:
     count = max(launched_ns.shape[1] - ahead, 0)
     before[:, :count] = launched_ns[:, ahead:]
     before[:, :1] = launched_ns[:, :1]
-    return np.minimum(before, gate_ns)
+    earliest: Ints = np.minimum(before, gate_ns)
+    return earliest
 
 
 def _ahead(launched_ns: Ints, gate_ns: Ints) -> int:

@@ -54,7 +54,8 @@ BYTES = Unit(wording.size, lambda least, most: f"{wording.size(least)} to {wordi
 def excess_ns(tree: ModuleTree, rank: int, others: Ints) -> Floats:
     """By how much longer a rank (index) computes and copies in each module than the median of others, a step; (M,)."""
     busy = tree.own_ns[:, :, list(BUSY)].sum(axis=2)
-    return busy[rank] - np.median(busy[others], axis=0)
+    excess: Floats = busy[rank] - np.median(busy[others], axis=0)
+    return excess
 
 
 def behind(tree: ModuleTree, rank: int, others: Ints, slower_ns: float) -> Where:

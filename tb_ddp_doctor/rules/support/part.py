@@ -59,4 +59,5 @@ def _within(times_ns: NDArray[Any], steps_ns: NDArray[Any]) -> NDArray[Any]:
     """The times, each at most its step: what runs on several streams at once is counted once for each."""
     if times_ns.shape != steps_ns.shape:
         raise ValueError(f"Times of shape {times_ns.shape} are no part of steps of shape {steps_ns.shape}.")
-    return np.minimum(times_ns, steps_ns)
+    within: NDArray[Any] = np.minimum(times_ns, steps_ns)
+    return within

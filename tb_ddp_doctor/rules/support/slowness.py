@@ -76,7 +76,8 @@ class Slowness(msgspec.Struct, frozen=True, eq=False):
 
 def median_rank(values: NDArray[Any]) -> NDArray[Any]:
     """The median rank's value: the lower median over the first axis, so that of two ranks the better one is it."""
-    return np.sort(values, axis=0)[(len(values) - 1) // 2]
+    typical: NDArray[Any] = np.sort(values, axis=0)[(len(values) - 1) // 2]
+    return typical
 
 
 def median_rank_index(values: NDArray[Any]) -> int:

@@ -96,7 +96,8 @@ class NativePackets:
         """The uuid of each track."""
         uuids = c_void_p()
         count = self._library.perfetto_tracks(self._handle, byref(uuids))
-        return _copy(uuids, count, np.uint64).tolist()
+        tracks: list[int] = _copy(uuids, count, np.uint64).tolist()
+        return tracks
 
     def descriptors(self) -> list[bytes]:
         """The descriptors of tracks that were surveyed."""
