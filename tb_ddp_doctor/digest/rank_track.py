@@ -81,7 +81,7 @@ def _one_by_one(launched_ns: Ints, device: DeviceEvents) -> Ints:
     inside = inside[np.argsort(device.launch[inside], kind="stable")]
     last = np.flatnonzero(np.diff(device.launch[inside], append=-1))
     follow = np.repeat(last, np.diff(last, prepend=-1)) - np.arange(len(inside))
-    launched = launched_ns.copy()
+    launched: Ints = launched_ns.copy()
     launched[inside] = np.maximum(launched_ns[inside] - follow, device.launch_ns[inside])
     return launched
 
