@@ -17,7 +17,7 @@ from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.host_work import shares
 from tb_ddp_doctor.trace.model import Flags, Ints
-from tb_ddp_doctor.trace.program_names import Program
+from tb_ddp_doctor.trace.program_names import Program, Role
 
 
 class RoleBubble(Rule):
@@ -25,7 +25,8 @@ class RoleBubble(Rule):
 
     What:
         Ranks that generate and ranks that train (or score), one after the other in each step. The cost is what the step
-        would save if the shorter roles ran beside the longest one.
+        would save if the shorter roles ran beside the longest one. And the long tail of generation (`long_tail`): all
+        ranks wait for the longest rollout. Its cost is what the step would save if all took as long as the median one.
     Why:
         The update needs the samples, and the next rollout needs the new weights. If both wait for each other in every
         step, the step takes as long as all roles together, and each GPU idles while the others compute.
@@ -33,7 +34,8 @@ class RoleBubble(Rule):
         The step in which the longest role waits longest.
     Fix:
         Rollouts one step ahead of the update (asynchronous, one step off-policy), all roles on the same GPUs in turn,
-        or fewer GPUs for the shorter role.
+        or fewer GPUs for the shorter role. For the tail: answers that go on in the next step (partial rollouts), or
+        more prompts than needed.
     Limits:
         Annotations (`generate_sequences`, `update_actor`) say the role of a rank, else what it does. The samples of a
         rollout that is a step ahead are of older weights: whether training takes that is not in the traces. Half of the
@@ -50,6 +52,8 @@ class RoleBubble(Rule):
         0.1, "of the step", "Roles that hand over samples and weights wait a little for each other."
     )
 
+    tail: float = threshold(1.2, "times as long", "Rollouts of even batches differ by a tenth.", least=1.0)
+
     def check(self, *, frame: Frame, whatif: WhatIf, budget: Budget, places: Places) -> Result:
         if frame.program != Program.RL.value:
             return Clear("This job does no reinforcement learning.")
@@ -61,6 +65,22 @@ class RoleBubble(Rule):
             return NotApplicable(
                 "Steps cannot be replayed, so it is not known what roles cost that wait for each other."
             )
+        bubble = self._bubble(frame, whatif, budget, busy, of_role, places)
+        tail = self._long_tail(frame, whatif, budget, busy, of_role, places)
+        if tail is None:
+            return bubble
+        return (bubble, tail) if isinstance(bubble, Fault) else tail
+
+    def _bubble(
+        self,
+        frame: Frame,
+        whatif: WhatIf,
+        budget: Budget,
+        busy: Ints,
+        of_role: Mapping[str, Ints],
+        places: Places,
+    ) -> Fault | Clear:
+        """What roles cost that wait for each other; `busy` is how long GPUs work, shape (R, S), ns."""
         takes = {role: float(busy[ranks].mean(axis=1).max()) for role, ranks in of_role.items()}
         longest = max(takes, key=lambda role: takes[role])
         mine = np.isin(np.arange(len(frame.ranks)), of_role[longest])
@@ -89,6 +109,51 @@ class RoleBubble(Rule):
             between=(half, change),
         )
 
+    def _long_tail(
+        self,
+        frame: Frame,
+        whatif: WhatIf,
+        budget: Budget,
+        busy: Ints,
+        of_role: Mapping[str, Ints],
+        places: Places,
+    ) -> Fault | None:
+        """What it costs that all wait for the longest rollout; None where rollouts take about as long.
+
+        Ranks that do not wait in a collective wait on the CPU, outside any op: for samples that a queue hands over.
+        Such a stall begins in the step before, so that of all steps the same share goes.
+        """
+        rollouts = of_role.get(Role.ROLLOUT.value, np.empty(0, np.int64))
+        if len(rollouts) < _FEWEST_ROLLOUTS:
+            return None
+        own, more = busy[rollouts], np.zeros_like(busy)
+        typical = np.median(own, axis=0)
+        more[rollouts] = np.where(own > self.tail * typical, own - typical, 0)
+        waits = np.maximum(more.max(axis=0) - more - budget.of("wait"), 0)
+        stalls = whatif.host_ns(CpuTime.STALL).sum(axis=1)
+        share = np.minimum(waits.sum(axis=1) / np.maximum(stalls, 1), 1.0)[:, None]
+        change = Change({CpuTime.STALL: np.broadcast_to(share, whatif.shape)}, device_ns=more)
+        cost, late = whatif.cost_ns(change), more.any(axis=0)
+        if cost < self.min_cost * frame.step_ns:
+            return None
+        longest, step = rollouts[own.argmax(axis=0)], int(more.max(axis=0).argmax())
+        ranks = np.unique(longest[late])
+        whose = "always on one rank" if len(ranks) == 1 else f"in turn on {len(ranks)} ranks"
+        return Fault(
+            change=change,
+            ranks=frame.rank_numbers(ranks),
+            steps=tuple(frame.steps[late].tolist()),
+            cause="long_tail",
+            subject="The long tail of generation",
+            confidence="medium" if late.sum() > 1 else "low",
+            title=f"Generation has a long tail: the longest rollout of a step computes "
+            f"{wording.ms(float(own.max(axis=0)[late].mean()))}, the median one "
+            f"{wording.ms(float(typical[late].mean()))}.",
+            why=f"All other ranks wait for its longest answers. It is {whose}.",
+            fix=_OF_TAIL,
+            evidence=(places.window(int(longest[step]), step, "The step with the longest tail, on its rank."),),
+        )
+
 
 def _at_once(whatif: WhatIf, longest: Flags, waits_ns: Ints, share: float) -> Change:
     """The steps if a share of the other roles' work ran beside that of the longest role, whose ranks are flagged.
@@ -112,6 +177,16 @@ def _listed(takes: Mapping[str, float], of_role: Mapping[str, Ints], frame: Fram
     )
 
 
+#: A median of two rollouts says nothing of a tail.
+_FEWEST_ROLLOUTS = 3
+_OF_TAIL = """\
+Let long answers go on in the next step (partial rollouts), or generate for more prompts than needed and train on \
+those that are done first; hand prompts to ranks as they become free, and not in equal shares.
+
+# verl
+python -m recipe.fully_async_policy.fully_async_main ... async_training.partial_rollout=True
+# slime
+... --partial-rollout --over-sampling-batch-size 256"""
 _FIX = """\
 Let the rollout run a step ahead of the update (asynchronous), or all roles on the same GPUs in turn, or give the \
 shorter role fewer GPUs.

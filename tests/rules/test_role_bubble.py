@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from traces import finding, in_row, job, outcome, ranks
+from traces import finding, findings, in_row, job, lies_in_its_step, outcome, ranks
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.job.rl_roles import of_roles
@@ -114,3 +114,59 @@ def test_each_role_says_which_role_it_waits_for() -> None:
     assert "update on ranks 0 and 1 (computes " in said
     assert "waits for rollout " in said.partition("update on")[2]
     assert "waits for other ranks 0 %" in said.partition("rollout on")[2].partition(";")[0]
+
+
+#: A rollout that generates twice as long as two others; the update begins when the last one is done.
+TAIL = """
+    rank# step |1
+          host   [own_generate_sequences....................................]
+          within [attend][sync............................] [sync...........]
+          gpu      [attend................................]
+          nccl                                             [bc..............]
+"""
+SHORT = """
+    rank# step |1
+          host   [own_generate_sequences....................................]
+          within [attend][sync.......]     [sync............................]
+          gpu      [attend...........]
+          nccl                        [bc...................................]
+"""
+TRAINS = """
+    rank# step |1
+          host                                              [own_update_actor]
+          within                                            [fwd][sync][sync]
+          gpu                                                [fwd.....]
+          nccl                                                         [bc..]
+"""
+#: All three rollouts take as long.
+EVEN = [TAIL, TAIL, TAIL, TRAINS]
+TAILS = [TAIL, SHORT, SHORT, TRAINS]
+
+
+def tails_in_turn() -> str:
+    orders = ([TAIL, SHORT, SHORT], [SHORT, TAIL, SHORT], [SHORT, SHORT, TAIL])
+    return in_row(*[ranks(*order, TRAINS, steps=1) for order in orders])
+
+
+@pytest.mark.parametrize(
+    ("text", "of_ranks", "said"),
+    [(ranks(*TAILS), (0,), "It is always on one rank."), (tails_in_turn(), (0, 1, 2), "It is in turn on 3 ranks.")],
+)
+def test_a_long_tail_of_generation_costs_what_it_takes_beyond_the_median(
+    text: str, of_ranks: tuple[int, ...], said: str
+) -> None:
+    found = findings(RULE, text)
+    assert isinstance(found, tuple)
+    tail, bubble = sorted(found, key=lambda one: one.cause is None)
+    assert (tail.cause, bubble.cause) == ("long_tail", None)
+    # The longest rollout takes 40 ms, the others 19. With the update beside the rollouts 12 ms more go.
+    assert tail.alone_ms == pytest.approx(21, rel=0.03)
+    assert tail.cost_ms + bubble.cost_ms == pytest.approx(21 + 12, rel=0.03)
+    assert tail.ranks == of_ranks and said in tail.why
+    assert "partial" in tail.fix
+    assert all(lies_in_its_step(window, text) for window in tail.evidence)
+
+
+def test_rollouts_that_take_as_long_have_no_tail() -> None:
+    found = finding(RULE, ranks(*EVEN))
+    assert found.cause is None and found.cost_ms == pytest.approx(12, rel=0.02)
