@@ -23,6 +23,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.profiler import ProfilerActivity, profile, record_function, schedule  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from tb_ddp_doctor.capture.watch import Watched  # noqa: E402
 from tb_ddp_doctor.digest.build import digest  # noqa: E402
@@ -148,6 +149,8 @@ class Operator(msgspec.Struct):
     own_us: float
     #: The module that it is of by the test's ranges, "" for the model itself; None outside of it.
     path: str | None = None
+    #: Whether modules are called in it, as in a checkpoint: its own time is that of Python.
+    calls_modules: bool = False
 
 
 class Around(msgspec.Struct):
@@ -178,12 +181,7 @@ def operators(events: list[dict[str, Any]]) -> list[Operator]:
             stack.pop()
         inner = stack[-1] if stack else Around(0, None, None, None)
         if events[row]["cat"] == "user_annotation":
-            path, node = inner.path, inner.node
-            if name.startswith(_CALL):
-                path, node = name.removeprefix(_CALL), None
-            elif name.startswith(_GRADIENT) and node is not None:
-                node.path = name.removeprefix(_GRADIENT)
-            stack.append(Around(start + length, inner.operator, node, path))
+            stack.append(within_range(name, start + length, inner, stack))
             continue
         operator = Operator(number_of[row], length, inner.path)
         found.append(operator)
@@ -201,6 +199,19 @@ def operators(events: list[dict[str, Any]]) -> list[Operator]:
     for operator, node in in_node:
         operator.path = node.path
     return found
+
+
+def within_range(name: str, end_us: float, inner: Around, stack: list[Around]) -> Around:
+    """What runs within an annotation, which may be one of the test's ranges; `inner` is the innermost of `stack`."""
+    path, node = inner.path, inner.node
+    if name.startswith(_CALL):
+        path, node = name.removeprefix(_CALL), None
+        for outer in stack:
+            if outer.operator is not None:
+                outer.operator.calls_modules = True
+    elif name.startswith(_GRADIENT) and node is not None:
+        node.path = name.removeprefix(_GRADIENT)
+    return Around(end_us, inner.operator, node, path)
 
 
 # ------------------------------------------------------------------------------------------------ captures
@@ -267,7 +278,8 @@ def compared(trace: bytes, right: dict[str, str]) -> Captured:
     times: Counter[tuple[str, str]] = Counter()
     for operator, module in zip(found, of.module.tolist(), strict=True):
         path = "" if operator.path is None else right[operator.path]
-        times[path, of.paths[module] if module >= 0 else ""] += operator.own_us
+        if not operator.calls_modules:
+            times[path, of.paths[module] if module >= 0 else ""] += operator.own_us
     return Captured(said, times)
 
 
@@ -358,3 +370,26 @@ def test_a_resnet_of_16_blocks(tmp_path: Path, names: str) -> None:
     model = ResNet()
     found = captured(model, training(model, lambda: torch.randn(4, 3, 32, 32)), names, tmp_path)
     check(found, names, 16)
+
+
+# ------------------------------------------------------------------------------------------------ recomputation
+
+
+class CheckpointedGpt(Gpt):
+    """Computes its layers again in backward."""
+
+    def __init__(self, use_reentrant: bool) -> None:
+        super().__init__()
+        self._use_reentrant = use_reentrant
+
+    def run(self, layer: nn.Module, value: torch.Tensor) -> torch.Tensor:
+        return checkpoint(layer, value, use_reentrant=self._use_reentrant)
+
+
+@pytest.mark.parametrize("names", RECORDED_BY)
+@pytest.mark.parametrize("use_reentrant", [False, True], ids=["", "reentrant"])
+def test_a_gpt_that_computes_its_layers_again(tmp_path: Path, names: str, use_reentrant: bool) -> None:
+    model = CheckpointedGpt(use_reentrant)
+    found = captured(model, training(model, tokens), names, tmp_path)
+    check(found, names, 8)
+    assert found.said.modules.times.recomputed.any()

@@ -333,3 +333,42 @@ def test_two_runs_are_compared_by_modules(tmp_path: Path, capsys: pytest.Capture
     said = " ".join(capsys.readouterr().out.split())
     assert "Modules by their time in a step of the median rank, ms; by part, what it is more" in said
     assert "mlp 2.00 4.00 +2.00 +2.00 +0.00" in said
+
+
+def test_modules_that_are_computed_again_have_the_path_of_their_forward() -> None:
+    """In backward no frame of the model is around; what nothing else calls is a path of its own."""
+    calls = [
+        STEP,
+        called("Gpt_0", 1, 30),
+        called("Block_0", 2, 20),
+        called("Linear_0", 3, 19),
+        op("aten::mm", 4, 18, sequence=5),
+        called("Block_0", 40, 60, thread=2),
+        called("Linear_0", 41, 59, thread=2),
+        op("aten::mm", 42, 58, thread=2, sequence=1),
+        called("Loss_0", 70, 80),
+        op("aten::sum", 71, 79),
+    ]
+    assert set(paths(read(calls))) == {"", "Gpt_0", "Gpt_0.Block_0", "Gpt_0.Block_0.Linear_0", "Loss_0"}
+
+
+def test_backward_in_a_node_is_of_the_forward_in_that_node() -> None:
+    """A reentrant checkpoint: the thread of autograd has numbers of its own, which forward has had before."""
+    calls = [
+        STEP,
+        watched("other", 1, 5),
+        op("aten::relu", 2, 4, sequence=7),
+        op("CheckpointFunction", 6, 10, sequence=8),
+        op(f"{RUNS}CheckpointFunctionBackward", 20, 90, thread=2, sequence=8),
+        op("CheckpointFunctionBackward", 21, 89, thread=2, sequence=8),
+        watched("mlp", 22, 40, thread=2),
+        op("aten::mm", 23, 39, thread=2, sequence=7),
+        op(f"{RUNS}MmBackward0", 50, 60, thread=2, sequence=7),
+        op("MmBackward0", 51, 59, thread=2, sequence=7),
+        op(f"{RUNS}torch::autograd::AccumulateGrad", 60, 70, thread=2),
+        op(f"{RUNS}ReluBackward0", 91, 96, thread=2, sequence=7),
+    ]
+    kernels = [(52, 2, 53, 63, 7, "gemm"), (61, 2, 64, 68, 7, "add"), (92, 2, 93, 95, 7, "relu")]
+    found = times(read(calls, kernels))
+    by_path = {path: time for (path, _, kind), time in found.items() if kind == "compute"}
+    assert by_path == {"mlp": 14, "other": 2}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.nesting import enclosing
 from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
@@ -31,6 +32,40 @@ def nodes(host: HostCalls) -> tuple[Ints, Ints]:
     last = np.maximum.accumulate(np.where(number >= 0, np.arange(len(node)), -1))
     known = (last >= 0) & (host.thread[node[last]] == host.thread[node])
     return node, np.where(known, operator[last], -1)
+
+
+def nodes_within(host: HostCalls) -> tuple[Ints, Ints]:
+    """The nodes that run within others, and the operator within the same one that made each; shape (nodes,) both.
+
+    A reentrant checkpoint computes forward again in its node, and runs backward of that there. -1 for nodes of
+    operators that were not recorded.
+    """
+    sequence = host.trace.events.sequence[host.row]
+    backward = host.is_operator & host.named(names.is_backward)
+    node = np.flatnonzero(backward)
+    around = host.around(node, backward)
+    inner = around >= 0
+    # What a node calls has its number, or none.
+    if not (inner & (sequence[node] >= 0) & (sequence[node] != sequence[around])).any():
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    outermost, node = node[~inner], node[inner]
+    outer = _outer(host, outermost, node)
+    operator = np.full(len(node), -1, np.int64)
+    made = np.flatnonzero(host.is_operator & ~backward & (sequence >= 0))
+    for thread in np.unique(host.thread[node]).tolist():
+        here = np.flatnonzero(host.thread[node] == thread)
+        operator[here] = makers(host, made[host.thread[made] == thread], node[here])
+    known = np.flatnonzero(operator >= 0)
+    operator[known[_outer(host, outermost, operator[known]) != outer[known]]] = -1
+    # As of the others: what has no number is of the last one before it that has.
+    last = np.maximum.accumulate(np.where(sequence[node] >= 0, np.arange(len(node)), -1))
+    return node, np.where((last >= 0) & (outer[last] == outer), operator[last], -1)
+
+
+def _outer(host: HostCalls, outermost: Ints, call: Ints) -> Ints:
+    """Which of the outermost nodes each call is in; -1 for none."""
+    start, end = host.start_ns[outermost], host.end_ns[outermost]
+    return enclosing(start, end, host.thread[outermost], host.start_ns[call], host.thread[call])
 
 
 def makers(host: HostCalls, made: Ints, node: Ints) -> Ints:

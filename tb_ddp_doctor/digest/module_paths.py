@@ -10,7 +10,8 @@ nothing repeats either, what torch.compile made stands for modules: its regions 
 graphs.
 
 A node of autograd belongs to the module whose forward operator has its sequence number (`digest.autograd_nodes`).
-Forward that is computed again within a node belongs to its own module.
+Forward that is computed again within a node belongs to its own module. Its stack has none of the modules around: the
+module's class and number tell its path.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from functools import cached_property, partial
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.digest.autograd_nodes import nodes
+from tb_ddp_doctor.digest.autograd_nodes import nodes, nodes_within
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import ModulePaths, Steps
 from tb_ddp_doctor.digest.nesting import around, enclosing
@@ -172,14 +173,14 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
             whole = {index: table.below_root(text) for index, text in plain.items()}
             module = np.array([whole[index] for index in name.tolist()], np.int64)
         else:
-            module = _nested(table, plain, name, around(start, end, thread))
+            module = _nested(table, plain, name, around(start, end, thread), by_name=True)
         return cls(host, named_by, table, module, start, end, thread)
 
     @cached_property
     def _with_backward(self) -> tuple[Ints, Ints, Ints, Indices]:
         """Module, start, end and thread of the calls, and of the autograd nodes of their operators."""
         host = self.host
-        node, operator = nodes(host)
+        node, operator = np.concatenate((nodes(host), nodes_within(host)), axis=1)
         made = operator >= 0
         node, operator = node[made], operator[made]
         call = enclosing(self.start_ns, self.end_ns, self.thread, host.start_ns[operator], host.thread[operator])
@@ -205,6 +206,17 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
         return path
 
 
+def _place_by_name(table: PathTable, plain: dict[int, str], own: int, outer_names: dict[int, int]) -> tuple[int, int]:
+    """The module that holds the one of a name, and how many are around the latter; `outer_names` are names by names."""
+    around_own: list[int] = []
+    while (own := outer_names.get(own, -1)) >= 0 and own not in around_own and len(around_own) < MOST_LEVELS:
+        around_own.append(own)
+    within = ROOT
+    for one in reversed(around_own):
+        within = table.child(within, plain[one])
+    return within, len(around_own)
+
+
 def _region(operator: str) -> str:
     """What a compiled region is called, of whichever recompilation; "" for other operators."""
     number = names.compiled_region(operator)
@@ -215,12 +227,23 @@ def _is_called(called: Callable[[str], str], name: str) -> bool:
     return called(name) != ""
 
 
-def _nested(table: PathTable, plain: dict[int, str], name: Indices, outer: Ints) -> Ints:
-    """The module of each call, by the names of the calls around it; calls in the order of starts on each thread."""
+def _nested(table: PathTable, plain: dict[int, str], name: Indices, outer: Ints, *, by_name: bool = False) -> Ints:
+    """The module of each call, by the names of the calls around it; calls in the order of starts on each thread.
+
+    With `by_name`, a call with none around is within those that the first call of its name with any around is within.
+    """
+    names_in_order = name.tolist()
+    outer_names: dict[int, int] = {}
+    if by_name:
+        for own, parent in zip(names_in_order, outer.tolist(), strict=True):
+            if parent >= 0:
+                outer_names.setdefault(own, names_in_order[parent])
     module: list[int] = []
     level: list[int] = []
-    for own, parent in zip(name.tolist(), outer.tolist(), strict=True):
-        within, depth = (module[parent], level[parent]) if parent >= 0 else (ROOT, 0)
+    for own, parent in zip(names_in_order, outer.tolist(), strict=True):
+        within, depth = (
+            (module[parent], level[parent]) if parent >= 0 else _place_by_name(table, plain, own, outer_names)
+        )
         module.append(table.child(within, plain[own]) if depth < MOST_LEVELS else within)
         level.append(depth + 1)
     return np.array(module, np.int64)
