@@ -143,8 +143,8 @@ class CommunicationBound(Rule):
         seen = int((exposed > self.min_exposed * frame.step_ns).sum())
         level, basis = certainty.confidence(frame, whatif.cost_ns(change), seen, of_transfer=True)
         share = part.median(exposed, whatif.at_slowest(frame.window_ns))
-        kinds = [f"{one.kind} {wording.ms(one.transfer_per_step_ns)}" for one in communication[:_KINDS]]
-        longest = f"Longest are {wording.listing(kinds)} an iteration. " if kinds else ""
+        kinds = list(dict.fromkeys(one.kind for one in communication))[:_KINDS]
+        longest = f"It is of {wording.listing(kinds)}{', the longest first' * (len(kinds) > 1)}. " if kinds else ""
         return Fault(
             change=change,
             confidence=level,
