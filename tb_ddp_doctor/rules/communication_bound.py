@@ -250,7 +250,7 @@ _OF_SERVERS = """\
 Use AllReduces made for small messages (one- and two-shot, NVLS), fused with the norm behind them; let two batches \
 take turns, so that one computes while the other communicates; or use fewer GPUs for each copy of the model.
 
-python -m sglang.launch_server ... --enable-flashinfer-allreduce-fusion
+python -m sglang.launch_server ... --flashinfer-allreduce-fusion-backend auto
 vllm serve ... --tensor-parallel-size 4  # half as many; and without --disable-custom-all-reduce"""
 _OF_EXPERTS = """\
 Let two batches take turns, so that one computes while the experts' tokens of the other are sent; or use fewer GPUs \

@@ -184,7 +184,7 @@ Let long answers go on in the next step (partial rollouts), or generate for more
 those that are done first; hand prompts to ranks as they become free, and not in equal shares.
 
 # verl
-python -m recipe.fully_async_policy.fully_async_main ... async_training.partial_rollout=True
+python -m verl.experimental.fully_async_policy.fully_async_main ... async_training.partial_rollout=True
 # slime
 ... --partial-rollout --over-sampling-batch-size 256"""
 _FIX = """\
