@@ -108,14 +108,18 @@ class Truth:
         self.layers = [path for path, module in model.named_modules() if isinstance(module, (Block, Bottleneck))]
         self._numbers: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self._open: list[str] = []
+        #: Within them no range is opened: it would be no part of the graph.
+        compiled = [path for path, module in model.named_modules() if module._compiled_call_impl is not None]
         for path, module in model.named_modules():
-            module.forward = self._ranged(path, module)
+            if path in compiled:
+                module._compiled_call_impl = self._ranged(path, module, module._compiled_call_impl)
+            elif not any(path.startswith(f"{around}.") for around in compiled):
+                module.forward = self._ranged(path, module, module.forward)
         for name, parameter in model.named_parameters():
-            parameter.register_post_accumulate_grad_hook(self._gradient(name.rpartition(".")[0]))
+            path = next((around for around in compiled if name.startswith(f"{around}.")), name.rpartition(".")[0])
+            parameter.register_post_accumulate_grad_hook(self._gradient(path))
 
-    def _ranged(self, path: str, module: nn.Module) -> Callable[..., Any]:
-        forward = module.forward
-
+    def _ranged(self, path: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def ranged(*arguments: Any) -> Any:
             with record_function(f"{_CALL}{path}"), self._within(path, module):
                 return forward(*arguments)
@@ -393,3 +397,22 @@ def test_a_gpt_that_computes_its_layers_again(tmp_path: Path, names: str, use_re
     found = captured(model, training(model, tokens), names, tmp_path)
     check(found, names, 8)
     assert found.said.modules.times.recomputed.any()
+
+
+# ------------------------------------------------------------------------------------------------ torch.compile
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("names", RECORDED_BY)
+def test_a_gpt_whose_layers_are_compiled(tmp_path: Path, names: str) -> None:
+    """Without Inductor, whose kernels take a minute to build: graphs run operator by operator."""
+    model = Gpt()
+    for block in model.layers:
+        block.compile(backend="aot_eager")
+    step = training(model, tokens)
+    try:
+        # As a job is captured: its graphs are there already.
+        step()
+        check(captured(model, step, names, tmp_path), names, 8)
+    finally:
+        torch._dynamo.reset()

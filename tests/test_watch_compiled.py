@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tb_ddp_doctor.capture import Doctor  # noqa: E402
+from tb_ddp_doctor.capture.watch import Watched  # noqa: E402
 
 
 def net() -> torch.nn.Module:
@@ -18,6 +19,28 @@ def net() -> torch.nn.Module:
         for _ in range(4)
     ]
     return torch.nn.Sequential(*blocks)
+
+
+def test_while_recorded_compiled_modules_are_marked_without_being_compiled_anew(tmp_path: Path) -> None:
+    model = net()
+    for block in model:
+        block.compile(backend="eager")
+    batch = torch.randn(2, 8)
+    try:
+        model(batch)
+        before, compiled = [block._compiled_call_impl for block in model], torch._dynamo.utils.counters["frames"]["ok"]
+        watched = Watched(tmp_path)
+        watched.watch_model(model, depth=4)
+        watched.start()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as recorded:
+            model(batch)
+        watched.stop()
+        marks = {event.name for event in recorded.events() if event.name.startswith("nn.Module: ")}
+        assert marks == {f"nn.Module: {number}" for number in range(4)}
+        assert torch._dynamo.utils.counters["frames"]["ok"] == compiled
+        assert [block._compiled_call_impl for block in model] == before
+    finally:
+        torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("depth", [2, 4])

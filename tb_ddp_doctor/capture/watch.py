@@ -32,6 +32,8 @@ class Watched:
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._modules: dict[str, Any] = {}
+        #: Those that `module.compile()` compiled, by path: a hook would have them compiled anew.
+        self._compiled: dict[str, Any] = {}
         self._hooks: list[Any] = []
         self._loaders = 0
 
@@ -43,9 +45,13 @@ class Watched:
             parts = [
                 part for part in name.split(".") if part not in ("", "module", "_orig_mod", "_fsdp_wrapped_module")
             ]
-            if not parts or len(parts) > depth or _is_compiled(module):
-                continue
             path = ".".join(parts)
+            if not parts or len(parts) > depth or any(path.startswith(f"{outer}.") for outer in self._compiled):
+                continue
+            if _is_compiled(module):
+                if getattr(module, "_compiled_call_impl", None) is not None:
+                    self._compiled[path] = module
+                continue
             if path in self._modules or len(self._modules) < _MOST_MODULES:
                 self._modules[path] = module
             else:
@@ -78,6 +84,8 @@ class Watched:
             marks = _Marks(name)
             self._hooks.append(module.register_forward_pre_hook(marks.enter))
             self._hooks.append(module.register_forward_hook(marks.leave, always_call=True))
+        for path, module in self._compiled.items():
+            self._hooks.append(_MarkedCall(module, _Marks(f"nn.Module: {path}")))
 
     def stop(self) -> None:
         while self._hooks:
@@ -131,6 +139,26 @@ class _Marks:
     def leave(self, *_: Any) -> None:
         if self._open:
             self._open.pop().__exit__(None, None, None)
+
+
+class _MarkedCall:
+    """Marks the calls of a compiled module from outside of its graph, until it is removed."""
+
+    def __init__(self, module: Any, marks: _Marks) -> None:
+        self._module = module
+        self._call = call = module._compiled_call_impl
+
+        def marked(*arguments: Any, **named: Any) -> Any:
+            marks.enter()
+            try:
+                return call(*arguments, **named)
+            finally:
+                marks.leave()
+
+        module._compiled_call_impl = marked
+
+    def remove(self) -> None:
+        self._module._compiled_call_impl = self._call
 
 
 class _TimedWorker:

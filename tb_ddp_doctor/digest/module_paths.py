@@ -3,7 +3,7 @@
 Three recorders name modules: `Doctor.watch` marks calls by the module's whole path ("nn.Module: layers.0.mlp"), so do
 layerwise NVTX markers of servers ("{'Module': 'layers.0.mlp', ...}"), and with_stack=True records calls by class and
 number ("nn.Module: Block_0"), whose path is that of the calls around. Where a trace has several, the marks are used.
-Wrappers (DDP, FSDP, torch.compile) are no level of their own.
+Wrappers (DDP, FSDP, torch.compile and its graphs) are no level of their own.
 
 Where none is, layers are guessed from what repeats (`digest.repeated_layers`) and called "layer 1" to "layer n". Where
 nothing repeats either, what torch.compile made stands for modules: its regions ("compiled region 1"), or Inductor's
@@ -44,7 +44,9 @@ PERCENTILE = 0.99
 #: What names layers that are guessed from what repeats.
 GUESSED = "repeats"
 _RANGES = "NVTX ranges"
-_WRAPPER = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel|FSDP\w*|OptimizedModule|DataParallel)_\d+")
+_WRAPPER = re.compile(
+    r"(DistributedDataParallel|FullyShardedDataParallel|FSDP\w*|OptimizedModule|GraphModule|DataParallel)_\d+"
+)
 
 
 def percentile(step_ns: Ints) -> Ints:
