@@ -372,3 +372,8 @@ def test_backward_in_a_node_is_of_the_forward_in_that_node() -> None:
     found = times(read(calls, kernels))
     by_path = {path: time for (path, _, kind), time in found.items() if kind == "compute"}
     assert by_path == {"mlp": 14, "other": 2}
+
+
+def test_a_module_that_fsdp2_shards_is_no_wrapper() -> None:
+    calls = [STEP, called("FSDPGpt_0", 1, 30), called("FSDPBlock_0", 2, 20), op("aten::mm", 4, 18)]
+    assert paths(read(calls)) == ["", "FSDPGpt_0", "FSDPGpt_0.FSDPBlock_0"]

@@ -45,7 +45,7 @@ PERCENTILE = 0.99
 GUESSED = "repeats"
 _RANGES = "NVTX ranges"
 _WRAPPER = re.compile(
-    r"(DistributedDataParallel|FullyShardedDataParallel|FSDP\w*|OptimizedModule|GraphModule|DataParallel)_\d+"
+    r"(DistributedDataParallel|FullyShardedDataParallel|FSDP|OptimizedModule|GraphModule|DataParallel)_\d+"
 )
 
 
