@@ -339,6 +339,8 @@ static inline bool put_byte(struct perfetto *perfetto, char byte) {
 
 static bool put_string(struct perfetto *perfetto, struct span string) {
     static const char digits[] = "0123456789abcdef";
+    /* The letters behind a backslash, as json.dumps has them; those of no name are numbers. */
+    static const char named[' '] = {['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r'};
     size_t escaped = 0;
     for (size_t byte = 0; byte < string.size; byte++) {
         escaped += string.at[byte] < ' ' || string.at[byte] == '"' || string.at[byte] == '\\';
@@ -354,7 +356,10 @@ static bool put_string(struct perfetto *perfetto, struct span string) {
     }
     for (size_t byte = 0; escaped && byte < string.size; byte++) {
         const uint8_t letter = string.at[byte];
-        if (letter < ' ') {
+        if (letter < ' ' && named[letter]) {
+            *to++ = '\\';
+            *to++ = (uint8_t)named[letter];
+        } else if (letter < ' ') {
             memcpy(to, "\\u00", 4);
             to[4] = (uint8_t)digits[letter >> 4];
             to[5] = (uint8_t)digits[letter & 15];

@@ -346,6 +346,7 @@ FINDING = {
     "together": (dict, type(None)),
     "headline_parts": (dict, type(None)),
     "fix_parts": {"first": str, "advice": str, "ended": str, "code": str},
+    "modules": [str],
 }
 UNKNOWN = (*NUMBER, type(None))
 TRAFFIC = {

@@ -19,7 +19,7 @@ import numpy as np
 import pftrace_files
 import pytest
 import traces
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import DebugAnnotation, Trace, TracePacket, TrackEvent
@@ -384,6 +384,7 @@ EVENT_NAMES = st.sampled_from(["gemm", "record_param_comms", "[memory]", "a\\b",
         max_size=5,
     )
 )
+@example([("gemm", "kernel", 0, 0, [("grid", {"string_value": '\r\n\t\b\f\x01\x7f"\\'})], None, False)])
 def test_both_readers_agree_on_any_arguments(events: list[Any]) -> None:
     made = []
     for name, category, start, length, arguments, flow, is_instant in events:

@@ -277,7 +277,6 @@ def kernel_table(digests: Sequence[RankDigest]) -> ModuleKernelTable:
     )
 
 
-@fact
 def module_kernels(facts: Facts) -> ModuleKernelTable | None:
     """The kernels of the model's modules; None where the traces show no modules."""
     return None if facts.get(module_tree) is None else kernel_table(facts.job.digests)
