@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.calibration.model import bus_factor
@@ -27,6 +26,7 @@ from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.row_calls import RowCalls
 from tb_ddp_doctor.job.setting import setting
+from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Floats, Ints
 from tb_ddp_doctor.trace.names import Precision
 
@@ -234,10 +234,10 @@ class _JobRows(msgspec.Struct, frozen=True, eq=False):
         bandwidth = np.array([one.roofs.bandwidth if one.roofs is not None else 0.0 for one in ranks])
         return cls(
             calls=calls,
-            device_ns=np.maximum(_joined([digest.track.device_ns for digest in digests]), 0),
+            device_ns=np.maximum(joined([digest.track.device_ns for digest in digests]), 0),
             bandwidth=np.repeat(bandwidth, np.diff(calls.begins)),
-            least_ns=_joined([one.attainable_ns for one in ranks]).take(calls.call) * calls.count,
-            kind=_joined([digest.roofline.calls.kind for digest in digests]).take(calls.call),
+            least_ns=joined([one.attainable_ns for one in ranks]).take(calls.call) * calls.count,
+            kind=joined([digest.roofline.calls.kind for digest in digests]).take(calls.call),
             ranks=ranks,
         )
 
@@ -265,11 +265,11 @@ class _JobRows(msgspec.Struct, frozen=True, eq=False):
         That is at most the row's `remaining` time, of which some is `above` attainable.
         """
         every = [one.digest.roofline.avoidable for one in self.ranks]
-        row = _joined([one.row for one in every]) + np.repeat(self.calls.begins[:-1], [len(one) for one in every])
+        row = joined([one.row for one in every]) + np.repeat(self.calls.begins[:-1], [len(one) for one in every])
         counts = self.calls.counts * (self.bandwidth > 0)
 
         def of_rows(name: str) -> Floats:
-            moved: Floats = np.bincount(row, _joined([getattr(one, name) for one in every]), len(remaining)) * counts
+            moved: Floats = np.bincount(row, joined([getattr(one, name) for one in every]), len(remaining)) * counts
             return moved
 
         def one_after_the_other(amounts: Sequence[Floats], most: Ints) -> Iterator[Ints]:
@@ -291,11 +291,6 @@ class _JobRows(msgspec.Struct, frozen=True, eq=False):
         excess = np.where(above, remaining_ns * share - self.least_ns * once, 0.0)
         sums = np.bincount(self.kind, excess, max(GpuTime) + 1)
         return {kind: max(float(sums[kind]), 0.0) for kind in CLASSES}
-
-
-def _joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Columns of all ranks, one after the other."""
-    return np.concatenate(columns) if columns else np.empty(0, np.int64)
 
 
 def _kernels(job: Job, ranks: Sequence[RankCalls]) -> tuple[tuple[KernelRoof, ...], tuple[Ints, ...]]:
