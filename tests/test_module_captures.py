@@ -1,6 +1,6 @@
 """Traces captured on the spot, of models on the CPU: each operator's time is of the right module.
 
-What is right comes from ranges that the test opens in the forward of each module and in the hook of each gradient.
+What is right comes from ranges that the test opens in the call of each module and in the hook of each gradient.
 Each model is recorded with Python's stacks, with the marks of `Doctor.watch`, and with neither.
 """
 
@@ -33,7 +33,7 @@ from tb_ddp_doctor.slices.modules import event_modules  # noqa: E402
 from tb_ddp_doctor.trace.model import Category  # noqa: E402
 from tb_ddp_doctor.trace.reader import decode  # noqa: E402
 
-#: Ranges around the forward of a module, and in the hook of a parameter's gradient.
+#: Ranges around the call of a module, and in the hook of a parameter's gradient.
 _CALL, _GRADIENT = "truth: ", "gradient: "
 _NODE = "autograd::engine::evaluate_function: "
 _STEPS = 2
@@ -115,7 +115,8 @@ class Truth:
             if path in compiled:
                 module._compiled_call_impl = self._ranged(path, module, module._compiled_call_impl)
             elif not any(path.startswith(f"{around}.") for around in compiled):
-                module.forward = self._ranged(path, module, module.forward)
+                # The whole call, with the hooks of the module, in which FSDP gathers parameters.
+                module._call_impl = self._ranged(path, module, module._call_impl)
         for name, parameter in model.named_parameters():
             path = next((around for around in compiled if name.startswith(f"{around}.")), name.rpartition(".")[0])
             parameter.register_post_accumulate_grad_hook(self._gradient(path))
@@ -444,10 +445,6 @@ def test_a_gpt_whose_layers_are_compiled(tmp_path: Path, names: str) -> None:
 # ------------------------------------------------------------------------------------------------ FSDP2
 
 
-#: Stacks and guesses count what FSDP copies before and after a layer for the layer.
-_OWN = "FSDP's own operators are in hooks of the layers, outside of the ranges of this test"
-
-
 @pytest.fixture
 def one_rank() -> Iterator[None]:
     """A process group of this process alone."""
@@ -458,13 +455,7 @@ def one_rank() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 @pytest.mark.usefixtures("one_rank")
-@pytest.mark.parametrize(
-    "names",
-    [
-        "Doctor.watch",
-        *(pytest.param(names, marks=pytest.mark.xfail(strict=True, reason=_OWN)) for names in ("stacks", "repeats")),
-    ],
-)
+@pytest.mark.parametrize("names", RECORDED_BY)
 def test_a_gpt_whose_layers_are_sharded(tmp_path: Path, names: str) -> None:
     model = Gpt()
     mesh = distributed.init_device_mesh("cpu", (1,))

@@ -82,7 +82,8 @@ class Watched:
         """Mark modules from now on."""
         for name, module in self.modules().items():
             marks = _Marks(name)
-            self._hooks.append(module.register_forward_pre_hook(marks.enter))
+            # What other hooks run, as FSDP's gathers of parameters, is of the module, too.
+            self._hooks.append(module.register_forward_pre_hook(marks.enter, prepend=True))
             self._hooks.append(module.register_forward_hook(marks.leave, always_call=True))
         for path, module in self._compiled.items():
             self._hooks.append(_MarkedCall(module, _Marks(f"nn.Module: {path}")))
