@@ -248,7 +248,19 @@ class Captured(msgspec.Struct):
 
 def captured(model: nn.Module, step: Callable[[], None], names: str, folder: Path) -> Captured:
     """Record steps of a model, with what names modules; `names` is one of `RECORDED_BY`."""
-    truth, watched, file = Truth(model), Watched(folder), folder / "rank0.json"
+    truth = Truth(model)
+    trace = recorded(model, step, names, folder)
+    right = {
+        "stacks": truth.in_stacks,
+        "Doctor.watch": {path: path for path in truth.in_stacks},
+        "repeats": {path: layer(path, truth.layers) for path in truth.in_stacks},
+    }
+    return compared(trace, operators(json.loads(trace)["traceEvents"]), right[names])
+
+
+def recorded(model: nn.Module, step: Callable[[], None], names: str, folder: Path) -> bytes:
+    """The trace of some steps."""
+    watched, file = Watched(folder), folder / "rank0.json"
     if names == "Doctor.watch":
         watched.watch_model(model, depth=99)
     watched.start()
@@ -258,17 +270,12 @@ def captured(model: nn.Module, step: Callable[[], None], names: str, folder: Pat
         on_trace_ready=lambda done: done.export_chrome_trace(str(file)),
         with_stack=names == "stacks",
         acc_events=True,
-    ) as recorded:
+    ) as recording:
         for _ in range(1 + _STEPS):
             step()
-            recorded.step()
+            recording.step()
     watched.stop()
-    right = {
-        "stacks": truth.in_stacks,
-        "Doctor.watch": {path: path for path in truth.in_stacks},
-        "repeats": {path: layer(path, truth.layers) for path in truth.in_stacks},
-    }
-    return compared(file.read_bytes(), right[names])
+    return file.read_bytes()
 
 
 def layer(path: str, layers: list[str]) -> str:
@@ -277,10 +284,12 @@ def layer(path: str, layers: list[str]) -> str:
     return next((f"layer {number}" for number in numbers), "")
 
 
-def compared(trace: bytes, right: dict[str, str]) -> Captured:
-    """What the digest of a trace says; `right` is what it should say of the modules by their paths in the model."""
+def compared(trace: bytes, found: list[Operator], right: dict[str, str]) -> Captured:
+    """What the digest of a trace says of its operators.
+
+    `right` is what it should say of the modules by their paths in the model.
+    """
     events = json.loads(trace)["traceEvents"]
-    found = operators(events)
     least_of_steps(found, [event["name"] for event in events if event.get("cat") == "cpu_op"])
     read = decode([trace], "rank0.json")
     said = digest(read)
@@ -440,6 +449,39 @@ def test_a_gpt_whose_layers_are_compiled(tmp_path: Path, names: str) -> None:
         check(captured(model, step, names, tmp_path), names, 8)
     finally:
         torch._dynamo.reset()
+
+
+def by_norms(events: list[dict[str, Any]]) -> list[Operator]:
+    """The operators of a trace; those of forward's one graph with the layer that they are of, which begins with a norm.
+
+    A layer has two norms, and what follows the layers has one. No range can be opened in a graph.
+    """
+    found = operators(events)
+    calls = [event for event in events if event.get("cat") == "cpu_op"]
+    end_us, norms = 0.0, 0
+    for operator in sorted(found, key=lambda one: calls[one.number]["ts"]):
+        call = calls[operator.number]
+        if call["name"] == "CompiledFunction":
+            end_us, norms = call["ts"] + call["dur"], 0
+        norms += call["name"] == "aten::native_layer_norm"
+        if call["ts"] < end_us and 0 < norms <= 16:
+            operator.path = f"layers.{(norms - 1) // 2}"
+    return found
+
+
+@pytest.mark.parametrize("names", RECORDED_BY)
+def test_a_gpt_that_is_compiled_as_one(tmp_path: Path, caplog: pytest.LogCaptureFixture, names: str) -> None:
+    """Nothing names its modules, whatever records it; its backward is a single node, which is of no layer."""
+    model = torch.compile(Gpt(), backend="aot_eager")
+    step = training(model, tokens)
+    try:
+        step()
+        trace = recorded(model, step, names, tmp_path)
+    finally:
+        torch._dynamo.reset()
+    right = {f"layers.{number}": f"layer {number + 1}" for number in range(8)}
+    check(compared(trace, by_norms(json.loads(trace)["traceEvents"]), right), "repeats", 8)
+    assert ("compiled as one" in caplog.text) == (names == "Doctor.watch")
 
 
 # ------------------------------------------------------------------------------------------------ FSDP2

@@ -53,6 +53,23 @@ def test_layers_of_each_micro_batch_are_the_same_ones() -> None:
     assert ("layer 4", "forward") not in found
 
 
+def test_a_layer_is_both_of_its_halves() -> None:
+    """They begin and end with the same operators; one of them has attention."""
+    attention = ("aten::native_layer_norm", "aten::addmm", "aten::view", "aten::_softmax", "aten::addmm", "aten::add")
+    mlp = ("aten::native_layer_norm", "aten::addmm", "aten::gelu", "aten::addmm", "aten::add")
+    found = computed([op(name, at, at + 1, sequence=at) for at, name in enumerate((attention + mlp) * 4, 1)])
+    assert {path for path, _ in found} - {""} == {f"layer {number}" for number in range(1, 5)}
+    assert {time for (path, _), time in found.items() if path} == {11}
+
+
+def test_layers_of_which_some_have_no_attention_are_layers() -> None:
+    """As in models whose layers have attention or a recurrence, with one of attention at the end."""
+    kinds = [("aten::rms_norm", "aten::mm", kind, "aten::mm", "aten::add") for kind in ("scan", "aten::_softmax")]
+    names = [name for kind in (0, 1, 0, 1, 1) for name in kinds[kind]]
+    found = computed([op(name, at, at + 1, sequence=at) for at, name in enumerate(names, 1)])
+    assert {path for path, _ in found} - {""} == {f"layer {number}" for number in range(1, 6)}
+
+
 def test_what_wraps_the_model_is_no_layer_and_what_it_calls_is() -> None:
     made = forward(2, 4)
     found = computed([op("DistributedDataParallel.forward", 1, 24), *made, *backward(40, made)])

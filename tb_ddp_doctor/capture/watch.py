@@ -39,6 +39,11 @@ class Watched:
 
     def watch_model(self, model: Any, depth: int) -> None:
         """Mark the modules of a model, to a depth, while it is recorded."""
+        if _is_compiled(model):
+            _log.warning(
+                "ddp-doctor: the model that watch() is to mark is compiled as one: modules within its graphs leave no "
+                "marks. Compile its layers (`layer.compile()` for each) and each is marked as a whole."
+            )
         left_out = 0
         for name, module in model.named_modules():
             # DDP's and torch.compile's wrappers are no level of their own.

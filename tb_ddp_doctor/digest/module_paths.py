@@ -5,9 +5,9 @@ layerwise NVTX markers of servers ("{'Module': 'layers.0.mlp', ...}"), and with_
 number ("nn.Module: Block_0"), whose path is that of the calls around. Where a trace has several, the marks are used.
 Wrappers (DDP, FSDP, torch.compile and its graphs) are no level of their own.
 
-Where none is, layers are guessed from what repeats (`digest.repeated_layers`) and called "layer 1" to "layer n". Where
-nothing repeats either, what torch.compile made stands for modules: its regions ("compiled region 1"), or Inductor's
-graphs.
+Where none is, or stacks have the whole model alone, layers are guessed from what repeats (`digest.repeated_layers`) and
+called "layer 1" to "layer n". Where nothing repeats either, what torch.compile made stands for modules: its regions
+("compiled region 1"), or Inductor's graphs.
 
 A node of autograd belongs to the module whose forward operator has its sequence number (`digest.autograd_nodes`).
 Forward that is computed again within a node belongs to its own module. Its stack has none of the modules around: the
@@ -44,6 +44,8 @@ PERCENTILE = 0.99
 #: What names layers that are guessed from what repeats.
 GUESSED = "repeats"
 _RANGES = "NVTX ranges"
+#: Length of a table of one module and the root.
+_ONE_MODULE = 2
 _WRAPPER = re.compile(
     r"(DistributedDataParallel|FullyShardedDataParallel|FSDP|OptimizedModule|GraphModule|DataParallel)_\d+"
 )
@@ -133,12 +135,14 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
             return cls._of(host, _RANGES if are_ranges else "Doctor.watch", name, start, end, thread)
         frames = host.trace.frames
         chosen = np.flatnonzero(Names(host.trace.strings, frames.name).among(frames.name, names.is_module))
-        if not len(chosen):
-            guessed = cls._guessed(host, phases, steps)
-            return guessed if guessed.named_by else cls._compiled(host)
         start = frames.start_ns[chosen]
         end = start + frames.duration_ns[chosen]
-        return cls._of(host, "stacks", frames.name[chosen], start, end, frames.thread[chosen])
+        named = cls._of(host, "stacks", frames.name[chosen], start, end, frames.thread[chosen])
+        if len(named.table) > _ONE_MODULE:
+            return named
+        # Stacks of a model that is compiled as one show the model alone.
+        guessed = cls._guessed(host, phases, steps)
+        return guessed if guessed.named_by else named if len(named.module) else cls._compiled(host)
 
     @classmethod
     def _guessed(cls, host: HostCalls, phases: HostPhases, steps: Steps) -> ModuleCalls:

@@ -15,7 +15,7 @@ from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import Steps
 from tb_ddp_doctor.digest.phases import HostPhases
-from tb_ddp_doctor.digest.repeats import repeats
+from tb_ddp_doctor.digest.repeats import SequenceRepeats, repeats
 from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.storage.column_table import ColumnTable
 from tb_ddp_doctor.trace import names
@@ -81,7 +81,10 @@ def _layers(host: HostCalls, operators: Ints) -> list[tuple[int, int, int]]:
     cuts = repeats(tokens, set(tokens[adds].tolist()))
     if len(cuts) < _LEAST_LAYERS or cuts.same < _LEAST_SAME * len(cuts):
         return []
-    edges = np.stack((cuts.first, cuts.end), axis=1).reshape(-1)
+    first, end = _with_attention(cuts, host.names.among(tokens, names.attends))
+    if len(first) < _LEAST_LAYERS:
+        return []
+    edges = np.stack((first, end), axis=1).reshape(-1)
     # An operator that is called again and again counts once.
     changes = np.append(np.append(True, tokens[1:] != tokens[:-1]), False).astype(np.int64)
     covered = np.add.reduceat(changes, edges)[::2]
@@ -90,7 +93,20 @@ def _layers(host: HostCalls, operators: Ints) -> list[tuple[int, int, int]]:
     with_products = np.add.reduceat(products, edges)[::2] > 0
     if covered.sum() < _LEAST_SHARE * changes.sum() or (multiply.any() and with_products.mean() < _LEAST_SAME):
         return []
-    return list(zip(range(1, len(cuts) + 1), cuts.first.tolist(), cuts.end.tolist(), strict=True))
+    return list(zip(range(1, len(first) + 1), first.tolist(), end.tolist(), strict=True))
+
+
+def _with_attention(cuts: SequenceRepeats, attends: Mask) -> tuple[Ints, Ints]:
+    """First operator and the one behind the last of each layer: two pieces where only every other one has attention.
+
+    A transformer's layer has two halves that begin and end alike: "norm mm attention mm add | norm mm gelu mm add".
+    """
+    counted = np.append(0, np.cumsum(attends))
+    has = counted[cuts.end] > counted[cuts.first]
+    joined = len(cuts) % 2 == 0 and bool((cuts.first[1:] == cuts.end[:-1]).all())
+    if joined and has[::2].all() and not has[1::2].any():
+        return cuts.first[::2], cuts.end[1::2]
+    return cuts.first, cuts.end
 
 
 def _within(host: HostCalls, operators: Ints, chosen: Mask) -> Ints:

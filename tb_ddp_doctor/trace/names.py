@@ -671,6 +671,10 @@ def adds(operator: str) -> bool:
     return operator in ("aten::add", "aten::add_")
 
 
+#: Whether an operator is attention or its softmax, of which a transformer's layer has one.
+attends = _matching(r"attention|attn|fmha|softmax", re.IGNORECASE)
+
+
 def copies_tensor(operator: str) -> bool:
     """Whether an operator only copies what the one around it wants copied."""
     return operator in _COPIES_TENSOR
