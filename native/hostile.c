@@ -329,16 +329,16 @@ static void play(const struct job *job, const struct replay_ordering *now, int64
         COLUMN(replay_times, times[4]), COLUMN(replay_times, times[5]), COLUMN(replay_times, times[6]),
         COLUMN(replay_times, times[8]), (int64_t)(any() & 1),
     };
-    const size_t shorter = any() % (rows + 1), stretches = 1 + any() % 8;
-    int32_t *row = indices(shorter, 0, rows), *ends[] = {indices(shorter, 0, stretches), indices(shorter, 0, stretches)};
-    int64_t *first = room(shorter, sizeof *first), *end = room(shorter, sizeof *end);
-    double *running = room(stretches, sizeof *running), *of_row = room(shorter, sizeof *of_row);
-    for (size_t i = 0; i < shorter; i++) first[i] = ends[0][i], end[i] = ends[1][i], of_row[i] = (double)instant();
+    const size_t stretches = 1 + any() % 8;
+    int32_t *ends[] = {indices(rows, 0, stretches), indices(rows, 0, stretches)};
+    int64_t *first = room(rows, sizeof *first), *end = room(rows, sizeof *end);
+    double *running = room(stretches, sizeof *running), *share = room(rows, sizeof *share);
+    for (size_t i = 0; i < rows; i++) first[i] = ends[0][i], end[i] = ends[1][i], share[i] = (double)instant();
     for (size_t i = 0; i < stretches; i++) running[i] = (double)instant();
-    int64_t *gone_ns = instants(shorter, shorter, false), *needs = instants(rows, rows, false);
-    replay_shorten(&(struct replay_shortened){shorter, row, any() & 1 ? gone_ns : NULL, first, end, of_row,
+    int64_t *gone_ns = instants(rows, rows, false), *needs = instants(rows, rows, false);
+    replay_shorten(&(struct replay_shortened){rows, any() & 1 ? gone_ns : NULL, first, end, share,
                                               any() & 1 ? running : NULL, times[3], times[1]}, needs);
-    free(row), free(ends[0]), free(ends[1]), free(first), free(end), free(running), free(of_row), free(gone_ns), free(needs);
+    free(ends[0]), free(ends[1]), free(first), free(end), free(running), free(share), free(gone_ns), free(needs);
     const struct replay_played played = {state[0], state[1], state[2], state[3], kept ? state[4] : NULL,
                                          kept ? state[5] : NULL, state[6], state[7], state[8]};
     const struct replay_cut gone = cut(rows, ranks, steps);

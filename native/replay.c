@@ -269,17 +269,15 @@ int64_t replay_order(const struct replay_tracks *tracks, const struct replay_ord
 
 void replay_shorten(const struct replay_shortened *rows, int64_t *needs_ns) {
     for (size_t i = 0; i < rows->count; i++) {
-        const int32_t row = rows->row[i];
         double gone = rows->gone_ns ? (double)rows->gone_ns[i] : 0.0;
         if (rows->running) {
             double of_calls = rows->share[i] * (rows->running[rows->end[i]] - rows->running[rows->first[i]]);
             if (of_calls > 0) gone += rounded(of_calls);
         }
         /* A row that takes less already gives back less, in proportion: its kernels are shorter by the same factor. */
-        const int64_t recorded = rows->recorded_ns[row] > 1 ? rows->recorded_ns[row] : 1;
-        const double remains = (double)rows->whole_ns[row] / (double)recorded;
-        const int64_t most = later(needs_ns[row], 0);
+        const double remains = (double)rows->whole_ns[i] / (double)later(rows->recorded_ns[i], 1);
+        const int64_t most = later(needs_ns[i], 0);
         gone = rounded(gone * (remains < 1 ? remains : 1));
-        if (gone > 0) needs_ns[row] -= gone < (double)most ? (int64_t)gone : most;
+        if (gone > 0) needs_ns[i] -= gone < (double)most ? (int64_t)gone : most;
     }
 }

@@ -115,15 +115,15 @@ struct replay_ordering {
 
 /* How many are played together one after the other; -1 if rows wait for each other in a circle. */
 NATIVE_API int64_t replay_order(const struct replay_tracks *, const struct replay_ordering *);
-/* What a change removes of some rows and of the calls in them. */
+/* What a change removes of rows and of the calls in them. */
 struct replay_shortened {
-    /* Of these rows: which of all rows each is; how much of it goes, or null; and between which of the running sums of
-     * all calls, or null, its own are, to be multiplied by its share. */
     size_t count;
-    const int32_t *row;
-    const int64_t *gone_ns, *first, *end;
+    /* How much of each row goes, or null. */
+    const int64_t *gone_ns;
+    /* Between which of the running sums of all calls, or null, those of each row are, to be multiplied by its share. */
+    const int64_t *first, *end;
     const double *share, *running;
-    /* Of all rows: what the device needs as recorded, and without what a change takes of rows as a whole. */
+    /* What the device needs as recorded, and without what a change takes of rows as a whole. */
     const int64_t *recorded_ns, *whole_ns;
 };
 

@@ -23,7 +23,7 @@ from tb_ddp_doctor.digest.intervals import Intervals, long_gaps, partition
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.nesting import around, first_chosen, outermost
 from tb_ddp_doctor.digest.sums import count, total
-from tb_ddp_doctor.job.row_calls import RowCalls, running_sums
+from tb_ddp_doctor.job.row_calls import running_sums
 from tb_ddp_doctor.nccl_logs import lines
 from tb_ddp_doctor.replay import native_library
 from tb_ddp_doctor.replay.change import Change
@@ -232,28 +232,16 @@ def test_a_replay_in_any_layout(seed: int, cut: bool) -> None:
 @given(SEEDS, st.booleans(), st.booleans())
 def test_rows_without_some_of_their_calls(seed: int, rows: bool, calls: bool) -> None:
     draw = np.random.default_rng(seed)
-    size, count, pairs = 7, 5, 9
-    first, end = np.sort(draw.integers(0, pairs + 1, (2, count)), axis=0)
-    of = RowCalls(
-        begins=np.array([0, count]),
-        first=first,
-        end=end,
-        counts=np.ones(count),
-        share=draw.random(count),
-        once=np.ones(count),
-        call=draw.integers(0, 3, pairs),
-        count=np.ones(pairs, np.int64),
-        ns=draw.integers(0, 1000, pairs),
-    )
+    size, pairs = 7, 9
+    first, end = np.sort(draw.integers(0, pairs + 1, (2, size)), axis=0)
     recorded = draw.integers(-2, 1000, size)
     whole, need = (draw.integers(-2, 1000, size) for _ in range(2))
-    gone = draw.integers(-5, 500, count) if rows else None
-    removed = draw.random(3) if calls else None
+    gone = draw.integers(-5, 500, size) if rows else None
+    running = running_sums(draw.random(pairs) * draw.integers(0, 1000, pairs)) if calls else None
+    share = draw.random(size)
 
     def act() -> Ints:
-        row = np.random.default_rng(seed).permutation(size)[:count].astype(np.int32)
-        running = None if removed is None else running_sums(of.in_share(removed))
-        return shortened(need, whole, recorded, Removed(row, gone, of, running))
+        return shortened(need, whole, recorded, Removed(gone, first, end, share, running))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native_library, "is_available", lambda: False)

@@ -121,7 +121,8 @@ def test_a_share_of_a_call_is_taken_from_the_rows_that_have_it() -> None:
     calls = joined("abab|c/ab|abc", "a|c")
     share = np.array([0.5, 0, 0, 0, 0, 0, 1.0, 0])
     assert calls.of_share(share).tolist() == [100, 0, 50, 50, 0, 100]
-    assert [one.tolist() for one in calls.by_rank(calls.of_share(share))] == [[100, 0, 50, 50], [0, 100]]
+    assert calls.begins.tolist() == [0, 4, 6]
+    assert calls.calls_begin.tolist() == [0, 4, 8]
 
 
 def test_calls_that_run_side_by_side_count_for_less() -> None:

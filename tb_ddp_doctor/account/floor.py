@@ -132,6 +132,6 @@ def _by_class(ms: float, weights: Mapping[GpuTime, float]) -> Iterator[tuple[str
             yield KERNEL_CLASSES[kind.name.lower()], ms * weight / whole
 
 
-def _rows(amounts: tuple[Ints, ...]) -> Change | None:
-    """The change that removes these amounts of device time, of each rank shape (rows,); None if they are all zero."""
-    return Change(row_ns=amounts) if any(rows.any() for rows in amounts) else None
+def _rows(amounts: Ints) -> Change | None:
+    """The change that removes these amounts of device time of each row; None if they are all zero."""
+    return Change(row_ns=amounts) if amounts.any() else None

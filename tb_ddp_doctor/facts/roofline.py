@@ -91,18 +91,18 @@ class KernelRoof(msgspec.Struct, frozen=True, eq=False):
 
 
 class RooflineTimes(msgspec.Struct, frozen=True, eq=False):
-    """What each row of each rank's track could take less; of each rank an array of shape (rows,), ns."""
+    """What each row of the ranks' tracks could take less, one rank's rows after the other's; ns, shape (N,)."""
 
     #: Above attainable; and all time of what is not modelled.
-    above: tuple[Ints, ...]
-    not_modelled: tuple[Ints, ...]
+    above: Ints
+    not_modelled: Ints
     #: Of attainable time: reads that fusion avoids for certain, and writes that it may avoid too.
-    avoidable: tuple[Ints, ...]
-    possible: tuple[Ints, ...]
+    avoidable: Ints
+    possible: Ints
     #: Of recorded time, what fusion takes away: those reads; the writes that hardly anything else needs; other writes.
-    fused_reads: tuple[Ints, ...]
-    fused_temporaries: tuple[Ints, ...]
-    fused_writes: tuple[Ints, ...]
+    fused_reads: Ints
+    fused_temporaries: Ints
+    fused_writes: Ints
 
 
 class RankCalls(msgspec.Struct, frozen=True, eq=False):
@@ -113,6 +113,8 @@ class RankCalls(msgspec.Struct, frozen=True, eq=False):
     roofs: Roofs | None
     #: The least time of one call, ns; NaN where it is not modelled, shape (K,).
     attainable_ns: Floats
+    #: Which of the job's `kernels` each is, shape (K,).
+    kernels: Ints
 
 
 class JobRoofline(msgspec.Struct, frozen=True, eq=False):
@@ -122,9 +124,9 @@ class JobRoofline(msgspec.Struct, frozen=True, eq=False):
     kernels: tuple[KernelRoof, ...]
     times: RooflineTimes
     rows: _JobRows
-    #: What each rank's calls may take, by rank; and of each the index in `kernels`, shape (K,).
+    #: What each rank's calls may take, by rank; and which of `kernels` each call is, one rank's after the other's.
     ranks: tuple[RankCalls, ...]
-    of_kernels: tuple[Ints, ...]
+    kernel_of: Ints
     #: Name of the device, its peaks, and where they come from; None where they are not known.
     device: str
     roofs: Roofs | None
@@ -135,33 +137,31 @@ class JobRoofline(msgspec.Struct, frozen=True, eq=False):
         """Calls of each rank that fusion would do within others, shape (R,)."""
         return np.array([int(one.digest.roofline.avoidable.calls.sum()) for one in self.ranks], np.int64)
 
-    def times_without(self, removed: tuple[Floats, ...] | None) -> RooflineTimes:
+    def times_without(self, removed: Floats | None) -> RooflineTimes:
         """The times of what is left once a share of each call is removed, as `Change.of_calls` has it."""
-        return self.times if removed is None else _times(self.rows, np.concatenate(removed))
+        return self.times if removed is None else _times(self.rows, removed)
 
-    def above(self, kinds: Sequence[GpuTime]) -> tuple[Ints, ...]:
+    def above(self, kinds: Sequence[GpuTime]) -> Ints:
         """What calls of some classes take above attainable, as `RooflineTimes` has it for all."""
         every = self.rows
         chosen = np.where(np.isin(every.kind, kinds), every.calls.ns, 0)
-        return every.calls.by_rank(every.above(chosen.astype(np.float64)))
+        return every.above(chosen.astype(np.float64))
 
-    def above_by_class(self, removed: tuple[Floats, ...] | None) -> dict[GpuTime, float]:
+    def above_by_class(self, removed: Floats | None) -> dict[GpuTime, float]:
         """The time above attainable of each class, ns, once a share of each call is removed."""
-        return self.rows.above_by_class(self.rows.remaining_ns(None if removed is None else np.concatenate(removed)))
+        return self.rows.above_by_class(self.rows.remaining_ns(removed))
 
 
 @fact
 def roofline(facts: Facts) -> JobRoofline:
     """The job's roofline: of a job without a device, or of an unknown one, nothing is modelled."""
     job = facts.job
-    known = [(digest, _roofs(digest, facts)) for digest in job.digests]
-    ranks = tuple(RankCalls(digest, each, _attainable_ns(digest, each)) for digest, each in known)
-    speeds = next((each for _, each in known if each), None)
-    kernels, of_kernels = _kernels(job, ranks)
+    kernels, ranks = _kernels(job, *_ranks(facts))
+    speeds = next((one.roofs for one in ranks if one.roofs), None)
     rows = _JobRows.of(job.row_calls, ranks)
     return JobRoofline(
         kernels=kernels,
-        of_kernels=of_kernels,
+        kernel_of=joined([one.kernels for one in ranks]),
         times=_times(rows, None),
         rows=rows,
         ranks=ranks,
@@ -171,13 +171,18 @@ def roofline(facts: Facts) -> JobRoofline:
     )
 
 
-def _roofs(digest: RankDigest, facts: Facts) -> Roofs | None:
-    """The peaks of a rank's device: as the user says, else as a calibration measured, else those of the table."""
-    if not digest.has_device:
-        return None
+def _device(digest: RankDigest) -> tuple[str, int]:
+    """Name and multiprocessors of a rank's device, as `peaks.roofs` takes them; an empty name where there is none."""
     number = next((number for number, name in digest.header.devices.items() if name == digest.device), -1)
-    table = roofs(digest.device, digest.header.multiprocessors.get(number, 0))
-    return with_given(_as_measured(table, facts.get(expected)), given(facts.job.peaks, digest.device))
+    return digest.device if digest.has_device else "", digest.header.multiprocessors.get(number, 0)
+
+
+def _roofs(device: str, multiprocessors: int, facts: Facts) -> Roofs | None:
+    """The peaks of a rank's device: as the user says, else as a calibration measured, else those of the table."""
+    if not device:
+        return None
+    table = roofs(device, multiprocessors)
+    return with_given(_as_measured(table, facts.get(expected)), given(facts.job.peaks, device))
 
 
 def _as_measured(table: Roofs | None, measured: Expected | None) -> Roofs | None:
@@ -212,7 +217,7 @@ def _times(every: _JobRows, removed: Floats | None) -> RooflineTimes:
     above, unknown = every.above(remaining_ns), every.unknown(remaining_ns)
     gone = every.calls.in_rows(every.calls.ns - remaining_ns)
     remaining = np.maximum(every.device_ns - gone - unknown, 0)
-    return RooflineTimes(*map(every.calls.by_rank, (above, unknown, *every.fusible(remaining, above))))
+    return RooflineTimes(above, unknown, *every.fusible(remaining, above))
 
 
 class _JobRows(msgspec.Struct, frozen=True, eq=False):
@@ -293,40 +298,58 @@ class _JobRows(msgspec.Struct, frozen=True, eq=False):
         return {kind: max(float(sums[kind]), 0.0) for kind in CLASSES}
 
 
-def _kernels(job: Job, ranks: Sequence[RankCalls]) -> tuple[tuple[KernelRoof, ...], tuple[Ints, ...]]:
-    """All calls, ranks joined by what they call; and of each rank's calls which of these they are."""
+def _ranks(facts: Facts) -> tuple[list[_Key], list[RankCalls]]:
+    """What all ranks call, and each rank's calls, with their places among these.
+
+    Most ranks of a job call the same in the same order: they share what is worked out of it.
+    """
     places: dict[_Key, int] = {}
-    numbered: dict[tuple[_Key, ...], Ints] = {}
-    which: list[Ints] = []
-    for one in ranks:
-        keys = _keys(one.digest)
-        if keys not in numbered:  # most ranks have the same calls in the same order
-            numbered[keys] = np.array([places.setdefault(key, len(places)) for key in keys], np.int64)
-        which.append(numbered[keys])
-    if not places:
-        return (), tuple(which)
-    made = _summed(list(places), which, job, ranks)
+    speeds: dict[tuple[str, int], Roofs | None] = {}
+    same: dict[tuple[object, ...], tuple[Floats, Ints]] = {}
+    ranks = []
+    for digest in facts.job.digests:
+        device = _device(digest)
+        if device not in speeds:
+            speeds[device] = _roofs(*device, facts)
+        columns = (getattr(digest.roofline.calls, name).tobytes() for name in _OF_PROGRAM)
+        program = (device, digest.strings, *columns)
+        if program not in same:
+            numbers = [places.setdefault(key, len(places)) for key in _keys(digest)]
+            same[program] = _attainable_ns(digest, speeds[device]), np.array(numbers, np.int64)
+        ranks.append(RankCalls(digest, speeds[device], *same[program]))
+    return list(places), ranks
+
+
+#: The columns of `RooflineCalls` that are equal on ranks that call the same.
+_OF_PROGRAM = ("name", "operator", "inputs", "dtype", "kind", "precision", "flops", "read_bytes", "written_bytes")
+
+
+def _keys(digest: RankDigest) -> Iterator[_Key]:
+    """What each of a rank's calls is known by on all ranks: longest kernel, operator, inputs, type and class."""
+    calls, text = digest.roofline.calls, digest.strings
+    columns = (calls.name, calls.operator, calls.inputs, calls.dtype)
+    return zip(*([text[index] for index in column.tolist()] for column in columns), calls.kind.tolist(), strict=True)
+
+
+def _kernels(
+    job: Job, keys: Sequence[_Key], ranks: Sequence[RankCalls]
+) -> tuple[tuple[KernelRoof, ...], tuple[RankCalls, ...]]:
+    """The calls of each key on all ranks, most time above attainable first; and the ranks, with places among these."""
+    if not keys:
+        return (), tuple(ranks)
+    made = _summed(keys, ranks, job)
     order = sorted(
         range(len(made)),
         key=lambda i: (-made[i].above_ns, -made[i].step_ns, made[i].name, made[i].operator, made[i].inputs),
     )
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    return tuple(made[i] for i in order), tuple(place[numbers] for numbers in which)
+    return tuple(made[i] for i in order), tuple(replace(one, kernels=place[one.kernels]) for one in ranks)
 
 
-def _keys(digest: RankDigest) -> tuple[_Key, ...]:
-    """What each of a rank's calls is known by on all ranks: longest kernel, operator, inputs, type and class."""
-    calls, text = digest.roofline.calls, digest.strings
-    columns = (calls.name, calls.operator, calls.inputs, calls.dtype)
-    return tuple(
-        zip(*([text[index] for index in column.tolist()] for column in columns), calls.kind.tolist(), strict=True)
-    )
-
-
-def _summed(keys: Sequence[_Key], which: Sequence[Ints], job: Job, ranks: Sequence[RankCalls]) -> list[KernelRoof]:
-    """The calls of each key on all ranks, as rules get them; `which` has the key of each rank's calls."""
-    number, cells = np.concatenate(which), max(sum(len(digest.steps) for digest in job.digests), 1)
+def _summed(keys: Sequence[_Key], ranks: Sequence[RankCalls], job: Job) -> list[KernelRoof]:
+    """The calls of each key on all ranks, as rules get them."""
+    number, cells = joined([one.kernels for one in ranks]), max(sum(len(digest.steps) for digest in job.digests), 1)
     tables = [one.digest.roofline.calls for one in ranks]
     count, total, start, end = (
         np.concatenate([getattr(table, column) for table in tables])
@@ -338,7 +361,7 @@ def _summed(keys: Sequence[_Key], which: Sequence[Ints], job: Job, ranks: Sequen
     # Of each key the longest call, the first of several.
     order = np.lexsort((start - end, number))
     longest = order[np.searchsorted(number[order], np.arange(len(keys)))]
-    begins = np.cumsum([0, *map(len, which)])
+    begins = job.row_calls.calls_begin
     at = np.searchsorted(begins, longest, side="right") - 1
     places = zip(at.tolist(), (longest - begins[at]).tolist(), strict=True)
     amounts = zip(counts.tolist(), totals.tolist(), leasts.tolist(), strict=True)

@@ -16,25 +16,25 @@ class ShortenedCalls(msgspec.Struct, frozen=True, eq=False):
 
     digests: tuple[RankDigest, ...]
 
-    def on_scores(self, removed_ns: Floats, taken_ns: Ints) -> tuple[Floats, ...]:
+    def on_scores(self, removed_ns: Floats, taken_ns: Ints) -> Floats:
         """The shares that go if the ops on attention scores, which take `taken_ns`, lose `removed_ns`, (R, S) each."""
         return self._shares([one.roofline.calls.score_passes_ns for one in self.digests], removed_ns, taken_ns)
 
-    def of_updates(self, removed_ns: Floats, taken_ns: Ints) -> tuple[Floats, ...]:
+    def of_updates(self, removed_ns: Floats, taken_ns: Ints) -> Floats:
         """The same of an optimizer's updates of single tensors."""
         return self._shares([one.roofline.calls.updates_ns for one in self.digests], removed_ns, taken_ns)
 
-    def of_products(self, kind: names.Product, removed_ns: Ints, taken_ns: Ints) -> tuple[Floats, ...]:
+    def of_products(self, kind: names.Product, removed_ns: Ints, taken_ns: Ints) -> Floats:
         """The same of products of a kind."""
         return self._shares([_products(one, kind) for one in self.digests], removed_ns, taken_ns)
 
-    def _shares(self, part_ns: list[Ints], removed_ns: Floats | Ints, taken_ns: Ints) -> tuple[Floats, ...]:
+    def _shares(self, part_ns: list[Ints], removed_ns: Floats | Ints, taken_ns: Ints) -> Floats:
         """`part_ns` is the time of each rank's calls that the fix shortens."""
         share = removed_ns.sum(axis=1) / np.maximum(taken_ns.sum(axis=1), 1)
-        return tuple(
-            np.clip(share[rank] * part / np.maximum(one.roofline.calls.total_ns, 1), 0.0, 1.0)
-            for rank, (one, part) in enumerate(zip(self.digests, part_ns, strict=True))
-        )
+        every_ns = np.concatenate([one.roofline.calls.total_ns for one in self.digests])
+        of_rank = np.repeat(share, [len(part) for part in part_ns])
+        shares: Floats = np.clip(of_rank * np.concatenate(part_ns) / np.maximum(every_ns, 1), 0.0, 1.0)
+        return shares
 
 
 def _products(digest: RankDigest, kind: names.Product) -> Ints:

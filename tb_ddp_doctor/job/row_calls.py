@@ -10,7 +10,7 @@ running sums:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,8 +22,9 @@ from tb_ddp_doctor.trace.model import Floats, Indices, Ints
 class RowCalls(msgspec.Struct, frozen=True, eq=False):
     """All ranks' N rows, K calls, and P pairs of a stretch and a call; one rank's after the other's."""
 
-    #: Where each rank's rows begin, and where the last rank's end, shape (R + 1,).
+    #: Where each rank's rows begin, and where the last rank's end, shape (R + 1,); and the same of its calls.
     begins: Ints
+    calls_begin: Ints
     #: The first pair of each row, and the one behind its last; equal in a row without calls, shape (N,).
     first: Ints
     end: Ints
@@ -44,29 +45,32 @@ class RowCalls(msgspec.Struct, frozen=True, eq=False):
         """The calls of some ranks."""
         ranks = [digest.roofline for digest in digests]
         begins = _begins([len(digest.track) for digest in digests])
+        calls_begin = _begins([len(one.calls) for one in ranks])
         before = _begins([len(one.stretches) for one in ranks])
-        row = _joined([one.rows.row for one in ranks], begins)
+        row = _indices([one.rows.row for one in ranks], begins)
 
-        def of_rows(columns: Sequence[Ints | Indices], before: Ints | None = None) -> Ints:
-            every = np.zeros(begins[-1], np.int64)
-            every[row] = _joined(columns, before)
+        def of_rows(joined: Any) -> Any:
+            every = np.zeros(begins[-1], joined.dtype)
+            every[row] = joined
             return every
 
-        first = of_rows([one.rows.first for one in ranks], before)
-        end = of_rows([one.rows.end for one in ranks], before)
-        took, repeats = of_rows([one.rows.ns for one in ranks]), of_rows([one.rows.repeats for one in ranks])
+        first = of_rows(_indices([one.rows.first for one in ranks], before))
+        end = of_rows(_indices([one.rows.end for one in ranks], before))
+        took = of_rows(_joined([one.rows.ns for one in ranks]))
+        repeats = of_rows(_joined([one.rows.repeats for one in ranks]))
         device_ns = np.maximum(_joined([digest.track.device_ns for digest in digests]), 0)
         ns = _joined([one.stretches.ns for one in ranks])
         counts = np.minimum(device_ns / np.maximum(took, 1), 1.0)
         running = running_sums(ns)
         return cls(
             begins=begins,
+            calls_begin=calls_begin,
             first=first,
             end=end,
             counts=counts,
             share=counts * np.maximum(took, 0) / np.maximum(running[end] - running[first], 1.0),
             once=counts / np.maximum(repeats, 1),
-            call=_joined([one.stretches.call for one in ranks], _begins([len(one.calls) for one in ranks])),
+            call=_indices([one.stretches.call for one in ranks], calls_begin),
             count=_joined([one.stretches.count for one in ranks]),
             ns=ns,
         )
@@ -74,7 +78,7 @@ class RowCalls(msgspec.Struct, frozen=True, eq=False):
     def sums(self, amount: Floats | Ints) -> Floats:
         """Sums of each pair's amount over the pairs of each row, shape (N,)."""
         running = running_sums(amount)
-        sums: Floats = running[self.end] - running[self.first]
+        sums: Floats = running.take(self.end) - running.take(self.first)
         return sums
 
     def in_rows(self, part_ns: Floats | Ints) -> Floats:
@@ -96,10 +100,6 @@ class RowCalls(msgspec.Struct, frozen=True, eq=False):
         sums: Floats = np.cumsum(opened)[:-1]
         return sums
 
-    def by_rank(self, of_rows: Ints) -> tuple[Ints, ...]:
-        """An amount of each row, shape (N,), for each rank."""
-        return tuple(of_rows[begin:end] for begin, end in pairwise(self.begins.tolist()))
-
 
 def running_sums(amount: Floats | Ints) -> Floats:
     """The sum of an amount of each pair over all before it, and over all; shape (P + 1,)."""
@@ -113,11 +113,14 @@ def _begins(lengths: Sequence[int]) -> Ints:
     return np.append(0, np.cumsum(lengths, dtype=np.int64))
 
 
-def _joined(columns: Sequence[Ints | Indices], begins: Ints | None = None) -> Ints:
-    """Ranks' columns, one after the other; those that point into a table, by where the rank's part of it begins."""
-    if not columns:
-        return np.empty(0, np.int64)
-    joined: Ints = np.concatenate(columns, dtype=np.int64)
-    if begins is not None:
-        joined += np.repeat(begins[:-1], [len(column) for column in columns])
+def _joined(columns: Sequence[Ints]) -> Ints:
+    """Ranks' columns, one after the other."""
+    return np.concatenate(columns) if columns else np.empty(0, np.int64)
+
+
+def _indices(columns: Sequence[Indices], begins: Ints) -> Ints:
+    """Ranks' columns that point into a table, one after the other, by where the rank's part of the table begins."""
+    joined = np.repeat(begins[:-1], [len(column) for column in columns])
+    if columns:
+        joined += np.concatenate(columns)
     return joined

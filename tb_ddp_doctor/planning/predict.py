@@ -144,12 +144,12 @@ class Planner:
     def _asked(self, question: Question, case: Case) -> _Asked:
         """What is played for a question in one case."""
         record = self.record
-        tracing = record.whatif.tracing.of_ranks(record.ranks)
+        tracing = record.whatif.tracing.of_ranks(record.ranks, record.job.row_calls)
         steps, compared, added_ns, resharded = self._steps(question, case)
         calibration = self._calibration(question.links_of)
         base = fixed = Effect(tracing)
         if question.fixed:
-            fixed = Effect(tracing | self._fixed(question)[0].of_ranks(record.ranks))
+            fixed = Effect(tracing | self._fixed(question)[0].of_ranks(record.ranks, record.job.row_calls))
         effect = fixed | effects.of(record, question, case, calibration, resharded=resharded)
         every_ns = 0.0
         if question.workers is not None:

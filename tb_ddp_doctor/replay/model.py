@@ -222,14 +222,16 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
 
 class Removed(msgspec.Struct, frozen=True, eq=False):
-    """What a change removes of the ranks' own rows, N of them, and of the calls in them."""
+    """What a change removes of the rows of a schedule, and of the calls in them."""
 
-    #: Where these rows are among all of a schedule, shape (N,).
-    row: Indices
-    #: How much of each row goes, shape (N,), ns; None for nothing.
+    #: How much of each row goes, shape (rows,), ns; None for nothing.
     gone_ns: Ints | None
-    calls: RowCalls
-    #: The sums of what goes of the calls, as `running_sums` has them; None for nothing.
+    #: Between which two of the running sums of what goes of calls (`running_sums`) those of each row are, and what to
+    #: multiply them by (`RowCalls.share`); shape (rows,).
+    first: Ints
+    end: Ints
+    share: Floats
+    #: None for nothing.
     running: Floats | None
 
 

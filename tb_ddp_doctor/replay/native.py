@@ -87,24 +87,19 @@ def play(schedule: Schedule, lengths: Lengths, begin_ns: Ints, host_at: Ints, re
 
 def shorten(need: Ints, whole: Ints, recorded_ns: Ints, removed: Removed) -> Ints:
     """As `shortened.shortened` does. Raises IndexError if an index is out of range."""
-    calls, gone_ns, running = removed.calls, removed.gone_ns, removed.running
-    rows, all_rows = (len(removed.row),), (len(need),)
-    library.refuse_out_of_range(removed.row, 0, len(need))
-    for column, shape in (
-        *((column, all_rows) for column in (whole, recorded_ns)),
-        *((column, rows) for column in (calls.first, calls.end, calls.share, gone_ns) if column is not None),
-    ):
-        _refuse_unlike(column.shape, shape)
+    first, end, gone_ns, running = removed.first, removed.end, removed.gone_ns, removed.running
+    for column in (whole, recorded_ns, first, end, removed.share, gone_ns):
+        if column is not None:
+            _refuse_unlike(column.shape, (len(need),))
     if running is not None:
-        library.refuse_out_of_range(calls.first, 0, len(running))
-        library.refuse_out_of_range(calls.end, 0, len(running))
+        library.refuse_out_of_range(first, 0, len(running))
+        library.refuse_out_of_range(end, 0, len(running))
     kept: list[Any] = []
     table = ShortenedTable(
-        len(removed.row),
-        library.address(removed.row, np.int32, kept),
+        len(need),
         None if gone_ns is None else library.address(gone_ns, np.int64, kept),
-        *(library.address(column, np.int64, kept) for column in (calls.first, calls.end)),
-        library.address(calls.share, np.float64, kept),
+        *(library.address(column, np.int64, kept) for column in (first, end)),
+        library.address(removed.share, np.float64, kept),
         None if running is None else library.address(running, np.float64, kept),
         *(library.address(column, np.int64, kept) for column in (recorded_ns, whole)),
     )

@@ -59,12 +59,11 @@ class CutTable(Structure):
 
 
 class ShortenedTable(Structure):
-    """What a change removes of rows, and of the calls of `RowCalls` in them."""
+    """What a change removes of rows, and of the calls in them: `model.Removed`."""
 
     _fields_ = (
         ("count", c_size_t),
-        *((name, c_void_p) for name in ("row", "gone_ns", "first", "end", "share", "running")),
-        *((name, c_void_p) for name in ("recorded_ns", "whole_ns")),
+        *((name, c_void_p) for name in ("gone_ns", "first", "end", "share", "running", "recorded_ns", "whole_ns")),
     )
 
 

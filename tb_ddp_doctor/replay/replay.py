@@ -11,8 +11,8 @@ S = steps of the job; rows and parts are those of the schedule.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -415,22 +415,37 @@ class Replay:
         `need` is what the rest of the change leaves of each row; `whole` is the same with what it takes of calls by
         name, which leaves other calls as they were. Shape (rows,), ns.
         """
-        rows, recorded = self.schedule.recorded, self.schedule.rows.device_ns
-        if not len(rows):
-            return need
         calls = change.shorter_calls
-        if change.row_ns is None and calls is None:
+        if not len(self.schedule.recorded) or (change.row_ns is None and calls is None):
             return need
-        gone_ns = None if change.row_ns is None else np.concatenate(change.row_ns)
-        of = self.schedule.frame.calls
-        running = None if calls is None else running_sums(of.in_share(np.concatenate(calls)))
-        return shortened(need, whole, recorded, Removed(rows, gone_ns, of, running))
+        gone_ns = None if change.row_ns is None else self._in_order(change.row_ns)
+        running = None if calls is None else running_sums(self.schedule.frame.calls.in_share(calls))
+        return shortened(need, whole, self.schedule.rows.device_ns, Removed(gone_ns, *self._calls_of_rows, running))
 
-    def _of_calls(self, shares: Sequence[Floats]) -> Ints:
-        """Device time of each row in shares of the ranks' calls, 0 to 1 as `Change.of_calls` has them, (rows,), ns."""
-        of_rows = np.zeros(len(self.schedule.rows.rank), np.int64)
-        of_rows[self.schedule.recorded] = self.schedule.frame.calls.of_share(np.concatenate(shares))
-        return of_rows
+    def _of_calls(self, share: Floats) -> Ints:
+        """Device time of each row in a share of each call, 0 to 1 as `Change.of_calls` has it, (rows,), ns."""
+        of_calls: Ints = self._in_order(self.schedule.frame.calls.of_share(share))
+        return of_calls
+
+    def _in_order(self, of_rows: Any) -> Any:
+        """A column of the ranks' own rows in the order of the schedule, shape (rows,); 0 in other rows."""
+        row, others = self._own_rows
+        in_order = of_rows.take(row)
+        in_order[others] = 0
+        return in_order
+
+    @cached_property
+    def _own_rows(self) -> tuple[Ints, Ints]:
+        """Which of the ranks' own rows each row of the schedule is, -1 for none, shape (rows,); and the rows of -1."""
+        row = np.full(len(self.schedule.rows.rank), -1)
+        row[self.schedule.recorded] = np.arange(len(self.schedule.recorded))
+        return row, np.flatnonzero(row < 0)
+
+    @cached_property
+    def _calls_of_rows(self) -> tuple[Ints, Ints, Floats]:
+        """Which calls each row has: `first`, `end` and `share` of `Removed`."""
+        calls = self.schedule.frame.calls
+        return self._in_order(calls.first), self._in_order(calls.end), self._in_order(calls.share)
 
     @cached_property
     def routing(self) -> Routing:

@@ -22,11 +22,10 @@ def shortened(need: Ints, whole: Ints, recorded_ns: Ints, removed: Removed) -> I
 
 
 def _with_numpy(need: Ints, whole: Ints, recorded_ns: Ints, removed: Removed) -> Ints:
-    row, calls, running = removed.row, removed.calls, removed.running
-    gone = np.zeros(len(row)) if removed.gone_ns is None else removed.gone_ns.astype(np.float64)
-    if running is not None:
-        gone += np.rint(np.maximum(calls.share * (running[calls.end] - running[calls.first]), 0))
-    gone = np.rint(gone * np.minimum(whole[row] / np.maximum(recorded_ns[row], 1), 1))
-    shorter: Ints = need.copy()
-    shorter[row] -= np.clip(gone, 0, np.maximum(need[row], 0)).astype(np.int64)
+    gone = np.zeros(len(need)) if removed.gone_ns is None else removed.gone_ns.astype(np.float64)
+    if removed.running is not None:
+        of_calls = removed.share * (removed.running[removed.end] - removed.running[removed.first])
+        gone += np.rint(np.maximum(of_calls, 0))
+    gone = np.rint(gone * np.minimum(whole / np.maximum(recorded_ns, 1), 1))
+    shorter: Ints = need - np.clip(gone, 0, np.maximum(need, 0)).astype(np.int64)
     return shorter

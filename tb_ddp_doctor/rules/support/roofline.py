@@ -83,7 +83,7 @@ def in_modules(kernels: Sequence[KernelRoof], roofline: JobRoofline, modules: Mo
         return Where()
     rank = max(kernels, key=lambda one: one.step_ns).rank
     chosen = np.isin(np.arange(len(roofline.kernels)), [roofline.kernels.index(one) for one in kernels])
-    own_ns = calls_ns(modules, roofline.ranks[rank].digest, chosen[roofline.of_kernels[rank]])
+    own_ns = calls_ns(modules, roofline.ranks[rank].digest, chosen[roofline.ranks[rank].kernels])
     return where(modules, own_ns).within(f" Of their time on rank {ranks[rank]}, ", ".")
 
 
@@ -111,7 +111,6 @@ def smaller(removed: Mapping[KernelRoof, float], roofline: JobRoofline) -> Chang
     return Change(smaller_calls=_of_calls(removed, roofline))
 
 
-def _of_calls(removed: Mapping[KernelRoof, float], roofline: JobRoofline) -> tuple[Floats, ...]:
-    """The shares by rank and row of its `RooflineCalls`."""
-    share = np.array([removed.get(one, 0.0) for one in roofline.kernels])
-    return tuple(share[which] for which in roofline.of_kernels)
+def _of_calls(removed: Mapping[KernelRoof, float], roofline: JobRoofline) -> Floats:
+    """The share of each row of the ranks' `RooflineCalls`."""
+    return np.array([removed.get(one, 0.0) for one in roofline.kernels]).take(roofline.kernel_of)
