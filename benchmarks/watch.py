@@ -102,7 +102,8 @@ def watched(folder: str, model: torch.nn.Module, depth: int) -> Doctor:
 def costs(depth: int, calls: int, repeats: int) -> Costs:
     """What a step of a watched model calls, timed call by call."""
     value = torch.zeros(1)
-    with tempfile.TemporaryDirectory() as folder:
+    # A Doctor's thread may still write into it.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         model, plain = gpt(), Nothing()
         # As deep as the deepest that is marked: captures put hooks on it and take them off again.
         marked = Nothing()
@@ -134,7 +135,7 @@ def lowest(repeats: int, calls: int, one: Callable[[], object], other: Callable[
 
 def whole_steps(steps: int) -> None:
     """Print the CPU time of whole steps, in turns: without a Doctor, and watched to each depth."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         models = {0: gpt(), **{depth: gpt() for depth in DEPTHS}}
         doctors = {depth: watched(f"{folder}/{depth}", models[depth], depth) for depth in DEPTHS}
         took: dict[int, list[float]] = {depth: [] for depth in models}
