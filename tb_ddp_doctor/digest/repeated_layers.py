@@ -134,19 +134,19 @@ def _passes(host: HostCalls, phases: HostPhases, steps: Steps) -> list[Ints]:
             return []
         start = host.start_ns[operators]
         between = searchsorted(backward, start) + searchsorted(steps.host_start_ns, start, side="right")
-        passes = np.split(operators, np.flatnonzero(np.diff(between)) + 1)
-        wraps = _wrappers(host, passes)
+        cuts = np.flatnonzero(np.diff(between)) + 1
+        passes = np.split(operators, cuts)
+        wraps = _wrappers(passes, np.split(_within(host, operators, host.is_operator), cuts))
         if not len(wraps):
             break
         chosen[wraps] = False
     return passes
 
 
-def _wrappers(host: HostCalls, passes: list[Ints]) -> Ints:
-    """Operators with most of a pass's operators in them."""
+def _wrappers(passes: list[Ints], calls: list[Ints]) -> Ints:
+    """Operators with most of a pass's operators in them; `calls` is how many each operator of each pass calls."""
     wrappers = []
-    for one in passes:
-        within = _within(host, one, host.is_operator)
+    for one, within in zip(passes, calls, strict=True):
         largest = int(within.argmax())
         if within[largest] > max(_WRAPS * within.sum(), 1):
             wrappers.append(int(one[largest]))
