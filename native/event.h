@@ -51,6 +51,10 @@ enum value {
     DESTINATION,
     OCCUPANCY,
     SEQUENCE_NUMBER,
+    ANNOTATION,
+    ANNOTATED_NAME,
+    ANNOTATED_TEXT,
+    AUTOGRAD_PHASE,
     /* Of no interest. */
     OTHER,
     VALUES,
@@ -120,8 +124,9 @@ static inline bool is(struct span key, const char *name, size_t size) {
 
 static inline enum value argument_of(struct span key) {
     switch (key.size) {
-    case 3: return IS(key, "Seq") ? SEQ : OTHER;
-    case 4: return IS(key, "grid") ? GRID : IS(key, "Addr") ? ADDRESS : OTHER;
+    case 3: return IS(key, "Seq") ? SEQ : IS(key, "str") ? ANNOTATED_TEXT : OTHER;
+    case 4:
+        return IS(key, "grid") ? GRID : IS(key, "Addr") ? ADDRESS : IS(key, "name") ? ANNOTATED_NAME : OTHER;
     case 5: return IS(key, "bytes") ? BYTES : IS(key, "dtype") ? DTYPE : IS(key, "Bytes") ? CHANGE : OTHER;
     case 6: return IS(key, "device") ? DEVICE : IS(key, "stream") ? STREAM : OTHER;
     case 8: return IS(key, "Src Rank") ? SOURCE : IS(key, "Dst Rank") ? DESTINATION : OTHER;
@@ -130,10 +135,15 @@ static inline enum value argument_of(struct span key) {
         return IS(key, "Input Dims")   ? INPUT_DIMS
                : IS(key, "Input type") ? INPUT_TYPE
                : IS(key, "Group size") ? GROUP_SIZE
+               : IS(key, "annotation") ? ANNOTATION
                                        : OTHER;
     case 11: return IS(key, "correlation") ? CORRELATION : IS(key, "Device Type") ? DEVICE_TYPE : OTHER;
     case 13: return IS(key, "In msg nelems") ? ELEMENTS_IN : OTHER;
-    case 14: return IS(key, "Out msg nelems") ? ELEMENTS_OUT : IS(key, "Total Reserved") ? TOTAL_RESERVED : OTHER;
+    case 14:
+        return IS(key, "Out msg nelems")   ? ELEMENTS_OUT
+               : IS(key, "Total Reserved") ? TOTAL_RESERVED
+               : IS(key, "autograd_phase") ? AUTOGRAD_PHASE
+                                           : OTHER;
     case 15:
         return IS(key, "Collective name")   ? COLLECTIVE
                : IS(key, "Concrete Inputs") ? CONCRETE_INPUTS

@@ -452,9 +452,9 @@ static const uint8_t *take_argument(struct scanner *scanner, struct event *event
     const uint8_t *end;
     if (is_wanted && (argument == INPUT_DIMS || argument == GRID)) {
         end = shape_end(scanner, event, reading, at, &scanner->shapes, &event->shape);
-    } else if (is_wanted && argument == INPUT_TYPE) {
+    } else if (is_wanted && (argument == INPUT_TYPE || argument == AUTOGRAD_PHASE)) {
         end = shape_end(scanner, event, reading, at, &scanner->types, &event->types);
-    } else if (is_wanted && argument == CONCRETE_INPUTS) {
+    } else if (is_wanted && (argument == CONCRETE_INPUTS || argument == ANNOTATION)) {
         end = shape_end(scanner, event, reading, at, &scanner->inputs, &event->inputs);
     } else {
         end = !is_wanted || NUMBERS >> argument & 1 ? rough_end(reading, at) : value_end(reading, at);
@@ -727,6 +727,12 @@ static void judge_arguments(struct scanner *scanner, const struct event *event) 
     }
 }
 
+/* What `mark_kernels` of torch.cuda was given, as a list of annotations or by members of its own. */
+static struct span annotation(const struct event *event) {
+    const bool is_list = event->present >> ANNOTATION & 1, is_named = event->present >> ANNOTATED_NAME & 1;
+    return get(event, is_list ? ANNOTATION : is_named ? ANNOTATED_NAME : ANNOTATED_TEXT);
+}
+
 static void add_arguments(struct scanner *scanner, const struct event *event, int code) {
     static const struct span none = {NULL, 0};
     const int table = SCANNER_EVENTS;
@@ -740,10 +746,10 @@ static void add_arguments(struct scanner *scanner, const struct event *event, in
                on_device ? get(event, GRID) : code == SCANNER_OP ? get(event, INPUT_DIMS) : none, &event->shape);
     set_integer(scanner, event, table, EVENT_OCCUPANCY, on_device ? OCCUPANCY : NOTHING);
     set_integer(scanner, event, table, EVENT_SEQUENCE, code == SCANNER_OP ? SEQUENCE_NUMBER : NOTHING);
-    set_number(scanner, event, table, EVENT_TYPES, SCANNER_SHAPES, code == SCANNER_OP ? get(event, INPUT_TYPE) : none,
-               &event->types);
+    set_number(scanner, event, table, EVENT_TYPES, SCANNER_SHAPES,
+               on_device ? get(event, AUTOGRAD_PHASE) : code == SCANNER_OP ? get(event, INPUT_TYPE) : none, &event->types);
     set_number(scanner, event, table, EVENT_VALUES, SCANNER_SHAPES,
-               code == SCANNER_OP ? get(event, CONCRETE_INPUTS) : none, &event->inputs);
+               on_device ? annotation(event) : code == SCANNER_OP ? get(event, CONCRETE_INPUTS) : none, &event->inputs);
 }
 
 static void add_event(struct scanner *scanner, const struct event *event) {

@@ -19,6 +19,7 @@ from tb_ddp_doctor.digest.frames import code, launching_functions, stalled
 from tb_ddp_doctor.digest.gap_ops import gap_ops
 from tb_ddp_doctor.digest.gemms import gemms
 from tb_ddp_doctor.digest.gradients import gradients
+from tb_ddp_doctor.digest.graph_parts import GraphParts
 from tb_ddp_doctor.digest.graph_walks import graph_walks
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.host_meetings import host_meetings
@@ -92,6 +93,8 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
     function: Ints
     #: The calls of the model's modules, and which module each instant is of.
     modules: ModuleCalls
+    #: Which parts of CUDA graphs the events of the device are of.
+    graph_parts: GraphParts
     #: What the device's allocator did.
     allocations: Allocations
 
@@ -99,7 +102,7 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
     def of(cls, host: HostCalls, device: DeviceEvents, steps: Steps, device_number: int) -> _DeviceRank:
         layers = owners.device_layers(host, device)
         owner_ns, pieces = owners.cut(layers, steps)
-        phases = host_phases(host, device)
+        phases, parts = host_phases(host, device), GraphParts.of(device)
         stalled_calls = host_stalls(host, device, layers.device_busy)
         calls = blocking_calls(host, device, steps)
         updates = host_updates(host, device, steps, calls)
@@ -111,7 +114,7 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
             owner_ns=owner_ns,
             pieces=pieces,
             phases=phases,
-            launch_phase=launch_phases(device, phases),
+            launch_phase=parts.phases(launch_phases(device, phases)),
             stalled_calls=stalled_calls,
             blocking_calls=calls,
             updates=updates,
@@ -120,7 +123,8 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
             scores=on_scores(host, device),
             updates_alone=of_single_tensors(host, device),
             function=launching_functions(host, device),
-            modules=ModuleCalls.of(host, phases, steps),
+            modules=parts.calls(ModuleCalls.of(host, phases, steps)),
+            graph_parts=parts,
             allocations=Allocations.of(host.trace, device_number, steps),
         )
 
@@ -198,6 +202,7 @@ def _modules(rank: _DeviceRank, calls: CallEvents, track: Track, row_end_ns: Int
     device = rank.device
     return device_modules(
         rank.modules,
+        rank.graph_parts,
         device,
         rank.steps,
         rank.layers,

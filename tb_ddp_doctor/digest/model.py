@@ -30,7 +30,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 27
+MEANING = 28
 
 
 class RankOwner(IntEnum):
@@ -936,7 +936,8 @@ class Modules(msgspec.Struct, frozen=True, eq=False):
     """Which part of the model the time of a rank's steps is of (`digest.modules`)."""
 
     #: What names the modules: "Doctor.watch", "NVTX ranges", "stacks", "repeats" where layers are guessed from what
-    #: repeats, "torch.compile" where its regions stand for modules, or "" if nothing does.
+    #: repeats, "torch.compile" where its regions stand for modules, "CUDA graph annotations" where nothing but the
+    #: capture of graphs names parts, or "" if nothing does.
     named_by: str
     paths: ModulePaths
     times: ModuleTimes

@@ -9,6 +9,8 @@ Where none is, or stacks have the whole model alone, layers are guessed from wha
 called "layer 1" to "layer n". Where nothing repeats either, what torch.compile made stands for modules: its regions
 ("compiled region 1"), or Inductor's graphs.
 
+Kernels within a CUDA graph may be named by its capture (`digest.graph_parts`): then nothing is guessed.
+
 A node of autograd belongs to the module whose forward operator has its sequence number (`digest.autograd_nodes`).
 Forward that is computed again within a node belongs to its own module. Its stack has none of the modules around: the
 module's class and number tell its path.
@@ -75,7 +77,10 @@ class PathTable:
 
     def below_root(self, path: str) -> int:
         """Index of the module of a whole path, as "layers.0.mlp"."""
-        at = ROOT
+        return self.below(ROOT, path)
+
+    def below(self, at: int, path: str) -> int:
+        """Index of the module of a path within another one."""
         for part in path.split(".", MOST_LEVELS - 1):
             at = self.child(at, part)
         return at
@@ -115,7 +120,7 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     host: HostCalls
     #: What recorded them: "Doctor.watch", "NVTX ranges", "stacks" or "torch.compile"; "repeats" where they are guessed,
-    #: "" for none.
+    #: "" for none. Names within CUDA graphs are of no call (`digest.graph_parts`).
     named_by: str
     table: PathTable
     #: Index into the table.
@@ -165,8 +170,13 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
                 plain = {index: called(strings[index]) for index in np.unique(name).tolist()}
                 module = _nested(table, plain, name, around(start, end, thread))
                 return cls(host, "torch.compile", table, module, start, end, thread)
+        return cls.without_calls(host, "")
+
+    @classmethod
+    def without_calls(cls, host: HostCalls, named_by: str) -> ModuleCalls:
+        """No calls, and no module but the root."""
         nothing = np.empty(0, np.int64)
-        return cls(host, "", table, nothing, nothing, nothing, nothing.astype(np.int32))
+        return cls(host, named_by, PathTable(), nothing, nothing, nothing, nothing.astype(np.int32))
 
     @classmethod
     def _of(cls, host: HostCalls, named_by: str, name: Indices, start: Ints, end: Ints, thread: Indices) -> ModuleCalls:

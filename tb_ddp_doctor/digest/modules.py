@@ -3,8 +3,9 @@
 Every nanosecond of the steps is of exactly one module (the root for what is outside of all), so that the times of all
 modules sum to the budget's:
 
-- A device event is of the module whose call, or autograd node, launched it. Of events that run beside each other, the
-  time is the first one's to start; a kernel's before a copy's, and a copy's before communication's.
+- A device event is of the module whose call, or autograd node, launched it; within a CUDA graph, of the part that its
+  capture named. Of events that run beside each other, the time is the first one's to start; a kernel's before a
+  copy's, and a copy's before communication's.
 - An idle time is of the module that launches the next event.
 - On a CPU, operators are the events, and a nanosecond is the innermost operator's.
 """
@@ -22,6 +23,7 @@ from tb_ddp_doctor.digest.beside import beside_communication
 from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.frames import own_function
+from tb_ddp_doctor.digest.graph_parts import GraphParts
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import Modules, ModuleTime, ModuleTimes, Steps
@@ -68,6 +70,7 @@ class _Work(msgspec.Struct, frozen=True, eq=False):
 
 def device_modules(
     calls: ModuleCalls,
+    parts: GraphParts,
     device: DeviceEvents,
     steps: Steps,
     layers: Layers,
@@ -86,9 +89,7 @@ def device_modules(
     rooflines, and `segment` is the part of a step that each is of (`module_segments.event_segments`).
     """
     host, launched = calls.host, np.flatnonzero(device.is_launched)
-    by = device.launch[launched]
-    module = np.full(len(device), ROOT, np.int64)
-    module[launched] = calls.at(host.start_ns[by], host.thread[by])
+    by, module = device.launch[launched], parts.modules(calls, device)
     copies = one_of(device.category, (Category.MEMCPY, Category.MEMSET))
     kind = np.select([device.communicates, copies], [ModuleTime.COMMUNICATION, ModuleTime.COPY], ModuleTime.COMPUTE)
     operator = np.full(len(device), -1, np.int64)

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.graph_parts import GraphParts
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.model import RankDigest
@@ -34,15 +35,16 @@ def event_modules(trace: RankTrace, digest: RankDigest, row: Ints) -> EventModul
         return EventModules((), module)
     host, rows = HostCalls.of(trace), DeviceRows.of(trace.events)
     device = DeviceEvents.of(host, digest.device_number, rows)
-    calls = ModuleCalls.of(host, host_phases(host, device), digest.steps)
-    # The call that each event is, or that launched it.
-    by = host.index.copy()
-    by[device.row] = device.launch
+    parts = GraphParts.of(device)
+    calls = parts.calls(ModuleCalls.of(host, host_phases(host, device), digest.steps))
+    of_row = np.full(len(host.index), ROOT, np.int64)
+    rows_of_calls = np.flatnonzero(host.index >= 0)
+    call = host.index[rows_of_calls]
+    of_row[rows_of_calls] = calls.at(host.start_ns[call], host.thread[call])
+    of_row[device.row] = parts.modules(calls, device)
     known = np.flatnonzero(row >= 0)
-    known = known[by[row[known]] >= 0]
-    call = by[row[known]]
-    of_call = calls.at(host.start_ns[call], host.thread[call])
-    inside = of_call != ROOT
-    used, place = np.unique(of_call[inside], return_inverse=True)
+    of_event = of_row[row[known]]
+    inside = of_event != ROOT
+    used, place = np.unique(of_event[inside], return_inverse=True)
     module[known[inside]] = place
     return EventModules(calls.table.paths(used.tolist(), MOST_LETTERS), module)

@@ -30,8 +30,18 @@ class DeviceArgs(msgspec.Struct, gc=False):
     bytes: Int64 = MISSING
     grid: Raw = ABSENT
     occupancy: Int32 = msgspec.field(default=MISSING, name="est. achieved occupancy %")
+    #: What `mark_kernels` of torch.cuda was given: a list, or the members of one annotation among the arguments.
+    annotations: Raw = msgspec.field(default=ABSENT, name="annotation")
+    annotated_name: Raw = msgspec.field(default=ABSENT, name="name")
+    annotated_text: Raw = msgspec.field(default=ABSENT, name="str")
+    autograd_phase: Raw = ABSENT
     #: Tells whether the event has `CommunicationArgs`.
     collective: Raw = msgspec.field(default=ABSENT, name="Collective name")
+
+    def annotation(self) -> Raw:
+        """What names the part of the model that a kernel of a graph is of; ABSENT where nothing does."""
+        spelled = (self.annotations, self.annotated_name, self.annotated_text)
+        return next((raw for raw in spelled if bytes(raw)), ABSENT)
 
 
 class RuntimeArgs(msgspec.Struct, gc=False):

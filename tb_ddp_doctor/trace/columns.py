@@ -202,6 +202,8 @@ class Columns:
         for name in ("device", "stream", "correlation", "bytes", "occupancy"):
             part[name][rows] = _column([getattr(args, name) for args in device])
         part["shape"][rows] = _column([self._shapes[bytes(args.grid)] for args in device])
+        part["types"][rows] = _column([self._shapes[bytes(args.autograd_phase)] for args in device])
+        part["values"][rows] = _column([self._shapes[bytes(args.annotation())] for args in device])
         has_metadata = np.array([bytes(args.collective) != b"" for args in device], np.bool_)
 
         communication = np.union1d(rows[has_metadata], np.flatnonzero(part["name"] == self.strings[RECORD_PARAM_COMMS]))

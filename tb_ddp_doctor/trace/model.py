@@ -83,7 +83,8 @@ class Events(ColumnTable, frozen=True, eq=False):
     #: "Sequence number": joins an operator of forward with the autograd node that it made. Each thread counts for
     #: itself; operators that make no node have the number of the next one that does.
     sequence: Ints
-    #: Indices into `RankTrace.strings` of the raw JSON of an operator's "Input type" and "Concrete Inputs".
+    #: Indices into `RankTrace.strings` of the raw JSON of an operator's "Input type" and "Concrete Inputs"; of device
+    #: events, "autograd_phase" and what `mark_kernels` of torch.cuda called the part of a CUDA graph ("annotation").
     types: Indices
     values: Indices
 
