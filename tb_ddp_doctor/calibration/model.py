@@ -113,8 +113,8 @@ def _fit(line: AlphaBetaFit, factor: float) -> Fit:
     )
 
 
-class Measure(msgspec.Struct, frozen=True, kw_only=True):
-    """Something measured on each rank by itself."""
+class MeasureKind(msgspec.Struct, frozen=True):
+    """What can be measured on each rank by itself."""
 
     #: For example "GEMM float32", "memory bandwidth".
     name: str
@@ -122,6 +122,11 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     #: Whether more is better; None where it is only told.
     more_is_better: bool | None
+
+
+class Measure(MeasureKind, frozen=True, kw_only=True):
+    """Something measured on each rank by itself."""
+
     #: By rank: median of the repeats, and half the distance of the 10th to the 90th percentile as a share of it; None
     #: where the rank did not measure it.
     values: tuple[float | None, ...]

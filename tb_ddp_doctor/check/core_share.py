@@ -11,11 +11,12 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
+from tb_ddp_doctor.calibration.model import MeasureKind
 from tb_ddp_doctor.check.cores import pinned
 from tb_ddp_doctor.check.repeats import ROUNDS, LocalRanks, sleep_until
 from tb_ddp_doctor.check.turns import neighbours
 
-NAME, UNIT = "share of a core", "%"
+KIND = MeasureKind("share of a core", "%", True)
 #: Pairs that have to share one core each get less of a window; of more than this they are not measured longer.
 _MOST_WINDOWS = 4
 #: Of a window, so much must both together have got: a time slice or two tell nothing.

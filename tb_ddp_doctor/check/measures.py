@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import msgspec
 import psutil
 import torch
 
+from tb_ddp_doctor.calibration.model import MeasureKind
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.check.cores import cores
 from tb_ddp_doctor.check.device import Device
@@ -24,12 +24,9 @@ _GPU_COPY, _CPU_COPY = 1 << 30, 64 << 20
 _LINK_COPY = 256 << 20
 
 
-class MeasurePlan(msgspec.Struct, frozen=True):
-    """One measure: what it is called, its unit, and how it is taken."""
+class MeasurePlan(MeasureKind, frozen=True):
+    """One measure, and how it is taken."""
 
-    name: str
-    unit: str
-    more_is_better: bool | None
     #: Allocates, warms up, and gives what takes one repeat.
     prepare: Callable[[], Callable[[], float]]
     #: Whether one repeat tells all.

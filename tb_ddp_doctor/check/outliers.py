@@ -40,7 +40,7 @@ _FEWEST = 3
 
 def least(measure: str, *, is_gpu: bool) -> float:
     """The least share by which an outlier of a measure is worse."""
-    if measure == core_share.NAME:
+    if measure == core_share.KIND.name:
         return LEAST_OF_SHARE
     return LEAST_OF_DEVICE if is_gpu else LEAST_OF_CPU
 

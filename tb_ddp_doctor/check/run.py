@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import distributed
 
-from tb_ddp_doctor.calibration.model import Calibration, NoAnswer, Pair
+from tb_ddp_doctor.calibration.model import Calibration, MeasureKind, NoAnswer, Pair
 from tb_ddp_doctor.check import core_share, outliers
 from tb_ddp_doctor.check.collectives import KINDS, largest, ping_pong, timed
 from tb_ddp_doctor.check.cores import allowed, compact, expanded, quota
@@ -195,34 +195,23 @@ class Check:
                 take = self._guarded(plan.name, plan.prepare, lambda: math.nan)
                 window = functools.partial(self._guarded, plan.name, take, math.nan)
                 if plan.is_constant:
-                    self._keep(plan.name, plan.unit, plan.more_is_better, [window()])
+                    self._keep(plan, [window()])
                 else:
-                    self._repeat(
-                        node, plan.name, plan.unit, plan.more_is_better, functools.partial(node.rounds, window)
-                    )
+                    self._repeat(node, plan, functools.partial(node.rounds, window))
         if len(set(nodes)) < len(nodes) and all(host.cpus for host in hosts):
             cpus = {rank: expanded(hosts[rank].cpus) for rank in node.ranks}
-            with self._all(core_share.NAME):
-                self._repeat(
-                    node, core_share.NAME, core_share.UNIT, True, functools.partial(core_share.shares, node, cpus)
-                )
+            with self._all(core_share.KIND.name):
+                self._repeat(node, core_share.KIND, functools.partial(core_share.shares, node, cpus))
         self._found.throttled = list(throttled(self._device))
 
-    def _repeat(
-        self,
-        node: LocalRanks,
-        name: str,
-        unit: str,
-        more_is_better: bool | None,
-        some: Callable[[int], Sequence[float]],
-    ) -> None:
-        share = outliers.least(name, is_gpu=self._device.is_gpu)
-        is_clear = functools.partial(outliers.is_clear, more_is_better=bool(more_is_better), least=share)
-        self._keep(name, unit, more_is_better, repeated(node, some, is_clear))
+    def _repeat(self, node: LocalRanks, kind: MeasureKind, some: Callable[[int], Sequence[float]]) -> None:
+        share = outliers.least(kind.name, is_gpu=self._device.is_gpu)
+        is_clear = functools.partial(outliers.is_clear, more_is_better=bool(kind.more_is_better), least=share)
+        self._keep(kind, repeated(node, some, is_clear))
 
-    def _keep(self, name: str, unit: str, more_is_better: bool | None, values: Sequence[float]) -> None:
-        self._found.repeats[name] = [value if math.isfinite(value) else None for value in values]
-        self._found.about[name] = (unit, more_is_better)
+    def _keep(self, kind: MeasureKind, values: Sequence[float]) -> None:
+        self._found.repeats[kind.name] = [value if math.isfinite(value) else None for value in values]
+        self._found.about[kind.name] = (kind.unit, kind.more_is_better)
 
     def _guarded(self, name: str, run: Callable[[], T], otherwise: T) -> T:
         """What a measure gives; where it fails, something else and a note: the other ranks count on this one."""
