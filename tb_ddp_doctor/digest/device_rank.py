@@ -51,7 +51,7 @@ from tb_ddp_doctor.digest.optimizer import of_single_tensors, optimizer
 from tb_ddp_doctor.digest.phases import HostPhases, device_phases, host_phases, launch_phases, stalled_phases
 from tb_ddp_doctor.digest.point_to_point import message_ends, messages
 from tb_ddp_doctor.digest.purposes import with_purposes
-from tb_ddp_doctor.digest.rank_track import rank_track
+from tb_ddp_doctor.digest.rank_track import HostUse, rank_track
 from tb_ddp_doctor.digest.recorded_steps import contents_and_steps
 from tb_ddp_doctor.digest.redundant import recomputed_events, redundant
 from tb_ddp_doctor.digest.roofline import CallEvents, roofline
@@ -150,9 +150,8 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
     )
     collectives = device_collectives(host, device, phase, words)
     meetings = host_meetings(host, steps, words)
-    track, row_end_ns = rank_track(
-        host, device, steps, layers, rank.stalled_calls, rank.blocking_calls, rank.updates, once, phases, meetings
-    )
+    use = HostUse(layers, rank.stalled_calls, rank.blocking_calls, rank.updates, once)
+    track, row_end_ns = rank_track(host, device, steps, use, phases, meetings)
     parameters = gradients(host, device, steps, phase, words)
     return RankDigest(
         file=trace.file,

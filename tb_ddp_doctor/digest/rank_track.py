@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest import track
@@ -25,22 +26,27 @@ from tb_ddp_doctor.trace.names import Phase
 _AT_ONCE_NS = 50_000
 
 
+class HostUse(msgspec.Struct, frozen=True, eq=False):
+    """What keeps a rank's host from launching."""
+
+    layers: Layers
+    blocked: StalledCalls
+    calls: BlockingCalls
+    updates: HostUpdates
+    #: When it is stalled inside an op.
+    op_stalls: Intervals
+
+
 def rank_track(
     host: HostCalls,
     device: DeviceEvents,
     steps: Steps,
-    layers: Layers,
-    blocked: StalledCalls,
-    calls: BlockingCalls,
-    updates: HostUpdates,
-    op_stalls: Intervals,
+    use: HostUse,
     phases: HostPhases,
     meetings: HostMeetings,
 ) -> tuple[Track, Ints]:
     """The rank's track, and when each of its rows ends on the host, shape (rows,), ns; no rows where the trace does not
     show what the host does when it launches.
-
-    `op_stalls` is when the host is stalled inside an op.
     """
     if not len(steps) or not _launched_by_operators(host, device):
         return empty(Track), np.empty(0, np.int64)
@@ -60,7 +66,7 @@ def rank_track(
         steps,
         track.DeviceWork(device.start_ns[work], device.end_ns[work], launched[work], device.stream[work]),
         track.Communication(device.start_ns[comm], device.end_ns[comm], launched[comm], device.stream[comm]),
-        _host_time(host, device, steps, layers, blocked, calls, updates, op_stalls),
+        _host_time(host, device, steps, use),
         [phases.of(phase) for phase in Phase if phase is not Phase.OTHER],
         track.Meetings(meetings.start_ns, meetings.end_ns),
     )
@@ -102,41 +108,33 @@ def _launched_by_operators(host: HostCalls, device: DeviceEvents) -> bool:
     return 2 * int((host.around(launch, host.is_operator) >= 0).sum()) > len(launch)
 
 
-def _host_time(
-    host: HostCalls,
-    device: DeviceEvents,
-    steps: Steps,
-    layers: Layers,
-    blocked: StalledCalls,
-    calls: BlockingCalls,
-    updates: HostUpdates,
-    op_stalls: Intervals,
-) -> track.HostTime:
+def _host_time(host: HostCalls, device: DeviceEvents, steps: Steps, use: HostUse) -> track.HostTime:
     """What holds the host.
 
     A long stretch outside any call that a call follows which needs an event to be over is a synchronisation with that
     event: not all recorders show cudaEventSynchronize.
     """
     window = Intervals.span(int(steps.host_start_ns[0]), int(steps.host_end_ns[-1]))
-    idle = window - layers.host_busy
+    idle = window - use.layers.host_busy
     long = idle.end - idle.start >= LONG_STALL_NS
     idle = Intervals(idle.start[long], idle.end[long])
     needs_event = np.sort(host.start_ns[host.is_runtime & host.trains & host.named(names.needs_event)])
     following = searchsorted(needs_event, idle.end)
     syncs = np.append(needs_event, np.iinfo(np.int64).max)[following] - idle.end <= _AT_ONCE_NS
     unrecorded = Intervals(idle.start[syncs], idle.end[syncs])
+    calls, updates = use.calls, use.updates
     removable, awaited = calls.chosen(~updates.awaited), calls.chosen(updates.awaited)
     taken = EMPTY
     disjoint = []
     for part in (
         *(removable.over(kind) | unrecorded if kind is LaunchDelay.SYNC else removable.over(kind) for kind in BLOCKING),
         awaited.over(LaunchDelay.SYNC),
-        layers.input & window,
+        use.layers.input & window,
         idle - unrecorded - updates.work,
-        op_stalls & window,
+        use.op_stalls & window,
         updates.work & window,
-        blocked.profiler,
-        blocked.full_queue,
+        use.blocked.profiler,
+        use.blocked.full_queue,
     ):
         disjoint.append(part - taken)
         taken = taken | part
