@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -18,6 +19,19 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result
 from tb_ddp_doctor.rules.support.host_work import shares
 from tb_ddp_doctor.trace.model import Flags, Ints
 from tb_ddp_doctor.trace.program_names import Program, Role
+
+
+class _Roles(msgspec.Struct, frozen=True, eq=False):
+    """A job of several roles. R = ranks, S = steps."""
+
+    frame: Frame
+    whatif: WhatIf
+    places: Places
+    #: How long GPUs work, and wait for other ranks, shape (R, S), ns.
+    busy_ns: Ints
+    wait_ns: Ints
+    #: The ranks (indices) of each role.
+    ranks: Mapping[str, Ints]
 
 
 class RoleBubble(Rule):
@@ -65,27 +79,20 @@ class RoleBubble(Rule):
             return NotApplicable(
                 "Steps cannot be replayed, so it is not known what roles cost that wait for each other."
             )
-        bubble = self._bubble(frame, whatif, budget, busy, of_role, places)
-        tail = self._long_tail(frame, whatif, budget, busy, of_role, places)
+        roles = _Roles(frame, whatif, places, busy, budget.of("wait"), of_role)
+        bubble, tail = self._bubble(roles), self._long_tail(roles)
         if tail is None:
             return bubble
         return (bubble, tail) if isinstance(bubble, Fault) else tail
 
-    def _bubble(
-        self,
-        frame: Frame,
-        whatif: WhatIf,
-        budget: Budget,
-        busy: Ints,
-        of_role: Mapping[str, Ints],
-        places: Places,
-    ) -> Fault | Clear:
-        """What roles cost that wait for each other; `busy` is how long GPUs work, shape (R, S), ns."""
+    def _bubble(self, roles: _Roles) -> Fault | Clear:
+        """What roles cost that wait for each other."""
+        frame, whatif, busy, of_role = roles.frame, roles.whatif, roles.busy_ns, roles.ranks
         takes = {role: float(busy[ranks].mean(axis=1).max()) for role, ranks in of_role.items()}
         longest = max(takes, key=lambda role: takes[role])
         mine = np.isin(np.arange(len(frame.ranks)), of_role[longest])
         others = round(sum(takes[role] for role in of_role if role != longest))
-        waits = np.where(mine[:, None], np.maximum(others - budget.of("wait"), 0), 0)
+        waits = np.where(mine[:, None], np.maximum(others - roles.wait_ns, 0), 0)
         change, half = (_at_once(whatif, mine, waits, share) for share in (1.0, 0.5))
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
@@ -101,7 +108,9 @@ class RoleBubble(Rule):
             why=f"The GPUs of {longest}, the longest role, wait or idle {wording.ms(idles)} a step. If all roles ran "
             f"at once, on batches that are a step apart, the step would take about as long as {longest} alone.",
             fix=_FIX,
-            evidence=(places.window(rank, int(idle[rank].argmax()), f"The step in which {longest} waits longest."),),
+            evidence=(
+                roles.places.window(rank, int(idle[rank].argmax()), f"The step in which {longest} waits longest."),
+            ),
             measurements=tuple(
                 Measurement(f"compute of {role}", takes[role] / 1e6, "ms", frame.rank_numbers(ranks), frame.all_steps)
                 for role, ranks in of_role.items()
@@ -109,27 +118,20 @@ class RoleBubble(Rule):
             between=(half, change),
         )
 
-    def _long_tail(
-        self,
-        frame: Frame,
-        whatif: WhatIf,
-        budget: Budget,
-        busy: Ints,
-        of_role: Mapping[str, Ints],
-        places: Places,
-    ) -> Fault | None:
+    def _long_tail(self, roles: _Roles) -> Fault | None:
         """What it costs that all wait for the longest rollout; None where rollouts take about as long.
 
         Ranks that do not wait in a collective wait on the CPU, outside any op: for samples that a queue hands over.
         Such a stall begins in the step before, so that of all steps the same share goes.
         """
-        rollouts = of_role.get(Role.ROLLOUT.value, np.empty(0, np.int64))
+        frame, whatif, busy = roles.frame, roles.whatif, roles.busy_ns
+        rollouts = roles.ranks.get(Role.ROLLOUT.value, np.empty(0, np.int64))
         if len(rollouts) < _FEWEST_ROLLOUTS:
             return None
         own, more = busy[rollouts], np.zeros_like(busy)
         typical = np.median(own, axis=0)
         more[rollouts] = np.where(own > self.tail * typical, own - typical, 0)
-        waits = np.maximum(more.max(axis=0) - more - budget.of("wait"), 0)
+        waits = np.maximum(more.max(axis=0) - more - roles.wait_ns, 0)
         stalls = whatif.host_ns(CpuTime.STALL).sum(axis=1)
         share = np.minimum(waits.sum(axis=1) / np.maximum(stalls, 1), 1.0)[:, None]
         change = Change({CpuTime.STALL: np.broadcast_to(share, whatif.shape)}, device_ns=more)
@@ -151,7 +153,7 @@ class RoleBubble(Rule):
             f"{wording.ms(float(typical[late].mean()))}.",
             why=f"All other ranks wait for its longest answers. It is {whose}.",
             fix=_OF_TAIL,
-            evidence=(places.window(int(longest[step]), step, "The step with the longest tail, on its rank."),),
+            evidence=(roles.places.window(int(longest[step]), step, "The step with the longest tail, on its rank."),),
         )
 
 

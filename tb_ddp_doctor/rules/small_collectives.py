@@ -77,7 +77,11 @@ class SmallCollectives(Rule):
             for purpose in purposes
             if float(purpose.exposed_ns.mean()) >= self.min_purpose * frame.step_ns
         )
-        many = self._check_many(frame, budget, whatif, sized, tiny_calls, places, plans)
+        many: Fault | Clear | NotApplicable = NotApplicable("No collective appears in the traces.")
+        if sized:
+            many = self._check_sized(frame, budget, whatif, sized, places, plans)
+        elif tiny_calls:
+            many = self._check_unsized(frame, whatif, tiny_calls, places)
         return (*([many] if isinstance(many, Fault) else []), *named) if named else many
 
     def _named(self, purpose: Purpose, frame: Frame, whatif: WhatIf, places: Places) -> Fault:
@@ -101,22 +105,6 @@ class SmallCollectives(Rule):
             fix=_FIX_OF[cause],
             evidence=(places.of_most(purpose.exposed_ns, _EXPOSED, RankOwner.COMMUNICATION),),
         )
-
-    def _check_many(
-        self,
-        frame: Frame,
-        budget: Budget,
-        whatif: WhatIf,
-        sized: Sized | None,
-        tiny_calls: TinyCalls | None,
-        places: Places,
-        plans: Plans,
-    ) -> Fault | Clear | NotApplicable:
-        if sized:
-            return self._check_sized(frame, budget, whatif, sized, places, plans)
-        if tiny_calls:
-            return self._check_unsized(frame, whatif, tiny_calls, places)
-        return NotApplicable("No collective appears in the traces.")
 
     def _check_unsized(self, frame: Frame, whatif: WhatIf, tiny: TinyCalls, places: Places) -> Fault | NotApplicable:
         """By their number and how long each takes: such short ones are latency, whatever their size."""
