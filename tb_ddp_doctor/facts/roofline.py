@@ -13,12 +13,12 @@ from typing import TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.calibration.model import bus_factor
 from tb_ddp_doctor.digest.model import GpuTime, RankDigest
-from tb_ddp_doctor.facts import Facts, fact
+from tb_ddp_doctor.facts import Facts, MissingFactError, fact
 from tb_ddp_doctor.facts.arrivals import matched_traffic
 from tb_ddp_doctor.facts.expected import Expected, expected
 from tb_ddp_doctor.facts.peaks import Roofs, given, roofs, with_given
@@ -152,6 +152,12 @@ class JobRoofline(msgspec.Struct, frozen=True, eq=False):
         return self.rows.above_by_class(self.rows.remaining_ns(removed))
 
 
+class JudgedRoofline(JobRoofline, frozen=True, eq=False):
+    """One by which kernels can be judged: its device is known, and some of its kernels are modelled."""
+
+    roofs: Roofs
+
+
 @fact
 def roofline(facts: Facts) -> JobRoofline:
     """The job's roofline: of a job without a device, or of an unknown one, nothing is modelled."""
@@ -169,6 +175,15 @@ def roofline(facts: Facts) -> JobRoofline:
         roofs=speeds,
         notes=tuple(_notes(job, speeds)),
     )
+
+
+@fact
+def _judged(facts: Facts) -> JudgedRoofline:
+    """The job's roofline. Raises MissingFactError where no kernel can be judged by it."""
+    known = facts.get(roofline)
+    if known.roofs is None or all(one.kind is GpuTime.NOT_MODELLED for one in known.kernels):
+        raise MissingFactError(" ".join(known.notes) or "No kernel's FLOPs and bytes are known: record shapes.")
+    return JudgedRoofline(**asdict(known))
 
 
 def _device(digest: RankDigest) -> tuple[str, int]:

@@ -11,14 +11,14 @@ from tb_ddp_doctor.digest.model import CpuTime, GpuTime
 from tb_ddp_doctor.facts.arrivals import Sized
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof
+from tb_ddp_doctor.facts.roofline import JobRoofline, JudgedRoofline, KernelRoof
 from tb_ddp_doctor.findings import Memory
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
-from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.gemm_tiles import fit, gemm
-from tb_ddp_doctor.rules.support.roofline import listed, longest, smaller, why_not
+from tb_ddp_doctor.rules.support.roofline import listed, longest, smaller
 from tb_ddp_doctor.trace.program_names import Program
 
 
@@ -66,13 +66,11 @@ class LargerBatch(Rule):
         *,
         frame: Frame,
         whatif: WhatIf,
-        roofline: JobRoofline,
+        roofline: JudgedRoofline,
         memory: Memory | None,
         sized: Sized | None,
         places: Places,
     ) -> Result:
-        if why := why_not(roofline):
-            return NotApplicable(why)
         if frame.program == Program.SERVING.value:
             return self._of_server(frame, whatif, roofline, places)
         fits = memory.largest_batch if memory else None
@@ -107,7 +105,7 @@ class LargerBatch(Rule):
             ),
         )
 
-    def _of_server(self, frame: Frame, whatif: WhatIf, roofline: JobRoofline, places: Places) -> Result:
+    def _of_server(self, frame: Frame, whatif: WhatIf, roofline: JudgedRoofline, places: Places) -> Result:
         """What more sequences in an iteration save of the time for the same tokens."""
         weights = {one: share for one in roofline.kernels if (share := _of_weights(one)) is not None}
         if not weights:
@@ -140,9 +138,8 @@ class LargerBatch(Rule):
             ),
         )
 
-    def _spared(self, roofline: JobRoofline, times: float) -> dict[KernelRoof, float]:
+    def _spared(self, roofline: JudgedRoofline, times: float) -> dict[KernelRoof, float]:
         """The share of each kernel's time that a batch so many times as large saves of the same samples, 0 to 1."""
-        multiprocessors = roofline.roofs.multiprocessors if roofline.roofs else 0
         spared = {}
         for one in roofline.kernels:
             if not one.step_ns:
@@ -150,7 +147,9 @@ class LargerBatch(Rule):
             fixed = 1.0 if one.kind is GpuTime.OPTIMIZER else min(self.fixed * 1e3 * one.count / one.step_ns, 1.0)
             share = fixed * (1 - 1 / times)
             if one.kind is GpuTime.GEMM and one.limit != "memory":
-                share = max(share, min(_by_waves(one, multiprocessors, times), one.above_ns / one.step_ns))
+                share = max(
+                    share, min(_by_waves(one, roofline.roofs.multiprocessors, times), one.above_ns / one.step_ns)
+                )
             spared[one] = share
         return spared
 

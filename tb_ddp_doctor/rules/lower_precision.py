@@ -9,14 +9,14 @@ from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.peaks import Roofs
-from tb_ddp_doctor.facts.roofline import LEAST_NS, JobRoofline, KernelRoof
+from tb_ddp_doctor.facts.roofline import LEAST_NS, JudgedRoofline, KernelRoof
 from tb_ddp_doctor.facts.without_faults import Charged
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits
-from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.gemm_tiles import gemm
 from tb_ddp_doctor.rules.support.redundant import of_step
-from tb_ddp_doctor.rules.support.roofline import is_charged, listed, longest, smaller, why_not
+from tb_ddp_doctor.rules.support.roofline import KernelCase, is_charged, listed, longest, smaller
 from tb_ddp_doctor.trace.names import Precision
 
 _PRODUCTS = (GpuTime.GEMM, GpuTime.CONVOLUTION, GpuTime.ATTENTION)
@@ -58,11 +58,10 @@ class LowerPrecision(Rule):
     gained_least: float = threshold(0.25, "of what the roof falls by", "The lower end of the interval.")
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 
-    def check(self, *, frame: Frame, whatif: WhatIf, roofline: JobRoofline, charged: Charged, places: Places) -> Result:
-        roofs = roofline.roofs
-        why = why_not(roofline)
-        if roofs is None or why:
-            return NotApplicable(why)
+    def check(
+        self, *, frame: Frame, whatif: WhatIf, roofline: JudgedRoofline, charged: Charged, places: Places
+    ) -> Result:
+        case, roofs = KernelCase(frame, whatif, roofline, places), roofline.roofs
         falls: dict[str, dict[KernelRoof, float]] = {cause: {} for cause in _CAUSES}
         for one in roofline.kernels:
             if one.kind is GpuTime.OPTIMIZER or is_charged(one, charged) or not one.attainable_ns:
@@ -70,25 +69,18 @@ class LowerPrecision(Rule):
             for cause, least in (("bfloat16", _in_half(one, roofs)), ("fp8", _in_fp8(one, roofs))):
                 if least is not None and (share := 1 - max(least, LEAST_NS) * one.count / one.attainable_ns) > 0:
                     falls[cause][one] = share
-        faults = [self._fault(cause, some, frame, whatif, roofline, places) for cause, some in falls.items()]
+        faults = [self._fault(cause, some, case) for cause, some in falls.items()]
         costly = tuple(one for one in faults if one)
         return costly or Clear("Narrower types would hardly shorten the step.")
 
-    def _fault(
-        self,
-        cause: str,
-        falls: Mapping[KernelRoof, float],
-        frame: Frame,
-        whatif: WhatIf,
-        roofline: JobRoofline,
-        places: Places,
-    ) -> Fault | None:
+    def _fault(self, cause: str, falls: Mapping[KernelRoof, float], case: KernelCase) -> Fault | None:
         """The opportunity in one type; None where it saves too little. `falls` is by which share each roof falls."""
+        frame, roofline = case.frame, case.roofline
         change, least = (
             smaller({one: gained * share for one, share in falls.items()}, roofline)
             for gained in (self.gained, self.gained_least)
         )
-        if change.is_nothing or (cost := whatif.cost_ns(change)) < self.min_cost * frame.step_ns:
+        if change.is_nothing or (cost := case.whatif.cost_ns(change)) < self.min_cost * frame.step_ns:
             return None
         level, basis = certainty.confidence(frame, cost, len(frame.steps))
         kernels = sorted(falls, key=lambda one: -falls[one] * one.step_ns)
@@ -102,7 +94,7 @@ class LowerPrecision(Rule):
             why=f"{caveat} Of their attainable speed: {listed(kernels)}. With {wording.percent(self.gained)} of what "
             f"their roof falls by the step is {wording.ms(cost)} shorter. {basis}",
             fix=fix,
-            evidence=longest(kernels[:2], places),
+            evidence=longest(kernels[:2], case.places),
             remedy=remedy,
             between=(least, smaller(falls, roofline)),
         )

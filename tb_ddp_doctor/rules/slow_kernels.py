@@ -9,13 +9,13 @@ from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.modules import ModuleTree
-from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof
+from tb_ddp_doctor.facts.roofline import JudgedRoofline, KernelRoof
 from tb_ddp_doctor.facts.without_faults import Charged
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
-from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.redundant import of_step
-from tb_ddp_doctor.rules.support.roofline import at_share, in_modules, is_charged, listed, longest, why_not
+from tb_ddp_doctor.rules.support.roofline import KernelCase, at_share, in_modules, is_charged, listed, longest
 from tb_ddp_doctor.trace import names
 
 
@@ -55,13 +55,12 @@ class SlowKernels(Rule):
         *,
         frame: Frame,
         whatif: WhatIf,
-        roofline: JobRoofline,
+        roofline: JudgedRoofline,
         charged: Charged,
         modules: ModuleTree | None,
         places: Places,
     ) -> Result:
-        if why := why_not(roofline):
-            return NotApplicable(why)
+        case = KernelCase(frame, whatif, roofline, places)
         slow = [
             one
             for one in roofline.kernels
@@ -71,7 +70,7 @@ class SlowKernels(Rule):
         has_softmax = any(names.is_softmax(one.operator) for one in slow)
         for one in slow:
             groups.setdefault(_group(one, has_softmax), []).append(one)
-        faults = [self._fault(cause, some, frame, whatif, roofline, modules, places) for cause, some in groups.items()]
+        faults = [self._fault(cause, some, case, modules) for cause, some in groups.items()]
         costly = tuple(one for one in faults if one)
         if not costly:
             total = of_step(sum(one.above_ns for one in slow), frame.step_ns)
@@ -79,18 +78,12 @@ class SlowKernels(Rule):
         return costly
 
     def _fault(
-        self,
-        cause: str,
-        kernels: Sequence[KernelRoof],
-        frame: Frame,
-        whatif: WhatIf,
-        roofline: JobRoofline,
-        modules: ModuleTree | None,
-        places: Places,
+        self, cause: str, kernels: Sequence[KernelRoof], case: KernelCase, modules: ModuleTree | None
     ) -> Fault | None:
         """The opportunity in one kind of kernels; None where it saves too little."""
+        frame, roofline = case.frame, case.roofline
         change = at_share(kernels, self.reached, roofline)
-        if change.is_nothing or (cost := whatif.cost_ns(change)) < self.min_cost * frame.step_ns:
+        if change.is_nothing or (cost := case.whatif.cost_ns(change)) < self.min_cost * frame.step_ns:
             return None
         level, basis = certainty.confidence(frame, cost, len(frame.steps))
         taken = of_step(sum(one.step_ns for one in kernels), frame.step_ns)
@@ -106,7 +99,7 @@ class SlowKernels(Rule):
             "shorten the step.",
             why=f"Of their attainable speed: {listed(kernels)}.{where} {basis}",
             fix=fix,
-            evidence=longest(kernels[:2], places),
+            evidence=longest(kernels[:2], case.places),
             remedy=remedy,
             between=(at_share(kernels, self.reached_least, roofline), at_share(kernels, 1.0, roofline)),
         )

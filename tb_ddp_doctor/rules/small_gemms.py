@@ -10,14 +10,14 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof
+from tb_ddp_doctor.facts.roofline import JudgedRoofline, KernelRoof
 from tb_ddp_doctor.facts.without_faults import Charged
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits
-from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.gemm_tiles import Gemm, TileUse, fit, gemm, is_misaligned
 from tb_ddp_doctor.rules.support.redundant import of_step
-from tb_ddp_doctor.rules.support.roofline import faster, is_charged, listed, longest, why_not
+from tb_ddp_doctor.rules.support.roofline import KernelCase, faster, is_charged, listed, longest
 
 
 class _Wasted(msgspec.Struct, frozen=True, eq=False):
@@ -70,9 +70,10 @@ class SmallGemms(Rule):
     saved_least: float = threshold(0.5, "of the wasted time", "The lower end of the interval.")
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 
-    def check(self, *, frame: Frame, whatif: WhatIf, roofline: JobRoofline, charged: Charged, places: Places) -> Result:
-        if why := why_not(roofline):
-            return NotApplicable(why)
+    def check(
+        self, *, frame: Frame, whatif: WhatIf, roofline: JudgedRoofline, charged: Charged, places: Places
+    ) -> Result:
+        case = KernelCase(frame, whatif, roofline, places)
         wasted = [
             wasted_part
             for one in roofline.kernels
@@ -80,7 +81,7 @@ class SmallGemms(Rule):
             and not is_charged(one, charged)
             and (wasted_part := self._wasted(one, roofline))
         ]
-        faults = [self._fault(cause, wasted, frame, whatif, roofline, places) for cause in _CAUSES]
+        faults = [self._fault(cause, wasted, case) for cause in _CAUSES]
         if worth := tuple(one for one in faults if one):
             return worth
         if not any(one.kind is GpuTime.GEMM for one in roofline.kernels):
@@ -88,12 +89,12 @@ class SmallGemms(Rule):
         taken = of_step(sum(one.wasted_ns for one in wasted), frame.step_ns)
         return Clear(f"The sizes of GEMMs waste {taken}.")
 
-    def _wasted(self, one: KernelRoof, roofline: JobRoofline) -> _Wasted | None:
+    def _wasted(self, one: KernelRoof, roofline: JudgedRoofline) -> _Wasted | None:
         """What a GEMM's sizes waste, at most its time above attainable; None if that is little."""
         sizes = gemm(one)
         if sizes is None or not one.step_ns:
             return None
-        fits = fit(one.name, sizes, roofline.roofs.multiprocessors if roofline.roofs else 0)
+        fits = fit(one.name, sizes, roofline.roofs.multiprocessors)
         misaligned = is_misaligned(one.name, sizes, one.dtype)
         by_sizes = 1 - fits.tiles if one.limit != "memory" else 0.0
         if misaligned:
@@ -105,35 +106,28 @@ class SmallGemms(Rule):
             return None
         return _Wasted(one, sizes, fits, misaligned, share, "sizes" if by_sizes >= by_waves else "waves")
 
-    def _fault(
-        self,
-        cause: str,
-        wasted: Sequence[_Wasted],
-        frame: Frame,
-        whatif: WhatIf,
-        roofline: JobRoofline,
-        places: Places,
-    ) -> Fault | None:
+    def _fault(self, cause: str, wasted: Sequence[_Wasted], case: KernelCase) -> Fault | None:
         """The opportunity in sizes, or in too few tiles; None where it saves too little."""
+        frame, roofline = case.frame, case.roofline
         some = sorted((one for one in wasted if one.cause == cause), key=lambda one: -one.wasted_ns)
         shares = {one.kernel: one.share for one in some}
         change = faster(shares, roofline)
-        if change.is_nothing or (cost := whatif.cost_ns(change)) < self.min_cost * frame.step_ns:
+        if change.is_nothing or (cost := case.whatif.cost_ns(change)) < self.min_cost * frame.step_ns:
             return None
         least = faster({one: share * self.saved_least for one, share in shares.items()}, roofline)
         level, basis = certainty.confidence(frame, cost, len(frame.steps))
         kernels = [one.kernel for one in some]
         taken = of_step(sum(one.step_ns for one in kernels), frame.step_ns)
         title, remedy, fix = _CAUSES[cause]
-        multiprocessors = roofline.roofs.multiprocessors if roofline.roofs else 0
         return Fault(
             change=change,
             cause=cause,
             confidence=level,
             title=f"{taken} are {title}",
-            why=f"{_reason(some[0], cause, multiprocessors)} Of their attainable speed: {listed(kernels)}. {basis}",
+            why=f"{_reason(some[0], cause, roofline.roofs.multiprocessors)} Of their attainable speed: "
+            f"{listed(kernels)}. {basis}",
             fix=fix,
-            evidence=longest(kernels[:2], places),
+            evidence=longest(kernels[:2], case.places),
             remedy=remedy,
             between=(least, change),
         )

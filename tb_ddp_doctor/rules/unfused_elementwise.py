@@ -9,13 +9,13 @@ from tb_ddp_doctor.digest.model import CpuTime, GpuTime, KernelWork
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.modules import ModuleTree
-from tb_ddp_doctor.facts.roofline import JobRoofline
+from tb_ddp_doctor.facts.roofline import JudgedRoofline
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits
-from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.redundant import of_step
-from tb_ddp_doctor.rules.support.roofline import in_modules, longest, operators, why_not
+from tb_ddp_doctor.rules.support.roofline import in_modules, longest, operators
 
 #: Classes of kernels that are loops over elements.
 _LOOPS = (GpuTime.ELEMENTWISE, GpuTime.COPY, GpuTime.NORM)
@@ -57,12 +57,10 @@ class UnfusedElementwise(Rule):
         frame: Frame,
         whatif: WhatIf,
         computed: KernelWork,
-        roofline: JobRoofline,
+        roofline: JudgedRoofline,
         modules: ModuleTree | None,
         places: Places,
     ) -> Result:
-        if why := why_not(roofline):
-            return NotApplicable(why)
         loops = [one for one in roofline.kernels if one.kind in _LOOPS or one.operator.startswith("aten::_foreach_")]
         taken = of_step(sum(one.step_ns for one in loops), frame.step_ns)
         fewer = roofline.fused_calls() / np.maximum(computed.kernels.sum(axis=1), 1)

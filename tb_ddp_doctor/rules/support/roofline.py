@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor import kernel_names, wording
 from tb_ddp_doctor.digest.model import GpuTime, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.modules import ModuleTree, calls_ns
-from tb_ddp_doctor.facts.roofline import JobRoofline, KernelRoof
+from tb_ddp_doctor.facts.roofline import JobRoofline, JudgedRoofline, KernelRoof
 from tb_ddp_doctor.facts.without_faults import Charged
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support.layers import Where, where
 from tb_ddp_doctor.trace.model import Floats, Ints
 from tb_ddp_doctor.trace.names import Product, product
@@ -23,11 +26,13 @@ from tb_ddp_doctor.trace.names import Product, product
 _NAMED = 3
 
 
-def why_not(roofline: JobRoofline) -> str:
-    """Why no kernel can be judged, a sentence; "" where some can."""
-    if roofline.roofs is not None and any(one.kind is not GpuTime.NOT_MODELLED for one in roofline.kernels):
-        return ""
-    return " ".join(roofline.notes) or "No kernel's FLOPs and bytes are known: record shapes."
+class KernelCase(msgspec.Struct, frozen=True, eq=False):
+    """What a rule judges by whether other kernels are worth it."""
+
+    frame: Frame
+    whatif: WhatIf
+    roofline: JudgedRoofline
+    places: Places
 
 
 def is_charged(one: KernelRoof, charged: Charged) -> bool:
