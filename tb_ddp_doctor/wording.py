@@ -172,16 +172,26 @@ def listing(items: Sequence[object]) -> str:
 
 def ranges(numbers: Sequence[int]) -> str:
     """Whole numbers, ascending, with runs of three and more as ranges: "1 and 2", "0, 2-4 and 7"."""
-    runs: list[list[int]] = []
+    return listing(short_ranges(numbers))
+
+
+def short_ranges(numbers: Sequence[int]) -> list[str]:
+    """Whole numbers, ascending, each by itself or, of three and more in a row, as a range: ["0", "2-4", "7"]."""
+    items: list[str] = []
+    for run in runs(numbers):
+        items += [f"{run[0]}-{run[-1]}"] if len(run) > _SHORT_RUN else map(str, run)
+    return items
+
+
+def runs(numbers: Iterable[int]) -> list[list[int]]:
+    """Whole numbers, ascending, with those in a row together: [[0], [2, 3, 4], [7]]."""
+    together: list[list[int]] = []
     for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
+        if together and number == together[-1][-1] + 1:
+            together[-1].append(number)
         else:
-            runs.append([number])
-    items: list[object] = []
-    for run in runs:
-        items += [f"{run[0]}-{run[-1]}"] if len(run) > _SHORT_RUN else run
-    return listing(items)
+            together.append([number])
+    return together
 
 
 def ranks(numbers: Sequence[int]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.report.escape import printable
 
 #: What each answer says of the marks.
@@ -42,15 +43,9 @@ def name(text: str) -> str:
 def listed(numbers: Iterable[int], most: int = 40) -> str:
     """Whole numbers as "0-3, 7", of more than `most` runs the first ones and how many numbers follow."""
     ordered = sorted(set(numbers))
-    runs: list[list[int]] = []
-    for number in ordered:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    # As everywhere, two in a row are no range.
-    shown = ", ".join(("-" if run[-1] - run[0] > 1 else ", ").join(map(str, run)) for run in runs[:most])
-    remaining = len(ordered) - sum(run[-1] - run[0] + 1 for run in runs[:most])
+    runs = wording.runs(ordered)[:most]
+    shown = ", ".join(wording.short_ranges([number for run in runs for number in run]))
+    remaining = len(ordered) - sum(map(len, runs))
     return f"{shown} and {remaining:,} more" if remaining else shown
 
 

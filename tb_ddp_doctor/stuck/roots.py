@@ -246,10 +246,9 @@ def _circle(waits: JobWaits, ranks: list[int]) -> Root:
             named = odd if len(call.ops) > 1 else sorted({*odd, *call.ops})
             return Root("p2p-in-collective", tuple(named), wait.op, call, circle=path)
     behind = sorted({target for wait in collective for target in wait.targets if target in inside})
-    if len(behind) == 1:
-        op = collective[0].op
-        return Root("missing", (behind[0],), op, _call(waits, op), circle=path, is_sure=False)
     op = collective[0].op
+    if len(behind) == 1:
+        return Root("missing", (behind[0],), op, _call(waits, op), circle=path, is_sure=False)
     return Root("wrong-order", tuple(ranks), op, _call(waits, op), circle=path, is_sure=False)
 
 

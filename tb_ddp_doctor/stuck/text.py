@@ -17,13 +17,7 @@ _MOST_NAMED = 12
 def ranks(numbers: Sequence[int]) -> str:
     """As "rank 3", "ranks 0, 1 and 4-7"."""
     ordered = sorted(set(numbers))
-    runs: list[list[int]] = []
-    for number in ordered:
-        if runs and runs[-1][-1] + 1 == number:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    parts = [part for run in runs for part in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run))]
+    parts = wording.short_ranges(ordered)
     if len(parts) > _MOST_NAMED:
         return f"{len(ordered)} ranks ({', '.join(parts[:_MOST_NAMED])} ...)"
     listed = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else "none"

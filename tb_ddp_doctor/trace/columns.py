@@ -125,26 +125,20 @@ class Columns:
 
     def events(self, base_ns: int) -> Events:
         """All columns joined, with `base_ns` added to every start; they are given up on the way."""
-        joined: dict[str, NDArray[Any]] = {
-            name: np.concatenate([np.empty(0, dtype), *self._parts.pop(name)]) for name, dtype in EVENT_TYPES.items()
-        }
+        joined = _joined(self._parts, EVENT_TYPES)
         joined["start_ns"] += base_ns
         mark_annotations(joined, self.strings)
         return Events(**joined)
 
     def memory(self, base_ns: int) -> MemoryEvents:
         """What the allocators did, with `base_ns` added to every time."""
-        joined: dict[str, NDArray[Any]] = {
-            name: np.concatenate([np.empty(0, dtype), *self._memory.pop(name)]) for name, dtype in MEMORY_TYPES.items()
-        }
+        joined = _joined(self._memory, MEMORY_TYPES)
         joined["time_ns"] += base_ns
         return MemoryEvents(**joined)
 
     def frames(self, base_ns: int) -> Frames:
         """Python functions that last, with `base_ns` added to every start."""
-        joined: dict[str, NDArray[Any]] = {
-            name: np.concatenate([np.empty(0, dtype), *self._frames.pop(name)]) for name, dtype in FRAME_TYPES.items()
-        }
+        joined = _joined(self._frames, FRAME_TYPES)
         joined["start_ns"] += base_ns
         return Frames(**joined)
 
@@ -236,6 +230,11 @@ class Columns:
     def _word(self, raw: Raw) -> int:
         word = text(raw)
         return MISSING if word is None else self.strings[word]
+
+
+def _joined(parts: dict[str, list[NDArray[Any]]], types: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """The parts of each column joined, which are given up on the way."""
+    return {name: np.concatenate([np.empty(0, dtype), *parts.pop(name)]) for name, dtype in types.items()}
 
 
 def mark_annotations(columns: Mapping[str, NDArray[Any]], strings: Iterable[str]) -> None:
