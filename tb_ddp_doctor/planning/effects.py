@@ -6,6 +6,9 @@ step the quickest or the slowest. R = played ranks, S = steps.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import numpy as np
 
 from tb_ddp_doctor.calibration.model import Calibration
@@ -14,7 +17,7 @@ from tb_ddp_doctor.planning import ranks
 from tb_ddp_doctor.planning.costs import devices
 from tb_ddp_doctor.planning.costs.loading import loads
 from tb_ddp_doctor.planning.costs.messages import Case, Messages
-from tb_ddp_doctor.planning.effect import Effect
+from tb_ddp_doctor.planning.effect import Effect, Factor
 from tb_ddp_doctor.planning.mesh import effect as mesh
 from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.record import PlanRecord
@@ -22,7 +25,7 @@ from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.shards.steps import DTYPE_BYTES
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.model import Family, Parts
-from tb_ddp_doctor.trace.model import Floats
+from tb_ddp_doctor.trace.model import Floats, Ints
 from tb_ddp_doctor.trace.names import Phase
 
 #: A larger factor for the speed of links is refused as a mistake.
@@ -90,14 +93,14 @@ def _links(times: float) -> Effect:
 def calibrated(record: PlanRecord, calibration: Calibration, case: Case) -> Effect:
     """The links of a calibration: collectives take as long as its fit says. Raises CannotPlanError."""
     families, pace = record.families, 1.0
-    times: list[tuple[Messages, float, float] | None] = []
+    longer: list[Callable[[Ints], Floats] | None] = []
     for family in families:
         recorded, curve = (
             _of_family(record, family, case),
             calibration.curve(family.kind, family.group_size, within_node=False),
         )
         if recorded is None:
-            times.append(None)
+            longer.append(None)
             continue
         if curve is None or curve.fit is None or curve.fit.algbw_gbs <= 0:
             raise CannotPlanError(
@@ -105,21 +108,29 @@ def calibrated(record: PlanRecord, calibration: Calibration, case: Case) -> Effe
                 "has: measure it with torchrun ... -m tb_ddp_doctor.check on as many ranks."
             )
         # 1 GB/s is one byte per nanosecond.
-        times.append((recorded, curve.fit.alpha_us * 1e3, 1 / curve.fit.algbw_gbs))
+        longer.append(partial(_at_fit, recorded, curve.fit.alpha_us * 1e3, 1 / curve.fit.algbw_gbs))
         if family.of_gradients or pace == 1.0:
             pace = recorded.beta_ns * curve.fit.algbw_gbs if recorded.beta_ns > 0 else 1.0
+    return Effect(factors=(_by_size(longer),), pace=pace)
+
+
+def _at_fit(recorded: Messages, alpha_ns: float, beta_ns: float, size: Ints) -> Floats:
+    """The factor of transfers that then take alpha + beta * size."""
+    return (alpha_ns + beta_ns * size) / np.maximum(recorded.time_ns(size), 1)
+
+
+def _by_size(longer: Sequence[Callable[[Ints], Floats] | None]) -> Factor:
+    """The factor of each part, given that of messages of each family by their bytes; None for 1."""
 
     def factor(parts: Parts) -> Floats:
-        longer = np.ones(len(parts.rank))
-        for index, known in enumerate(times):
+        times = np.ones(len(parts.rank))
+        for index, of_size in enumerate(longer):
             mine = (parts.family == index) & (parts.bytes > 0)
-            if known is not None and mine.any():
-                recorded, alpha_ns, beta_ns = known
-                size = parts.bytes[mine]
-                longer[mine] = (alpha_ns + beta_ns * size) / np.maximum(recorded.time_ns(size), 1)
-        return longer
+            if of_size is not None and mine.any():
+                times[mine] = of_size(parts.bytes[mine])
+        return times
 
-    return Effect(factors=(factor,), pace=pace)
+    return factor
 
 
 def _dtype(record: PlanRecord, dtype: str, case: Case) -> Effect:
@@ -131,17 +142,12 @@ def _dtype(record: PlanRecord, dtype: str, case: Case) -> Effect:
         raise CannotPlanError("No AllReduce sends gradients in this record.")
     ratio = DTYPE_BYTES[dtype] / _element_bytes(record)
     takes = [_of_family(record, one, case) if one.of_gradients else None for one in families]
+    return Effect(factors=(_by_size([partial(_resized, known, ratio) if known else None for known in takes]),))
 
-    def factor(parts: Parts) -> Floats:
-        times = np.ones(len(parts.rank))
-        for index, known in enumerate(takes):
-            mine = (parts.family == index) & (parts.bytes > 0)
-            if known is not None and mine.any():
-                size = parts.bytes[mine]
-                times[mine] = known.time_ns(size * ratio) / np.maximum(known.time_ns(size), 1)
-        return times
 
-    return Effect(factors=(factor,))
+def _resized(recorded: Messages, ratio: float, size: Ints) -> Floats:
+    """The factor of transfers of so many times their bytes."""
+    return recorded.time_ns((size * ratio).astype(np.float64)) / np.maximum(recorded.time_ns(size), 1)
 
 
 def _of_family(record: PlanRecord, family: Family, case: Case) -> Messages | None:

@@ -53,7 +53,7 @@ class Messages(msgspec.Struct, frozen=True):
     #: Mean error of the fit as a share of the time, 0 if nothing was fitted.
     error: float = 0.0
 
-    def time_ns(self, size: Ints) -> Floats:
+    def time_ns(self, size: Ints | Floats) -> Floats:
         """The time of messages of `size` bytes each, ns."""
         return self.alpha_ns + self.beta_ns * np.asarray(size, np.float64)
 
