@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
@@ -39,6 +40,9 @@ from tb_ddp_doctor.workers.cluster import executor
 Logdir = str | os.PathLike[str]
 
 
+T = TypeVar("T")
+
+
 class DoctorWarning(UserWarning):
     """A run that could not be diagnosed, beside others that could."""
 
@@ -65,9 +69,7 @@ def diagnose(
     settings that name nothing. A run that cannot be diagnosed beside others is left out with a DoctorWarning.
     """
     kept = _cache(cache)
-    runs = [with_step_range(run, step_range) for run in discover(os.fspath(logdir), peek=kept.peek)]
-    if not runs:
-        raise DiscoverError(no_traces(os.fspath(logdir)))
+    runs = [with_step_range(run, step_range) for run in _runs(logdir, kept)]
     diagnoses = []
     failed: list[engine.RunError] = []
     with executor(scheduler) as workers:
@@ -83,11 +85,7 @@ def diagnose(
                 diagnoses.append(_result(run, reading, settings or {}).diagnosis)
             except engine.RunError as error:
                 failed.append(error)
-    if not diagnoses:
-        raise failed[0]
-    for failure in failed:
-        warnings.warn(str(failure), DoctorWarning, stacklevel=2)
-    return diagnoses
+    return _beside(failed, diagnoses)
 
 
 def compare(before: Logdir, after: Logdir, *, cache: Logdir | bool | None = True, scheduler: str = "") -> Comparison:
@@ -130,9 +128,7 @@ def plan(
     that no rule has.
     """
     kept = _cache(cache)
-    runs = discover(os.fspath(logdir), peek=kept.peek)
-    if not runs:
-        raise DiscoverError(no_traces(os.fspath(logdir)))
+    runs = _runs(logdir, kept)
     one, curves = checked(question or Question(), curves)
     wanted = curves if curves or one != Question() else OVERVIEW
     with executor(scheduler) as workers:
@@ -174,9 +170,7 @@ def jobs_of_sweep(result: engine.Result, others: Iterable[engine.Result]) -> dic
 
 def planner(result: engine.Result, calibrations: Mapping[str, Calibration] | None = None) -> Planner:
     """What answers questions about a diagnosed run. Raises CannotPlanError where its steps cannot be played."""
-    known = {
-        name for one in (*result.diagnosis.findings, *result.diagnosis.opportunities) for name in (one.id, one.rule)
-    }
+    known = {name for one in result.diagnosis.all_findings for name in (one.id, one.rule)}
 
     def fix(names: Sequence[str]) -> tuple[Change, Prospect]:
         if unknown := [name for name in names if name not in known]:
@@ -202,11 +196,26 @@ def examine_dumps(logdir: Logdir) -> list[StuckRun]:
             examined.append(dumps.examine(one))
         except dumps.StuckError as error:
             failed.append(dumps.StuckError(f"{one.name}: {error}"))
-    if not examined:
+    return _beside(failed, examined)
+
+
+def _beside(failed: Sequence[Exception], done: list[T]) -> list[T]:
+    """What was done beside runs that failed, of which the caller's caller is warned; if nothing was, the first error
+    is raised.
+    """
+    if not done:
         raise failed[0]
     for failure in failed:
-        warnings.warn(str(failure), DoctorWarning, stacklevel=2)
-    return examined
+        warnings.warn(str(failure), DoctorWarning, stacklevel=3)
+    return done
+
+
+def _runs(logdir: Logdir, kept: Cache) -> Sequence[Run]:
+    """The runs below a log directory. Raises DiscoverError where there is none."""
+    runs = discover(os.fspath(logdir), peek=kept.peek)
+    if not runs:
+        raise DiscoverError(no_traces(os.fspath(logdir)))
+    return runs
 
 
 def _cache(cache: Logdir | bool | None) -> Cache:

@@ -46,6 +46,7 @@ from tb_ddp_doctor.findings import (
     Diagnosis,
     FileWarning,
     Network,
+    Prospect,
     WarningKind,
     Workload,
 )
@@ -139,6 +140,14 @@ class Result(msgspec.Struct, frozen=True):
     from_digests: bool
     #: Paths of the files that were read and left out, since their end is still to come.
     unfinished: tuple[str, ...] = ()
+
+    def prospects(self, fixed: Sequence[str] | None) -> list[Prospect]:
+        """The step with some findings fixed; None for each that costs something, then for all of these."""
+        if fixed is not None:
+            return [self.savings.without(fixed)]
+        costly = [each.id for each in self.diagnosis.findings if max(each.cost_ms, each.alone_ms) > 0]
+        sets = [[name] for name in costly] + ([costly] if len(costly) > 1 else [])
+        return [self.savings.without(names) for names in sets]
 
 
 def diagnose(

@@ -1041,7 +1041,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
                 lines = self.account.lines if table == "account" else self.account.floor_lines
                 return pd.DataFrame([msgspec.to_builtins(line) for line in lines])
             case "measurements" | "thresholds" | "evidence":
-                named_rows = ((one.id, row) for one in self._all_findings for row in getattr(one, table))
+                named_rows = ((one.id, row) for one in self.all_findings for row in getattr(one, table))
                 return pd.DataFrame([{"finding": name, **msgspec.to_builtins(row)} for name, row in named_rows])
             case "critical_path":
                 pieces = ((part.step, piece) for part in self.critical_path for piece in part.pieces)
@@ -1059,7 +1059,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
                 return frame
 
     @property
-    def _all_findings(self) -> tuple[Finding, ...]:
+    def all_findings(self) -> tuple[Finding, ...]:
+        """Findings, then opportunities."""
         return (*self.findings, *self.opportunities)
 
     def _repr_html_(self) -> str:
@@ -1071,7 +1072,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
             for line in self.account.lines
             if line.share > 0
         ]
-        rows = [(each.severity, each.rule, f"{each.cost_ms:.1f}", each.title) for each in self._all_findings]
+        rows = [(each.severity, each.rule, f"{each.cost_ms:.1f}", each.title) for each in self.all_findings]
         return (
             f"<p><b>{escape(self.name)}</b>: {escape(self.headline)} ({len(self.ranks)} of {self.world_size} ranks, "
             f"{self.step_ms:.1f} ms a step)</p>{bar(lines)}"

@@ -39,10 +39,9 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         snapshots = memory_runs.find(options.logdir, Reach(everywhere=options.everywhere, looked=looked))
     cache, runs, snapshots = _with_snapshots(options, errors, dumps, snapshots)
     results = diagnosed(options, errors, cache, runs, settings)
-    jobs: list[StuckRun | MemoryRun] = []
-    if dumps:
-        jobs += _examine_all(dumps, [run.name for run in runs], errors)
-    jobs += memory_runs.examine_all(snapshots, lambda run, error: complain(errors, f"{run.name}: {error}"))
+    stuck = _examine_all(dumps, [run.name for run in runs], errors) if dumps else []
+    memory = memory_runs.examine_all(snapshots, lambda run, error: complain(errors, f"{run.name}: {error}"))
+    jobs: list[StuckRun | MemoryRun] = [*stuck, *memory]
     if options.junit:
         _write_junit(
             results,
@@ -53,7 +52,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         )
     if not results and not jobs:
         return 2
-    _show(results, jobs, options, errors)
+    _show(results, stuck, memory, options, errors)
     if (options.pprof or options.collapsed) and not _write_stacks(results, options, errors):
         return 2
     diagnoses = [result.diagnosis for result in results]
@@ -165,11 +164,13 @@ def _write_stacks(results: Sequence[engine.Result], options: argparse.Namespace,
 
 def _show(
     results: Sequence[engine.Result],
-    jobs: Sequence[StuckRun | MemoryRun],
+    stuck: Sequence[StuckRun],
+    memory: Sequence[MemoryRun],
     options: argparse.Namespace,
     errors: Console,
 ) -> None:
     """Write and print what the options ask for."""
+    jobs: list[StuckRun | MemoryRun] = [*stuck, *memory]
     if options.html:
         from tb_ddp_doctor.report import html
 
@@ -180,7 +181,6 @@ def _show(
         from tb_ddp_doctor.report import markdown, memory_run
         from tb_ddp_doctor.report import stuck as report_of_stuck
 
-        stuck, memory = _apart(jobs)
         sections = [
             markdown.document(results) if results else "",
             report_of_stuck.markdown(stuck),
@@ -195,7 +195,6 @@ def _show(
     elif options.json:
         from tb_ddp_doctor.stuck.model import Report
 
-        stuck, memory = _apart(jobs)
         print_json(Report(SCHEMA_VERSION, tuple(result.diagnosis for result in results), tuple(stuck), tuple(memory)))
     else:
         from tb_ddp_doctor.report import terminal
@@ -217,7 +216,6 @@ def _show(
             from tb_ddp_doctor.report import memory_run
             from tb_ddp_doctor.report import stuck as report_of_stuck
 
-            stuck, memory = _apart(jobs)
             for job in stuck:
                 report_of_stuck.print_run(console, job)
             for run in memory:
@@ -235,19 +233,9 @@ def _layers(options: argparse.Namespace) -> LayersAsked | None:
     )
 
 
-def _apart(jobs: Sequence[StuckRun | MemoryRun]) -> tuple[list[StuckRun], list[MemoryRun]]:
-    """Jobs with dumps, and those with snapshots of memory."""
-    memory = [job for job in jobs if isinstance(job, MemoryRun)]
-    return [job for job in jobs if not isinstance(job, MemoryRun)], memory
-
-
 def _worst(diagnoses: Sequence[Diagnosis], jobs: Sequence[StuckRun | MemoryRun]) -> Severity | float:
     """The worst severity of all findings, and of what nothing explains where that is the verdict."""
-    severities = [
-        Severity[finding.severity.upper()]
-        for diagnosis in diagnoses
-        for finding in (*diagnosis.findings, *diagnosis.opportunities)
-    ]
+    severities = [Severity[finding.severity.upper()] for diagnosis in diagnoses for finding in diagnosis.all_findings]
     severities += [Severity[finding.severity.upper()] for job in jobs for finding in job.findings]
     severities += [
         Severity.of_share(diagnosis.account.line("unexplained").share)

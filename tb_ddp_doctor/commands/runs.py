@@ -109,10 +109,7 @@ def diagnose_all(
 
 def check_findings(option: str, names: Sequence[str], results: Sequence[engine.Result]) -> None:
     """Raise ValueError where findings are named, by id or by rule, that no run has."""
-    ids_of = {
-        result.diagnosis.name: [one.id for one in (*result.diagnosis.findings, *result.diagnosis.opportunities)]
-        for result in results
-    }
+    ids_of = {result.diagnosis.name: [one.id for one in result.diagnosis.all_findings] for result in results}
     known = {name for ids in ids_of.values() for one in ids for name in (one, one.partition(":")[0])}
     if missing := [name for name in names if name not in known]:
         there_are = "; ".join(f"{run}: {', '.join(ids) or 'none'}" for run, ids in ids_of.items())

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from rich.console import Console
 
-from tb_ddp_doctor import engine
 from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.commands.output import print_json
 from tb_ddp_doctor.commands.runs import check_findings, diagnosed, discovered
-from tb_ddp_doctor.findings import Prospect
 from tb_ddp_doctor.report import terminal
 from tb_ddp_doctor.rules import CATALOGUE, is_name
 
@@ -23,7 +20,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     results = diagnosed(options, errors, cache, runs)
     if results:
         check_findings("--without", chosen or (), results)
-    predicted = {result.diagnosis.name: _predict(result, chosen) for result in results}
+    predicted = {result.diagnosis.name: result.prospects(chosen) for result in results}
     if options.json:
         print_json(predicted)
         return 0 if results else 2
@@ -41,12 +38,3 @@ def _finding_names(text: str) -> list[str]:
         if not is_name(name):
             raise ValueError(f"--without: {no_name('rule', name, CATALOGUE)}")
     return names
-
-
-def _predict(result: engine.Result, chosen: Sequence[str] | None) -> list[Prospect]:
-    """The step without what was chosen; by default without each finding, then without all."""
-    if chosen is not None:
-        return [result.savings.without(chosen)]
-    costly = [each.id for each in result.diagnosis.findings if max(each.cost_ms, each.alone_ms) > 0]
-    sets = [[name] for name in costly] + ([costly] if len(costly) > 1 else [])
-    return [result.savings.without(names) for names in sets]

@@ -97,7 +97,7 @@ class Toolbox:
                 money_per_day=gains[one.id].money_per_day if one.id in gains else None,
                 energy_kwh_per_day=gains[one.id].energy_kwh_per_day if one.id in gains else None,
             )
-            for one in (*diagnosis.findings, *diagnosis.opportunities)
+            for one in diagnosis.all_findings
         ]
         said = [*diagnosis.contradictions, *(f"{one.file}: {one.message}" for one in diagnosis.warnings)]
         made = partial(
@@ -169,17 +169,12 @@ class Toolbox:
     def what_if(self, asked: questions.OfWhatIf) -> answers.WhatIfRows:
         """Predict the step with findings fixed: all ranks' steps are replayed without them."""
         result = self._runs.result(asked.run)
-        findings = (*result.diagnosis.findings, *result.diagnosis.opportunities)
+        findings = result.diagnosis.all_findings
         known = {given for one in findings for given in (one.id, one.rule)}
         for given in asked.fixed:
             if given not in known:
                 raise ValueError(no_name("finding", given, [one.id for one in findings]))
-        costly = [one.id for one in result.diagnosis.findings if max(one.cost_ms, one.alone_ms) > 0]
-        sets: list[Sequence[str]] = [asked.fixed] if asked.fixed else [[one] for one in costly]
-        if not asked.fixed and len(costly) > 1:
-            sets.append(costly)
-        predicted = [result.savings.without(names) for names in sets]
-        rows = [like(answers.ProspectRow, one) for one in predicted]
+        rows = [like(answers.ProspectRow, one) for one in result.prospects(asked.fixed or None)]
         made = partial(answers.WhatIfRows, run=name(result.diagnosis.name), step_ms=result.diagnosis.step_ms)
         return page(made, rows, asked.offset)
 
@@ -367,7 +362,7 @@ class Toolbox:
 
 def _finding(result: engine.Result, given: str) -> Finding:
     """The finding of an id, or of a rule that has one. Raises ValueError."""
-    findings = (*result.diagnosis.findings, *result.diagnosis.opportunities)
+    findings = result.diagnosis.all_findings
     exact = [one for one in findings if one.id == given] or [one for one in findings if one.rule == given]
     if len(exact) == 1:
         return exact[0]

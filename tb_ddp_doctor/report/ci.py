@@ -107,7 +107,7 @@ def _tests(diagnosis: Diagnosis, fails_from: Severity) -> Iterator[tuple[str, li
     for outcome in diagnosis.outcomes:
         failures = [
             (one.title, f"{_costs(one, diagnosis)}{_said(one)}")
-            for one in (*diagnosis.findings, *diagnosis.opportunities)
+            for one in diagnosis.all_findings
             if one.rule == outcome.rule and Severity[one.severity.upper()] >= fails_from
         ]
         is_skipped = outcome.status in ("not-applicable", "error")

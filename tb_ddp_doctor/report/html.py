@@ -162,7 +162,7 @@ def _answers(results: Sequence[Result], logdir: str, jobs: Sequence[StuckRun | M
         answers[route] = {"state": "ready", "comparison": compare(before, after)}
     for result in results:
         name = result.diagnosis.name
-        for finding in (*result.diagnosis.findings, *result.diagnosis.opportunities):
+        for finding in result.diagnosis.all_findings:
             documented = page_of(CATALOGUE[finding.rule])
             answers[f"rule?rule={finding.rule}"] = {"summary": documented.summary, "sections": documented.sections}
         answers[f"run?run={name}"] = answer(result, in_report=True)

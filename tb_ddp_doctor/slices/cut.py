@@ -259,7 +259,7 @@ def _collectives(job: Job, chosen: SliceWindow) -> dict[int, Collective]:
 def _labels(result: Result, chosen: SliceWindow) -> tuple[Label, ...]:
     """The evidence that lies in a window, on the ranks that are shown."""
     labels = []
-    for finding in (*result.diagnosis.findings, *result.diagnosis.opportunities):
+    for finding in result.diagnosis.all_findings:
         for evidence in _of(finding.evidence, chosen.ranks):
             instants = np.array([evidence.start_ns, evidence.end_ns])
             start, end = on_common_clock(result.job, evidence.rank, instants).tolist()
