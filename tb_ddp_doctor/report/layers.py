@@ -65,16 +65,22 @@ def print_layers(console: Console, result: Result, asked: LayersAsked) -> None:
     if unknown:
         print_wrapped(console, f"There is no rank {unknown[0]} among {wording.ranks(ranks)}.")
         return
-    lines = _lines(tree, asked.depth)
-    if asked.bottom_up:
-        lines = bottom_up(tree, result.job.digests)
-    elif asked.kernels:
-        lines = top_down(tree, result.job.digests, lines)
+    lines = _asked_lines(tree, result.job.digests, asked)
     if asked.rank is None:
         _print_median(console, tree, result, lines, bottom_up=asked.bottom_up)
     else:
         against = None if asked.against is None else ranks.index(asked.against)
         _print_rank(console, tree, ranks, ranks.index(asked.rank), against, lines)
+
+
+def _asked_lines(
+    tree: ModuleTree, digests: Sequence[RankDigest], asked: LayersAsked, amount: Callable[[Line], float] | None = None
+) -> list[Line]:
+    """The modules, or kernels with their modules."""
+    if asked.bottom_up:
+        return bottom_up(tree, digests)
+    lines = _lines(tree, asked.depth)
+    return top_down(tree, digests, lines, amount) if asked.kernels else lines
 
 
 def _lines(tree: ModuleTree, depth: int) -> list[Line]:
@@ -169,11 +175,7 @@ def _print_pair(
     tree = _tree(console, digests)
     if tree is None:
         return
-    lines = _lines(tree, asked.depth)
-    if asked.bottom_up:
-        lines = bottom_up(tree, digests)
-    elif asked.kernels:
-        lines = top_down(tree, digests, lines, lambda line: _change(line, size))
+    lines = _asked_lines(tree, digests, asked, lambda line: _change(line, size))
     # The median of sums and not the sum of medians, so that a line is some rank's time.
     times = np.array([line.step_ns for line in lines]) / 1e6
     parts = [np.median(rows, axis=1) for rows in (times[:, :size], times[:, size:])]
