@@ -22,6 +22,7 @@ from traces import MS, ranks, write
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.evidence.model import GpuLook, RankEvidence
@@ -519,3 +520,10 @@ def test_numbers_are_written_as_protobuf_writes_them(number: int) -> None:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
 
     assert native._TIMESTAMP + encoded(number) == TracePacket(timestamp=number).SerializeToString()
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.pftrace"])
+def test_a_slice_is_not_diagnosed_as_a_job(result: engine.Result, cache: Cache, tmp_path: Path, name: str) -> None:
+    files.save(cut.cut(result, cache, at(result, 0, 70)), tmp_path / name)
+    with pytest.raises(TraceError, match="a slice that ddp-doctor wrote for viewers"):
+        digest(reader.read(tmp_path / name))

@@ -18,7 +18,8 @@ from tb_ddp_doctor.digest.plausible import plausible, without_copies
 from tb_ddp_doctor.digest.set_back import one_side
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace.losses import Loss, Losses
-from tb_ddp_doctor.trace.model import RankTrace
+from tb_ddp_doctor.trace.model import RankTrace, TraceError
+from tb_ddp_doctor.trace.names import OWN
 
 #: Overruns are said from this share of the device's time on: kernels launched programmatically overlap by design.
 _SAID_OVERRUN = 0.01
@@ -26,10 +27,20 @@ _SAID_OVERRUN = 0.01
 _MOST_LETTERS = 1 << 14
 #: Operators too long to be true that are left out; beyond that the record is damaged as a whole.
 _MOST_OVERLONG = 3
+_OWN_SLICE = (
+    "it is a slice that ddp-doctor wrote for viewers, without process groups and devices: diagnose the traces that it "
+    "was cut from."
+)
 
 
 def digest(trace: RankTrace) -> RankDigest:
-    """Reduce a trace to what the job needs of it. A trace without events gives a digest without steps."""
+    """Reduce a trace to what the job needs of it. A trace without events gives a digest without steps.
+
+    Raises TraceError for what `ddp-doctor slice` and `merge` write: their ranks are processes of one file, and their
+    events lack process groups and devices.
+    """
+    if trace.dropped.get(OWN):
+        raise TraceError(_OWN_SLICE)
     read = without_copies(replace(trace, strings=tuple(text[:_MOST_LETTERS] for text in trace.strings)))
     rows = DeviceRows.of(read.events)
     side = one_side(read, rows)

@@ -15,6 +15,7 @@ import msgspec
 from tb_ddp_doctor.slices import event_text
 from tb_ddp_doctor.slices.labels import placed
 from tb_ddp_doctor.slices.model import CATEGORY_NAMES, RankSlice, Slice
+from tb_ddp_doctor.trace import names
 
 CONTENT_TYPE = "application/json"
 #: Numbers of arrows between arrivals start here: whole, since Perfetto drops others, and below 2^53, as doubles are.
@@ -118,7 +119,7 @@ def _doctor(part: Slice, left_out: str, base: int) -> Iterator[dict[str, Any]]:
             start, end = max(label.start_ns, base), max(label.end_ns, base)
             times = {"ts": (start - base) / 1e3, "dur": (end - start) / 1e3}
             place = {"pid": 0, "tid": tid, **times}
-            yield {"ph": "X", "cat": "ddp-doctor", "name": label.name, **place, "args": label.args}
+            yield {"ph": "X", "cat": names.OWN, "name": label.name, **place, "args": label.args}
 
 
 def _meta(kind: str, pid: int, tid: int, **args: str | int) -> dict[str, Any]:

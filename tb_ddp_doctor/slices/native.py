@@ -21,6 +21,7 @@ from tb_ddp_doctor.slices import event_text
 from tb_ddp_doctor.slices.labels import PlacedLabel, placed
 from tb_ddp_doctor.slices.model import RankSlice, Slice
 from tb_ddp_doctor.storage.wire import encoded
+from tb_ddp_doctor.trace import names
 
 CONTENT_TYPE = "application/octet-stream"
 _DOCTOR = 1
@@ -235,6 +236,7 @@ def _write_doctor(packets: _Packets, rows: list[list[PlacedLabel]]) -> None:
             begin.track_event.type = TrackEvent.TYPE_SLICE_BEGIN
             begin.track_event.track_uuid = _DOCTOR + i
             begin.track_event.name = label.name
+            begin.track_event.categories.append(names.OWN)
             for key, text in label.args.items():
                 annotation = begin.track_event.debug_annotations.add()
                 annotation.name = key

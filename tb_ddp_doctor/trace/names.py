@@ -57,6 +57,8 @@ RECORD_PARAM_COMMS = "record_param_comms"
 INSTANT = "cpu_instant_event"
 INSTANT_PHASE = "i"
 MEMORY = "[memory]"
+#: Category of what the doctor itself writes into slices.
+OWN = "ddp-doctor"
 #: Categories of Python functions (with_stack=True), today's and that of 2021.
 PYTHON = ("python_function", "Python")
 
