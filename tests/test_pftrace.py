@@ -285,6 +285,23 @@ def test_other_traces_in_perfettos_format_are_named(tmp_path: Path) -> None:
         discover(tmp_path)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_rocprofv3s_traces_in_perfettos_format_are_named(tmp_path: Path, packed: bool) -> None:
+    """As its SDK writes them: the categories that it knows, tracks of threads and queues, and interned names."""
+    described = TracePacket(trusted_packet_sequence_id=1)
+    for name, description in (("hip_api", "HIP API function"), ("kernel_dispatch", "GPU kernel dispatch")):
+        described.interned_data.event_categories.add(iid=len(name), name=name)
+        described.interned_data.event_names.add(iid=len(name), name=description)
+    queue = TracePacket(trusted_packet_sequence_id=1)
+    queue.track_descriptor.uuid, queue.track_descriptor.name = 7, "COMPUTE AGENT [2] QUEUE [1]"
+    dispatch = packet(10, TrackEvent.TYPE_SLICE_BEGIN, track_uuid=7, name_iid=15)
+    dispatch.track_event.category_iids.append(15)
+    data = file(described, queue, dispatch, end(20))
+    (tmp_path / ("1_results.pftrace" + ".gz" * packed)).write_bytes(gzip.compress(data) if packed else data)
+    with pytest.raises(DiscoverError, match=r"rocprofv3 for Perfetto.* what torch\.profiler writes on AMD GPUs"):
+        discover(tmp_path)
+
+
 # -- both readers
 
 

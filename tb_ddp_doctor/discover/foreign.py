@@ -39,11 +39,6 @@ _BY_NAME = (
         "--logdir DIR`); the doctor reads traces of torch.profiler and Nsight Systems.",
     ),
     (
-        re.compile(r"\.(?:pftrace|perfetto-trace)(?:\.gz)?$"),
-        "This is a trace in Perfetto's format without events of torch.profiler: the doctor reads those that torch's "
-        'export_chrome_trace("x.pftrace") writes.',
-    ),
-    (
         re.compile(r"\.(?:ncu-rep|nvvp|nvprof)$"),
         "This is a profile of single kernels or of nvprof, without what ranks do: record with torch.profiler or nsys.",
     ),
@@ -54,8 +49,22 @@ _BY_NAME = (
         _OF_ASCEND,
     ),
 )
+_PACKETS = re.compile(r"\.(?:pftrace|perfetto-trace)(?:\.gz)?$")
 #: Names whose content decides, and what stands in their first bytes.
 _BY_HEAD = (
+    (
+        _PACKETS,
+        re.compile(rb"kernel_dispatch|hip_api|hsa_api"),
+        "This is a trace of rocprofv3 for Perfetto, which shows it. It has no operators and no steps, and nothing "
+        "makes a trace of torch.profiler of it: the doctor reads what torch.profiler writes on AMD GPUs "
+        "(export_chrome_trace).",
+    ),
+    (
+        _PACKETS,
+        re.compile(rb""),
+        "This is a trace in Perfetto's format without events of torch.profiler: the doctor reads those that torch's "
+        'export_chrome_trace("x.pftrace") writes.',
+    ),
     (
         re.compile(r"\.(?:db|sqlite3?|rpd)$"),
         re.compile(rb"rocpd_"),
