@@ -20,7 +20,7 @@ def test_a_module_opens_down_to_its_kernels(page: Page, server: str) -> None:
     chosen(tab, "straggler_cpu")
     panel = tab.locator(".module-panel")
     expect(panel.locator("h2")).to_have_text("Whole step")
-    tab.get_by_role("button", name=re.compile("^layer 7: ")).click()
+    tab.locator(".explorer").get_by_role("button", name=re.compile("^layer 7: ")).click()
     expect(panel.locator("h2")).to_have_text("layer 7")
     expect(panel.locator(".large")).to_have_text("119.5 ms".replace(" ", "\N{NO-BREAK SPACE}"))
     # The straggler waits for nobody there.
@@ -52,6 +52,20 @@ def test_a_rank_is_shown_less_others(page: Page, server: str) -> None:
     tab.locator(".explorer select").nth(1).select_option(label="rank 3")
     expect(panel.locator(".note").first).to_contain_text("rank 1 less rank 3")
     assert box(tab, "layer 7").startswith("\N{MINUS SIGN}115.")
+    assert unnamed_figures(tab) == []
+
+
+def test_the_slowest_step_is_shown_less_the_median_one(page: Page, server: str) -> None:
+    tab = opened(page, server, "layers")
+    chosen(tab, "straggler_cpu")
+    card = tab.locator(".card").filter(has_text="Step 4, the slowest, less step 3, the median one")
+    expect(card.locator(".note")).to_contain_text("the median over 4 ranks that have these steps")
+    expect(card.get_by_role("button").first).to_have_attribute("aria-label", re.compile(r"^Whole step: .* \+2\.27 ms"))
+    # The wait for the straggler is longer in it.
+    card.get_by_role("button", name=re.compile("^layer 7: ")).click()
+    expect(card.locator(".readout")).to_contain_text("ms in step 4, +9.82 ms")
+    kernel = card.get_by_role("button").nth(1)
+    expect(kernel).to_contain_text("ncclDevKernel_AllReduce")
     assert unnamed_figures(tab) == []
 
 

@@ -226,7 +226,7 @@ function changed(title, amounts, step) {
  * @param {Comparison} found
  * @param {Shown} shown
  */
-function modules({ modules: told, step, runs }, shown) {
+function modules({ modules: told, module_kernels, step, runs }, shown) {
   const all = () =>
     grid({
       title: "compared-modules",
@@ -242,8 +242,8 @@ function modules({ modules: told, step, runs }, shown) {
       rows: told.map(({ path, before_ms, after_ms }) => [path || "whole step", before_ms, after_ms, after_ms - before_ms]),
     });
   return [
-    h("p", { class: "note" }, `A module is as wide as in the run where it takes longer: red where a step of ${runs[1].name} spends more in it, green where less, grey where that is within noise. On it the change in ms a step, the median over ranks, with all within it; what no module has is the change of the box above.`),
-    ...difference(told, leastChange(step)),
+    h("p", { class: "note" }, `A box is as wide as the difference in ms a step, and at least as wide as all boxes within it: red where a step of ${runs[1].name} takes longer in it, green where shorter, grey where that is within noise. Below modules stand modules within them, and the kernels that changed most. The median over ranks.`),
+    ...difference(told, module_kernels, { before: "before", after: "after", least: leastChange(step), shorter: "healthy" }),
     folded(`All ${count(told.length, "module")}`, all),
   ];
 }

@@ -4,6 +4,7 @@ import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
 import { count, decimals, ms, percent } from "../format.js";
 import { grid, plain } from "../grid.js";
+import { difference } from "../layers/difference.js";
 import { explorer } from "../layers/explorer.js";
 import { begun, layersOf, nameOf, PARTS, shortPath } from "../layers/model.js";
 
@@ -25,7 +26,7 @@ export const layers = {
     const place = h("div");
     /** @type {(path: string) => void} */
     let choose = () => {};
-    element.append(h("div", { class: "cards" }, h("p", { class: "note" }, from(modules)), place, card("Modules", modules.said.map((sentence) => h("p", { class: "note" }, `${sentence[0].toUpperCase()}${sentence.slice(1)}`)), table(modules, shown))));
+    element.append(h("div", { class: "cards" }, h("p", { class: "note" }, from(modules)), place, ...steps(modules), card("Modules", modules.said.map((sentence) => h("p", { class: "note" }, `${sentence[0].toUpperCase()}${sentence.slice(1)}`)), table(modules, shown))));
     return detail(place, shown.diagnosis.name, "layers", (/** @type {import("../layers/tree.js").Told} */ told) => {
       const made = explorer(told, shown, strip(modules, (path) => choose(path)));
       choose = (path) => {
@@ -108,6 +109,30 @@ function strip(modules, choose) {
       ),
     ),
   );
+}
+
+/** A difference of less has no colour, ms. */
+const LEAST_MS = 0.005;
+
+/**
+ * The slowest step less the median one.
+ * @param {LayerTable} modules
+ */
+function steps({ rows, kernels, slowest_step, median_step, step_ranks }) {
+  if (slowest_step === null || median_step === null || rows[0].slowest_step_ms === null) return [];
+  const of = (/** @type {{slowest_step_ms: number | null, median_step_ms: number | null}} */ { slowest_step_ms, median_step_ms }) => ({ before_ms: median_step_ms ?? 0, after_ms: slowest_step_ms ?? 0 });
+  const { before_ms, after_ms } = of(rows[0]);
+  return [
+    card(
+      `Step ${slowest_step}, the slowest, less step ${median_step}, the median one`,
+      h("p", { class: "note" }, `${ms(after_ms)} less ${ms(before_ms)}, the median over ${step_ranks === 1 ? "the rank that has" : `${step_ranks} ranks that have`} these steps. A box is as wide as the difference, and at least as wide as all boxes within it: red takes longer in step ${slowest_step}, blue shorter. Kernels stand below their modules.`),
+      ...difference(
+        rows.map((row) => ({ path: row.path, level: row.level, ...of(row) })),
+        kernels.map((kernel) => ({ ...kernel, ...of(kernel) })),
+        { before: `in step ${median_step}`, after: `in step ${slowest_step}`, least: LEAST_MS, shorter: "accent" },
+      ),
+    ),
+  ];
 }
 
 const WHOLE = "whole step";
