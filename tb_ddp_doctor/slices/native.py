@@ -79,16 +79,11 @@ class _Rank:
         self._write_events()
         self._write_counters()
 
-    def _packet(self) -> TracePacket:
-        packet = TracePacket()
-        packet.trusted_packet_sequence_id = self._sequence
-        return packet
+    def _packet(self, **fields: object) -> TracePacket:
+        return TracePacket(trusted_packet_sequence_id=self._sequence, **fields)
 
     def _describe(self) -> None:
-        packet = self._packet()
-        packet.sequence_flags = _FRESH
-        track = packet.track_descriptor
-        track.uuid = self._track
+        track = TrackDescriptor(uuid=self._track, sibling_order_rank=self._pid)
         track.process.pid = self._pid
         track.process.process_name = event_text.process(self._rank.rank, self._rank.node)
         track.process.legacy_sort_index = self._pid
@@ -96,19 +91,17 @@ class _Rank:
         track.process_ordering = TrackDescriptor.PROCESS_ORDERING_EXPLICIT
         track.thread_ordering = TrackDescriptor.THREAD_ORDERING_EXPLICIT
         track.child_ordering = TrackDescriptor.EXPLICIT
-        track.sibling_order_rank = self._pid
-        self._packets.write(packet)
+        self._packets.write(self._packet(sequence_flags=_FRESH, track_descriptor=track))
         for i, lane in enumerate(self._rank.lanes, 1):
-            packet = self._packet()
-            track = packet.track_descriptor
-            track.uuid = self._track + i
-            track.parent_uuid = self._track
-            track.sibling_order_rank = i
+            track = self._below(i)
             track.thread.pid = self._pid
             track.thread.tid = self._track + i
             track.thread.thread_name = event_text.label(lane.title)
             track.thread.legacy_sort_index = i
-            self._packets.write(packet)
+            self._packets.write(self._packet(track_descriptor=track))
+
+    def _below(self, number: int) -> TrackDescriptor:
+        return TrackDescriptor(uuid=self._track + number, parent_uuid=self._track, sibling_order_rank=number)
 
     def _write_events(self) -> None:
         rank = self._rank
@@ -121,7 +114,9 @@ class _Rank:
             track = self._track + 1 + lane
             while open_ and (len(open_) > depth or open_[-1][0] != track):
                 self._end(*open_.pop())
-            packet = self._packet()
+            # Field by field: of thousands of events that takes less time than arguments.
+            packet = TracePacket()
+            packet.trusted_packet_sequence_id = self._sequence
             packet.timestamp = start
             packet.sequence_flags = _KNOWN
             event = packet.track_event
@@ -148,28 +143,22 @@ class _Rank:
         rest = self._ends.get(track)
         if rest is None:
             # Half of all packets are ends, which differ in their time alone.
-            packet = self._packet()
-            packet.track_event.type = TrackEvent.TYPE_SLICE_END
-            packet.track_event.track_uuid = track
-            rest = self._ends[track] = packet.SerializeToString()
+            end = TrackEvent(type=TrackEvent.TYPE_SLICE_END, track_uuid=track)
+            rest = self._ends[track] = self._packet(track_event=end).SerializeToString()
         self._packets.write_bytes(_TIMESTAMP + encoded(at_ns) + rest)
 
     def _named(self, packet: TracePacket, name: int) -> int:
         known = self._names.get(name)
         if known is None:
             known = self._names[name] = len(self._names) + 1
-            entry = packet.interned_data.event_names.add()
-            entry.iid = known
-            entry.name = event_text.label(self._rank.strings[name])
+            packet.interned_data.event_names.add(iid=known, name=event_text.label(self._rank.strings[name]))
         return known
 
     def _keyed(self, packet: TracePacket, key: str) -> int:
         known = self._keys.get(key)
         if known is None:
             known = self._keys[key] = len(self._keys) + 1
-            entry = packet.interned_data.debug_annotation_names.add()
-            entry.iid = known
-            entry.name = key
+            packet.interned_data.debug_annotation_names.add(iid=known, name=key)
         return known
 
     def _write_counters(self) -> None:
@@ -184,66 +173,44 @@ class _Rank:
             known = np.isfinite(values)
             if not known.any():
                 continue
-            packet = self._packet()
-            track = packet.track_descriptor
-            track.uuid = self._track + i
-            track.parent_uuid = self._track
-            track.sibling_order_rank = i
+            track = self._below(i)
             track.name = name
             if unit:
                 track.counter.unit_name = unit
             else:
                 track.counter.unit = CounterDescriptor.UNIT_SIZE_BYTES
-            self._packets.write(packet)
+            self._packets.write(self._packet(track_descriptor=track))
             for time, value in zip(times[known].tolist(), values[known].tolist(), strict=True):
-                packet = self._packet()
-                packet.timestamp = time
-                packet.track_event.type = TrackEvent.TYPE_COUNTER
-                packet.track_event.track_uuid = self._track + i
+                event = TrackEvent(type=TrackEvent.TYPE_COUNTER, track_uuid=track.uuid)
                 if unit:
-                    packet.track_event.double_counter_value = value
+                    event.double_counter_value = value
                 else:
-                    packet.track_event.counter_value = value
-                self._packets.write(packet)
+                    event.counter_value = value
+                self._packets.write(self._packet(timestamp=time, track_event=event))
 
 
 def _write_doctor(packets: _Packets, rows: list[list[PlacedLabel]]) -> None:
     """The track "ddp-doctor", with a track below it for each row of labels."""
 
-    def packet() -> TracePacket:
-        made = TracePacket()
-        made.trusted_packet_sequence_id = _DOCTOR
-        return made
+    def describe(track: TrackDescriptor) -> None:
+        packets.write(TracePacket(trusted_packet_sequence_id=_DOCTOR, track_descriptor=track))
 
-    parent = packet()
-    parent.track_descriptor.uuid = _DOCTOR
-    parent.track_descriptor.name = "ddp-doctor"
-    parent.track_descriptor.child_ordering = TrackDescriptor.EXPLICIT
-    parent.track_descriptor.sibling_order_rank = -1
-    packets.write(parent)
+    def write(at_ns: int, event: TrackEvent) -> None:
+        packets.write(TracePacket(trusted_packet_sequence_id=_DOCTOR, timestamp=at_ns, track_event=event))
+
+    order = TrackDescriptor.EXPLICIT
+    describe(TrackDescriptor(uuid=_DOCTOR, name="ddp-doctor", child_ordering=order, sibling_order_rank=-1))
     for i, labels in enumerate(rows, 1):
-        track = packet()
-        track.track_descriptor.uuid = _DOCTOR + i
-        track.track_descriptor.parent_uuid = _DOCTOR
-        track.track_descriptor.name = "this slice" if i == 1 else "evidence"
-        track.track_descriptor.sibling_order_rank = i
+        track = TrackDescriptor(uuid=_DOCTOR + i, parent_uuid=_DOCTOR, sibling_order_rank=i)
+        track.name = "this slice" if i == 1 else "evidence"
         # Tracks of one name would become one.
-        track.track_descriptor.sibling_merge_behavior = TrackDescriptor.SIBLING_MERGE_BEHAVIOR_NONE
-        packets.write(track)
+        track.sibling_merge_behavior = TrackDescriptor.SIBLING_MERGE_BEHAVIOR_NONE
+        describe(track)
         for label in labels:
-            begin = packet()
-            begin.timestamp = label.start_ns
-            begin.track_event.type = TrackEvent.TYPE_SLICE_BEGIN
-            begin.track_event.track_uuid = _DOCTOR + i
-            begin.track_event.name = label.name
-            begin.track_event.categories.append(names.OWN)
+            begin = TrackEvent(
+                type=TrackEvent.TYPE_SLICE_BEGIN, track_uuid=_DOCTOR + i, name=label.name, categories=[names.OWN]
+            )
             for key, text in label.args.items():
-                annotation = begin.track_event.debug_annotations.add()
-                annotation.name = key
-                annotation.string_value = text
-            packets.write(begin)
-            end = packet()
-            end.timestamp = label.end_ns
-            end.track_event.type = TrackEvent.TYPE_SLICE_END
-            end.track_event.track_uuid = _DOCTOR + i
-            packets.write(end)
+                begin.debug_annotations.add(name=key, string_value=text)
+            write(label.start_ns, begin)
+            write(label.end_ns, TrackEvent(type=TrackEvent.TYPE_SLICE_END, track_uuid=_DOCTOR + i))
