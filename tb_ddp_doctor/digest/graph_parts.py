@@ -83,11 +83,11 @@ class GraphParts(msgspec.Struct, frozen=True, eq=False):
 
 def _read(annotation: str, autograd_phase: str) -> tuple[str, bool]:
     """The name in an annotation, "" for none, and whether it is of backward; of several annotations the last counts."""
-    given: Any = value(annotation.encode())
+    given: Any = value(annotation.encode(errors="replace"))
     if isinstance(given, str):
-        decoded = value(given.encode())
+        decoded = value(given.encode(errors="replace"))
         given = decoded if isinstance(decoded, list | dict) else given
-    members: dict[Any, Any] = {"autograd_phase": value(autograd_phase.encode())}
+    members: dict[Any, Any] = {"autograd_phase": value(autograd_phase.encode(errors="replace"))}
     for one in given if isinstance(given, list) else [given]:
         members |= one if isinstance(one, dict) else {"name": one}
     name = members.get("name", members.get("str"))
