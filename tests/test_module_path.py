@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_module_kernels import random_digest
-from test_modules import Call, Kernel, of_run, op, paths, read, watched
+from test_modules import Call, Kernel, of_run, op, paths, read, step_of_two_modules
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
@@ -31,11 +31,7 @@ def of_rank(length: int, steps: int = 2) -> tuple[list[Call], list[Kernel]]:
     for number in range(steps):
         at = 100 * number
         calls += [
-            ("user_annotation", f"ProfilerStep#{number}", at, at + 100, 1, None),
-            watched("a", at + 1, at + 5),
-            op("aten::relu", at + 2, at + 4),
-            watched("b", at + 6, at + 10),
-            op("aten::mm", at + 7, at + 9),
+            *step_of_two_modules(number),
             op("nccl:all_reduce", at + 12, at + 14),
             ("cuda_runtime", "cudaDeviceSynchronize", at + 15, at + 91, 1, None),
         ]

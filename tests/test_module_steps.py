@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_module_kernels import random_digest
-from test_modules import Call, Kernel, of_run, op, read, watched, with_mlp_until
+from test_modules import Call, Kernel, of_run, read, step_of_two_modules, with_mlp_until
 
 import tb_ddp_doctor
 from tb_ddp_doctor.account.module_steps import compared_steps, of_step
@@ -26,13 +26,7 @@ def of_steps(*lengths: int) -> tuple[list[Call], list[Kernel]]:
     kernels: list[Kernel] = []
     for number, length in enumerate(lengths):
         at = 100 * number
-        calls += [
-            ("user_annotation", f"ProfilerStep#{number}", at, at + 100, 1, None),
-            watched("a", at + 1, at + 5),
-            op("aten::relu", at + 2, at + 4),
-            watched("b", at + 6, at + 10),
-            op("aten::mm", at + 7, at + 9),
-        ]
+        calls += step_of_two_modules(number)
         kernels += [(at + 2, 1, at + 10, at + 15, 7, "relu"), (at + 7, 1, at + 15, at + 15 + length, 7, "gemm")]
     return calls, kernels
 

@@ -33,6 +33,18 @@ def watched(name: str, start: int, end: int, thread: int = 1) -> Call:
     return ("user_annotation", f"nn.Module: {name}", start, end, thread, None)
 
 
+def step_of_two_modules(number: int) -> list[Call]:
+    """A step of 100 in which module "a" calls an operator, then module "b" another one."""
+    at = 100 * number
+    return [
+        ("user_annotation", f"ProfilerStep#{number}", at, at + 100, 1, None),
+        watched("a", at + 1, at + 5),
+        op("aten::relu", at + 2, at + 4),
+        watched("b", at + 6, at + 10),
+        op("aten::mm", at + 7, at + 9),
+    ]
+
+
 def called(name: str, start: int, end: int, thread: int = 1) -> Call:
     return ("python_function", f"nn.Module: {name}", start, end, thread, None)
 
