@@ -452,6 +452,8 @@ def _foreign() -> Iterator[tuple[str, bytes, str]]:
     yield "report.nsys-rep", b"", "nsys export --type sqlite --include-json true report.nsys-rep"
     yield "report.json", b'{"Type":48,"NvtxEvent":{"GlobalTid":"3"}}', "JSON export of Nsight Systems"
     yield "host.xplane.pb", b"", "xprof"
+    jax = b'{"traceEvents":[{"ph":"M","pid":1,"name":"process_name","args":{"name":"/device:TPU:0"}}]}'
+    yield "vm.trace.json.gz", gzip.compress(jax, mtime=0), "JAX, TensorFlow or PyTorch/XLA"
     yield "trace.pftrace", b"\x1f\x8b", "without events of torch.profiler"
     yield "1_results.json", b'{"rocprofiler-sdk-tool": [{"metadata": {}}]}', "JSON of rocprof"
     yield "results.db", b"SQLite format 3\0" + b"CREATE TABLE rocpd_kernel", "rocpd convert -i results.db"

@@ -21,6 +21,10 @@ _OF_ASCEND = (
     "This is a trace of Ascend NPUs, as torch_npu and MindStudio write it: MindStudio Insight shows it. The doctor "
     "reads what torch.profiler writes of GPUs and CPUs."
 )
+_OF_XLA = (
+    "This is a profile of JAX, TensorFlow or PyTorch/XLA, which xprof shows (`pip install xprof`, `xprof --logdir "
+    "DIR`). The doctor reads traces of torch.profiler and Nsight Systems."
+)
 #: By the end of the name.
 _BY_NAME = (
     (
@@ -33,11 +37,7 @@ _BY_NAME = (
         + _EXPORT
         + "` makes the .sqlite file that can be diagnosed.",
     ),
-    (
-        re.compile(r"\.xplane\.pb$"),
-        "This is a profile of JAX, TensorFlow or PyTorch/XLA (XPlane), which xprof shows (`pip install xprof`, `xprof "
-        "--logdir DIR`); the doctor reads traces of torch.profiler and Nsight Systems.",
-    ),
+    (re.compile(r"\.xplane\.pb$"), _OF_XLA),
     (
         re.compile(r"\.(?:ncu-rep|nvvp|nvprof)$"),
         "This is a profile of single kernels or of nvprof, without what ranks do: record with torch.profiler or nsys.",
@@ -83,6 +83,11 @@ _BY_HEAD = (
             rb'"(?:CudaEvent|NvtxEvent|TraceProcessEvent|globalTid|GlobalTid|globalPid)"|\{"data":\["\[Unknown\]"'
         ),
         "This is the JSON export of Nsight Systems: export the report again with `" + _EXPORT + " REPORT.nsys-rep`.",
+    ),
+    (
+        re.compile(r"\.json(?:\.gz)?$"),
+        re.compile(rb'"/(?:device:[A-Z]{3,8}:\d|host:CPU)'),
+        _OF_XLA,
     ),
     (
         re.compile(r"\.json(?:\.gz)?$"),
