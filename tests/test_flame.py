@@ -9,11 +9,13 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
+from load import DEMO_LOGS
 from test_modules import of_run, with_mlp_until
 from traces import write
 
 from tb_ddp_doctor.cli import main
-from tb_ddp_doctor.report.flame import PartTime, collapsed, pprof
+from tb_ddp_doctor.facts import MissingFactError
+from tb_ddp_doctor.report.flame import AMOUNTS, ModuleStack, collapsed, pprof
 
 _TYPES = {"u": descriptor_pb2.FieldDescriptorProto.TYPE_UINT64, "i": descriptor_pb2.FieldDescriptorProto.TYPE_INT64}
 #: The part of profile.proto that is written, by message: name, number, type (or message) and whether it repeats.
@@ -30,11 +32,12 @@ _PROTO = {
         ("location", 4, "Location", True),
         ("function", 5, "Function", True),
         ("string_table", 6, "s", True),
+        ("default_sample_type", 14, "i", False),
     ],
 }
 
 
-def decoded(data: bytes) -> list[PartTime]:
+def decoded(data: bytes) -> list[ModuleStack]:
     """The stacks that protobuf's own decoder reads."""
     file = descriptor_pb2.FileDescriptorProto(name="profile.proto", package="perftools", syntax="proto3")
     for name, fields in _PROTO.items():
@@ -55,11 +58,13 @@ def decoded(data: bytes) -> list[PartTime]:
     profile.ParseFromString(gzip.decompress(data))
     text = list(profile.string_table)
     assert text[0] == ""
-    assert [(text[one.type], text[one.unit]) for one in profile.sample_type] == [("time of a step", "nanoseconds")]
+    kinds = {text[one.type]: text[one.unit] for one in profile.sample_type}
+    assert list(kinds.items()) == list(AMOUNTS.items())[: len(kinds)]
+    assert text[profile.default_sample_type] == "time"
     functions = {one.id: text[one.name] for one in profile.function}
     places = {one.id: functions[one.line[0].function_id] for one in profile.location}
     return [
-        PartTime(tuple(places[at] for at in reversed(one.location_id)), one.label[0].num, one.value[0])
+        ModuleStack(tuple(places[at] for at in reversed(one.location_id)), one.label[0].num, tuple(one.value))
         for one in profile.sample
     ]
 
@@ -67,22 +72,31 @@ def decoded(data: bytes) -> list[PartTime]:
 @given(
     st.lists(
         st.builds(
-            PartTime,
+            ModuleStack,
             st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=4).map(tuple),
             st.integers(0, 1 << 20),
-            st.integers(0, 1 << 62),
+            st.tuples(*[st.integers(0, 1 << 62)] * len(AMOUNTS)),
         ),
         max_size=8,
     )
 )
-def test_protobuf_reads_the_stacks_that_were_written(found: list[PartTime]) -> None:
+def test_protobuf_reads_the_stacks_that_were_written(found: list[ModuleStack]) -> None:
     assert decoded(pprof(found)) == found
 
 
 def test_collapsed_stacks_have_a_line_each_whatever_modules_are_called() -> None:
-    found = [PartTime(("job", "a;b\n", "forward"), 0, 12), PartTime(("job", "c", "backward"), 1, 5)]
+    found = [ModuleStack(("job", "a;b\n", "forward"), 0, (12, 1)), ModuleStack(("job", "c", "backward"), 1, (5, 3))]
     assert collapsed(found).decode() == "job;rank 0;a_b_;forward 12\njob;rank 1;c;backward 5\n"
     assert collapsed(found[:1]).decode() == "job;a_b_;forward 12\n"
+    assert collapsed(found[1:], "launches").decode() == "job;c;backward 3\n"
+
+
+def test_what_is_not_known_of_all_runs_is_left_out() -> None:
+    found = [ModuleStack(("job", "gemm"), 0, (12, 1, 4, 800, 60)), ModuleStack(("other", "gemm"), 0, (12, 1))]
+    assert [one.amounts for one in decoded(pprof(found))] == [(12, 1), (12, 1)]
+    assert collapsed(found, "flops").decode() == "job;gemm 800\n"
+    with pytest.raises(MissingFactError, match="record_shapes=True"):
+        collapsed(found[1:], "flops")
 
 
 def test_times_of_a_rank_sum_to_its_step(tmp_path: Path) -> None:
@@ -90,9 +104,28 @@ def test_times_of_a_rank_sum_to_its_step(tmp_path: Path) -> None:
     profile, text = tmp_path / "job.pb.gz", tmp_path / "job.collapsed"
     assert main(["diagnose", job, "--pprof", str(profile), "--collapsed", str(text), "--rank", "1"]) == 0
     found = decoded(profile.read_bytes())
-    assert sum(one.ns for one in found) == sum(int(line.rpartition(" ")[2]) for line in text.read_text().splitlines())
-    assert PartTime(("job", "layers", "layers.0", "layers.0.mlp", "forward", "aten::mm", "gemm"), 1, 4_000_000) in found
+    assert sum(one.amounts[0] for one in found) == sum(
+        int(line.rpartition(" ")[2]) for line in text.read_text().splitlines()
+    )
+    assert (
+        ModuleStack(("job", "layers", "layers.0", "layers.0.mlp", "forward", "aten::mm", "gemm"), 1, (4_000_000, 1))
+        in found
+    )
     assert "job;layers;layers.0;layers.0.mlp;forward;aten::mm;gemm 4000000\n" in text.read_text()
+
+
+def test_the_work_of_a_demo_is_in_its_stacks(tmp_path: Path) -> None:
+    """Its layers are guesses, and its traces have the sizes of inputs."""
+    profile, text = tmp_path / "job.pb.gz", tmp_path / "job.collapsed"
+    wanted = ["--pprof", str(profile), "--collapsed", str(text), "--collapsed-amount", "flops", "--rank", "0"]
+    assert main(["diagnose", str(DEMO_LOGS / "healthy"), *wanted]) == 0
+    found = decoded(profile.read_bytes())
+    flops = sum(one.amounts[list(AMOUNTS).index("flops")] for one in found)
+    assert flops == sum(int(line.rpartition(" ")[2]) for line in text.read_text().splitlines())
+    # Eight layers' GEMMs and attention, forward and backward.
+    assert 1e11 < flops < 1e13
+    time, above = (sum(one.amounts[list(AMOUNTS).index(name)] for one in found) for name in ("time", "above"))
+    assert 0 < above < time
 
 
 def test_traces_that_name_no_modules_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

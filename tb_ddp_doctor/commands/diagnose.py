@@ -151,14 +151,16 @@ def _write_stacks(results: Sequence[engine.Result], options: argparse.Namespace,
 
     try:
         stacks = flame.stacks(results, options.rank)
+        made = [(options.pprof, flame.pprof(stacks))] if options.pprof else []
+        if options.collapsed:
+            made.append((options.collapsed, flame.collapsed(stacks, options.collapsed_amount)))
     except MissingFactError as error:
         complain(errors, str(error))
         return False
-    for path, written in ((options.pprof, flame.pprof), (options.collapsed, flame.collapsed)):
-        if path:
-            with written_whole(path) as file:
-                file.write(written(stacks))
-            say_written(errors, path, f"{len(stacks)} stacks")
+    for path, data in made:
+        with written_whole(path) as file:
+            file.write(data)
+        say_written(errors, path, f"{len(stacks)} stacks")
     return True
 
 

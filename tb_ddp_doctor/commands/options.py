@@ -224,6 +224,13 @@ def _add_modules(diagnose: _Parser) -> None:
         diagnose.add_argument(
             f"--{name}", type=Path, metavar="FILE", help=f"also write the times of the model's modules there, as {what}"
         )
+    diagnose.add_argument(
+        "--collapsed-amount",
+        choices=("time", "launches", "above", "flops", "bytes"),
+        default="time",
+        help="with --collapsed: what the stacks are of: ns, launches, ns above attainable, FLOPs or bytes of a step "
+        "(default: %(default)s); --pprof has all",
+    )
 
 
 def _add_whatif(commands: argparse._SubParsersAction[_Parser], parents: list[_Parser]) -> None:

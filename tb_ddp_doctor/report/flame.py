@@ -1,9 +1,10 @@
 """Modules as stacks for the viewers of profiles: pprof's protobuf, and collapsed stacks (speedscope, flamegraph.pl).
 
 A stack is the run, the modules from the outermost on by their whole paths, what the time is (forward, backward and so
-on), the user's function where stacks were recorded, the operator and the kernel. Its value is the mean time in a step
-in ns, of a rank. In pprof the rank is a label (`pprof -tagfocus rank=3:3`), in collapsed stacks the first frame below
-the run where there are several ranks.
+on), the user's function where stacks were recorded, the operator and the kernel. Its amounts are means over steps of a
+rank: time and, where the traces have sizes of inputs, time above attainable, FLOPs and bytes; and how often it runs.
+pprof has all of them as sample types (`pprof -sample_index=above`), collapsed stacks have one. In pprof the rank is a
+label (`pprof -tagfocus rank=3:3`), in collapsed stacks the first frame below the run where there are several ranks.
 
 Of the protobuf (https://github.com/google/pprof/blob/main/proto/profile.proto) sample types, samples with labels,
 locations, functions and strings are written; there are no addresses, mappings or lines.
@@ -15,9 +16,11 @@ import gzip
 from collections.abc import Iterator, Sequence
 
 import msgspec
+import numpy as np
 
+from tb_ddp_doctor.account.module_work import module_work
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.facts import MissingFactError
+from tb_ddp_doctor.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.modules import ModulePart, kernel_table, modules
 from tb_ddp_doctor.storage.wire import BYTES, NUMBER, encoded
 
@@ -31,24 +34,30 @@ NAMES = {
     ModulePart.IDLE: "GPU idle",
 }
 #: Fields of the messages of profile.proto.
-_SAMPLE_TYPE, _SAMPLE, _LOCATION, _FUNCTION, _STRING = 1, 2, 4, 5, 6
+_SAMPLE_TYPE, _SAMPLE, _LOCATION, _FUNCTION, _STRING, _DEFAULT_TYPE = 1, 2, 4, 5, 6, 14
+#: What can be asked of a stack, in the order of `ModuleStack.amounts`: its unit in pprof.
+AMOUNTS = {"time": "nanoseconds", "launches": "count", "above": "nanoseconds", "flops": "count", "bytes": "bytes"}
+#: Those that all traces have.
+_ALWAYS = 2
 
 
-class PartTime(msgspec.Struct, frozen=True):
-    """The time of a kernel of a module on a rank."""
+class ModuleStack(msgspec.Struct, frozen=True):
+    """What a kernel of a module takes and does in a step on a rank."""
 
     #: From the run on.
     frames: tuple[str, ...]
     rank: int
-    ns: int
+    #: In the order of `AMOUNTS`: time in ns and how often it runs; then, where it is known of the run, time above
+    #: attainable in ns, floating-point operations and bytes.
+    amounts: tuple[int, ...]
 
 
-def stacks(results: Sequence[Result], rank: int | None) -> list[PartTime]:
+def stacks(results: Sequence[Result], rank: int | None) -> list[ModuleStack]:
     """The stacks of the runs whose traces name modules, of all ranks or of one.
 
     Raises MissingFactError where no run names any, or has the rank.
     """
-    parts: list[PartTime] = []
+    parts: list[ModuleStack] = []
     missing = [f"There is no rank {rank} in these runs."]
     for result in results:
         try:
@@ -60,7 +69,7 @@ def stacks(results: Sequence[Result], rank: int | None) -> list[PartTime]:
     return parts
 
 
-def _of_run(result: Result, rank: int | None) -> Iterator[PartTime]:
+def _of_run(result: Result, rank: int | None) -> Iterator[ModuleStack]:
     tree = modules(result.job.digests)
     frames: list[tuple[str, ...]] = []
     for path, parent in zip(tree.path, tree.parent.tolist(), strict=True):
@@ -70,21 +79,32 @@ def _of_run(result: Result, rank: int | None) -> Iterator[PartTime]:
     of_row = [tuple(filter(None, texts)) for texts in named]
     within = zip(table.module.tolist(), table.part.tolist(), of_row, strict=True)
     stack = [(*frames[module], NAMES[ModulePart(part)], *texts) for module, part, texts in within]
+    columns = [table.step_ns, table.events]
+    work = module_work(Facts(result.job))
+    if work is not None and work.kernels.bytes.any():
+        columns += [work.kernels.above_ns, work.kernels.flops, work.kernels.bytes]
+    amounts = np.stack(columns).round().astype(np.int64)
     for row, number in enumerate(result.job.ranks.tolist()):
         if rank in (None, number):
-            times = table.step_ns[row].round().astype(int)
-            for kernel in times.nonzero()[0].tolist():
-                yield PartTime(stack[kernel], number, int(times[kernel]))
+            for kernel in amounts[0, row].nonzero()[0].tolist():
+                yield ModuleStack(stack[kernel], number, tuple(amounts[:, row, kernel].tolist()))
 
 
-def collapsed(parts: Sequence[PartTime]) -> bytes:
-    """The stacks as text: a line for each, frames between semicolons, and the time in ns."""
-    several = len({one.rank for one in parts}) > 1
+def collapsed(parts: Sequence[ModuleStack], amount: str = "time") -> bytes:
+    """The stacks as text: a line for each, frames between semicolons, and one of `AMOUNTS`.
+
+    Stacks without that amount are left out. Raises MissingFactError where it is not known of any.
+    """
+    several, at = len({one.rank for one in parts}) > 1, list(AMOUNTS).index(amount)
+    if not any(len(one.amounts) > at for one in parts):
+        raise MissingFactError(f"No trace has the sizes of operators' inputs (record_shapes=True), and so no {amount}.")
     lines = []
     for one in parts:
+        if len(one.amounts) <= at or (at and not one.amounts[at]):
+            continue
         run, *others = (_frame(frame) for frame in one.frames)
         between = [f"rank {one.rank}"] if several else []
-        lines.append(f"{';'.join((run, *between, *others))} {one.ns}\n")
+        lines.append(f"{';'.join((run, *between, *others))} {one.amounts[at]}\n")
     return "".join(lines).encode(errors="replace")
 
 
@@ -93,8 +113,9 @@ def _frame(name: str) -> str:
     return "".join(letter if letter.isprintable() and letter != ";" else "_" for letter in name)
 
 
-def pprof(parts: Sequence[PartTime]) -> bytes:
-    """The stacks as pprof reads them, compressed."""
+def pprof(parts: Sequence[ModuleStack]) -> bytes:
+    """The stacks as pprof reads them, compressed. What is not known of all runs is left out."""
+    known = list(AMOUNTS.items())[: min((len(one.amounts) for one in parts), default=_ALWAYS)]
     strings: dict[str, int] = {"": 0}
 
     def text(name: str) -> int:
@@ -105,13 +126,14 @@ def pprof(parts: Sequence[PartTime]) -> bytes:
     for one in parts:
         # The innermost frame comes first.
         at = [places.setdefault(frame, len(places) + 1) for frame in reversed(one.frames)]
-        ids, values = b"".join(map(encoded, at)), encoded(one.ns)
+        ids, values = b"".join(map(encoded, at)), b"".join(map(encoded, one.amounts[: len(known)]))
         samples.append(_message(_SAMPLE, (1, ids), (2, values), (3, _fields((1, label), (3, one.rank)))))
-    kind = _message(_SAMPLE_TYPE, (1, text("time of a step")), (2, text("nanoseconds")))
+    kinds = [_message(_SAMPLE_TYPE, (1, text(name)), (2, text(unit))) for name, unit in known]
+    default = _field(_DEFAULT_TYPE, text("time"))
     locations = [_message(_LOCATION, (1, number), (4, _fields((1, number)))) for number in places.values()]
     functions = [_message(_FUNCTION, (1, number), (2, text(name))) for name, number in places.items()]
     table = [_field(_STRING, name.encode(errors="replace")) for name in strings]
-    return gzip.compress(b"".join((kind, *samples, *locations, *functions, *table)), mtime=0)
+    return gzip.compress(b"".join((*kinds, *samples, *locations, *functions, *table, default)), mtime=0)
 
 
 def _message(number: int, *fields: tuple[int, int | bytes]) -> bytes:
