@@ -329,16 +329,20 @@ static void play(const struct job *job, const struct replay_ordering *now, int64
         COLUMN(replay_times, times[4]), COLUMN(replay_times, times[5]), COLUMN(replay_times, times[6]),
         COLUMN(replay_times, times[8]), (int64_t)(any() & 1),
     };
-    const size_t stretches = 1 + any() % 8;
-    int32_t *ends[] = {indices(rows, 0, stretches), indices(rows, 0, stretches)};
-    int64_t *first = room(rows, sizeof *first), *end = room(rows, sizeof *end);
-    double *running = room(stretches, sizeof *running), *share = room(rows, sizeof *share);
+    const size_t calls = any() % 8, kinds = 1 + any() % 4;
+    int32_t *ends[] = {indices(rows, 0, calls + 1), indices(rows, 0, calls + 1)}, *kind = indices(calls, 0, kinds);
+    int64_t *first = room(rows, sizeof *first), *end = room(rows, sizeof *end), *call = room(calls, sizeof *call);
+    double *running = room(calls + 1, sizeof *running), *share = room(rows, sizeof *share);
+    double *removed = room(kinds, sizeof *removed);
     for (size_t i = 0; i < rows; i++) first[i] = ends[0][i], end[i] = ends[1][i], share[i] = (double)instant();
-    for (size_t i = 0; i < stretches; i++) running[i] = (double)instant();
-    int64_t *gone_ns = instants(rows, rows, false), *needs = instants(rows, rows, false);
-    replay_shorten(&(struct replay_shortened){rows, any() & 1 ? gone_ns : NULL, first, end, share,
-                                              any() & 1 ? running : NULL, times[3], times[1]}, needs);
-    free(ends[0]), free(ends[1]), free(first), free(end), free(running), free(share), free(gone_ns), free(needs);
+    for (size_t i = 0; i < calls; i++) call[i] = kind[i];
+    for (size_t i = 0; i < kinds; i++) removed[i] = (double)instant();
+    int64_t *gone_ns = instants(rows, rows, false), *call_ns = instants(calls, calls, false);
+    int64_t *shorter = room(rows, sizeof *shorter);
+    replay_shorten(&(struct replay_shortened){rows, any() & 1 ? gone_ns : NULL, first, end, share, calls, call, call_ns,
+                                              any() & 1 ? removed : NULL, running, times[3], times[1], times[2]}, shorter);
+    free(ends[0]), free(ends[1]), free(kind), free(first), free(end), free(call), free(running), free(share);
+    free(removed), free(gone_ns), free(call_ns), free(shorter);
     const struct replay_played played = {state[0], state[1], state[2], state[3], kept ? state[4] : NULL,
                                          kept ? state[5] : NULL, state[6], state[7], state[8]};
     const struct replay_cut gone = cut(rows, ranks, steps);

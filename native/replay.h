@@ -120,15 +120,23 @@ struct replay_shortened {
     size_t count;
     /* How much of each row goes, or null. */
     const int64_t *gone_ns;
-    /* Between which of the running sums of all calls, or null, those of each row are, to be multiplied by its share. */
+    /* The calls of each row, as the first of all and the one behind the last, and what to multiply their sum by. */
     const int64_t *first, *end;
-    const double *share, *running;
-    /* What the device needs as recorded, and without what a change takes of rows as a whole. */
-    const int64_t *recorded_ns, *whole_ns;
+    const double *share;
+    /* Calls: of what each is one, how long it takes, and the share that goes of each that it may be one of, or null; and
+     * room for one number more than there are calls. */
+    size_t calls;
+    const int64_t *call, *call_ns;
+    const double *removed;
+    double *running;
+    /* What the device needs for each row: as recorded, without what a change takes of rows as a whole, and what is left
+     * of that. */
+    const int64_t *recorded_ns, *whole_ns, *needs_ns;
 };
 
-/* Takes what is removed from what the device needs for each row. */
-NATIVE_API void replay_shorten(const struct replay_shortened *, int64_t *needs_ns);
+/* What the device needs for each row without what is removed. */
+NATIVE_API void replay_shorten(const struct replay_shortened *, int64_t *shorter_ns);
+
 /* Where there is a cut, the lengths are those as recorded. */
 NATIVE_API void replay_play(const struct replay_schedule *, const struct replay_lengths *, const struct replay_cut *,
                             const struct replay_played *);

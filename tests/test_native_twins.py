@@ -23,7 +23,7 @@ from tb_ddp_doctor.digest.intervals import Intervals, long_gaps, partition
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.nesting import around, first_chosen, outermost
 from tb_ddp_doctor.digest.sums import count, total
-from tb_ddp_doctor.job.row_calls import running_sums
+from tb_ddp_doctor.job.row_calls import RowCalls
 from tb_ddp_doctor.nccl_logs import lines
 from tb_ddp_doctor.replay import native_library
 from tb_ddp_doctor.replay.change import Change
@@ -234,14 +234,25 @@ def test_rows_without_some_of_their_calls(seed: int, rows: bool, calls: bool) ->
     draw = np.random.default_rng(seed)
     size, pairs = 7, 9
     first, end = np.sort(draw.integers(0, pairs + 1, (2, size)), axis=0)
+    of = RowCalls(
+        begins=np.array([0, size]),
+        calls_begin=np.array([0, 3]),
+        first=first,
+        end=end,
+        counts=np.ones(size),
+        share=draw.random(size),
+        once=np.ones(size),
+        call=draw.integers(0, 3, pairs),
+        count=np.ones(pairs, np.int64),
+        ns=draw.integers(0, 1000, pairs),
+    )
     recorded = draw.integers(-2, 1000, size)
     whole, need = (draw.integers(-2, 1000, size) for _ in range(2))
     gone = draw.integers(-5, 500, size) if rows else None
-    running = running_sums(draw.random(pairs) * draw.integers(0, 1000, pairs)) if calls else None
-    share = draw.random(size)
+    share = draw.random(3) if calls else None
 
     def act() -> Ints:
-        return shortened(need, whole, recorded, Removed(gone, first, end, share, running))
+        return shortened(need, whole, recorded, Removed(gone, of, share))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native_library, "is_available", lambda: False)

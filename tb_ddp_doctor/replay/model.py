@@ -226,13 +226,10 @@ class Removed(msgspec.Struct, frozen=True, eq=False):
 
     #: How much of each row goes, shape (rows,), ns; None for nothing.
     gone_ns: Ints | None
-    #: Between which two of the running sums of what goes of calls (`running_sums`) those of each row are, and what to
-    #: multiply them by (`RowCalls.share`); shape (rows,).
-    first: Ints
-    end: Ints
-    share: Floats
-    #: None for nothing.
-    running: Floats | None
+    #: Which calls the rows of the schedule have.
+    calls: RowCalls
+    #: The share that goes of each call, 0 to 1, shape (K,); None for nothing.
+    share: Floats | None
 
 
 class Ordering(msgspec.Struct, frozen=True, eq=False):

@@ -87,23 +87,28 @@ def play(schedule: Schedule, lengths: Lengths, begin_ns: Ints, host_at: Ints, re
 
 def shorten(need: Ints, whole: Ints, recorded_ns: Ints, removed: Removed) -> Ints:
     """As `shortened.shortened` does. Raises IndexError if an index is out of range."""
-    first, end, gone_ns, running = removed.first, removed.end, removed.gone_ns, removed.running
-    for column in (whole, recorded_ns, first, end, removed.share, gone_ns):
+    calls, gone_ns, share = removed.calls, removed.gone_ns, removed.share
+    for column in (whole, recorded_ns, calls.first, calls.end, calls.share, gone_ns):
         if column is not None:
-            _refuse_unlike(column.shape, (len(need),))
-    if running is not None:
-        library.refuse_out_of_range(first, 0, len(running))
-        library.refuse_out_of_range(end, 0, len(running))
+            _refuse_unlike(column.shape, need.shape)
+    _refuse_unlike(calls.ns.shape, calls.call.shape)
+    running = np.empty(len(calls.call) + 1)
+    if share is not None:
+        for indices, count in ((calls.first, len(running)), (calls.end, len(running)), (calls.call, len(share))):
+            library.refuse_out_of_range(indices, 0, count)
     kept: list[Any] = []
     table = ShortenedTable(
         len(need),
         None if gone_ns is None else library.address(gone_ns, np.int64, kept),
-        *(library.address(column, np.int64, kept) for column in (first, end)),
-        library.address(removed.share, np.float64, kept),
-        None if running is None else library.address(running, np.float64, kept),
-        *(library.address(column, np.int64, kept) for column in (recorded_ns, whole)),
+        *(library.address(column, np.int64, kept) for column in (calls.first, calls.end)),
+        library.address(calls.share, np.float64, kept),
+        len(calls.call),
+        *(library.address(column, np.int64, kept) for column in (calls.call, calls.ns)),
+        None if share is None else library.address(share, np.float64, kept),
+        running.ctypes.data,
+        *(library.address(column, np.int64, kept) for column in (recorded_ns, whole, need)),
     )
-    shorter = np.array(need, np.int64)
+    shorter = np.empty(len(need), np.int64)
     library.loaded().replay_shorten(byref(table), shorter.ctypes.data)
     return shorter
 

@@ -63,7 +63,10 @@ class ShortenedTable(Structure):
 
     _fields_ = (
         ("count", c_size_t),
-        *((name, c_void_p) for name in ("gone_ns", "first", "end", "share", "running", "recorded_ns", "whole_ns")),
+        *((name, c_void_p) for name in ("gone_ns", "first", "end", "share")),
+        ("calls", c_size_t),
+        *((name, c_void_p) for name in ("call", "call_ns", "removed", "running")),
+        *((name, c_void_p) for name in ("recorded_ns", "whole_ns", "needs_ns")),
     )
 
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.numbering import in_order, numbered
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.job.row_calls import running_sums
+from tb_ddp_doctor.job.row_calls import RowCalls
 from tb_ddp_doctor.replay import native_library
 from tb_ddp_doctor.replay.cells import (
     Cells,
@@ -419,13 +419,11 @@ class Replay:
         if not len(self.schedule.recorded) or (change.row_ns is None and calls is None):
             return need
         gone_ns = None if change.row_ns is None else self._in_order(change.row_ns)
-        running = None if calls is None else running_sums(self.schedule.frame.calls.in_share(calls))
-        return shortened(need, whole, self.schedule.rows.device_ns, Removed(gone_ns, *self._calls_of_rows, running))
+        return shortened(need, whole, self.schedule.rows.device_ns, Removed(gone_ns, self._row_calls, calls))
 
     def _of_calls(self, share: Floats) -> Ints:
         """Device time of each row in a share of each call, 0 to 1 as `Change.of_calls` has it, (rows,), ns."""
-        of_calls: Ints = self._in_order(self.schedule.frame.calls.of_share(share))
-        return of_calls
+        return self._row_calls.of_share(share)
 
     def _in_order(self, of_rows: Any) -> Any:
         """A column of the ranks' own rows in the order of the schedule, shape (rows,); 0 in other rows."""
@@ -442,10 +440,11 @@ class Replay:
         return row, np.flatnonzero(row < 0)
 
     @cached_property
-    def _calls_of_rows(self) -> tuple[Ints, Ints, Floats]:
-        """Which calls each row has: `first`, `end` and `share` of `Removed`."""
+    def _row_calls(self) -> RowCalls:
+        """Which calls the rows of the schedule have."""
         calls = self.schedule.frame.calls
-        return self._in_order(calls.first), self._in_order(calls.end), self._in_order(calls.share)
+        of_rows = {name: self._in_order(getattr(calls, name)) for name in ("first", "end", "counts", "share", "once")}
+        return replace(calls, **of_rows)
 
     @cached_property
     def routing(self) -> Routing:

@@ -23,9 +23,8 @@ def shortened(need: Ints, whole: Ints, recorded_ns: Ints, removed: Removed) -> I
 
 def _with_numpy(need: Ints, whole: Ints, recorded_ns: Ints, removed: Removed) -> Ints:
     gone = np.zeros(len(need)) if removed.gone_ns is None else removed.gone_ns.astype(np.float64)
-    if removed.running is not None:
-        of_calls = removed.share * (removed.running[removed.end] - removed.running[removed.first])
-        gone += np.rint(np.maximum(of_calls, 0))
+    if removed.share is not None:
+        gone += removed.calls.of_share(removed.share)
     gone = np.rint(gone * np.minimum(whole / np.maximum(recorded_ns, 1), 1))
     shorter: Ints = need - np.clip(gone, 0, np.maximum(need, 0)).astype(np.int64)
     return shorter
