@@ -464,7 +464,7 @@ export interface LayerRow {
 
 /** Where in the model a step's time goes. */
 export interface LayerTable {
-  /** What names modules: "Doctor.watch", "NVTX ranges", "stacks", "CUDA graph annotations" of a capture, "torch.compile" where its regions stand for modules, or "repeats" where layers are guessed from operators that repeat; several, with "and", where ranks differ. */
+  /** What names modules: "Doctor.watch", "NVTX ranges", "stacks", "annotations" that are paths, "CUDA graph annotations" of a capture, "torch.compile" where its regions stand for modules, or "repeats" where layers are guessed from operators that repeat; several, with "and", where ranks differ. */
   named_by: string;
   /** Kernels of a guessed layer in a step; 0 if modules are named. */
   layer_events: number;

@@ -924,9 +924,9 @@ class LayerKernel(msgspec.Struct, frozen=True):
 class LayerTable(msgspec.Struct, frozen=True):
     """Where in the model a step's time goes."""
 
-    #: What names modules: "Doctor.watch", "NVTX ranges", "stacks", "CUDA graph annotations" of a capture,
-    #: "torch.compile" where its regions stand for modules, or "repeats" where layers are guessed from operators that
-    #: repeat; several, with "and", where ranks differ.
+    #: What names modules: "Doctor.watch", "NVTX ranges", "stacks", "annotations" that are paths, "CUDA graph
+    #: annotations" of a capture, "torch.compile" where its regions stand for modules, or "repeats" where layers are
+    #: guessed from operators that repeat; several, with "and", where ranks differ.
     named_by: str
     #: Kernels of a guessed layer in a step; 0 if modules are named.
     layer_events: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from test_modules import RUNS, Call, Kernel, op, paths, read, times
 
@@ -28,6 +30,40 @@ def test_nvtx_ranges_of_servers_name_modules() -> None:
     found = read(calls, kernels)
     assert found.modules.named_by == "NVTX ranges"
     assert computed(found) == {("model.layers.0", "other"): 10, ("model.layers.0.mlp", "other"): 20}
+
+
+def ranges(*names: str) -> list[Call]:
+    """Ranges of 10 µs after each other, with an operator of 6 µs in each."""
+    calls: list[Call] = [STEP]
+    for at, name in enumerate(names):
+        start = 1 + 10 * at
+        calls += [("user_annotation", name, start, start + 10, 1, None), op(f"aten::op{at}", start + 1, start + 7)]
+    return calls
+
+
+def test_annotations_that_are_paths_of_layers_name_modules() -> None:
+    """Of three layers; what is no path is no module, and a pass is no level."""
+    found = read([*ranges("layers.0.mlp", "layers.1.mlp.forward", "layers.2.mlp", "layers.2.mlp.backward", "my part")])
+    assert found.modules.named_by == "annotations"
+    by_path = Counter({path: 0 for path, _ in computed(found)})
+    for (path, _), time in computed(found).items():
+        by_path[path] += time
+    assert by_path == {"layers.0.mlp": 6, "layers.1.mlp": 6, "layers.2.mlp": 12, "": 6}
+
+
+@pytest.mark.parametrize("of", [("layers.0", "layers.1"), ("chunk.0", "step.1", "part.2"), ("a", "b", "c.d")])
+def test_annotations_of_fewer_layers_are_no_modules(of: tuple[str, ...]) -> None:
+    assert read(ranges(*of)).modules.named_by == ""
+
+
+def test_marks_go_before_annotations_that_are_paths() -> None:
+    found = read([*ranges("layers.0", "layers.1", "layers.2"), ("user_annotation", "nn.Module: net", 1, 90, 1, None)])
+    assert found.modules.named_by == "Doctor.watch"
+
+
+@pytest.mark.parametrize("text", ["Optimizer.step#AdamW.step", "ProfilerStep#1", "3.mlp", "layers.3x", "a b.3", ""])
+def test_other_annotations_are_no_paths(text: str) -> None:
+    assert names.module_path(text) == ""
 
 
 @pytest.mark.parametrize("text", ["{'Module': 'a.b'}", "nn.Module: a.b", "{'Module': 'a.b', 'Inputs': [[1]]}"])

@@ -935,9 +935,9 @@ class ModuleBytes(ColumnTable, frozen=True, eq=False):
 class Modules(msgspec.Struct, frozen=True, eq=False):
     """Which part of the model the time of a rank's steps is of (`digest.modules`)."""
 
-    #: What names the modules: "Doctor.watch", "NVTX ranges", "stacks", "repeats" where layers are guessed from what
-    #: repeats, "torch.compile" where its regions stand for modules, "CUDA graph annotations" where nothing but the
-    #: capture of graphs names parts, or "" if nothing does.
+    #: What names the modules: "Doctor.watch", "NVTX ranges", "stacks", "annotations" that are paths, "repeats" where
+    #: layers are guessed from what repeats, "torch.compile" where its regions stand for modules, "CUDA graph
+    #: annotations" where nothing but the capture of graphs names parts, or "" if nothing does.
     named_by: str
     paths: ModulePaths
     times: ModuleTimes

@@ -5,6 +5,8 @@ layerwise NVTX markers of servers ("{'Module': 'layers.0.mlp', ...}"), and with_
 number ("nn.Module: Block_0"), whose path is that of the calls around. Where a trace has several, the marks are used.
 Wrappers (DDP, FSDP, torch.compile and its graphs) are no level of their own.
 
+Where none does, annotations may be paths of modules by themselves ("layers.0.mlp"), as jobs make them.
+
 Where none is, or stacks have the whole model alone, layers are guessed from what repeats (`digest.repeated_layers`) and
 called "layer 1" to "layer n". Where nothing repeats either, what torch.compile made stands for modules: its regions
 ("compiled region 1"), or Inductor's graphs.
@@ -19,6 +21,7 @@ module's class and number tell its path.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 
@@ -46,6 +49,10 @@ PERCENTILE = 0.99
 #: What names layers that are guessed from what repeats.
 GUESSED = "repeats"
 _RANGES = "NVTX ranges"
+_PATHS = "annotations"
+#: A path up to its first number, as "layers.3" of "layers.3.mlp"; fewer of them with the same beginning are no layers.
+_LAYER = re.compile(r"^(.*?)\.(\d+)(?![^.])")
+_LEAST_LAYERS = 3
 #: Length of a table of one module and the root.
 _ONE_MODULE = 2
 _WRAPPER = re.compile(
@@ -119,8 +126,8 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The recorded calls of modules; shape (calls,)."""
 
     host: HostCalls
-    #: What recorded them: "Doctor.watch", "NVTX ranges", "stacks" or "torch.compile"; "repeats" where they are guessed,
-    #: "" for none. Names within CUDA graphs are of no call (`digest.graph_parts`).
+    #: What recorded them: "Doctor.watch", "NVTX ranges", "stacks", "annotations" or "torch.compile"; "repeats" where
+    #: they are guessed, "" for none. Names within CUDA graphs are of no call (`digest.graph_parts`).
     named_by: str
     table: PathTable
     #: Index into the table.
@@ -145,9 +152,24 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
         named = cls._of(host, "stacks", frames.name[chosen], start, end, frames.thread[chosen])
         if len(named.table) > _ONE_MODULE:
             return named
+        if (layers := cls._by_paths(host)) is not None:
+            return layers
         # Stacks of a model that is compiled as one show the model alone.
         guessed = cls._guessed(host, phases, steps)
         return guessed if guessed.named_by else named if len(named.module) else cls._compiled(host)
+
+    @classmethod
+    def _by_paths(cls, host: HostCalls) -> ModuleCalls | None:
+        """The calls in annotations that are paths of modules in layers; None for fewer layers than three."""
+        table, is_path = PathTable(), partial(_is_called, names.module_path)
+        rows = np.flatnonzero(host.is_annotation & host.named(is_path))
+        name = host.name[rows].astype(np.int32)
+        plain = {index: names.module_path(host.trace.strings[index]) for index in np.unique(name).tolist()}
+        layers = {layer for path in plain.values() for layer in _LAYER.findall(path)[:1]}
+        if max(Counter(layers_of for layers_of, _ in layers).values(), default=0) < _LEAST_LAYERS:
+            return None
+        module = np.array([table.below_root(plain[index]) for index in name.tolist()], np.int64)
+        return cls(host, _PATHS, table, module, host.start_ns[rows], host.end_ns[rows], host.thread[rows])
 
     @classmethod
     def _guessed(cls, host: HostCalls, phases: HostPhases, steps: Steps) -> ModuleCalls:

@@ -94,6 +94,8 @@ _EXPERT_PARALLEL = (
 #: The range of a module's call as layerwise NVTX markers of vLLM, SGLang and TensorRT-LLM push it: a dictionary with
 #: the module's whole path, its parameters and inputs.
 _MODULE_RANGE = re.compile(r"\{'Module': '([^']*)'")
+#: A path with a number in it, as "layers.3" and "model.layers.3.mlp"; and what may follow it.
+_NUMBERED_PATH = re.compile(r"((?:[A-Za-z_]\w*\.)+\d+(?:\.\w+)*?)(?:[ .:/_](?:forward|backward|fwd|bwd))?")
 _COMPILED_GRAPH = re.compile(r"## Call CompiledFxGraph (\w{1,8})\w* ##")
 #: Words of annotations: "## data_load ##", "[Strategy]DDPStrategy.backward", "forward-compute", "## optimizer ##".
 _DATA = {"data", "batch", "batches", "inputs", "dataloader", "dataset"}
@@ -575,6 +577,15 @@ def module_name(frame: str) -> str:
     """A module's name, as "Linear_0", from its call; "" for "" alone."""
     marked = _MODULE_RANGE.match(frame)
     return marked[1] if marked else frame.removeprefix(MODULE)
+
+
+def module_path(annotation: str) -> str:
+    """The path of a layer or of a module in one, as "layers.3.mlp" of the range "layers.3.mlp.forward"; "" for others.
+
+    Jobs that push a range for each module name it so. Paths without a number, as "head", may be anything.
+    """
+    match = _NUMBERED_PATH.fullmatch(annotation)
+    return match[1] if match else ""
 
 
 def compiled_graph(annotation: str) -> str:
