@@ -197,7 +197,8 @@ def _cut(steps: Steps, device: DeviceWork, communication: Communication, host: H
 
     A row ends where a blocking call or a step ends, where a collective is launched, before a kernel is launched that
     awaits a collective, and after `_LAUNCHES_A_ROW` launches. So all that was launched before a collective is in that
-    collective's row or earlier, and a kernel that awaits a collective is the first one of its row.
+    collective's row or earlier, and a kernel that awaits a collective is the first one of its row: of cuts at one time,
+    its cut is the last.
     """
     origin, until = int(steps.host_start_ns[0]), _until(steps, host)
     blocked = _longest_blocked(host, origin, until, len(steps))
@@ -209,13 +210,13 @@ def _cut(steps: Steps, device: DeviceWork, communication: Communication, host: H
             blocked.end_ns,
             _step_ends(steps, until, blocked),
             communication.launched_ns[launched],
-            gate_at,
             launches_ns[_LAUNCHES_A_ROW - 1 :: _LAUNCHES_A_ROW],
             meetings.start_ns,
             _unblocked(host.full_queue, blocked.start_ns, origin),
+            gate_at,
         )
     )
-    of_blocked, _, of_launches, of_gates, _, of_meetings, _ = places
+    of_blocked, _, of_launches, _, of_meetings, _, of_gates = places
     begins = np.concatenate(([origin], ends[:-1]))
     issued = ends.copy()
     issued[of_blocked] = np.maximum(blocked.start_ns, begins[of_blocked])

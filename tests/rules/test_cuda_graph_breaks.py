@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from traces import finding, in_row, outcome, ranks
+from traces import finding, in_row, job, outcome, ranks
+
+from tb_ddp_doctor import engine
 
 RULE = "cuda-graph-breaks"
 GRAPH = """
@@ -54,3 +56,25 @@ def test_steps_that_all_launch_their_graph_are_clear() -> None:
 
 def test_jobs_without_graphs_are_clear() -> None:
     assert outcome(RULE, ranks(EAGER, EAGER)).status == "clear"
+
+
+@pytest.mark.parametrize("kernels", [20, 40, 60, 128, 200])
+def test_a_graph_that_awaits_a_collective_is_floor_however_many_kernels_it_has(kernels: int) -> None:
+    """Rows of a track are cut every 128 launches: a cut at a graph's launch parted it from the AllReduce before it."""
+    graph = GRAPH.replace("*20.", f"*{kernels}." if kernels < 100 else f"*{kernels}")
+    diagnosis = engine.examine(job(in_row(*(ranks(graph, graph, steps=1) for _ in range(6)))))
+    assert diagnosis.verdict == "healthy"
+    (floor,) = [line.ms for line in diagnosis.account.lines if line.kind == "floor"]
+    assert floor == pytest.approx(diagnosis.step_ms, rel=0.01)
+
+
+@pytest.mark.parametrize("kernels", [60, 200])
+def test_a_captured_graph_of_many_kernels_costs_its_capture(kernels: int) -> None:
+    graph, captures = (
+        text.replace("*20.", f"*{kernels}." if kernels < 100 else f"*{kernels}") for text in (GRAPH, CAPTURES)
+    )
+    text = in_row(*(ranks(*[captures if step == 3 else graph] * 2, steps=1) for step in range(1, 6)))
+    found = finding(RULE, text)
+    assert found.cost_ms == pytest.approx(34 / 5, rel=0.1)
+    verdict = engine.examine(job(text))
+    assert [one.rule for one in verdict.findings if one.severity != "info"] == [RULE]
