@@ -105,6 +105,31 @@ def test_loader_workers_tell_their_story_by_themselves() -> None:
     assert (loader.fate, loader.after_ms) == ("fixed", 0)
 
 
+#: A server's exchange of experts' tokens alone, and beside the GEMMs of the other half of the batch, of other tiles.
+ALONE = """
+    rank# step |1
+          gpu  [gemm....]            [gemm....]
+          nccl           [a2a......]           [a2a......]
+"""
+BESIDE = """
+    rank# step |1
+          gpu  [gemm....][other....][gemm....][other....]
+          nccl           [a2a......]          [a2a......]
+"""
+TILES = "void deep_gemm::fp8_gemm_kernel<4096u, 7168u, {}u, (deep_gemm::GemmType)2>(float*)"
+
+
+def test_exchanges_that_run_beside_gemms_are_said_with_the_tiles_that_differ(tmp_path: Path) -> None:
+    before = write(tmp_path / "a" / "one", ranks(ALONE, ALONE), kernels={"gemm": TILES.format(128)})
+    of_halves = {"gemm": TILES.format(64), "other": TILES.format(64)}
+    after = write(tmp_path / "b" / "two", ranks(BESIDE, BESIDE), kernels=of_halves)
+    found = compare(read(before), read(after))
+    assert "Exposed communication fell from 22.0 to 0.0 ms a step" in " ".join(found.story)
+    shown = {part.title: [row[0] for row in part.rows] for part in parts(found)}
+    tiles = [f"deep_gemm::fp8_gemm_kernel<.., {tile}, ..>" for tile in (64, 128)]
+    assert set(tiles) <= set(shown["Kernels that changed most, ms"])
+
+
 def test_the_other_way_round_the_fault_is_new() -> None:
     found = compare(demo("four_workers"), demo("zero_workers"))
     assert found.step.change > 2 and found.step.tells
