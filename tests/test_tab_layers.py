@@ -55,6 +55,19 @@ def test_a_rank_is_shown_less_others(page: Page, server: str) -> None:
     assert unnamed_figures(tab) == []
 
 
+def test_a_module_has_its_place_in_a_step(page: Page, server: str) -> None:
+    tab = opened(page, server, "layers")
+    chosen(tab, "straggler_cpu")
+    tab.locator(".explorer").get_by_role("button", name=re.compile("^layer 7: ")).click()
+    panel = tab.locator(".module-panel")
+    picture = panel.get_by_role("img", name=re.compile("^Rank 0, step 3: forward from "))
+    expect(picture.locator(".step-track")).to_have_count(2)
+    expect(picture).to_have_attribute("aria-label", re.compile(r"; backward from .*; communication from "))
+    panel.get_by_role("button", name="rank 1", exact=True).click()
+    expect(panel.get_by_role("img", name=re.compile("^Rank 1, step 3: forward from "))).to_be_visible()
+    assert unnamed_figures(tab) == []
+
+
 def test_the_slowest_step_is_shown_less_the_median_one(page: Page, server: str) -> None:
     tab = opened(page, server, "layers")
     chosen(tab, "straggler_cpu")

@@ -7,6 +7,7 @@ import { size } from "../communication/family.js";
 import { workOf } from "../compute/kernels.js";
 import { codeOf } from "../findings/code.js";
 import { shortName } from "../timeline/rows.js";
+import { inStep } from "./in_step.js";
 import { PARTS } from "./model.js";
 import { summed, valueOf } from "./tree.js";
 
@@ -36,12 +37,13 @@ export function panel(told, nodes, index, measure, shown, pick) {
     { class: "card", "aria-label": node.said },
     h("h2", {}, node.said),
     h("p", { class: "large", "data-quantity": "time of a module" }, written(value, isDifference)),
-    h("p", { class: "note" }, isDifference ? `a step, ${whose} less ${against(told, measure)}` : `a step of ${whose}, ${percent(value / Math.max(valueOf(nodes[0].ms, measure), 1e-9))} of it`),
+    h("p", { class: "note", "data-quantity": isDifference ? null : "share of a module" }, isDifference ? `a step, ${whose} less ${against(told, measure)}` : `a step of ${whose}, ${percent(value / Math.max(valueOf(nodes[0].ms, measure), 1e-9))} of it`),
     parts(told, node, measure),
     isDifference ? null : figures(node, shown.diagnosis.layers),
     told.ranks.length > 1 ? onRanks(told, node, measure, pick) : null,
     kernels(told, node, measure),
     sources(told, node, measure),
+    inStep(node.path, told.ranks[measure.rank] ?? NaN, shown),
     timeline(node, shown),
   );
 }
