@@ -50,6 +50,29 @@ def test_a_finding_says_the_split() -> None:
     assert " an iteration." in found.why and "sampling " in found.why and "detokenising " in found.why
 
 
+#: The same without marks, by its Python functions.
+UNMARKED = """
+    rank# step   |1
+          host               [attend]
+          gpu                [attend.............]
+          python [plan......]                     [draw......][own_draw]
+"""
+
+
+def test_without_marks_a_servers_functions_tell_the_split() -> None:
+    work = digests(in_row(*[ranks(UNMARKED, steps=1)] * 4), names={"aten::draw": "Sample"})[0].work.serving
+    per_step = (work.idle_ns / MS).mean(axis=0)
+    assert per_step[ServerWork.SCHEDULING] == pytest.approx(12, abs=3)
+    assert per_step[ServerWork.SAMPLING] == pytest.approx(12, abs=3)
+    assert not work.iterations.any() and not work.idle_ns[:, ServerWork.DETOKENISING].any()
+
+
+def test_without_marks_other_programs_annotations_tell_nothing() -> None:
+    text = in_row(*[ranks(UNMARKED.replace("python", "within").replace("own_draw", "other..."), steps=1)] * 4)
+    work = digests(text, names={"aten::draw": "Sample", "aten::plan": "Preprocess"})[0].work.serving
+    assert not work.idle_ns.any()
+
+
 def test_guards_are_said_with_what_skips_them() -> None:
     found = finding("launch-bound", ranks(COMPILED, COMPILED), names={"aten::guards": "TorchDynamo Cache Lookup"})
     assert "The guards of torch.compile take " in found.why

@@ -123,6 +123,9 @@ _FUNCTIONS = {
     "nap": "<built-in function sleep>",
     "save": "torch/serialization.py(944): save",
     "emit": "logging/__init__.py(1080): emit",
+    "plan": "vllm/v1/core/sched/scheduler.py(240): schedule",
+    "draw": "vllm/v1/sample/sampler.py(68): forward",
+    "own_draw": "train/sampler.py(12): schedule",
 }
 _CALLS = {
     "sync": "cudaStreamSynchronize",

@@ -158,6 +158,11 @@ def server_work(name: str) -> ServerWork | None:
     return next((kind for kind, pattern in _SERVER_WORK if pattern.search(name)), None)
 
 
+def server_function(name: str) -> ServerWork | None:
+    """What a server's own Python function does beside the model; None for every other name."""
+    return server_work(name) if ".py(" in name else None
+
+
 def program(name: str) -> Program | None:
     """What a program is that has this operator, annotation, kernel or Python function; None where that says nothing."""
     name = name[:_LETTERS]
