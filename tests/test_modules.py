@@ -347,6 +347,23 @@ def test_two_runs_are_compared_by_modules(tmp_path: Path, capsys: pytest.Capture
     assert "mlp 2.00 4.00 +2.00 +2.00 +0.00" in said
 
 
+def test_a_run_is_shown_against_an_earlier_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for run, end in (("one", 40), ("two", 60)):
+        (tmp_path / run).mkdir()
+        of_run(tmp_path / run, with_mlp_until(end))
+    asked = ["diagnose", str(tmp_path / "two"), "--layers", "--depth", "3", "--against"]
+    for more, of in (([], "the median rank"), (["--rank", "0"], "rank 0")):
+        assert main([*asked, str(tmp_path / "one"), *more]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"Modules by their time in a step of {of}, ms; by part, what it is more" in said
+        assert "mlp 2.00 4.00 +2.00 +2.00 +0.00" in said
+    assert main([*asked, str(tmp_path / "one"), "--rank", "7"]) == 0
+    assert "There is no rank 7 in" in " ".join(capsys.readouterr().out.split())
+    assert main([*asked, str(tmp_path / "nothing")]) == 2
+    assert main(["diagnose", str(tmp_path / "two"), "--against", str(tmp_path / "one")]) == 2
+    assert "--against compares the modules of two runs: it goes with --layers." in capsys.readouterr().err
+
+
 def test_modules_that_are_computed_again_have_the_path_of_their_forward() -> None:
     """In backward no frame of the model is around; what nothing else calls is a path of its own."""
     calls = [

@@ -7,6 +7,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -39,6 +40,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         snapshots = memory_runs.find(options.logdir, Reach(everywhere=options.everywhere, looked=looked))
     cache, runs, snapshots = _with_snapshots(options, errors, dumps, snapshots)
     results = diagnosed(options, errors, cache, runs, settings)
+    earlier = _earlier(options, errors, cache)
     stuck = _examine_all(dumps, [run.name for run in runs], errors) if dumps else []
     memory = memory_runs.examine_all(snapshots, lambda run, error: complain(errors, f"{run.name}: {error}"))
     jobs: list[StuckRun | MemoryRun] = [*stuck, *memory]
@@ -53,6 +55,9 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     if not results and not jobs:
         return 2
     _show(results, stuck, memory, options, errors)
+    if options.against and not earlier:
+        return 2
+    _print_differences(earlier, results, options)
     if (options.pprof or options.collapsed) and not _write_stacks(results, options, errors):
         return 2
     diagnoses = [result.diagnosis for result in results]
@@ -222,6 +227,35 @@ def _show(
                 report_of_stuck.print_run(console, job)
             for run in memory:
                 memory_run.print_run(console, run)
+
+
+def _earlier(options: argparse.Namespace, errors: Console, cache: Cache) -> list[engine.Result]:
+    """The run of `--against`; none where none is asked for, or where it cannot be diagnosed, which is said.
+
+    Raises DiscoverError where there is no run, or several.
+    """
+    if not options.against:
+        return []
+    if not options.layers:
+        raise ValueError("--against compares the modules of two runs: it goes with --layers.")
+    from tb_ddp_doctor.discover.runs import only_run, with_step_range
+
+    reach = partial(Reach, everywhere=options.everywhere)
+    run = with_step_range(only_run(options.against, peek=cache.peek, reach=reach), options.step_range)
+    return diagnosed(options, errors, cache, [run])
+
+
+def _print_differences(
+    earlier: Sequence[engine.Result], results: Sequence[engine.Result], options: argparse.Namespace
+) -> None:
+    """Print by how much the modules of each run differ from those of the earlier one, if there is one."""
+    asked = None if options.json or options.markdown or options.github else _layers(options)
+    if asked is None or not earlier:
+        return
+    from tb_ddp_doctor.report.layers import print_compared
+
+    for result in results:
+        print_compared(Console(highlight=False), earlier[0], result, asked)
 
 
 def _layers(options: argparse.Namespace) -> LayersAsked | None:

@@ -214,6 +214,11 @@ def _add_modules(diagnose: _Parser) -> None:
         "--against-rank", type=int, metavar="R", help="with --layers --rank: that rank's times beside them instead"
     )
     diagnose.add_argument(
+        "--against",
+        metavar="RUN",
+        help="with --layers: also what they take more than those of an earlier run, by its log directory",
+    )
+    diagnose.add_argument(
         "--slowest-step", action="store_true", help="with --layers: the slowest step beside the median one"
     )
     _add_kernels(diagnose)
