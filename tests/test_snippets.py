@@ -60,6 +60,7 @@ PLACES = {
     "N": "1",
     "R": "0",
     "Q": "1",
+    "RUN": "BEFORE",
     "VALUE": "0.1",
     "RULE.THRESHOLD=VALUE": "straggler.min_excess=0.1",
 }

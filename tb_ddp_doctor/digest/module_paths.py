@@ -154,9 +154,12 @@ class ModuleCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
             return named
         if (layers := cls._by_paths(host)) is not None:
             return layers
-        # Stacks of a model that is compiled as one show the model alone.
         guessed = cls._guessed(host, phases, steps)
-        return guessed if guessed.named_by else named if len(named.module) else cls._compiled(host)
+        if not len(named.module):
+            return guessed if guessed.named_by else cls._compiled(host)
+        # Stacks of a model that is compiled as one show the model alone.
+        within = named.at(guessed.start_ns, guessed.thread) != ROOT
+        return guessed if within.sum() > max(len(named.module), len(within) / 2) else named
 
     @classmethod
     def _by_paths(cls, host: HostCalls) -> ModuleCalls | None:

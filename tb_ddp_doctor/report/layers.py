@@ -139,16 +139,17 @@ def _print_rank(
 def print_compared(console: Console, before: Result, after: Result, asked: LayersAsked) -> None:
     """Print by how much longer or shorter a step is in each module of a later run, of the median ranks or of one."""
     console.print()
-    of_both = [list(result.job.digests) for result in (before, after)]
-    if asked.rank is not None:
-        ranks = [result.job.ranks.tolist() for result in (before, after)]
-        lacks = [one for one, there in zip((before, after), ranks, strict=True) if asked.rank not in there]
-        if lacks:
-            print_wrapped(console, printable(f"There is no rank {asked.rank} in {lacks[0].diagnosis.name}."))
-            return
-        of_both = [[digests[there.index(asked.rank)]] for digests, there in zip(of_both, ranks, strict=True)]
-    of = "the median rank" if asked.rank is None else f"rank {asked.rank}"
-    _print_pair(console, *of_both, asked, f"a step of {of}", ("before", "after"))
+    runs, rank = (before, after), asked.rank
+    lacks = [run.diagnosis.name for run in runs if rank is not None and rank not in run.job.ranks]
+    if lacks:
+        print_wrapped(console, printable(f"There is no rank {rank} in {lacks[0]}."))
+        return
+    earlier, later = (
+        [one for number, one in zip(run.job.ranks.tolist(), run.job.digests, strict=True) if rank in (None, number)]
+        for run in runs
+    )
+    of = "the median rank" if rank is None else f"rank {rank}"
+    _print_pair(console, earlier, later, asked, f"a step of {of}", ("before", "after"))
 
 
 def _print_slowest_step(console: Console, result: Result, asked: LayersAsked) -> None:
