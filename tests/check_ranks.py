@@ -47,10 +47,17 @@ def run(folder: Path, ranks: int, absent: Sequence[int], options: Sequence[str])
         pids[rank] = os.fork()
         if not pids[rank]:
             be_rank(folder, rank, environ, options)
-        (folder / f"pid{rank}").write_text(str(pids[rank]))
+        leave(folder / f"pid{rank}", pids[rank])
     for rank, pid in pids.items():
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        (folder / f"exit{rank}").write_text(str(status))
+        leave(folder / f"exit{rank}", status)
+
+
+def leave(path: Path, number: int) -> None:
+    """Write a number for the test, which reads it as soon as there is such a file."""
+    unfinished = path.with_name("unfinished")
+    unfinished.write_text(str(number))
+    unfinished.rename(path)
 
 
 def main() -> None:
