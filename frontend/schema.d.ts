@@ -423,6 +423,8 @@ export interface LayerKernel {
   p99_ms: number;
   slowest_step_ms: number | null;
   median_step_ms: number | null;
+  /** Of the critical path's part in a step, what lies in it, on all ranks together. null without a critical path. */
+  critical_ms: number | null;
 }
 
 /** Time of a step in one of the model's modules, with all modules within it; the median over ranks, ms. */

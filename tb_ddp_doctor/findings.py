@@ -919,6 +919,8 @@ class LayerKernel(msgspec.Struct, frozen=True):
     p99_ms: float = 0.0
     slowest_step_ms: float | None = None
     median_step_ms: float | None = None
+    #: Of the critical path's part in a step, what lies in it, on all ranks together. None without a critical path.
+    critical_ms: float | None = None
 
 
 class LayerTable(msgspec.Struct, frozen=True):

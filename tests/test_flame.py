@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -59,12 +60,16 @@ def decoded(data: bytes) -> list[ModuleStack]:
     text = list(profile.string_table)
     assert text[0] == ""
     kinds = {text[one.type]: text[one.unit] for one in profile.sample_type}
-    assert list(kinds.items()) == list(AMOUNTS.items())[: len(kinds)]
+    assert kinds.items() <= AMOUNTS.items() and list(kinds) == [name for name in AMOUNTS if name in kinds]
     assert text[profile.default_sample_type] == "time"
     functions = {one.id: text[one.name] for one in profile.function}
     places = {one.id: functions[one.line[0].function_id] for one in profile.location}
     return [
-        ModuleStack(tuple(places[at] for at in reversed(one.location_id)), one.label[0].num, tuple(one.value))
+        ModuleStack(
+            tuple(places[at] for at in reversed(one.location_id)),
+            one.label[0].num,
+            dict(zip(kinds, one.value, strict=True)),
+        )
         for one in profile.sample
     ]
 
@@ -75,7 +80,7 @@ def decoded(data: bytes) -> list[ModuleStack]:
             ModuleStack,
             st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=4).map(tuple),
             st.integers(0, 1 << 20),
-            st.tuples(*[st.integers(0, 1 << 62)] * len(AMOUNTS)),
+            st.fixed_dictionaries(dict.fromkeys(AMOUNTS, st.integers(0, 1 << 62))),
         ),
         max_size=8,
     )
@@ -85,18 +90,25 @@ def test_protobuf_reads_the_stacks_that_were_written(found: list[ModuleStack]) -
 
 
 def test_collapsed_stacks_have_a_line_each_whatever_modules_are_called() -> None:
-    found = [ModuleStack(("job", "a;b\n", "forward"), 0, (12, 1)), ModuleStack(("job", "c", "backward"), 1, (5, 3))]
+    found = [
+        ModuleStack(("job", "a;b\n", "forward"), 0, {"time": 12, "launches": 1}),
+        ModuleStack(("job", "c", "backward"), 1, {"time": 5, "launches": 3}),
+    ]
     assert collapsed(found).decode() == "job;rank 0;a_b_;forward 12\njob;rank 1;c;backward 5\n"
     assert collapsed(found[:1]).decode() == "job;a_b_;forward 12\n"
     assert collapsed(found[1:], "launches").decode() == "job;c;backward 3\n"
 
 
 def test_what_is_not_known_of_all_runs_is_left_out() -> None:
-    found = [ModuleStack(("job", "gemm"), 0, (12, 1, 4, 800, 60)), ModuleStack(("other", "gemm"), 0, (12, 1))]
-    assert [one.amounts for one in decoded(pprof(found))] == [(12, 1), (12, 1)]
+    always = {"time": 12, "launches": 1}
+    work = {"above": 4, "flops": 800, "bytes": 60, "critical": 9}
+    found = [ModuleStack(("job", "gemm"), 0, always | work), ModuleStack(("other", "gemm"), 0, always)]
+    assert [one.amounts for one in decoded(pprof(found))] == [always, always]
     assert collapsed(found, "flops").decode() == "job;gemm 800\n"
     with pytest.raises(MissingFactError, match="record_shapes=True"):
         collapsed(found[1:], "flops")
+    with pytest.raises(MissingFactError, match="no critical path"):
+        collapsed(found[1:], "critical")
 
 
 def test_times_of_a_rank_sum_to_its_step(tmp_path: Path) -> None:
@@ -104,13 +116,12 @@ def test_times_of_a_rank_sum_to_its_step(tmp_path: Path) -> None:
     profile, text = tmp_path / "job.pb.gz", tmp_path / "job.collapsed"
     assert main(["diagnose", job, "--pprof", str(profile), "--collapsed", str(text), "--rank", "1"]) == 0
     found = decoded(profile.read_bytes())
-    assert sum(one.amounts[0] for one in found) == sum(
+    assert sum(one.amounts["time"] for one in found) == sum(
         int(line.rpartition(" ")[2]) for line in text.read_text().splitlines()
     )
-    assert (
-        ModuleStack(("job", "layers", "layers.0", "layers.0.mlp", "forward", "aten::mm", "gemm"), 1, (4_000_000, 1))
-        in found
-    )
+    frames = ("job", "layers", "layers.0", "layers.0.mlp", "forward", "aten::mm", "gemm")
+    (gemm,) = [one for one in found if one.frames == frames]
+    assert (gemm.rank, gemm.amounts["time"], gemm.amounts["launches"]) == (1, 4_000_000, 1)
     assert "job;layers;layers.0;layers.0.mlp;forward;aten::mm;gemm 4000000\n" in text.read_text()
 
 
@@ -120,12 +131,27 @@ def test_the_work_of_a_demo_is_in_its_stacks(tmp_path: Path) -> None:
     wanted = ["--pprof", str(profile), "--collapsed", str(text), "--collapsed-amount", "flops", "--rank", "0"]
     assert main(["diagnose", str(DEMO_LOGS / "healthy"), *wanted]) == 0
     found = decoded(profile.read_bytes())
-    flops = sum(one.amounts[list(AMOUNTS).index("flops")] for one in found)
+    flops = sum(one.amounts["flops"] for one in found)
     assert flops == sum(int(line.rpartition(" ")[2]) for line in text.read_text().splitlines())
     # Eight layers' GEMMs and attention, forward and backward.
     assert 1e11 < flops < 1e13
-    time, above = (sum(one.amounts[list(AMOUNTS).index(name)] for one in found) for name in ("time", "above"))
+    time, above = (sum(one.amounts[name] for one in found) for name in ("time", "above"))
     assert 0 < above < time
+
+
+def test_the_stacks_of_all_ranks_sum_to_the_critical_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile, text = tmp_path / "job.pb.gz", tmp_path / "job.collapsed"
+    wanted = ["--pprof", str(profile), "--collapsed", str(text), "--collapsed-amount", "critical", "--json"]
+    assert main(["diagnose", str(DEMO_LOGS / "straggler_cpu"), *wanted]) in (0, 1)
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    step_ns = 1e6 * run["layers"]["rows"][0]["critical_ms"]
+    found = decoded(profile.read_bytes())
+    # Each of some hundred stacks is rounded to a nanosecond.
+    assert sum(one.amounts["critical"] for one in found) == pytest.approx(step_ns, abs=len(found))
+    assert sum(int(line.rpartition(" ")[2]) for line in text.read_text().splitlines()) == pytest.approx(
+        step_ns, abs=len(found)
+    )
+    assert {one.frames[1:] for one in found if not one.amounts["time"]} <= {("outside of all kernels",)}
 
 
 def test_traces_that_name_no_modules_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,6 +120,25 @@ def test_an_address_names_a_module_and_its_panel_says_what_the_table_says(page: 
     assert unnamed_figures(tab) == []
 
 
+def test_kernels_have_their_part_of_the_critical_path(page: Page, server: str) -> None:
+    """The straggler's CPU is what the others wait for, and the device idles before its next kernel."""
+    tab = opened(page, server, "layers")
+    chosen(tab, "straggler_cpu")
+    panel = tab.locator(".module-panel")
+    critical = panel.locator("li", has_text="on the critical path").locator("b")
+    expect(critical).to_have_text("182.9\N{NO-BREAK SPACE}ms")
+    tab.locator(".explorer").get_by_role("button", name=re.compile("^layer 6: ")).click()
+    expect(critical).to_have_text(re.compile(r"^4\.\d+\sms, 2\.\d\s%\sof it$"))
+    of_layer = float(critical.inner_text().split("\N{NO-BREAK SPACE}")[0])
+    of_table = tab.get_by_role("row", name=re.compile("^layer 6 ")).get_by_role("cell").all_inner_texts()
+    assert any(abs(float(cell) - of_layer) < 0.06 for cell in of_table if re.fullmatch(r"4\.\d\d", cell))
+    of_kernels = [float(one) for one in panel.locator(".kernel-list tbody td:last-child").all_inner_texts()]
+    assert 0 < sum(of_kernels) < of_layer
+    tab.locator(".explorer").get_by_role("button", name=re.compile("^backward of layer 6: ")).click()
+    assert 0 < float(critical.inner_text().split("\N{NO-BREAK SPACE}")[0]) < of_layer
+    assert unnamed_figures(tab) == []
+
+
 def test_a_finding_leads_to_the_modules_that_it_names(page: Page, server: str) -> None:
     tab = opened(page, server, "findings", run="healthy", finding="unfused-elementwise")
     link = tab.locator(".opened .ways", has_text="Layers:").get_by_role("link").first

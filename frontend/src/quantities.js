@@ -77,7 +77,7 @@ export const QUANTITIES = new Map([
   ["memory of a module", {"meaning": "memory that a module allocates, with all modules within it: at the peak of allocated memory, and in a step", "over": "median over ranks", "view": "layers", "field": ""}],
   ["work of a module", {"meaning": "FLOP of a module's operators and bytes that these have to read and write; time of their kernels above attainable", "over": "a step, median over ranks", "view": "layers", "field": ""}],
   ["time beside communication", {"meaning": "time of a module in which communication runs beside its kernels; how much longer these take than the same ones alone", "over": "a step, median over ranks", "view": "layers", "field": ""}],
-  ["critical path in a module", {"meaning": "time of the critical path across ranks in a module with all modules within it", "over": "a step, mean over steps", "view": "layers", "field": ""}],
+  ["critical path in a module", {"meaning": "time of the critical path across ranks in a module with all modules within it, or in a kernel", "over": "a step, mean over steps", "view": "layers", "field": ""}],
   ["p99 of a module", {"meaning": "the 99th percentile over steps of a module's time", "over": "median over ranks", "view": "layers", "field": ""}],
   ["allocated, reserved", {"meaning": "", "over": "of one rank, at a time", "view": "memory", "field": "memory"}],
   ["reserved but unallocated", {"meaning": "", "over": "of one rank, at its peak of allocated bytes", "view": "memory", "field": "memory"}],

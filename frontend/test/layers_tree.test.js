@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { bottomUp, boxesWithin, hits, layersOf, topDown, valueOf, widths } from "../src/layers/tree.js";
+import { bottomUp, boxesWithin, criticalOf, hits, layersOf, topDown, valueOf, widths } from "../src/layers/tree.js";
 
 /** Three layers with an attention and two Linear each, on two ranks; forward and backward of one kernel, and idle time. */
 function told() {
@@ -25,6 +25,8 @@ function told() {
     sources: [],
     calls: rows.map(() => 1),
     ms: [rows.map((_, i) => i + 1), rows.map((_, i) => (i % 2 ? i + 3 : i + 1))],
+    critical_ms: rows.map((_, i) => i % 4),
+    critical_outside_ms: 7,
   };
 }
 
@@ -39,6 +41,19 @@ for (const [name, tree] of Object.entries({ "top-down": topDown, "merged": (of) 
     });
   });
 }
+
+test("a node has of the critical path what those below it have, and the whole step what lies in no kernel, too", () => {
+  for (const merged of [false, true]) {
+    const nodes = topDown(told(), merged);
+    nodes.forEach((node, i) => {
+      const within = nodes.filter(({ parent }) => parent === i);
+      const outside = i ? 0 : 7;
+      if (within.length) assert.equal(within.reduce((sum, one) => sum + (criticalOf(told(), one) ?? 0), outside), criticalOf(told(), node));
+    });
+    assert.equal(criticalOf(told(), nodes[0]), told().critical_ms.reduce((sum, ms) => sum + ms, 7));
+  }
+  assert.equal(criticalOf({ ...told(), critical_ms: null, critical_outside_ms: null }, topDown(told(), false)[0]), null);
+});
 
 test("modules have forward and backward, operators and kernels below them", () => {
   const nodes = topDown(told(), false);

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.account.module_beside import beside_sentences
-from tb_ddp_doctor.account.module_path import path_ns
+from tb_ddp_doctor.account.module_path import ModulePathTimes, path_times
 from tb_ddp_doctor.account.module_steps import ModuleStepTimes
 from tb_ddp_doctor.account.module_work import module_work
 from tb_ddp_doctor.facts import Facts
@@ -31,7 +29,7 @@ from tb_ddp_doctor.trace import names
 LEAST_SHARE = 0.001
 #: At most this many modules have a row: those with most time.
 _MOST_ROWS = 256
-#: And at most this many kernels, those with most time.
+#: And at most this many kernels, those with most time or most of the critical path.
 _MOST_KERNELS = 256
 #: Of a kernel's name.
 _MOST_LETTERS = 512
@@ -46,7 +44,8 @@ def layer_table(facts: Facts, bindings: Bindings | None) -> LayerTable | None:
     if tree is None or table is None:
         return None
     memory, work = _memory(facts), facts.get(module_work)
-    path = path_ns(tree, facts.job.digests, bindings) if bindings else None
+    times = path_times(table, facts.job.digests, bindings) if bindings else None
+    path = times.of_modules(tree, table) if times else None
     beside = beside_communication(tree, facts.job.digests)
     steps = ModuleStepTimes.of(facts.job.digests, tree, table)
     every = tree.step_ns.sum(axis=2)
@@ -76,7 +75,7 @@ def layer_table(facts: Facts, bindings: Bindings | None) -> LayerTable | None:
         if listed[module]
     ]
     said = tuple(map(wording.encodable, beside_sentences(tree, beside))) if beside else ()
-    kernels = _kernels(facts, tree, table, steps)
+    kernels = _kernels(facts, tree, table, steps, times)
     return LayerTable(tree.named_by, tree.layer_events, tuple(rows), kernels, said, **steps.chosen())
 
 
@@ -98,12 +97,15 @@ def _memory(facts: Facts) -> list[list[int]]:
 
 
 def _kernels(
-    facts: Facts, tree: ModuleTree, table: ModuleKernelTable, steps: ModuleStepTimes
+    facts: Facts, tree: ModuleTree, table: ModuleKernelTable, steps: ModuleStepTimes, times: ModulePathTimes | None
 ) -> tuple[LayerKernel, ...]:
-    """The kernels with most time, the longest first."""
+    """The kernels with most time, or with most of the critical path, the longest first."""
     step_ms, calls = np.median(table.step_ns, axis=0) / 1e6, np.median(table.events, axis=0)
-    named = (row for row, texts in enumerate(zip(table.operator, table.kernel, strict=True)) if any(texts))
     longest, work = table.step_ns.argmax(axis=0), facts.get(module_work)
+    path = times.of_kernels(table) if times else None
+    named = [row for row, texts in enumerate(zip(table.operator, table.kernel, strict=True)) if any(texts)]
+    most = step_ms if path is None else np.maximum(step_ms, path / 1e6)
+    listed = sorted(sorted(named, key=lambda row: -most[row])[:_MOST_KERNELS])
     return tuple(
         LayerKernel(
             path=wording.encodable(tree.path[table.module[row]]),
@@ -117,8 +119,9 @@ def _kernels(
             longest_rank=int(facts.job.ranks[longest[row]]),
             **(work.kernels.fields(row) if work else {}),
             **steps.of_kernel(row),
+            critical_ms=None if path is None else float(path[row]) / 1e6,
         )
-        for row in islice(named, _MOST_KERNELS)
+        for row in listed
     )
 
 

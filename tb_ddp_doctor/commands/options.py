@@ -231,10 +231,10 @@ def _add_modules(diagnose: _Parser) -> None:
         )
     diagnose.add_argument(
         "--collapsed-amount",
-        choices=("time", "launches", "above", "flops", "bytes"),
+        choices=("time", "launches", "above", "flops", "bytes", "critical"),
         default="time",
-        help="with --collapsed: what the stacks are of: ns, launches, ns above attainable, FLOPs or bytes of a step "
-        "(default: %(default)s); --pprof has all",
+        help="with --collapsed: what the stacks are of: ns, launches, ns above attainable, FLOPs, bytes or ns of the "
+        "critical path of a step (default: %(default)s); --pprof has all",
     )
 
 

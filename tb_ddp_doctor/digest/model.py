@@ -30,7 +30,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 30
+MEANING = 31
 
 
 class RankOwner(IntEnum):
@@ -898,16 +898,17 @@ class ModuleWork(ColumnTable, frozen=True, eq=False):
 
 
 class ModuleSegments(ColumnTable, frozen=True, eq=False):
-    """Where in a step the times of modules lie, by the collectives around them (`digest.module_segments`).
+    """Where in a step the modules' kernels run, by the collectives around them (`digest.module_segments`).
 
     segment  of  total_ns
-          0   3   5000000    of row 3 of ModuleTimes, what was launched before a step's first collective, all steps
+          0   3   5000000    of row 3 of ModuleKernels, what was launched before a step's first collective, all steps
           1   3    700000
+          1  82     40000    of 80 rows of ModuleKernels: kernels of row 2 of ModuleTimes that have no row here
     """
 
     #: How many collectives its step launches before it.
-    segment: Ints
-    #: Row of `ModuleTimes`.
+    segment: Indices
+    #: Row of `ModuleKernels`, or behind these of `ModuleTimes`, for its kernels with little time.
     of: Indices
     #: Time in all steps.
     total_ns: Ints

@@ -68,6 +68,8 @@ class KernelRows(msgspec.Struct, frozen=True, eq=False):
     #: Of each cell its ascending number, row of the times * `names` + name, and its row; shape (cells,).
     cells: Ints
     place: Ints
+    #: The row of each of the parts of `TimeParts`, shape (parts,).
+    of_part: Ints
 
     def of(self, event: Ints, row: Ints) -> Ints:
         """The rows of some events, of which the row of the times is known; -1 for events without time, or row -1."""
@@ -103,7 +105,7 @@ def module_kernels(
     width = kinds.shape[1]
     cells, which = distinct(parts.row * width + name[parts.event], size[0] * width)
     if not len(cells):
-        return empty(ModuleKernels), KernelRows(name, width, cells, cells)
+        return empty(ModuleKernels), KernelRows(name, width, cells, cells, which)
     of, kind = np.divmod(cells, width)
     texts = [[names.strings[index] if index >= 0 else "" for index in column] for column in kinds.tolist()]
     kept, nameless, place = _places(summed(which, parts.length_ns, len(cells)), of, kind, texts)
@@ -124,7 +126,7 @@ def module_kernels(
         slowest_ns=total(mine, parts.step == chosen[0], parts.length_ns, rows),
         median_ns=total(mine, parts.step == chosen[1], parts.length_ns, rows),
     )
-    return kernels, KernelRows(name, width, cells, place)
+    return kernels, KernelRows(name, width, cells, place, mine)
 
 
 def _percentile(row: Ints, parts: TimeParts, shape: tuple[int, int]) -> Ints:

@@ -1,4 +1,4 @@
-"""Which modules' times lie between which collectives of a step: what lets the critical path tell modules.
+"""Which kernels of modules run between which collectives of a step: what lets the critical path tell them apart.
 
 The path across ranks is a chain of rows of `Track`. A segment of a step is all rows of its track from the launch of one
 collective to that of the next, so that steps of a job have the same segments, however many other rows a step has:
@@ -13,12 +13,13 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor.digest.columns import distinct, searchsorted
-from tb_ddp_doctor.digest.model import ModuleSegments, Track
+from tb_ddp_doctor.digest.model import ModuleKernels, ModuleSegments, Track
 from tb_ddp_doctor.digest.module_kernels import TimeParts
 from tb_ddp_doctor.digest.sums import summed
+from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.trace.model import Ints
 
-#: Rows that are kept, those with most time: a digest stays small.
+#: Rows of kernels that are kept, those with most time, and rows of modules' times for the others: a digest stays small.
 MOST_SEGMENTS = 1024
 
 
@@ -40,13 +41,36 @@ def event_segments(track: Track, row_end_ns: Ints, launched_ns: Ints) -> Ints:
     return np.where(known, np.append(row_segments(track), -1)[np.where(known, row, -1)], -1)
 
 
-def module_segments(segment: Ints, parts: TimeParts, times: int) -> ModuleSegments:
-    """The times of the modules by segment of a step, given that of each event; `times` is how many rows these have."""
+def module_segments(segment: Ints, parts: TimeParts, row: Ints, kernels: ModuleKernels, times: int) -> ModuleSegments:
+    """The times of the modules' kernels by segment of a step, given the segment of each event.
+
+    `row` is the row of `kernels` that each part counts for, shape (parts,); `ModuleTimes` has `times` rows. Kernels
+    with little time are summed by row of `ModuleTimes`.
+    """
     of = np.append(segment, -1)[parts.event]
     known = (of >= 0) & (parts.length_ns > 0)
-    row, of, length = parts.row[known], of[known], parts.length_ns[known]
-    cells, which = distinct(of * max(times, 1) + row, (int(of.max(initial=0)) + 1) * max(times, 1))
-    total = summed(which, length, len(cells))
-    kept = np.sort(np.argsort(-total, kind="stable")[:MOST_SEGMENTS])
-    number, row = np.divmod(cells[kept], max(times, 1))
-    return ModuleSegments(segment=number, of=row.astype(np.int32), total_ns=total[kept])
+    number, row, ns = _sums(of[known], row[known], parts.length_ns[known], len(kernels))
+    is_kept = _longest(ns)
+    rest = _sums(number[~is_kept], kernels.of[row[~is_kept]].astype(np.int64), ns[~is_kept], times)
+    kept = _longest(rest[2])
+    number, row, ns = (
+        np.concatenate((named[is_kept], column[kept] + shift))
+        for named, column, shift in zip((number, row, ns), rest, (0, len(kernels), 0), strict=True)
+    )
+    order = np.lexsort((row, number))
+    return ModuleSegments(segment=number[order].astype(np.int32), of=row[order].astype(np.int32), total_ns=ns[order])
+
+
+def _sums(segment: Ints, row: Ints, ns: Ints, rows: int) -> tuple[Ints, Ints, Ints]:
+    """The sums of times by segment and row, of so many rows: segment, row and time of each that has any."""
+    width = max(rows, 1)
+    cells, which = distinct(segment * width + row, (int(segment.max(initial=0)) + 1) * width)
+    number, row = np.divmod(cells, width)
+    return number, row, summed(which, ns, len(cells))
+
+
+def _longest(ns: Ints) -> Mask:
+    """Which are kept: those with most time."""
+    is_kept = np.zeros(len(ns), np.bool_)
+    is_kept[np.argsort(-ns, kind="stable")[:MOST_SEGMENTS]] = True
+    return is_kept

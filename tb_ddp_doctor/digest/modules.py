@@ -237,7 +237,7 @@ def _table(
         slowest_step=int(np.append(steps.number, -1)[chosen[0]]),
         median_step=int(np.append(steps.number, -1)[chosen[1]]),
         work=module_work(work.calls, kernel_rows.of(work.calls.event, row)),
-        segments=module_segments(work.segment, parts, len(times)),
+        segments=module_segments(work.segment, parts, kernel_rows.of_part, kernels, len(times)),
         memory=module_memory(allocations, calls, place_of, len(kept)),
     )
 

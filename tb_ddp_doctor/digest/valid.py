@@ -24,7 +24,7 @@ from tb_ddp_doctor.storage.array_type import element_type
 from tb_ddp_doctor.trace.model import MOST_HEADER_LETTERS, Indices
 
 #: What columns point into: `Steps`, `Collectives` (and `HostMeetings` after them), the rows of `Track` and of
-#: `ModuleTimes` and `ModuleKernels`, `RankDigest.strings`; and those that are flags.
+#: `ModuleTimes` and `ModuleKernels` (and `ModuleTimes` after them), `RankDigest.strings`; and those that are flags.
 INTO = {
     "steps": (
         "pieces.step collectives.step messages.step track.step gradients.step op_stalls.step gap_ops.step "
@@ -50,11 +50,12 @@ INTO = {
         "op_stalls.module"
     ),
     "modules": "modules.paths.parent modules.times.module modules.memory.module",
-    "times of modules": "modules.kernels.of modules.segments.of",
+    "times of modules": "modules.kernels.of",
     "kernels of modules": "modules.work.of",
+    "kernels and times of modules": "modules.segments.of",
     "flags": "messages.sent message_ends.sent operators.on_device modules.times.recomputed",
     # Which backward pass, and how many updates before: numbers without a table.
-    "": "collectives.backward collectives.update gradients.backward",
+    "": "collectives.backward collectives.update gradients.backward modules.segments.segment",
 }
 #: Of `Memory`: columns of a length that no other has, and those of the series.
 _ALONE = {"memory.end_allocated"}
@@ -116,6 +117,7 @@ def check(digest: RankDigest) -> None:
         "modules": len(digest.modules.paths),
         "times of modules": len(digest.modules.times),
         "kernels of modules": len(digest.modules.kernels),
+        "kernels and times of modules": len(digest.modules.kernels) + len(digest.modules.times),
         _NEVER_MISSING: len(digest.strings),
         "strings": len(digest.strings),
         "flags": 2,

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor import kernel_names
-from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.facts.modules import ModuleKernelTable, ModulePart, ModuleTree, in_order, kernel_table
+from tb_ddp_doctor.facts.modules import ModuleKernelTable, ModulePart, ModuleTree, in_order
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
@@ -29,11 +28,13 @@ class Line(msgspec.Struct, frozen=True, eq=False):
     step_ns: NDArray[np.float64]
     #: Index of the module; -1 for what is no module.
     module: int = -1
+    #: Of what is no module, the rows of the table of kernels that it is the sum of.
+    rows: Ints | None = None
 
 
 def top_down(
     tree: ModuleTree,
-    digests: Sequence[RankDigest],
+    table: ModuleKernelTable,
     shown: Sequence[Line],
     amount: Callable[[Line], float] | None = None,
 ) -> list[Line]:
@@ -42,7 +43,6 @@ def top_down(
     A kernel of a module without a line of its own stands below the module around it. With an `amount`, kernels with
     most of that are listed.
     """
-    table = kernel_table(digests)
     has_line = np.zeros(len(tree.path), np.bool_)
     has_line[[line.module for line in shown]] = True
     nearest = np.arange(len(tree.path))
@@ -53,51 +53,47 @@ def top_down(
     for line in shown:
         lines.append(line)
         mine = np.flatnonzero(of == line.module)
-        of_module = _merged(table, mine, line.level + 1, _least_ns(tree))
-        lines += sorted(of_module, key=amount, reverse=True)[:_OF_MODULE] if amount else of_module[:_OF_MODULE]
+        of_module = _by_name(table, mine, line.level + 1)
+        most = {line: max(_time(line), amount(line) if amount else 0.0) for line in of_module}
+        of_module = [line for line in of_module if most[line] >= _least_ns(tree)]
+        lines += sorted(of_module, key=amount or most.__getitem__, reverse=True)[:_OF_MODULE]
     return lines
 
 
-def bottom_up(tree: ModuleTree, digests: Sequence[RankDigest]) -> list[Line]:
+def bottom_up(tree: ModuleTree, table: ModuleKernelTable) -> list[Line]:
     """The kernels with most time in all modules together, each followed by the modules in which it takes longest."""
-    table = kernel_table(digests)
     runs = np.flatnonzero(table.part != ModulePart.IDLE)
     lines: list[Line] = []
-    for line, rows in _by_name(table, runs, 0)[:_LISTED]:
+    for line in _by_name(table, runs, 0)[:_LISTED]:
         if _time(line) < _least_ns(tree):
             break
         lines.append(line)
-        within = []
+        within, of = [], np.empty(0, np.int64) if line.rows is None else line.rows
         for module in in_order(tree):
-            its = rows[table.module[rows] == module]
+            its = of[table.module[of] == module]
             if len(its):
-                name = tree.path[module] or "outside of all modules"
-                within.append(Line(name, 1, _summed(table, its)))
+                within.append(_line(table, tree.path[module] or "outside of all modules", 1, its))
         within.sort(key=_time, reverse=True)
         lines += within[:_OF_KERNEL]
-        if rest := within[_OF_KERNEL:]:
-            lines.append(Line(f"{len(rest)} more", 1, np.sum([one.step_ns for one in rest], axis=0)))
+        if rest := [one.rows for one in within[_OF_KERNEL:] if one.rows is not None]:
+            lines.append(_line(table, f"{len(rest)} more", 1, np.concatenate(rest)))
     return lines
 
 
-def _merged(table: ModuleKernelTable, rows: Ints, level: int, least_ns: float) -> list[Line]:
-    """A line for each kernel of some rows, those with most time first; idle time before a kernel counts for it."""
-    return [line for line, _ in _by_name(table, rows, level) if _time(line) >= least_ns]
-
-
-def _by_name(table: ModuleKernelTable, rows: Ints, level: int) -> list[tuple[Line, Ints]]:
-    """Some rows by operator, kernel and function, those with most time first, and the rows of each."""
+def _by_name(table: ModuleKernelTable, rows: Ints, level: int) -> list[Line]:
+    """Some rows by operator, kernel and function, those with most time first."""
     index: dict[tuple[str, str, str], list[int]] = {}
     for row in rows.tolist():
         key = (table.operator[row], table.kernel[row], table.function[row])
         if any(key):
             index.setdefault(key, []).append(row)
     short = dict(zip(index, kernel_names.distinguished([kernel for _, kernel, _ in index]), strict=True))
-    lines = []
-    for key, its in index.items():
-        chosen = np.array(its, np.int64)
-        lines.append((Line(_name(*key, short[key]), level, _summed(table, chosen)), chosen))
-    return sorted(lines, key=lambda pair: -_time(pair[0]))
+    lines = [_line(table, _name(*key, short[key]), level, np.array(its, np.int64)) for key, its in index.items()]
+    return sorted(lines, key=lambda line: -_time(line))
+
+
+def _line(table: ModuleKernelTable, name: str, level: int, rows: Ints) -> Line:
+    return Line(name, level, _summed(table, rows), rows=rows)
 
 
 def _name(operator: str, kernel: str, function: str, short: str) -> str:

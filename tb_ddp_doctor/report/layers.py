@@ -14,15 +14,17 @@ from rich.text import Text
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.account.layers import LEAST_SHARE
+from tb_ddp_doctor.account.module_path import path_of
 from tb_ddp_doctor.account.module_steps import compared_steps, of_step
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.module_paths import GUESSED
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts import MissingFactError
-from tb_ddp_doctor.facts.modules import ModulePart, ModuleTree, in_order, modules
+from tb_ddp_doctor.facts.modules import ModuleKernelTable, ModulePart, ModuleTree, in_order, kernel_table, modules
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.layer_kernels import Line, bottom_up, top_down
 from tb_ddp_doctor.report.wrapping import print_wrapped
+from tb_ddp_doctor.trace.model import Floats
 
 _HEADINGS = {
     ModulePart.FORWARD: "fwd",
@@ -65,22 +67,40 @@ def print_layers(console: Console, result: Result, asked: LayersAsked) -> None:
     if unknown:
         print_wrapped(console, f"There is no rank {unknown[0]} among {wording.ranks(ranks)}.")
         return
-    lines = _asked_lines(tree, result.job.digests, asked)
+    table = kernel_table(result.job.digests) if asked.kernels or asked.bottom_up else None
+    path_ms = _path_ms(result, table) if asked.rank is None else None
+    lines = _asked_lines(tree, table, asked, None if path_ms is None else lambda line: _most(line, path_ms))
     if asked.rank is None:
-        _print_median(console, tree, result, lines, bottom_up=asked.bottom_up)
+        more = _row_columns(tree, result, lines, path_ms)
+        _print_median(console, tree, result, lines, more, bottom_up=asked.bottom_up)
     else:
         against = None if asked.against is None else ranks.index(asked.against)
         _print_rank(console, tree, ranks, ranks.index(asked.rank), against, lines)
 
 
 def _asked_lines(
-    tree: ModuleTree, digests: Sequence[RankDigest], asked: LayersAsked, amount: Callable[[Line], float] | None = None
+    tree: ModuleTree,
+    table: ModuleKernelTable | None,
+    asked: LayersAsked,
+    amount: Callable[[Line], float] | None = None,
 ) -> list[Line]:
-    """The modules, or kernels with their modules."""
-    if asked.bottom_up:
-        return bottom_up(tree, digests)
+    """The modules, or, of a table of kernels, these with their modules."""
+    if table and asked.bottom_up:
+        return bottom_up(tree, table)
     lines = _lines(tree, asked.depth)
-    return top_down(tree, digests, lines, amount) if asked.kernels else lines
+    return top_down(tree, table, lines, amount) if table and asked.kernels else lines
+
+
+def _path_ms(result: Result, table: ModuleKernelTable | None) -> Floats | None:
+    """How much of the critical path in a step lies in each kernel, ms, shape (K,); None without kernels or a path."""
+    path = path_of(result.savings, table) if table and result.diagnosis.critical_path else None
+    return path.of_kernels(table) / 1e6 if table and path else None
+
+
+def _most(line: Line, path_ms: Floats) -> float:
+    """The median over ranks of a line's time, or what it has of the critical path where that is more, ns."""
+    of_path = 0.0 if line.rows is None else 1e6 * float(path_ms[line.rows].sum())
+    return max(float(np.median(line.step_ns.sum(axis=1))), of_path)
 
 
 def _lines(tree: ModuleTree, depth: int) -> list[Line]:
@@ -100,9 +120,15 @@ def _lines(tree: ModuleTree, depth: int) -> list[Line]:
 
 
 def _print_median(
-    console: Console, tree: ModuleTree, result: Result, lines: Sequence[Line], *, bottom_up: bool
+    console: Console,
+    tree: ModuleTree,
+    result: Result,
+    lines: Sequence[Line],
+    more: Mapping[str, Sequence[str]],
+    *,
+    bottom_up: bool,
 ) -> None:
-    """Print each line's median over ranks, and the rank that takes longest in it."""
+    """Print each line's median over ranks, the rank that takes longest in it, and as many more columns as have room."""
     ranks = result.job.ranks.tolist()
     # The median of sums and not the sum of medians, so that a line is some rank's time.
     every = np.array([line.step_ns.sum(axis=1) for line in lines]) / 1e6
@@ -115,7 +141,7 @@ def _print_median(
     of = "the median rank" if len(ranks) > 1 else f"rank {ranks[0]}"
     what = "Kernels, and the modules that launch them," if bottom_up else _kind(tree)
     title = f"{what} by their time in a step of {of}, ms ({_named(tree)})"
-    _print(console, title, lines, columns, _row_columns(tree, result, lines))
+    _print(console, title, lines, columns, more)
     for sentence in result.diagnosis.layers.said if result.diagnosis.layers else ():
         print_wrapped(console, printable(wording.capital(sentence)))
 
@@ -185,7 +211,8 @@ def _print_pair(
     tree = _tree(console, digests)
     if tree is None:
         return
-    lines = _asked_lines(tree, digests, asked, lambda line: _change(line, size))
+    table = kernel_table(digests) if asked.kernels or asked.bottom_up else None
+    lines = _asked_lines(tree, table, asked, lambda line: _change(line, size))
     # The median of sums and not the sum of medians, so that a line is some rank's time.
     times = np.array([line.step_ns for line in lines]) / 1e6
     parts = [np.median(rows, axis=1) for rows in (times[:, :size], times[:, size:])]
@@ -241,10 +268,13 @@ def _print(
     console.print(table)
 
 
-def _row_columns(tree: ModuleTree, result: Result, lines: Sequence[Line]) -> dict[str, list[str]]:
+def _row_columns(
+    tree: ModuleTree, result: Result, lines: Sequence[Line], path_ms: Floats | None
+) -> dict[str, list[str]]:
     """What the diagnosis says of the modules of lines beside their times; columns that have nothing are left out.
 
-    The first ones are those that a narrow terminal keeps.
+    `path_ms` is how much of the critical path lies in each kernel. The first columns are those that a narrow terminal
+    keeps.
     """
     table = result.diagnosis.layers
     rows = {row.path: row for row in table.rows} if table else {}
@@ -252,6 +282,9 @@ def _row_columns(tree: ModuleTree, result: Result, lines: Sequence[Line]) -> dic
     columns = {}
     for heading, (field, said) in _OF_ROWS.items():
         values = [None if row is None else getattr(row, field) for row in listed]
+        if field == "critical_ms" and path_ms is not None:
+            of_rows = zip(values, (line.rows for line in lines), strict=True)
+            values = [value if rows is None else float(path_ms[rows].sum()) for value, rows in of_rows]
         if any(value is not None for value in values):
             columns[heading] = ["" if value is None else said(value) for value in values]
     return columns

@@ -133,7 +133,8 @@ def _layers(layers: LayerTable) -> str:
     most = sorted(shown, key=lambda row: -row.step_ms)[:_MOST_LAYERS]
     columns = {"forward": "fwd", "backward": "bwd", "recomputed": "again", "communication": "comm.", "idle": "idle"}
     used = [name for name in columns if any(getattr(row, f"{name}_ms") >= 0.005 for row in most)]
-    has_work = any(row.above_ms is not None for row in most)
+    extra = {"above": "above_ms", "critical": "critical_ms"}
+    extra = {head: field for head, field in extra.items() if any(getattr(row, field) is not None for row in most)}
     rows = [
         (
             row.path or "whole step",
@@ -141,12 +142,12 @@ def _layers(layers: LayerTable) -> str:
             *(wording.decimals(getattr(row, f"{name}_ms"), 2) for name in used),
             wording.decimals(row.longest_ms, 2),
             str(row.longest_rank),
-            *(["" if row.above_ms is None else wording.decimals(row.above_ms, 2)] if has_work else []),
+            *(_decimals(getattr(row, field)) for field in extra.values()),
         )
         for row in shown
         if row in most
     ]
-    heads = ("module", "step", *(columns[name] for name in used), "longest", "rank", *(["above"] if has_work else []))
+    heads = ("module", "step", *(columns[name] for name in used), "longest", "rank", *extra)
     table = _table(heads, "l" + "r" * (len(heads) - 1), rows)
     return "\n\n".join(
         [table, *(escaped(wording.capital(sentence)) for sentence in layers.said), _layer_kernels(layers)]
@@ -154,8 +155,8 @@ def _layers(layers: LayerTable) -> str:
 
 
 def _layer_kernels(layers: LayerTable) -> str:
-    """The kernels with most time in all modules together; "" where none has a name."""
-    most = layers.kernels[:_MOST_KERNELS]
+    """The kernels with most time, or most of the critical path, in all modules; "" where none has a name."""
+    most = sorted(layers.kernels, key=lambda one: -max(one.step_ms, one.critical_ms or 0.0))[:_MOST_KERNELS]
     if not most:
         return ""
     short = kernel_names.distinguished([one.kernel for one in most])
@@ -171,10 +172,15 @@ def _layer_kernels(layers: LayerTable) -> str:
         "calls": [wording.decimals(one.calls, 1) for one in most],
         "longest": [wording.decimals(one.longest_ms, 2) for one in most],
         "rank": [str(one.longest_rank) for one in most],
+        "critical": [_decimals(one.critical_ms) for one in most],
     }
     used = {heading: cells for heading, cells in columns.items() if any(cells)}
-    numbers = sum(heading in ("ms", "calls", "longest", "rank") for heading in used)
+    numbers = sum(heading in ("ms", "calls", "longest", "rank", "critical") for heading in used)
     return _table(tuple(used), "l" * (len(used) - numbers) + "r" * numbers, list(zip(*used.values(), strict=True)))
+
+
+def _decimals(ms: float | None) -> str:
+    return "" if ms is None else wording.decimals(ms, 2)
 
 
 def _dimensions(mesh: MeshTable) -> str:

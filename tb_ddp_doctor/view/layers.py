@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tb_ddp_doctor.account.module_path import path_of
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts import MissingFactError
 from tb_ddp_doctor.facts.modules import BUSY, ModuleKernelTable, ModulePart, kernel_table, modules
@@ -22,7 +23,9 @@ _ROWS = 4096
 def layers(result: Result) -> dict[str, Any]:
     """Columns of K kernels, with indices into `paths`, `texts` and `sources`, and their times on R ranks.
 
-    `ms` has shape (R, K), `calls` (K,), a median over all ranks. No rows where the traces show no modules.
+    `ms` has shape (R, K), `calls` (K,), a median over all ranks. `critical_ms` is what each has of the critical path in
+    a step, shape (K,), `critical_outside_ms` what of it lies in no kernel; null without a path. No rows where the
+    traces show no modules.
     """
     job = result.job
     try:
@@ -52,7 +55,18 @@ def layers(result: Result) -> dict[str, Any]:
         "sources": [_source(function) for function in list(sources)[1:]],
         "calls": np.round(np.median(table.events, axis=0), 2).tolist(),
         "ms": np.round(table.step_ns[sent] / 1e6, 5).tolist(),
+        **_path(result, table),
     }
+
+
+def _path(result: Result, table: ModuleKernelTable) -> dict[str, Any]:
+    """What of the critical path lies in the rows, and in none of them: whole ns, so that they sum to the path."""
+    path = path_of(result.savings, table) if result.diagnosis.critical_path else None
+    if path is None:
+        return {"critical_ms": None, "critical_outside_ms": None}
+    until_ns = np.rint(np.cumsum(np.append(path.of_kernels(table), path.outside_ns)))
+    *kernels, outside = np.round(np.diff(until_ns, prepend=0.0) / 1e6, 6).tolist()
+    return {"critical_ms": kernels, "critical_outside_ms": outside}
 
 
 def _source(function: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import { codeOf } from "../findings/code.js";
 import { shortName } from "../timeline/rows.js";
 import { inStep } from "./in_step.js";
 import { PARTS } from "./model.js";
-import { summed, valueOf } from "./tree.js";
+import { criticalOf, summed, valueOf } from "./tree.js";
 
 /** @typedef {import("./tree.js").Told} Told */
 /** @typedef {import("./tree.js").Node} Node */
@@ -39,7 +39,7 @@ export function panel(told, nodes, index, measure, shown, pick) {
     h("p", { class: "large", "data-quantity": "time of a module" }, written(value, isDifference)),
     h("p", { class: "note", "data-quantity": isDifference ? null : "share of a module" }, isDifference ? `a step, ${whose} less ${against(told, measure)}` : `a step of ${whose}, ${percent(value / Math.max(valueOf(nodes[0].ms, measure), 1e-9))} of it`),
     parts(told, node, measure),
-    isDifference ? null : figures(node, shown.diagnosis.layers),
+    isDifference ? null : figures(told, nodes, node, shown.diagnosis.layers),
     told.ranks.length > 1 ? onRanks(told, node, measure, pick) : null,
     kernels(told, node, measure),
     sources(told, node, measure),
@@ -77,23 +77,41 @@ function parts(told, node, measure) {
 }
 
 /**
- * What the table says of a module beside its times: median over ranks, with all modules within it.
+ * What of the critical path lies in it, and what the table says of a module beside its times: median over ranks, with all
+ * modules within it.
+ * @param {Told} told
+ * @param {Node[]} nodes
  * @param {Node} node
  * @param {import("../../schema.js").LayerTable | null | undefined} modules
  */
-function figures({ kind, path }, modules) {
-  const row = kind === "module" || kind === "step" ? modules?.rows.find((one) => one.path === path) : undefined;
-  if (!row) return null;
+function figures(told, nodes, node, modules) {
+  // Bottom-up, a module stands below a kernel, and has only that.
+  const isModule = node.kind === "step" || (node.kind === "module" && nodes[node.parent].kind !== "kernel" && nodes[node.parent].kind !== "operator");
+  const row = isModule ? modules?.rows.find((one) => one.path === node.path) : undefined;
   /** @type {[string, string, string, string][]} */
-  const listed = [["p99 of a module", "p99 over steps", ms(row.p99_ms), "the 99th percentile over steps, the median over ranks"]];
-  if (row.critical_ms !== null) listed.push(["critical path in a module", "on the critical path", ms(row.critical_ms), "of the critical path in a step"]);
+  const listed = row ? [["p99 of a module", "p99 over steps", ms(row.p99_ms), "the 99th percentile over steps, the median over ranks"]] : [];
+  const critical = criticalOf(told, node);
+  if (critical !== null) {
+    const share = percent(critical / Math.max(criticalOf(told, nodes[0]) ?? 0, 1e-9));
+    listed.push(["critical path in a module", "on the critical path", node.kind === "step" ? ms(critical) : `${ms(critical)}, ${share} of it`, "of the critical path in a step, on all ranks together"]);
+  }
+  return listed.length ? h("ul", { class: "part-list figures" }, [...listed, ...(row ? ofTable(row, modules) : [])].map(([quantity, name, value, title]) => h("li", { title, "data-quantity": quantity }, h("span", {}, name), h("b", {}, value)))) : null;
+}
+
+/**
+ * @param {import("../../schema.js").LayerRow} row
+ * @param {import("../../schema.js").LayerTable | null | undefined} modules
+ */
+function ofTable(row, modules) {
+  /** @type {[string, string, string, string][]} */
+  const listed = [];
   if (row.above_ms !== null) listed.push(["work of a module", "above attainable", ms(row.above_ms), "time above what the GPU needs for its operators’ FLOPs and bytes"]);
   if (row.flops !== null && row.moved_bytes !== null) listed.push(["work of a module", "work", workOf({ flops: row.flops, bytes: row.moved_bytes }), "FLOPs, and bytes that its operators read and write, each tensor once"]);
   if (row.peak_bytes !== null && row.allocated_bytes !== null) listed.push(["memory of a module", "memory", `${size(row.peak_bytes)} at the peak, ${size(row.allocated_bytes)} a step`, "what it allocated of what is allocated at the peak, and all that it allocates in a step"]);
   if (row.beside_ms !== null && row.beside_longer_ms !== null) listed.push(["time beside communication", "beside communication", `${ms(row.beside_ms)}, ${ms(row.beside_longer_ms)} longer for it`, "in which communication runs beside its kernels, and how much longer these take than the same ones without"]);
   if (modules && modules.slowest_step !== null && row.slowest_step_ms !== null && row.median_step_ms !== null)
     listed.push(["time of a module", `in step ${modules.slowest_step}, the slowest`, `${ms(row.slowest_step_ms)}, ${signed(row.slowest_step_ms - row.median_step_ms, 2)}\u00a0ms`, `and how much more that is than in step ${modules.median_step}, the median one`]);
-  return h("ul", { class: "part-list figures" }, listed.map(([quantity, name, value, title]) => h("li", { title, "data-quantity": quantity }, h("span", {}, name), h("b", {}, value))));
+  return listed;
 }
 
 /**
@@ -146,11 +164,12 @@ function kernels(told, node, measure) {
   const idle = told.parts.indexOf("idle");
   const listed = [...alike.values()]
     .filter(({ part }) => part !== idle)
-    .map((one) => ({ ...one, value: valueOf(summed(told, one.rows), measure), calls: one.rows.reduce((sum, row) => sum + told.calls[row], 0) }))
+    .map((one) => ({ ...one, value: valueOf(summed(told, one.rows), measure), calls: one.rows.reduce((sum, row) => sum + told.calls[row], 0), critical: one.rows.reduce((sum, row) => sum + (told.critical_ms?.[row] ?? 0), 0) }))
     .sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
   if (!listed.length) return null;
   const rest = listed.slice(KERNELS);
   const isDifference = measure.against !== null;
+  const hasPath = told.critical_ms !== null && !isDifference;
   return h(
     "div",
     {},
@@ -158,12 +177,12 @@ function kernels(told, node, measure) {
     h(
       "table",
       { class: "kernel-list" },
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "kernel"), h("th", { scope: "col" }, isDifference ? "more" : "step"), h("th", { scope: "col", title: "in a step, the median over ranks" }, "calls"))),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "kernel"), h("th", { scope: "col" }, isDifference ? "more" : "step"), h("th", { scope: "col", title: "in a step, the median over ranks" }, "calls"), hasPath ? h("th", { scope: "col", title: "of the critical path in a step, on all ranks together, without the idle time before the kernel" }, "critical") : null)),
       h(
         "tbody",
         {},
-        listed.slice(0, KERNELS).map(({ part, name, value, calls }) =>
-          h("tr", {}, h("th", { scope: "row", title: `${name}, ${PARTS[part].name}` }, h("i", { class: `owner-${PARTS[part].colour}` }), name), h("td", { "data-quantity": "time of a module" }, isDifference ? signed(value, 2) : decimals(value, 2)), h("td", {}, perStep(calls))),
+        listed.slice(0, KERNELS).map(({ part, name, value, calls, critical }) =>
+          h("tr", {}, h("th", { scope: "row", title: `${name}, ${PARTS[part].name}` }, h("i", { class: `owner-${PARTS[part].colour}` }), name), h("td", { "data-quantity": "time of a module" }, isDifference ? signed(value, 2) : decimals(value, 2)), h("td", {}, perStep(calls)), hasPath ? h("td", { "data-quantity": "critical path in a module" }, decimals(critical, 2)) : null),
         ),
       ),
     ),

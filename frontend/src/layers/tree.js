@@ -26,6 +26,8 @@ import { shortName } from "../timeline/rows.js";
  * @property {{file: string, line: number, function: string}[]} sources
  * @property {number[]} calls
  * @property {number[][]} ms a list of all rows for each rank
+ * @property {number[] | null} critical_ms what of the critical path in a step lies in each row; null without a path
+ * @property {number | null} critical_outside_ms what of it lies in none
  */
 
 /** @typedef {"step" | "module" | "part" | "operator" | "kernel"} Kind */
@@ -130,6 +132,18 @@ export function summed({ ms }, rows) {
     sums[rank] = sum;
   });
   return sums;
+}
+
+/**
+ * What of the critical path in a step lies in a node, ms; null without a path. The whole step has all of it, what lies in no
+ * kernel and in the idle time that the bottom-up tree leaves out included.
+ * @param {Told} told
+ * @param {Node} node
+ */
+export function criticalOf({ critical_ms, critical_outside_ms }, { kind, rows }) {
+  if (!critical_ms) return null;
+  if (kind === "step") return critical_ms.reduce((sum, ms) => sum + ms, critical_outside_ms ?? 0);
+  return rows.reduce((sum, row) => sum + critical_ms[row], 0);
 }
 
 /**
