@@ -17,6 +17,7 @@ from setuptools.command.build_py import build_py
 FRONTEND = "tb_ddp_doctor.frontend"
 HEADERS = (
     "api",
+    "calls",
     "columns",
     "event",
     "intervals",
@@ -29,7 +30,7 @@ HEADERS = (
     "scanner",
     "vocabulary",
 )
-SOURCES = ("columns", "intervals", "nccl_lines", "nesting", "perfetto", "replay", "scanner", "vocabulary")
+SOURCES = ("calls", "columns", "intervals", "nccl_lines", "nesting", "perfetto", "replay", "scanner", "vocabulary")
 SCANNER = "tb_ddp_doctor.trace._scanner"
 
 

@@ -22,7 +22,7 @@ python3 seeds.py "$out/seeds"
 
 # What takes columns and no bytes: any numbers, in the order that callers give them.
 checked=(-std=c99 -g -O1 -Wall -Wextra -Wpedantic -fsanitize=address,undefined -fno-sanitize-recover=undefined)
-clang "${checked[@]}" hostile.c columns.c intervals.c nesting.c replay.c -o "$out/hostile"
+clang "${checked[@]}" hostile.c calls.c columns.c intervals.c nesting.c replay.c -o "$out/hostile"
 "$out/hostile" 20000
 
 status=0

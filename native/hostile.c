@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "calls.h"
 #include "columns.h"
 #include "intervals.h"
 #include "nesting.h"
@@ -329,20 +330,6 @@ static void play(const struct job *job, const struct replay_ordering *now, int64
         COLUMN(replay_times, times[4]), COLUMN(replay_times, times[5]), COLUMN(replay_times, times[6]),
         COLUMN(replay_times, times[8]), (int64_t)(any() & 1),
     };
-    const size_t calls = any() % 8, kinds = 1 + any() % 4;
-    int32_t *ends[] = {indices(rows, 0, calls + 1), indices(rows, 0, calls + 1)}, *kind = indices(calls, 0, kinds);
-    int64_t *first = room(rows, sizeof *first), *end = room(rows, sizeof *end), *call = room(calls, sizeof *call);
-    double *running = room(calls + 1, sizeof *running), *share = room(rows, sizeof *share);
-    double *removed = room(kinds, sizeof *removed);
-    for (size_t i = 0; i < rows; i++) first[i] = ends[0][i], end[i] = ends[1][i], share[i] = (double)instant();
-    for (size_t i = 0; i < calls; i++) call[i] = kind[i];
-    for (size_t i = 0; i < kinds; i++) removed[i] = (double)instant();
-    int64_t *gone_ns = instants(rows, rows, false), *call_ns = instants(calls, calls, false);
-    int64_t *shorter = room(rows, sizeof *shorter);
-    replay_shorten(&(struct replay_shortened){rows, any() & 1 ? gone_ns : NULL, first, end, share, calls, call, call_ns,
-                                              any() & 1 ? removed : NULL, running, times[3], times[1], times[2]}, shorter);
-    free(ends[0]), free(ends[1]), free(kind), free(first), free(end), free(call), free(running), free(share);
-    free(removed), free(gone_ns), free(call_ns), free(shorter);
     const struct replay_played played = {state[0], state[1], state[2], state[3], kept ? state[4] : NULL,
                                          kept ? state[5] : NULL, state[6], state[7], state[8]};
     const struct replay_cut gone = cut(rows, ranks, steps);
@@ -360,6 +347,50 @@ static void play(const struct job *job, const struct replay_ordering *now, int64
     for (int i = 0; i < 3; i++) {
         free(of_parts[i]), free(marks[i]);
     }
+}
+
+/* Any numbers, as many as there are: shares of calls and of rows, and times. */
+static double *amounts(size_t count) {
+    double *column = room(count, sizeof *column);
+    for (size_t i = 0; i < count; i++) column[i] = (double)instant();
+    return column;
+}
+
+static void calls(void) {
+    enum { RANKS = 3, KINDS = 4 };
+    int64_t rows[RANKS + 1] = {0}, counts[RANKS + 1] = {0}, pairs[RANKS];
+    int32_t *call[RANKS];
+    int64_t *count[RANKS], *ns[RANKS];
+    size_t size = 1;
+    for (int rank = 0; rank < RANKS; rank++) {
+        rows[rank + 1] = rows[rank] + (int64_t)(any() % 5), counts[rank + 1] = counts[rank] + 1 + (int64_t)(any() % 4);
+        pairs[rank] = (int64_t)(any() % 8);
+        const size_t mine = (size_t)pairs[rank];
+        call[rank] = indices(mine, 0, (size_t)(counts[rank + 1] - counts[rank]));
+        count[rank] = instants(mine, mine, false), ns[rank] = instants(mine, mine, false);
+        if (size < mine + 1) size = mine + 1;
+    }
+    const size_t all = (size_t)rows[RANKS], every = (size_t)counts[RANKS];
+    int32_t *first = room(all, sizeof *first), *end = room(all, sizeof *end), *kind = indices(every, 0, KINDS);
+    for (int rank = 0; rank < RANKS; rank++) {
+        for (int64_t row = rows[rank]; row < rows[rank + 1]; row++) {
+            first[row] = (int32_t)(any() % (uint64_t)(pairs[rank] + 1));
+            end[row] = (int32_t)(any() % (uint64_t)(pairs[rank] + 1));
+        }
+    }
+    double *running = room(4 * size, sizeof *running), *least = amounts(every), *remains = amounts(every);
+    double *of_rows[] = {amounts(all), amounts(all), amounts(all), amounts(all), amounts(all), amounts(all)};
+    double by_kind[KINDS] = {0};
+    const struct calls_table table = {RANKS, rows, counts, pairs, (const int32_t *const *)call,
+                                      (const int64_t *const *)count, (const int64_t *const *)ns, first, end, size,
+                                      running};
+    const struct calls_least known = {least, remains};
+    calls_share(&table, remains, of_rows[0]);
+    calls_sums(&table, &known, &(struct calls_excess){of_rows[0], of_rows[1], of_rows[2], of_rows[3]});
+    calls_kinds(&table, &known, of_rows[4], of_rows[5], kind, by_kind);
+    for (int rank = 0; rank < RANKS; rank++) free(call[rank]), free(count[rank]), free(ns[rank]);
+    for (int i = 0; i < 6; i++) free(of_rows[i]);
+    free(first), free(end), free(kind), free(running), free(least), free(remains);
 }
 
 static void replay(void) {
@@ -404,6 +435,7 @@ int main(int arguments, char **given) {
         partition();
         cells();
         nesting();
+        calls();
         replay();
     }
     /* Else no row would ever have been played. */

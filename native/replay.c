@@ -266,26 +266,3 @@ int64_t replay_order(const struct replay_tracks *tracks, const struct replay_ord
     }
     return rounds;
 }
-
-void replay_shorten(const struct replay_shortened *rows, int64_t *shorter_ns) {
-    if (rows->removed) {
-        double sum = rows->running[0] = 0;
-        for (size_t i = 0; i < rows->calls; i++) {
-            /* A statement of its own: no compiler may join product and sum, so that numpy's are the same. */
-            const double gone = (double)rows->call_ns[i] * rows->removed[rows->call[i]];
-            rows->running[i + 1] = sum = sum + gone;
-        }
-    }
-    for (size_t i = 0; i < rows->count; i++) {
-        double gone = rows->gone_ns ? (double)rows->gone_ns[i] : 0.0;
-        if (rows->removed) {
-            const double of_calls = rows->share[i] * (rows->running[rows->end[i]] - rows->running[rows->first[i]]);
-            if (of_calls > 0) gone += rounded(of_calls);
-        }
-        /* A row that takes less already gives back less, in proportion: its kernels are shorter by the same factor. */
-        const double remains = (double)rows->whole_ns[i] / (double)later(rows->recorded_ns[i], 1);
-        const int64_t needs = rows->needs_ns[i], most = later(needs, 0);
-        gone = rounded(gone * (remains < 1 ? remains : 1));
-        shorter_ns[i] = gone <= 0 ? needs : needs - (gone < (double)most ? (int64_t)gone : most);
-    }
-}

@@ -115,27 +115,6 @@ struct replay_ordering {
 
 /* How many are played together one after the other; -1 if rows wait for each other in a circle. */
 NATIVE_API int64_t replay_order(const struct replay_tracks *, const struct replay_ordering *);
-/* What a change removes of rows and of the calls in them. */
-struct replay_shortened {
-    size_t count;
-    /* How much of each row goes, or null. */
-    const int64_t *gone_ns;
-    /* The calls of each row, as the first of all and the one behind the last, and what to multiply their sum by. */
-    const int64_t *first, *end;
-    const double *share;
-    /* Calls: of what each is one, how long it takes, and the share that goes of each that it may be one of, or null; and
-     * room for one number more than there are calls. */
-    size_t calls;
-    const int64_t *call, *call_ns;
-    const double *removed;
-    double *running;
-    /* What the device needs for each row: as recorded, without what a change takes of rows as a whole, and what is left
-     * of that. */
-    const int64_t *recorded_ns, *whole_ns, *needs_ns;
-};
-
-/* What the device needs for each row without what is removed. */
-NATIVE_API void replay_shorten(const struct replay_shortened *, int64_t *shorter_ns);
 
 /* Where there is a cut, the lengths are those as recorded. */
 NATIVE_API void replay_play(const struct replay_schedule *, const struct replay_lengths *, const struct replay_cut *,

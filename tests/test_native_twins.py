@@ -20,19 +20,17 @@ from traces import job, ranks
 from tb_ddp_doctor.digest import native
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.intervals import Intervals, long_gaps, partition
-from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.digest.model import CpuTime, GpuTime, RooflineStretches
 from tb_ddp_doctor.digest.nesting import around, first_chosen, outermost
 from tb_ddp_doctor.digest.sums import count, total
-from tb_ddp_doctor.job.row_calls import RowCalls
+from tb_ddp_doctor.job.pair_sums import PairSums
 from tb_ddp_doctor.nccl_logs import lines
 from tb_ddp_doctor.replay import native_library
 from tb_ddp_doctor.replay.change import Change
-from tb_ddp_doctor.replay.model import Played, Removed
+from tb_ddp_doctor.replay.model import Played
 from tb_ddp_doctor.replay.play import _Playing
-from tb_ddp_doctor.replay.shortened import shortened
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace import native as scanner
-from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.pftrace import native as packets
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="the native library was not built")
@@ -229,41 +227,66 @@ def test_a_replay_in_any_layout(seed: int, cut: bool) -> None:
         assert getattr(one.played, name).tolist() == getattr(twin.played, name).tolist(), name
 
 
-@given(SEEDS, st.booleans(), st.booleans())
-def test_rows_without_some_of_their_calls(seed: int, rows: bool, calls: bool) -> None:
+@given(SEEDS, st.lists(st.tuples(*[st.integers(0, 4)] * 3), max_size=3))
+def test_sums_over_the_calls_of_rows(seed: int, ranks: list[tuple[int, int, int]]) -> None:
+    """Ranks of so many rows, calls and pairs."""
     draw = np.random.default_rng(seed)
-    size, pairs = 7, 9
-    first, end = np.sort(draw.integers(0, pairs + 1, (2, size)), axis=0)
-    of = RowCalls(
-        begins=np.array([0, size]),
-        calls_begin=np.array([0, 3]),
-        first=first,
-        end=end,
-        counts=np.ones(size),
-        share=draw.random(size),
-        once=np.ones(size),
-        call=draw.integers(0, 3, pairs),
-        count=np.ones(pairs, np.int64),
-        ns=draw.integers(0, 1000, pairs),
+    ranks = [(rows, calls, pairs if calls else 0) for rows, calls, pairs in ranks]
+    first, end = np.concatenate(
+        [np.empty((2, 0), np.int64), *(np.sort(draw.integers(0, pairs + 1, (2, rows)), 0) for rows, _, pairs in ranks)],
+        axis=1,
     )
-    recorded = draw.integers(-2, 1000, size)
-    whole, need = (draw.integers(-2, 1000, size) for _ in range(2))
-    gone = draw.integers(-5, 500, size) if rows else None
-    share = draw.random(3) if calls else None
+    rows, calls = (int(sum(one[number] for one in ranks)) for number in range(2))
+    table = PairSums(
+        begins=np.cumsum([0, *(one[0] for one in ranks)]),
+        calls_begin=np.cumsum([0, *(one[1] for one in ranks)]),
+        first=first.astype(np.int32),
+        end=end.astype(np.int32),
+        pairs=tuple(
+            RooflineStretches(
+                call=draw.integers(0, max(calls, 1), pairs).astype(np.int32),
+                count=draw.integers(0, 9, pairs),
+                ns=draw.integers(-2, 1000, pairs),
+            )
+            for _, calls, pairs in ranks
+        ),
+    )
+    least = np.where(draw.random(calls) < 0.3, np.nan, draw.random(calls) * 300)
+    share, of_rows = draw.random(calls), (draw.random(rows), draw.random(rows))
+    kind = draw.integers(0, len(GpuTime), calls).astype(np.int32)
 
-    def act() -> Ints:
-        return shortened(need, whole, recorded, Removed(gone, of, share))
+    def act() -> list[list[float]]:
+        sums = table.excess(least, share)
+        every = (sums.took, sums.least, sums.unknown, sums.gone)
+        of_kinds = table.by_kind(least, share, of_rows, kind)
+        return [column.tolist() for column in (table.in_share(share), *every, of_kinds)]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native_library, "is_available", lambda: False)
-        expected = act()
-    assert act().tolist() == expected.tolist()
+    natively = act()
+    table.__dict__["_native"] = None
+    assert natively == act()
+
+
+def test_sums_over_calls_that_are_not_there_are_refused() -> None:
+    one = np.array([1], np.int32)
+    pairs = RooflineStretches(call=one, count=np.ones(1, np.int64), ns=np.ones(1, np.int64))
+    for first, end, calls in ((0, 1, 1), (2, 1, 2), (0, 2, 2), (-1, 1, 2)):
+        places = np.array([first], np.int32), np.array([end], np.int32)
+        table = PairSums(np.array([0, 1]), np.array([0, calls]), *places, (pairs,))
+        with pytest.raises(IndexError):
+            table.in_share(np.ones(calls))
+    table = PairSums(np.array([0, 1]), np.array([0, 2]), np.zeros(1, np.int32), one, (pairs,))
+    for share in (np.ones(1), np.ones(3)):
+        with pytest.raises(IndexError):
+            table.in_share(share)
 
 
 #: What tests that a function of the native library does what its twin does, over what either may be given.
 TESTED = {
     "columns_search": "test_native_twins.py::test_places_of_any_shape_and_type",
     "columns_add": "test_native_twins.py::test_sums",
+    **dict.fromkeys(
+        ("calls_share", "calls_sums", "calls_kinds"), "test_native_twins.py::test_sums_over_the_calls_of_rows"
+    ),
     "intervals_union": "test_native_twins.py::test_sets_of_intervals",
     "intervals_either": "test_native_twins.py::test_sets_of_intervals",
     "intervals_partition": "test_native_twins.py::test_partitions",
@@ -273,7 +296,6 @@ TESTED = {
     "nesting_outermost": "test_native_twins.py::test_nesting",
     "nccl_lines": "test_nccl.py::test_the_native_reader_finds_what_python_finds_in_any_text",
     "replay_order": "test_replay.py::test_the_native_library_orders_any_job_as_numpy_does",
-    "replay_shorten": "test_native_twins.py::test_rows_without_some_of_their_calls",
     "replay_play": "test_replay.py::test_the_native_library_plays_any_job_as_numpy_does",
     # The readers of packets and of JSON as a whole, whatever is fed to it, in blocks of any size.
     "perfetto_": "test_pftrace.py::test_both_readers_agree_on_any_packets",

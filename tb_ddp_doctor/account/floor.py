@@ -62,7 +62,7 @@ def floor_lines(savings: Savings, roofline: JobRoofline, link_excess_ns: Ints | 
     outside = min(remaining["floor"], _outside_ns(savings))
     parts["not-modelled"] += outside
     parts["limit"] = remaining["floor"] - outside
-    weights = roofline.above_by_class(without.of_calls) if parts["below-attainable"] else {}
+    weights = times.above_by_class if parts["below-attainable"] else {}
     sentences = [*roofline.notes, *([_OUTSIDE] if outside else [])]
     notes: dict[FloorKind, str] = {"not-modelled": " ".join(sentences)}
     if link_excess_ns is None:

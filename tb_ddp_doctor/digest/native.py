@@ -1,11 +1,11 @@
-"""The native library's passes over columns (native/columns.h, native/intervals.h, native/nesting.h).
+"""The native library's passes over columns (native/calls.h, columns.h, intervals.h and nesting.h).
 
 Each has a twin in numpy beside its caller, with the same results, for where the library was not built.
 """
 
 from __future__ import annotations
 
-from ctypes import CDLL, c_int, c_int64, c_size_t, c_void_p
+from ctypes import CDLL, POINTER, Structure, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,36 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.storage import native_library
 
+
+class CallsTable(Structure):
+    """The rows, calls and pairs of all ranks: `job.pair_sums.PairSums`."""
+
+    _fields_ = (
+        ("ranks", c_size_t),
+        *((name, c_void_p) for name in ("rows", "calls", "pairs")),
+        *((name, c_void_p) for name in ("call", "count", "ns")),
+        *((name, c_void_p) for name in ("first", "end")),
+        ("size", c_size_t),
+        ("room", c_void_p),
+    )
+
+
+class CallsLeast(Structure):
+    """What calls need at least, and what remains of them."""
+
+    _fields_ = (("least_ns", c_void_p), ("remains", c_void_p))
+
+
+class CallsExcess(Structure):
+    """Sums over the pairs of rows: `job.pair_sums.ExcessSums`."""
+
+    _fields_ = tuple((name, c_void_p) for name in ("took", "least", "unknown", "gone"))
+
+
 _PROTOTYPES: native_library.Prototypes = {
+    "calls_share": (None, [POINTER(CallsTable), *[c_void_p] * 2]),
+    "calls_sums": (None, [POINTER(CallsTable), POINTER(CallsLeast), POINTER(CallsExcess)]),
+    "calls_kinds": (None, [POINTER(CallsTable), POINTER(CallsLeast), *[c_void_p] * 4]),
     "columns_search": (None, [c_size_t, c_void_p, c_size_t, c_void_p, c_int, c_void_p]),
     "columns_add": (None, [c_size_t, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p]),
     "intervals_union": (c_size_t, [c_size_t, *[c_void_p] * 2]),

@@ -27,7 +27,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.row_calls import RowCalls
 from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.storage.constant import joined
-from tb_ddp_doctor.trace.model import Floats, Ints
+from tb_ddp_doctor.trace.model import Floats, Indices, Ints
 from tb_ddp_doctor.trace.names import Precision
 
 #: The least time that a kernel is taken to need, ns. Chosen, not measured: the shortest fills in the shared traces are
@@ -93,6 +93,8 @@ class KernelRoof(msgspec.Struct, frozen=True, eq=False):
 class RooflineTimes(msgspec.Struct, frozen=True, eq=False):
     """What each row of the ranks' tracks could take less, one rank's rows after the other's; ns, shape (N,)."""
 
+    #: Above attainable, of all rows together, by class.
+    above_by_class: dict[GpuTime, float]
     #: Above attainable; and all time of what is not modelled.
     above: Ints
     not_modelled: Ints
@@ -143,13 +145,8 @@ class JobRoofline(msgspec.Struct, frozen=True, eq=False):
 
     def above(self, kinds: Sequence[GpuTime]) -> Ints:
         """What calls of some classes take above attainable, as `RooflineTimes` has it for all."""
-        every = self.rows
-        chosen = np.where(np.isin(every.kind, kinds), every.calls.ns, 0)
-        return every.above(chosen.astype(np.float64))
-
-    def above_by_class(self, removed: Floats | None) -> dict[GpuTime, float]:
-        """The time above attainable of each class, ns, once a share of each call is removed."""
-        return self.rows.above_by_class(self.rows.remaining_ns(removed))
+        chosen = np.isin(self.rows.kind, kinds).astype(np.float64)
+        return self.rows.calls.excess(self.rows.least_ns, chosen).above.astype(np.int64)
 
 
 class JudgedRoofline(JobRoofline, frozen=True, eq=False):
@@ -228,23 +225,26 @@ def _attainable_ns(digest: RankDigest, known: Roofs | None) -> Floats:
 
 def _times(every: _JobRows, removed: Floats | None) -> RooflineTimes:
     """The times of what is left once a share of each of the ranks' calls is removed, shape (K,)."""
-    remaining_ns = every.remaining_ns(removed)
-    above, unknown = every.above(remaining_ns), every.unknown(remaining_ns)
-    gone = every.calls.in_rows(every.calls.ns - remaining_ns)
-    remaining = np.maximum(every.device_ns - gone - unknown, 0)
-    return RooflineTimes(above, unknown, *every.fusible(remaining, above))
+    remains = every.remains(removed)
+    of_rows = every.calls.excess(every.least_ns, remains)
+    known = (every.calls.share > 0) & (every.bandwidth > 0)
+    above, unknown = of_rows.above.astype(np.int64), np.where(known, of_rows.unknown, every.device_ns).astype(np.int64)
+    remaining = np.maximum(every.device_ns - of_rows.gone - unknown, 0)
+    by_kind = every.calls.excess_by_kind(every.least_ns, remains, every.kind)
+    by_class = {kind: max(float(by_kind[kind]), 0.0) for kind in CLASSES}
+    return RooflineTimes(by_class, above, unknown, *every.fusible(remaining, above))
 
 
 class _JobRows(msgspec.Struct, frozen=True, eq=False):
-    """All ranks' rows, calls, and pairs of a stretch and a call, N, K and P of them (see `RowCalls`)."""
+    """All ranks' rows and calls, N and K of them (see `RowCalls`)."""
 
     calls: RowCalls
     #: How long the device needs for each row, ns, and its bandwidth, bytes per second, 0 if unknown; shape (N,).
     device_ns: Ints
     bandwidth: Floats
-    #: The least time of the calls of each pair, ns, NaN where they are not modelled; and their class; shape (P,).
+    #: The least time of each call, ns, NaN where it is not modelled; and its class; shape (K,).
     least_ns: Floats
-    kind: Ints
+    kind: Indices
     ranks: tuple[RankCalls, ...]
 
     @classmethod
@@ -256,28 +256,14 @@ class _JobRows(msgspec.Struct, frozen=True, eq=False):
             calls=calls,
             device_ns=np.maximum(joined([digest.track.device_ns for digest in digests]), 0),
             bandwidth=np.repeat(bandwidth, np.diff(calls.begins)),
-            least_ns=joined([one.attainable_ns for one in ranks]).take(calls.call) * calls.count,
-            kind=joined([digest.roofline.calls.kind for digest in digests]).take(calls.call),
+            least_ns=joined([one.attainable_ns for one in ranks]),
+            kind=joined([digest.roofline.calls.kind for digest in digests]),
             ranks=ranks,
         )
 
-    def remaining_ns(self, removed: Floats | None) -> Floats:
-        """The time of each pair once a share of each call is removed, shape (K,); shape (P,)."""
-        recorded = self.calls.ns.astype(np.float64)
-        return recorded if removed is None else recorded * (1 - removed.take(self.calls.call))
-
-    def above(self, remaining_ns: Floats) -> Ints:
-        """What each row takes above attainable, shape (N,), of so much time of each pair."""
-        above = remaining_ns > self.least_ns
-        took = self.calls.in_rows(np.where(above, remaining_ns, 0.0))
-        least = self.calls.once * self.calls.sums(np.where(above, self.least_ns, 0.0))
-        return np.maximum(took - least, 0.0).astype(np.int64)
-
-    def unknown(self, remaining_ns: Floats) -> Ints:
-        """The time of each row in what is not modelled, shape (N,): all of it where no call is known."""
-        not_modelled = self.calls.in_rows(np.where(np.isnan(self.least_ns), remaining_ns, 0.0))
-        known = (self.calls.share > 0) & (self.bandwidth > 0)
-        return np.where(known, not_modelled, self.device_ns).astype(np.int64)
+    def remains(self, removed: Floats | None) -> Floats:
+        """What is left of each call once a share of it is removed, shape (K,)."""
+        return np.ones(len(self.least_ns)) if removed is None else 1.0 - removed
 
     def fusible(self, remaining: Ints, above: Ints) -> tuple[Ints, ...]:
         """What fusion takes away of each row, as the last five of `RooflineTimes` have it, shape (N,) each.
@@ -303,14 +289,6 @@ class _JobRows(msgspec.Struct, frozen=True, eq=False):
         at_least = np.maximum(remaining - above, 0)
         took = (read, temporary, np.maximum(written - temporary, 0))
         return *one_after_the_other(least, at_least), *one_after_the_other(took, remaining)
-
-    def above_by_class(self, remaining_ns: Floats) -> dict[GpuTime, float]:
-        """The time above attainable of each class, ns, all rows together, of so much time of each pair."""
-        share, once = self.calls.over_rows(self.calls.share), self.calls.over_rows(self.calls.once)
-        above = remaining_ns > self.least_ns
-        excess = np.where(above, remaining_ns * share - self.least_ns * once, 0.0)
-        sums = np.bincount(self.kind, excess, max(GpuTime) + 1)
-        return {kind: max(float(sums[kind]), 0.0) for kind in CLASSES}
 
 
 def _ranks(facts: Facts) -> tuple[list[_Key], list[RankCalls]]:

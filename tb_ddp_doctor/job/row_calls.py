@@ -1,111 +1,108 @@
-"""The calls of operators in the rows of all ranks' tracks, for what is asked of single calls.
-
-A row's calls are rows of `RooflineStretches`, one after the other, so a sum over its calls is the difference of two
-running sums:
-
-    us        200  100   50        row 0 has the first two: 300 us, the running sums 0 and 300
-    running     0  200  300  350   row 1 has the last one: 50 us, the running sums 300 and 350
-"""
+"""The calls of operators in the rows of all ranks' tracks, for what is asked of single calls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.job.pair_sums import PairSums
 from tb_ddp_doctor.trace.model import Floats, Indices, Ints
 
 
-class RowCalls(msgspec.Struct, frozen=True, eq=False):
-    """All ranks' N rows, K calls, and P pairs of a stretch and a call; one rank's after the other's."""
+class RowExcess(msgspec.Struct, frozen=True, eq=False):
+    """How far N rows are from the least that their calls need; ns, shape (N,)."""
 
-    #: Where each rank's rows begin, and where the last rank's end, shape (R + 1,); and the same of its calls.
-    begins: Ints
-    calls_begin: Ints
-    #: The first pair of each row, and the one behind its last; equal in a row without calls, shape (N,).
-    first: Ints
-    end: Ints
+    #: Device time beyond that; in calls of which it is not known; and in the part of calls that does not remain.
+    above: Floats
+    unknown: Floats
+    gone: Floats
+
+
+class RowCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """All ranks' N rows and K calls, one rank's after the other's."""
+
+    pairs: PairSums
     #: How much each row's calls count: less than 1 where they run side by side, so that they take longer than the
     #: device needs for the row, shape (N,).
     counts: Floats
-    #: What to multiply sums of its pairs by, which are sums over steps, shape (N,): a third if its calls take as
-    #: long as the mean of three steps; and the same for what does not depend on how long they take.
-    share: Floats
-    once: Floats
-    #: The call, how many of these calls the stretch has, and how long they take, ns, shape (P,).
-    call: Ints
-    count: Ints
-    ns: Ints
+    #: How long each row's calls take, ns, and over how many steps its pairs are sums, shape (N,).
+    took_ns: Ints
+    repeats: Ints
 
     @classmethod
     def of(cls, digests: Sequence[RankDigest]) -> RowCalls:
         """The calls of some ranks."""
         ranks = [digest.roofline for digest in digests]
         begins = _begins([len(digest.track) for digest in digests])
-        calls_begin = _begins([len(one.calls) for one in ranks])
-        before = _begins([len(one.stretches) for one in ranks])
-        row = _indices([one.rows.row for one in ranks], begins)
+        row = np.repeat(begins[:-1], [len(one.rows) for one in ranks])
+        row += _joined([one.rows.row for one in ranks])
 
-        def of_rows(joined: Any) -> Any:
-            every = np.zeros(begins[-1], joined.dtype)
-            every[row] = joined
+        def of_rows(name: str, kind: type[np.generic]) -> Any:
+            every = np.zeros(begins[-1], kind)
+            every[row] = _joined([getattr(one.rows, name) for one in ranks])
             return every
 
-        first = of_rows(_indices([one.rows.first for one in ranks], before))
-        end = of_rows(_indices([one.rows.end for one in ranks], before))
-        took = of_rows(_joined([one.rows.ns for one in ranks]))
-        repeats = of_rows(_joined([one.rows.repeats for one in ranks]))
+        took_ns = of_rows("ns", np.int64)
         device_ns = np.maximum(_joined([digest.track.device_ns for digest in digests]), 0)
-        ns = _joined([one.stretches.ns for one in ranks])
-        counts = np.minimum(device_ns / np.maximum(took, 1), 1.0)
-        running = running_sums(ns)
         return cls(
-            begins=begins,
-            calls_begin=calls_begin,
-            first=first,
-            end=end,
-            counts=counts,
-            share=counts * np.maximum(took, 0) / np.maximum(running[end] - running[first], 1.0),
-            once=counts / np.maximum(repeats, 1),
-            call=_indices([one.stretches.call for one in ranks], calls_begin),
-            count=_joined([one.stretches.count for one in ranks]),
-            ns=ns,
+            pairs=PairSums(
+                begins=begins,
+                calls_begin=_begins([len(one.calls) for one in ranks]),
+                first=of_rows("first", np.int32),
+                end=of_rows("end", np.int32),
+                pairs=tuple(one.stretches for one in ranks),
+            ),
+            counts=np.minimum(device_ns / np.maximum(took_ns, 1), 1.0),
+            took_ns=took_ns,
+            repeats=of_rows("repeats", np.int64),
         )
 
-    def sums(self, amount: Floats | Ints) -> Floats:
-        """Sums of each pair's amount over the pairs of each row, shape (N,)."""
-        running = running_sums(amount)
-        sums: Floats = running.take(self.end) - running.take(self.first)
-        return sums
+    @property
+    def begins(self) -> Ints:
+        """Where each rank's rows begin, and where the last rank's end, shape (R + 1,)."""
+        return self.pairs.begins
 
-    def in_rows(self, part_ns: Floats | Ints) -> Floats:
-        """The device's time of each row in a part of each pair's time, shape (N,)."""
-        return self.share * self.sums(part_ns)
+    @property
+    def calls_begin(self) -> Ints:
+        """The same of its calls."""
+        return self.pairs.calls_begin
 
-    def in_share(self, share: Floats) -> Floats:
-        """The time of a share of each call, 0 to 1, shape (K,), in each pair; ns, shape (P,)."""
-        return self.ns * share.take(self.call)
+    @cached_property
+    def share(self) -> Floats:
+        """What to multiply sums of a row's pairs by, which are sums over steps, shape (N,): a third if its calls take
+        as long as the mean of three steps.
+        """
+        whole_ns = self.pairs.in_share(np.ones(self.calls_begin[-1]))
+        return self.counts * np.maximum(self.took_ns, 0) / np.maximum(whole_ns, 1.0)
+
+    @cached_property
+    def once(self) -> Floats:
+        """The same for what does not depend on how long they take."""
+        return self.counts / np.maximum(self.repeats, 1)
 
     def of_share(self, share: Floats) -> Ints:
         """The device's time of each row in a share of each call, 0 to 1, shape (K,); ns, shape (N,)."""
-        return np.rint(np.maximum(self.in_rows(self.in_share(share)), 0)).astype(np.int64)
+        return np.rint(np.maximum(self.share * self.pairs.in_share(share), 0)).astype(np.int64)
 
-    def over_rows(self, of_rows: Floats) -> Floats:
-        """Sums of an amount of each row over the rows that have a pair, shape (P,)."""
-        size = len(self.call) + 1
-        opened = np.bincount(self.first, of_rows, size) - np.bincount(self.end, of_rows, size)
-        sums: Floats = np.cumsum(opened)[:-1]
-        return sums
+    def excess(self, least_ns: Floats, remains: Floats) -> RowExcess:
+        """How far rows are from the least that their calls need, if only a share of each call remains.
 
+        `least_ns` is what each call needs at least, NaN where that is not known, and `remains` that share, 0 to 1;
+        shape (K,) each.
+        """
+        sums = self.pairs.excess(least_ns, remains)
+        above = np.maximum(self.share * sums.took - self.once * sums.least, 0.0)
+        return RowExcess(above, self.share * sums.unknown, self.share * sums.gone)
 
-def running_sums(amount: Floats | Ints) -> Floats:
-    """The sum of an amount of each pair over all before it, and over all; shape (P + 1,)."""
-    running = np.zeros(len(amount) + 1)
-    np.cumsum(amount, out=running[1:])
-    return running
+    def excess_by_kind(self, least_ns: Floats, remains: Floats, kind: Indices) -> Floats:
+        """The same time beyond the least, of all calls of each kind, a `GpuTime`, together: ns, shape (kinds,)."""
+        return self.pairs.by_kind(least_ns, remains, (self.share, self.once), kind)
 
 
 def _begins(lengths: Sequence[int]) -> Ints:
@@ -113,14 +110,6 @@ def _begins(lengths: Sequence[int]) -> Ints:
     return np.append(0, np.cumsum(lengths, dtype=np.int64))
 
 
-def _joined(columns: Sequence[Ints]) -> Ints:
+def _joined(columns: Sequence[NDArray[Any]]) -> Ints:
     """Ranks' columns, one after the other."""
-    return np.concatenate(columns) if columns else np.empty(0, np.int64)
-
-
-def _indices(columns: Sequence[Indices], begins: Ints) -> Ints:
-    """Ranks' columns that point into a table, one after the other, by where the rank's part of the table begins."""
-    joined = np.repeat(begins[:-1], [len(column) for column in columns])
-    if columns:
-        joined += np.concatenate(columns)
-    return joined
+    return np.concatenate(columns, dtype=np.int64) if columns else np.empty(0, np.int64)

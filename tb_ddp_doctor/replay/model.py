@@ -221,17 +221,6 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True):
     recorded: Indices
 
 
-class Removed(msgspec.Struct, frozen=True, eq=False):
-    """What a change removes of the rows of a schedule, and of the calls in them."""
-
-    #: How much of each row goes, shape (rows,), ns; None for nothing.
-    gone_ns: Ints | None
-    #: Which calls the rows of the schedule have.
-    calls: RowCalls
-    #: The share that goes of each call, 0 to 1, shape (K,); None for nothing.
-    share: Floats | None
-
-
 class Ordering(msgspec.Struct, frozen=True, eq=False):
     """What is to be put in order, and how far that has come."""
 

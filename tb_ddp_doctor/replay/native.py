@@ -13,14 +13,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tb_ddp_doctor.replay import native_library as library
-from tb_ddp_doctor.replay.model import Cut, Lengths, Ordering, Played, Removed, Schedule
+from tb_ddp_doctor.replay.model import Cut, Lengths, Ordering, Played, Schedule
 from tb_ddp_doctor.replay.native_library import (
     CutTable,
     LengthsTable,
     OrderingTable,
     PlayedTable,
     ScheduleTable,
-    ShortenedTable,
     TracksTable,
 )
 from tb_ddp_doctor.trace.model import Ints
@@ -83,34 +82,6 @@ def play(schedule: Schedule, lengths: Lengths, begin_ns: Ints, host_at: Ints, re
     out = PlayedTable(*(array.ctypes.data if len(array) else None for array in (*state, played.end_ns)))
     cut = byref(_cut(schedule, lengths.cut, lengths.no_host, kept)) if lengths.cut else None
     play_all(byref(_TABLES[schedule].schedule), byref(LengthsTable(*columns, lengths.alone)), cut, byref(out))
-
-
-def shorten(need: Ints, whole: Ints, recorded_ns: Ints, removed: Removed) -> Ints:
-    """As `shortened.shortened` does. Raises IndexError if an index is out of range."""
-    calls, gone_ns, share = removed.calls, removed.gone_ns, removed.share
-    for column in (whole, recorded_ns, calls.first, calls.end, calls.share, gone_ns):
-        if column is not None:
-            _refuse_unlike(column.shape, need.shape)
-    _refuse_unlike(calls.ns.shape, calls.call.shape)
-    running = np.empty(len(calls.call) + 1)
-    if share is not None:
-        for indices, count in ((calls.first, len(running)), (calls.end, len(running)), (calls.call, len(share))):
-            library.refuse_out_of_range(indices, 0, count)
-    kept: list[Any] = []
-    table = ShortenedTable(
-        len(need),
-        None if gone_ns is None else library.address(gone_ns, np.int64, kept),
-        *(library.address(column, np.int64, kept) for column in (calls.first, calls.end)),
-        library.address(calls.share, np.float64, kept),
-        len(calls.call),
-        *(library.address(column, np.int64, kept) for column in (calls.call, calls.ns)),
-        None if share is None else library.address(share, np.float64, kept),
-        running.ctypes.data,
-        *(library.address(column, np.int64, kept) for column in (recorded_ns, whole, need)),
-    )
-    shorter = np.empty(len(need), np.int64)
-    library.loaded().replay_shorten(byref(table), shorter.ctypes.data)
-    return shorter
 
 
 def _cut(schedule: Schedule, cut: Cut, no_host: bool, kept: list[Any]) -> CutTable:

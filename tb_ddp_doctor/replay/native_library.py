@@ -58,18 +58,6 @@ class CutTable(Structure):
     )
 
 
-class ShortenedTable(Structure):
-    """What a change removes of rows, and of the calls in them: `model.Removed`."""
-
-    _fields_ = (
-        ("count", c_size_t),
-        *((name, c_void_p) for name in ("gone_ns", "first", "end", "share")),
-        ("calls", c_size_t),
-        *((name, c_void_p) for name in ("call", "call_ns", "removed", "running")),
-        *((name, c_void_p) for name in ("recorded_ns", "whole_ns", "needs_ns")),
-    )
-
-
 class PlayedTable(Structure):
     """`model.Played`: when rows and parts ended, and the state of the play."""
 
@@ -109,7 +97,6 @@ class OrderingTable(Structure):
 _PROTOTYPES: native_library.Prototypes = {
     "replay_order": (c_int64, [POINTER(TracksTable), POINTER(OrderingTable)]),
     "replay_play": (None, [POINTER(table) for table in (ScheduleTable, LengthsTable, CutTable, PlayedTable)]),
-    "replay_shorten": (None, [POINTER(ShortenedTable), c_void_p]),
 }
 
 

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.numbering import in_order, numbered
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.job.row_calls import RowCalls
 from tb_ddp_doctor.replay import native_library
 from tb_ddp_doctor.replay.cells import (
     Cells,
@@ -33,7 +32,7 @@ from tb_ddp_doctor.replay.cells import (
 )
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.lengths import share_at_length
-from tb_ddp_doctor.replay.model import Cut, Lengths, Parts, Played, Removed, Schedule, TrackRows
+from tb_ddp_doctor.replay.model import Cut, Lengths, Parts, Played, Schedule, TrackRows
 from tb_ddp_doctor.replay.play import play
 from tb_ddp_doctor.replay.routing import Routing, routing
 from tb_ddp_doctor.replay.shortened import shortened
@@ -415,15 +414,17 @@ class Replay:
         `need` is what the rest of the change leaves of each row; `whole` is the same with what it takes of calls by
         name, which leaves other calls as they were. Shape (rows,), ns.
         """
-        calls = change.shorter_calls
-        if not len(self.schedule.recorded) or (change.row_ns is None and calls is None):
+        amounts = [] if change.row_ns is None else [change.row_ns]
+        if (calls := change.shorter_calls) is not None:
+            amounts.append(self.schedule.frame.calls.of_share(calls))
+        if not len(self.schedule.recorded) or not amounts:
             return need
-        gone_ns = None if change.row_ns is None else self._in_order(change.row_ns)
-        return shortened(need, whole, self.schedule.rows.device_ns, Removed(gone_ns, self._row_calls, calls))
+        return shortened(need, whole, self.schedule.rows.device_ns, self._in_order(sum(amounts[1:], amounts[0])))
 
     def _of_calls(self, share: Floats) -> Ints:
         """Device time of each row in a share of each call, 0 to 1 as `Change.of_calls` has it, (rows,), ns."""
-        return self._row_calls.of_share(share)
+        in_order: Ints = self._in_order(self.schedule.frame.calls.of_share(share))
+        return in_order
 
     def _in_order(self, of_rows: Any) -> Any:
         """A column of the ranks' own rows in the order of the schedule, shape (rows,); 0 in other rows."""
@@ -438,13 +439,6 @@ class Replay:
         row = np.full(len(self.schedule.rows.rank), -1)
         row[self.schedule.recorded] = np.arange(len(self.schedule.recorded))
         return row, np.flatnonzero(row < 0)
-
-    @cached_property
-    def _row_calls(self) -> RowCalls:
-        """Which calls the rows of the schedule have."""
-        calls = self.schedule.frame.calls
-        of_rows = {name: self._in_order(getattr(calls, name)) for name in ("first", "end", "counts", "share", "once")}
-        return replace(calls, **of_rows)
 
     @cached_property
     def routing(self) -> Routing:

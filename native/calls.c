@@ -1,0 +1,80 @@
+#include "calls.h"
+
+/* Products are statements of their own: no compiler may join them with a sum, so that the results are those of numpy. */
+
+void calls_share(const struct calls_table *table, const double *share_of_call, double *ns) {
+    double *running = table->room;
+    running[0] = 0;
+    for (size_t rank = 0; rank < table->ranks; rank++) {
+        const double *shares = share_of_call + table->calls[rank];
+        const int32_t *call = table->call[rank];
+        const int64_t *took = table->ns[rank];
+        double sum = 0;
+        for (int64_t i = 0; i < table->pairs[rank]; i++) {
+            const double part = (double)took[i] * shares[call[i]];
+            running[i + 1] = sum = sum + part;
+        }
+        for (int64_t row = table->rows[rank]; row < table->rows[rank + 1]; row++) {
+            ns[row] = running[table->end[row]] - running[table->first[row]];
+        }
+    }
+}
+
+void calls_sums(const struct calls_table *table, const struct calls_least *known, const struct calls_excess *sums) {
+    double *took = table->room, *least = took + table->size, *unknown = least + table->size;
+    double *gone = unknown + table->size;
+    took[0] = least[0] = unknown[0] = gone[0] = 0;
+    for (size_t rank = 0; rank < table->ranks; rank++) {
+        const double *least_ns = known->least_ns + table->calls[rank], *remains = known->remains + table->calls[rank];
+        const int32_t *call = table->call[rank];
+        const int64_t *count = table->count[rank], *ns = table->ns[rank];
+        for (int64_t i = 0; i < table->pairs[rank]; i++) {
+            const double whole = (double)ns[i], needs = least_ns[call[i]] * (double)count[i];
+            const double remain = whole * remains[call[i]];
+            took[i + 1] = took[i] + (remain > needs ? remain : 0);
+            least[i + 1] = least[i] + (remain > needs ? needs : 0);
+            unknown[i + 1] = unknown[i] + (needs != needs ? remain : 0);
+            gone[i + 1] = gone[i] + (whole - remain);
+        }
+        for (int64_t row = table->rows[rank]; row < table->rows[rank + 1]; row++) {
+            const int32_t first = table->first[row], end = table->end[row];
+            sums->took[row] = took[end] - took[first];
+            sums->least[row] = least[end] - least[first];
+            sums->unknown[row] = unknown[end] - unknown[first];
+            sums->gone[row] = gone[end] - gone[first];
+        }
+    }
+}
+
+/* The sum of an amount over the rows that have each pair of a rank; `closed` is room for as many. */
+static void over_rows(const struct calls_table *table, size_t rank, const double *of_rows, double *sums,
+                      double *closed) {
+    for (int64_t i = 0; i <= table->pairs[rank]; i++) sums[i] = closed[i] = 0;
+    for (int64_t row = table->rows[rank]; row < table->rows[rank + 1]; row++) {
+        sums[table->first[row]] += of_rows[row];
+        closed[table->end[row]] += of_rows[row];
+    }
+    double sum = 0;
+    for (int64_t i = 0; i < table->pairs[rank]; i++) {
+        const double change = sums[i] - closed[i];
+        sums[i] = sum = sum + change;
+    }
+}
+
+void calls_kinds(const struct calls_table *table, const struct calls_least *known, const double *took,
+                 const double *least, const int32_t *kind, double *by_kind) {
+    double *takes = table->room, *needed = takes + table->size, *closed = needed + table->size;
+    for (size_t rank = 0; rank < table->ranks; rank++) {
+        over_rows(table, rank, took, takes, closed);
+        over_rows(table, rank, least, needed, closed);
+        for (int64_t i = 0; i < table->pairs[rank]; i++) {
+            const int64_t call = table->calls[rank] + table->call[rank][i];
+            const double needs = known->least_ns[call] * (double)table->count[rank][i];
+            const double remain = (double)table->ns[rank][i] * known->remains[call];
+            if (remain > needs) {
+                const double time = remain * takes[i], least_time = needs * needed[i];
+                by_kind[kind[call]] += time - least_time;
+            }
+        }
+    }
+}

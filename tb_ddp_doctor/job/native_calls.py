@@ -1,0 +1,89 @@
+"""Sums over the calls of rows in the native library (native/calls.h), as `pair_sums.py` has them with numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import CDLL, byref
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest import native
+from tb_ddp_doctor.digest.model import GpuTime, RooflineStretches
+from tb_ddp_doctor.trace.model import Floats, Indices, Ints
+
+
+class NativeCalls:
+    """The rows, calls and pairs of ranks as the library takes them. Raises IndexError for indices out of range."""
+
+    def __init__(
+        self,
+        library: CDLL,
+        begins: tuple[Ints, Ints],
+        places: tuple[Indices, Indices],
+        stretches: Sequence[RooflineStretches],
+    ) -> None:
+        """`begins` is where each rank's rows and calls begin, `places` the first pair of each row and the one behind
+        its last, and `stretches` are each rank's pairs.
+        """
+        rows, calls = begins
+        self._library, self._rows, self._calls = library, int(rows[-1]), int(calls[-1])
+        pairs = np.array([len(one) for one in stretches], np.int64)
+        columns = [
+            [native.plain(getattr(one, name), kind) for one in stretches]
+            for name, kind in (("call", np.int32), ("count", np.int64), ("ns", np.int64))
+        ]
+        for call, count in zip(columns[0], np.diff(calls).tolist(), strict=True):
+            _refuse_out_of_range(call, count)
+        of_row = np.repeat(pairs + 1, np.diff(rows))
+        for place in places:
+            if len(place) and not (place.min() >= 0 and (place < of_row).all()):
+                raise IndexError("a row's calls are out of range")
+        size = int(pairs.max(initial=0)) + 1
+        every = (
+            *(native.plain(one) for one in (rows, calls, pairs)),
+            *(np.array([column.ctypes.data for column in each], np.uintp) for each in columns),
+            *(native.plain(one, np.int32) for one in places),
+        )
+        room = np.empty(4 * size)
+        self._table = native.CallsTable(len(pairs), *native.addresses(*every), size, room.ctypes.data)
+        self._kept = (columns, every, room)
+
+    def in_share(self, share: Floats) -> Floats:
+        """As `PairSums.in_share` has it."""
+        share, ns = self._of_calls(share), np.empty(self._rows)
+        self._library.calls_share(byref(self._table), *native.addresses(share, ns))
+        return ns
+
+    def excess(self, least_ns: Floats, remains: Floats) -> list[Floats]:
+        """The columns of `ExcessSums`."""
+        columns = [self._of_calls(column) for column in (least_ns, remains)]
+        sums = [np.empty(self._rows) for _ in range(4)]
+        known, out = native.CallsLeast(*native.addresses(*columns)), native.CallsExcess(*native.addresses(*sums))
+        self._library.calls_sums(byref(self._table), byref(known), byref(out))
+        return sums
+
+    def by_kind(self, least_ns: Floats, remains: Floats, parts: tuple[Floats, Floats], kind: Indices) -> Floats:
+        """As `PairSums.by_kind` has it."""
+        _refuse_out_of_range(kind, len(GpuTime))
+        columns = [self._of_calls(column) for column in (least_ns, remains)]
+        kinds, sums = self._of_calls(kind, np.int32), np.zeros(len(GpuTime))
+        of_rows = [native.plain(part, np.float64) for part in parts]
+        if any(len(part) != self._rows for part in of_rows):
+            raise IndexError("not a part for each row")
+        known = native.CallsLeast(*native.addresses(*columns))
+        self._library.calls_kinds(byref(self._table), byref(known), *native.addresses(*of_rows, kinds, sums))
+        return sums
+
+    def _of_calls(self, column: NDArray[Any], dtype: type[np.generic] = np.float64) -> NDArray[Any]:
+        """A column of the calls as the library reads it. Raises IndexError for one of another length."""
+        if len(column) != self._calls:
+            raise IndexError(f"{len(column)} values for {self._calls} calls")
+        return native.plain(column, dtype)
+
+
+def _refuse_out_of_range(indices: Indices, count: int) -> None:
+    """Raise IndexError unless all indices lie from 0 to `count` - 1: the library checks no bounds."""
+    if len(indices) and not 0 <= indices.min() <= indices.max() < count:
+        raise IndexError("calls out of range")
