@@ -77,9 +77,8 @@ class PairSums(msgspec.Struct, frozen=True, eq=False, dict=True):
             return self._native.by_kind(least_ns, remains, parts, kind)
         sums = np.zeros(len(GpuTime))
         for rank in self._ranks():
-            excess = rank.excess_of_pairs(
-                least_ns[rank.calls], remains[rank.calls], parts[0][rank.rows], parts[1][rank.rows]
-            )
+            of_rank = parts[0][rank.rows], parts[1][rank.rows]
+            excess = rank.excess_of_pairs(least_ns[rank.calls], remains[rank.calls], of_rank)
             np.add.at(sums, kind[rank.calls][rank.pairs.call], excess)
         return sums
 
