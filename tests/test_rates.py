@@ -71,9 +71,12 @@ def test_without_a_workload_there_are_no_rates() -> None:
     ("told", "tokens"),
     [
         ({"tokens_per_step": 8192}, 8192.0),
+        ({"tokens_per_step": 8192.5}, 8192.5),
         ({"tokens_per_step": -1}, None),
         ({"tokens_per_step": 1e300}, None),
         ({"tokens_per_step": "many"}, None),
+        ({"tokens_per_step": True}, None),
+        ({"tokens_per_step": "nan"}, None),
         ([], None),
     ],
 )

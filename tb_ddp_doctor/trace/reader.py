@@ -9,7 +9,6 @@ Whatever a file is like, reading it either gives a `RankTrace`, whose warnings s
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import os
 import threading
@@ -23,27 +22,20 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.discover.names import PACKETS_NAME
 from tb_ddp_doctor.discover.recorders import recorder_of
-from tb_ddp_doctor.findings import Workload
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath, identity
 from tb_ddp_doctor.trace import model, native
 from tb_ddp_doctor.trace.args import MISSING
 from tb_ddp_doctor.trace.columns import Columns
 from tb_ddp_doctor.trace.document import Document
+from tb_ddp_doctor.trace.header import MOST_NUMBER, header_of
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.merged import only
 from tb_ddp_doctor.trace.pftrace.read import PacketsAsColumns, PacketsAsJson
 from tb_ddp_doctor.trace.stream import MAX_BYTES, chunks, open_trace
-from tb_ddp_doctor.trace.times import MAX_NS
 
 _log = logging.getLogger(__name__)
 
 Blocks: TypeAlias = Iterable[memoryview | bytes]
-#: Beyond, a sum of two numbers would not fit 64 bits.
-_MOST = 1 << 62
-#: No step has more tokens, samples or operations.
-_MOST_AMOUNT = 1e30
-#: What the user may tell the `Doctor` of a step.
-_TOLD = ("tokens_per_step", "samples_per_step", "model_flops_per_step")
 Table = TypeVar("Table", model.Events, model.CommArgs, model.MemoryEvents)
 
 
@@ -131,7 +123,7 @@ def of_columns(
     members: Mapping[str, Any], columns: Columns | native.NativeColumns, losses: Losses, file: str
 ) -> model.RankTrace:
     """The trace of a file's columns and the members around its events; `losses` are those of both."""
-    header = _header(members, losses)
+    header = header_of(members, losses)
     events = _with_possible_numbers(
         columns.events(header.base_ns), ("stream", "correlation", "bytes", "sequence"), losses
     )
@@ -160,8 +152,8 @@ def _with_possible_numbers(table: Table, columns: Sequence[str], losses: Losses)
     changed = {}
     for name in columns:
         column = getattr(table, name)
-        if len(column) and (column.max() > _MOST or column.min() < -_MOST):
-            impossible = (column > _MOST) | (column < -_MOST)
+        if len(column) and (column.max() > MOST_NUMBER or column.min() < -MOST_NUMBER):
+            impossible = (column > MOST_NUMBER) | (column < -MOST_NUMBER)
             losses.add(Loss.ARGUMENTS, 0, f"{name} is {column[impossible][0]}", int(np.count_nonzero(impossible)))
             changed[name] = np.where(impossible, MISSING, column)
     return replace(table, **changed) if changed else table
@@ -194,94 +186,3 @@ def _read_columns_by_msgspec(blocks: Blocks, losses: Losses) -> tuple[dict[str, 
     for position, batch in document.batches():
         columns.add(batch, position)
     return document.members, columns
-
-
-def _header(members: Mapping[str, Any], losses: Losses) -> model.Header:
-    """The header from untrusted members: what has the wrong type is missing."""
-    distributed = _dict(members.get("distributedInfo"))
-    groups = [
-        (str(group["pg_name"])[: model.MOST_HEADER_LETTERS], group)
-        for group in map(_dict, _list(distributed.get("pg_config")))
-        if isinstance(group.get("pg_name"), str | int)
-    ]
-    devices = [_dict(device) for device in _list(members.get("deviceProperties"))]
-    base = members.get("baseTimeNanoseconds", 0)
-    base_ns = _natural(base)
-    if base_ns is None or base_ns > MAX_NS:
-        losses.add(Loss.HEADER, 0, f"baseTimeNanoseconds is {str(base)[:32]}")
-        base_ns = 0
-    return model.Header(
-        rank=_claimed(distributed, "rank", losses),
-        world_size=_claimed(distributed, "world_size", losses),
-        backend=_text(distributed.get("backend")),
-        groups={
-            name: tuple(rank for rank in _list(group.get("ranks")) if _natural(rank) is not None)
-            for name, group in groups
-        },
-        group_descriptions={name: said for name, group in groups if (said := _text(group.get("pg_desc")))},
-        devices={
-            device["id"]: _text(device.get("name")) for device in devices if _natural(device.get("id")) is not None
-        },
-        device_bytes={
-            device["id"]: size
-            for device in devices
-            if _natural(device.get("id")) is not None
-            and 0 < (size := _natural(device.get("totalGlobalMem")) or 0) < 2**63
-        },
-        multiprocessors={
-            device["id"]: size
-            for device in devices
-            if _natural(device.get("id")) is not None and 0 < (size := _natural(device.get("numSms")) or 0) < 1 << 16
-        },
-        capabilities={
-            device["id"]: major + (_natural(device.get("computeMinor")) or 0) / 10
-            for device in devices
-            if _natural(device.get("id")) is not None and (major := _natural(device.get("computeMajor"))) is not None
-        },
-        host=_text(members.get("host_name")),
-        base_ns=base_ns,
-        has_shapes=_is_set(members.get("record_shapes")),
-        has_stacks=_is_set(members.get("with_stack")),
-        workload=_workload(_dict(members.get("ddp_doctor"))),
-    )
-
-
-def _workload(metadata: Mapping[str, Any]) -> Workload:
-    """What the user told of a step; what is no number above 0 is missing."""
-    return Workload(
-        *(_amount(metadata.get(name)) for name in ("tokens_per_step", "samples_per_step", "model_flops_per_step"))
-    )
-
-
-def _amount(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and 0 < value <= _MOST_AMOUNT else None
-
-
-def _claimed(distributed: Mapping[str, Any], key: str, losses: Losses) -> int | None:
-    """A number of "distributedInfo"; what is none is told."""
-    value = distributed.get(key)
-    number = _natural(value)
-    if number is None and value is not None:
-        losses.add(Loss.HEADER, 0, f"{key} is {json.dumps(value)[:32]}")
-    return number
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _text(value: Any) -> str:
-    return value[: model.MOST_HEADER_LETTERS] if isinstance(value, str) else ""
-
-
-def _natural(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST else None
-
-
-def _is_set(value: Any) -> bool:
-    return isinstance(value, int) and bool(value)
