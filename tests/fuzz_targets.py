@@ -4,6 +4,7 @@ both formats, and files of step times and logs.
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import random
@@ -55,6 +56,7 @@ from tb_ddp_doctor.nsys import processes
 from tb_ddp_doctor.nsys.database import NsysError
 from tb_ddp_doctor.report.escape import printable_json
 from tb_ddp_doctor.report.stuck import print_run
+from tb_ddp_doctor.slices import chrome, cut, native
 from tb_ddp_doctor.storage import column_file
 from tb_ddp_doctor.storage.message import packed, unpacked
 from tb_ddp_doctor.storage.paths import ProcessPath
@@ -172,8 +174,6 @@ class Digest(Target):
 
     def made(self, good: RankDigest, edits: list[list[Any]]) -> bytes:
         """The file of a digest with changes."""
-        import io
-
         one = good
         late = []
         for edit in edits:
@@ -582,6 +582,45 @@ class Pftrace(Trace):
         return self.diagnosed(self.folder / "rank0.pftrace", case)
 
 
+class OwnSlice(Pftrace):
+    """What `ddp-doctor merge` wrote of a job, in both formats, changed: each rank that it says it holds is read."""
+
+    def seeds(self) -> list[bytes]:
+        (run,) = discover(traces.write(self.folder / "job", SMALL, device_gb=8, clock_ms={0: 3.0}))
+        result = engine.diagnose(run, reading=engine.Reading(Cache()))
+        written = []
+        for form in (chrome, native):
+            file = io.BytesIO()
+            form.write(cut.cut(result, Cache(), cut.whole(result.job), None), file)
+            written.append(file.getvalue())
+        return written
+
+    def changed(self, case: bytes, draw: random.Random) -> bytes:
+        if case[:1] != b"{" or draw.random() < 0.2:
+            return mutations.bytes_changed(case, draw)
+        with suppress(ValueError, RecursionError, TypeError):
+            value = json.loads(case)
+            said = [value.get("ddp_doctor_slice"), *value.get("ddp_doctor_ranks", [])]
+            mutations.changed(draw.choice(said) if draw.random() < 0.7 else value, draw)
+            if mutations.written_out(value) < _MOST_WRITTEN:
+                return json.dumps(value).encode()
+        return mutations.bytes_changed(case, draw)
+
+    def run(self, case: bytes) -> str:
+        path = self.folder / ("all.json" if case[:1] == b"{" else "all.pftrace")
+        path.write_bytes(case)
+        said = []
+        for number, part in enumerate(peek(path).parts[:4]):
+            try:
+                made = unpacked(packed(digest(reader.read(ProcessPath(path, number, part)))), RankDigest)
+                valid.check(made)
+            except TraceError as error:
+                said.append(is_sentence(str(error)))
+            else:
+                said.append(f"{len(made.steps)} steps, " + " ".join(one.message for one in made.warnings))
+        return f"{len(said)} {said}"
+
+
 class History(Target):
     """Files of step times, as JSON of their blocks, whose checksums are right; and logs of other programs: the first
     line of such a case is the file's name.
@@ -655,4 +694,4 @@ class History(Target):
         return data
 
 
-TARGETS = (Digest, Dump, History, Pftrace, Snapshot, Sqlite, Text, Trace)
+TARGETS = (Digest, Dump, History, OwnSlice, Pftrace, Snapshot, Sqlite, Text, Trace)

@@ -152,8 +152,8 @@ def test_labels_number_no_ranks(tmp_path: Path) -> None:
 
 def test_a_merged_file_is_read_once_for_all_its_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    decode = reader.decode
-    monkeypatch.setattr(reader, "decode", lambda blocks, file: (read.append(file), decode(blocks, file))[1])
+    decode = reader._decode
+    monkeypatch.setattr(reader, "_decode", lambda blocks, file: (read.append(file), decode(blocks, file))[1])
     (run,) = discover(merge(tmp_path / "merged", as_sglang))
     path = tmp_path / "merged" / "merged.json.gz"
     traces = [reader.read(file.path) for file in run.files]

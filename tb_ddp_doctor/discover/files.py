@@ -200,6 +200,7 @@ def _parts(file: TraceFile, head: Head) -> list[TraceFile]:
     if not isinstance(file.path, Path):
         return [file]
     parts = []
+    nodes = head.own.node_of_rank if head.own else ()
     for number, part in enumerate(head.parts):
         rank = merged.rank(part)
         parts.append(
@@ -211,8 +212,8 @@ def _parts(file: TraceFile, head: Head) -> list[TraceFile]:
                 size=file.size // len(head.parts),
                 modified_ns=file.modified_ns,
                 is_readable=True,
-                node="",
-                world_size=None,
+                node=nodes[number] if number < len(nodes) else "",
+                world_size=head.world_size if head.own else None,
                 rank=rank,
                 source="order" if rank is None else "distributedInfo",
             )

@@ -19,7 +19,7 @@ from typing import BinaryIO
 import msgspec
 from msgspec.structs import replace
 
-from tb_ddp_doctor.discover import merged
+from tb_ddp_doctor.discover import merged, own_files
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, PACKETS_NAME
 from tb_ddp_doctor.storage.column_file import StoreError, described
 from tb_ddp_doctor.storage.paths import FilePath, identity
@@ -72,6 +72,8 @@ class Head(msgspec.Struct, frozen=True):
     parts: tuple[str, ...] = ()
     #: Of a digest: its trace's `source`; "" where it does not say.
     source: str = ""
+    #: What it says of its ranks where ddp-doctor wrote it.
+    own: own_files.OwnFile | None = None
 
 
 def peek(path: FilePath) -> Head:
@@ -82,6 +84,8 @@ def peek(path: FilePath) -> Head:
         with path.open("rb") as file:
             chunks, is_gzip = _chunks(file)
             text = _gather(chunks)
+            if own := own_files.declared(text):
+                return _of_own(own)
             if PACKETS_NAME.fullmatch(path.name):
                 return _read_packets(text)
             head = _read_head(text)
@@ -97,6 +101,10 @@ def peek(path: FilePath) -> Head:
             return head
     except OSError:
         return Head()
+
+
+def _of_own(own: own_files.OwnFile) -> Head:
+    return Head(True, True, True, world_size=own.world_size, parts=own.labels, own=own)
 
 
 def _parts(path: Path, text: bytes, chunks: Iterator[bytes]) -> tuple[str, ...]:

@@ -394,7 +394,7 @@ def _warn_of_run(directory: str, files: list[TraceFile], world_size: int | None)
     of_order = {file.path.file: file.source == "order" for file in files if isinstance(file.path, ProcessPath)}
     parts = Counter(file.path.file for file in files if isinstance(file.path, ProcessPath))
     for path, number in parts.items():
-        if TRACE_NAME.fullmatch(path.name):
+        if TRACE_NAME.fullmatch(path.name) and number > 1:
             message = f"{number} ranks were merged into this file: each is read by itself."
             order = " They are numbered in the order of their labels." if of_order[path] else ""
             yield FileWarning(str(path), f"{message}{order}")

@@ -11,17 +11,22 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from tb_ddp_doctor.slices import event_text
 from tb_ddp_doctor.slices.labels import placed
 from tb_ddp_doctor.slices.model import CATEGORY_NAMES, RankSlice, Slice
+from tb_ddp_doctor.storage.message import json_of
 from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.own_slice import MEMBER, ExactTimes, RankOfSlice, shared_groups
 
 CONTENT_TYPE = "application/json"
 #: Numbers of arrows between arrivals start here: whole, since Perfetto drops others, and below 2^53, as doubles are.
 _COLLECTIVES = 1 << 52
 #: Events may begin so long before the window, its launches and functions around it; what is longer ago is cut there.
 _BEFORE_NS = 3_600 * 10**9
+#: Of what is said of all ranks, which is read as one member of the file.
+_MOST_SAID = 12 << 20
 
 
 def write(part: Slice, file: IO[bytes]) -> None:
@@ -30,17 +35,37 @@ def write(part: Slice, file: IO[bytes]) -> None:
     base = max(part.start_ns - _BEFORE_NS, 0)
     left_out = {}
     encode = msgspec.json.Encoder().encode
-    file.write(b'{"displayTimeUnit": "ms", "traceEvents": [')
+    file.write(b"{" + part.own.spelled() + b', "displayTimeUnit": "ms", "traceEvents": [')
     comma = b""
+    said = _Said()
     for order, rank in enumerate(part.ranks, 1):
         left_out[rank.rank] = rank.left_out
+        said.add(rank.declared, order)
         for event in _events(part, rank, order, base):
             file.write(comma + encode(event))
             comma = b",\n"
     for event in _doctor(part, event_text.left_out(left_out), base):
         file.write(comma + msgspec.json.encode(event))
         comma = b",\n"
-    file.write(b'], "baseTimeNanoseconds": %d}' % base)
+    file.write(b'], "baseTimeNanoseconds": %d, "%b": [%b]}' % (base, MEMBER.encode(), b",".join(said.of_ranks)))
+
+
+class _Said:
+    """What is said of each rank, as JSON."""
+
+    def __init__(self) -> None:
+        self.of_ranks: list[bytes] = []
+        self._groups: dict[bytes, int] = {}
+        self._size = 0
+
+    def add(self, declared: RankOfSlice, pid: int) -> None:
+        """Say what there is to say of a rank. Where that becomes too much, times are those of viewers."""
+        shared = replace(shared_groups(declared, self._groups), pid=pid, first_tid=1)
+        spelled = json_of(shared)
+        if self._size + len(spelled) > _MOST_SAID:
+            spelled = json_of(replace(shared, events=ExactTimes(), frames=ExactTimes()))
+        self._size += len(spelled)
+        self.of_ranks.append(spelled)
 
 
 def _events(part: Slice, rank: RankSlice, pid: int, base: int) -> Iterator[dict[str, Any]]:
@@ -49,8 +74,18 @@ def _events(part: Slice, rank: RankSlice, pid: int, base: int) -> Iterator[dict[
     for tid, lane in enumerate(rank.lanes, 1):
         yield _meta("thread_name", pid, tid, name=event_text.label(lane.title))
         yield _meta("thread_sort_index", pid, tid, sort_index=tid)
+    yield from _complete(part, rank, pid, base)
+    for thread, time, allocation in event_text.allocations(rank):
+        place = {"pid": pid, "tid": thread + 1, "ts": max(time - base, 0) / 1e3}
+        what = {"ph": names.INSTANT_PHASE, "s": "t", "cat": names.INSTANT, "name": names.MEMORY}
+        yield {**what, **place, "args": allocation}
+    yield from _counters(rank, pid, base)
+
+
+def _complete(part: Slice, rank: RankSlice, pid: int, base: int) -> Iterator[dict[str, Any]]:
+    """The rank's events, each with the arrows that begin or end there."""
     args = event_text.args_of(rank, part.collectives)
-    labels = event_text.Labels(rank.strings)
+    labels = event_text.WholeTexts(rank.strings)
     launched = _begins(rank)
     columns = (rank.lane, rank.start_ns, rank.end_ns, rank.name, rank.category, rank.correlation, rank.collective)
     for i, (lane, start, end, name, category, correlation, collective) in enumerate(
@@ -75,7 +110,6 @@ def _events(part: Slice, rank: RankSlice, pid: int, base: int) -> Iterator[dict[
             turn = {matched.shown_first: "s", matched.shown_last: "f"}.get(rank.rank, "t")
             flow = {"cat": "collective", "name": "arrivals", "id": _COLLECTIVES | collective, **place}
             yield {"ph": turn, "bp": "e", **flow}
-    yield from _counters(rank, pid, base)
 
 
 def _counters(rank: RankSlice, pid: int, base: int) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
+from tb_ddp_doctor.discover.own_files import of_ranks
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts.traffic import measured
@@ -17,11 +18,13 @@ from tb_ddp_doctor.findings import Evidence, Finding
 from tb_ddp_doctor.job.collectives import EARLIEST, LATEST
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices import pick
+from tb_ddp_doctor.slices.declared import Seen, allocations_of, declared, event_args
 from tb_ddp_doctor.slices.model import Collective, Label, RankSlice, Slice, SliceError, SliceGpu, SliceMemory
 from tb_ddp_doctor.slices.modules import event_modules
 from tb_ddp_doctor.storage.message import MessageError
 from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.trace.model import Indices, Ints, NotJsonError, RankTrace, TraceError
+from tb_ddp_doctor.trace.own_slice import SliceClock
 from tb_ddp_doctor.workers import pool
 
 #: Ranks of one slice: a screen shows no more, and each costs the reading of its columns.
@@ -104,6 +107,11 @@ def cut(
         ranks=ranks() if most is None else tuple(ranks()),
         labels=_labels(result, chosen),
         collectives=_collectives(job, chosen),
+        own=of_ranks(
+            tuple(int(job.ranks[index]) for index in indices),
+            tuple(job.nodes[index] for index in indices),
+            job.world_size,
+        ),
     )
 
 
@@ -127,18 +135,15 @@ def rank_index(job: Job, rank: int) -> int:
 
 
 def _rank(result: Result, cache: Cache, index: int, chosen: SliceWindow, most: int | None, own_code: bool) -> RankSlice:
-    job = result.job
-    try:
-        trace = _columns(cache, result.files[index])
-    except (TraceError, MessageError, OSError, pool.CrashError) as error:
-        raise SliceError(
-            f"The trace of rank {job.ranks[index]} cannot be read again, so its events cannot be shown: {error}"
-        ) from None
+    job, rank, digest = result.job, int(result.job.ranks[index]), result.job.digests[index]
+    trace = _read_again(result, cache, index)
     edges = _ALWAYS if most is None else (chosen.start_ns, chosen.end_ns)
     start, end = (_on_own_clock(job, index, instant) for instant in edges)
     picked = pick.pick(trace, start, end, most, own_code)
-    owner = pick.owners(trace, picked, job.digests[index].has_device)
-    lanes, lane = pick.lanes(trace, picked, owner)
+    owner = pick.owners(trace, picked, digest.has_device)
+    # A page shows no single allocations, and what has gaps is no trace again.
+    allocations = np.empty(0, np.int64) if own_code or picked.left_out else pick.allocations(trace, start, end, most)
+    lanes = pick.lanes(trace, picked, owner, trace.memory.thread[allocations])
     collective = _matches(job, index, picked, owner)
 
     def common(busy_ns: Ints) -> Ints:
@@ -146,42 +151,60 @@ def _rank(result: Result, cache: Cache, index: int, chosen: SliceWindow, most: i
         shifted: Ints = np.maximum(busy_ns - job.clock.correction(index, busy_ns), 0)
         return shifted
 
-    order, ends, depth = pick.nest(lane, common(picked.start_ns), common(picked.end_ns))
-    events, row = trace.events, picked.row[order]
-    is_event = row >= 0
-
-    def of_events(column: Ints | Indices) -> Ints:
-        # Python functions have no row among the events.
-        values = np.full(len(row), -1, np.int64)
-        values[is_event] = column[row[is_event]]
-        return values
-
-    memory = pick.memory(trace, start, end)
-    looks = pick.looks(job.rank_evidence.get(int(job.ranks[index]), RankEvidence()).gpu_looks, start, end)
-    of = event_modules(trace, job.digests[index], picked.row)
+    order, ends, depth = pick.nest(lanes.of_event, common(picked.start_ns), common(picked.end_ns))
+    args = event_args(trace, picked.row[order])
+    starts = common(picked.start_ns[order])
+    of = event_modules(trace, digest, picked.row)
+    seen = Seen(picked, order, starts, ends, start, end, is_whole=most is None)
     return RankSlice(
-        rank=int(job.ranks[index]),
+        rank=rank,
         node=job.nodes[index],
-        lanes=lanes,
+        lanes=lanes.drawn,
         strings=trace.strings,
-        lane=lane[order],
+        lane=lanes.of_event[order],
         depth=depth,
-        start_ns=common(picked.start_ns[order]),
+        start_ns=starts,
         end_ns=ends,
         name=picked.name[order],
         category=picked.category[order],
         owner=owner[order],
-        correlation=_joined(of_events(events.correlation)),
-        bytes=of_events(events.bytes),
-        shape=of_events(events.shape).astype(np.int32),
+        correlation=_joined(args.correlation),
+        args=args,
+        comms=trace.comms,
         collective=collective[order],
         modules=of.paths,
         module=of.module[order],
-        memory=SliceMemory(common(memory.time_ns), memory.allocated, memory.reserved),
-        gpu=SliceGpu(common(looks.time_ns), looks.sm_mhz, looks.power_w),
-        steps_end_ns=int(common(job.digests[index].steps.host_end_ns[-1:])[0]),
+        memory=_memory(trace, start, end, common),
+        gpu=_gpu(job.rank_evidence.get(rank, RankEvidence()), start, end, common),
+        allocations=allocations_of(trace, allocations, lanes.of_allocation, common),
+        declared=declared(rank, trace, digest, lanes.threads, _clock(job, index), seen),
+        steps_end_ns=int(common(digest.steps.host_end_ns[-1:])[0]),
         left_out=picked.left_out,
     )
+
+
+def _memory(trace: RankTrace, start_ns: int, end_ns: int, common: Callable[[Ints], Ints]) -> SliceMemory:
+    memory = pick.memory(trace, start_ns, end_ns)
+    return SliceMemory(common(memory.time_ns), memory.allocated, memory.reserved)
+
+
+def _gpu(evidence: RankEvidence, start_ns: int, end_ns: int, common: Callable[[Ints], Ints]) -> SliceGpu:
+    looks = pick.looks(evidence.gpu_looks, start_ns, end_ns)
+    return SliceGpu(common(looks.time_ns), looks.sm_mhz, looks.power_w)
+
+
+def _read_again(result: Result, cache: Cache, index: int) -> RankTrace:
+    try:
+        return _columns(cache, result.files[index])
+    except (TraceError, MessageError, OSError, pool.CrashError) as error:
+        raise SliceError(
+            f"The trace of rank {result.job.ranks[index]} cannot be read again, so its events cannot be shown: {error}"
+        ) from None
+
+
+def _clock(job: Job, index: int) -> SliceClock:
+    """What takes a rank's own instants to the common clock."""
+    return SliceClock(float(job.clock.offset_ns[index]), float(job.clock.drift[index]), job.clock.origin_ns)
 
 
 def _columns(cache: Cache, path: FilePath) -> RankTrace:

@@ -12,8 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.discover.own_files import OwnFile
 from tb_ddp_doctor.storage.column_table import ColumnTable
-from tb_ddp_doctor.trace.model import Category, Indices, Ints
+from tb_ddp_doctor.trace.model import Category, CommArgs, Indices, Ints
+from tb_ddp_doctor.trace.own_slice import RankOfSlice
 
 
 class SliceError(ValueError):
@@ -71,13 +73,42 @@ class SliceGpu(msgspec.Struct, frozen=True, eq=False):
     power_w: NDArray[np.float64]
 
 
+class SliceArgs(ColumnTable, frozen=True, eq=False):
+    """What the reader kept of the arguments of N events, as `trace.model.Events` has it; -1 for a Python function."""
+
+    device: Ints
+    stream: Ints
+    correlation: Ints
+    bytes: Ints
+    shape: Ints
+    occupancy: Ints
+    sequence: Ints
+    types: Ints
+    values: Ints
+    #: Row in `RankSlice.comms`.
+    comm: Ints
+
+
+class SliceAllocations(ColumnTable, frozen=True, eq=False):
+    """What the allocators did in the window, as `trace.model.MemoryEvents` has it; none in a slice with gaps."""
+
+    lane: Indices
+    time_ns: Ints
+    device_type: Ints
+    device: Ints
+    bytes: Ints
+    allocated: Ints
+    reserved: Ints
+    address: Ints
+
+
 class RankSlice(msgspec.Struct, frozen=True, eq=False):
     """One rank's part: events by lane, then start, the outer ones first; each lies wholly within those around it."""
 
     rank: int
     node: str
     lanes: tuple[SliceLane, ...]
-    #: The trace's vocabulary, which `name`, `shape` and the words of communication index.
+    #: The trace's vocabulary, which `name`, some of `args` and the words of `comms` index.
     strings: tuple[str, ...]
     #: Shape (N,): index into `lanes`, and how many events of the lane lie around it.
     lane: Indices
@@ -91,8 +122,8 @@ class RankSlice(msgspec.Struct, frozen=True, eq=False):
     owner: Indices
     #: Joins a device event with the call that launched it, if both are here.
     correlation: Ints
-    bytes: Ints
-    shape: Indices
+    args: SliceArgs
+    comms: CommArgs
     #: Row in the job's matched collectives.
     collective: Ints
     #: Paths of the model's modules; and the one that each event is of, by its launch if it is the device's, -1 outside.
@@ -100,6 +131,10 @@ class RankSlice(msgspec.Struct, frozen=True, eq=False):
     module: Indices
     memory: SliceMemory
     gpu: SliceGpu
+    allocations: SliceAllocations
+    #: What makes of the events here those of the rank's trace again, but for the numbers that a format gives to the
+    #: process and its threads.
+    declared: RankOfSlice
     #: When the host's last step ends: a call that synchronises after that is the profiler's own.
     steps_end_ns: int
     #: Events of the window that are not here, the shortest ones.
@@ -149,3 +184,5 @@ class Slice(msgspec.Struct, frozen=True):
     labels: tuple[Label, ...]
     #: By their row among the job's matched collectives.
     collectives: dict[int, Collective]
+    #: What the file says first.
+    own: OwnFile

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import IO
 
 import numpy as np
+from msgspec import Raw
+from msgspec.structs import replace
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
     CounterDescriptor,
     TracePacket,
@@ -19,15 +21,19 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
 
 from tb_ddp_doctor.slices import event_text
 from tb_ddp_doctor.slices.labels import PlacedLabel, placed
-from tb_ddp_doctor.slices.model import RankSlice, Slice
-from tb_ddp_doctor.storage.wire import encoded
+from tb_ddp_doctor.slices.model import CATEGORY_NAMES, RankSlice, Slice
+from tb_ddp_doctor.storage.message import json_of
+from tb_ddp_doctor.storage.wire import BYTES, encoded
 from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.own_slice import FIELD, shared_groups
 
 CONTENT_TYPE = "application/octet-stream"
 _DOCTOR = 1
 #: Numbers of tracks, processes and threads of a rank start here.
 _TRACKS_OF_A_RANK = 1 << 16
 _COLLECTIVES = 1 << 62
+#: The field `TracePacket.track_descriptor`.
+_DESCRIPTOR = 60
 #: Tags of `Trace.packet` (field 1, bytes) and of `TracePacket.timestamp` (field 8, a number).
 _PACKET, _TIMESTAMP = b"\x0a", b"\x40"
 _FRESH = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
@@ -38,8 +44,13 @@ def write(part: Slice, file: IO[bytes]) -> None:
     """Write the slice to a binary file."""
     packets = _Packets(file)
     left_out = {}
+    doctor = TrackDescriptor(
+        uuid=_DOCTOR, name="ddp-doctor", child_ordering=TrackDescriptor.EXPLICIT, sibling_order_rank=-1
+    )
+    packets.describe(doctor, _DOCTOR, said=b"{" + part.own.spelled() + b"}")
+    groups: dict[bytes, int] = {}
     for order, rank in enumerate(part.ranks, 1):
-        _Rank(packets, part, rank, order).write()
+        _Rank(packets, part, rank, order).write(groups)
         left_out[rank.rank] = rank.left_out
     _write_doctor(packets, placed(part, event_text.left_out(left_out)))
 
@@ -53,6 +64,16 @@ class _Packets:
     def write(self, packet: TracePacket) -> None:
         """Append a packet."""
         self.write_bytes(packet.SerializeToString())
+
+    def describe(self, track: TrackDescriptor, sequence: int, *, flags: int = 0, said: bytes = b"") -> None:
+        """Append the descriptor of a track, with what is said in a field of our own, which viewers pass over."""
+        packet = TracePacket(trusted_packet_sequence_id=sequence)
+        if flags:
+            packet.sequence_flags = flags
+        own = encoded(FIELD << 3 | BYTES) + encoded(len(said)) + said if said else b""
+        descriptor = track.SerializeToString() + own
+        rest = packet.SerializeToString()
+        self.write_bytes(encoded(_DESCRIPTOR << 3 | BYTES) + encoded(len(descriptor)) + descriptor + rest)
 
     def write_bytes(self, packet: bytes) -> None:
         """Append a packet as it is on the wire."""
@@ -71,18 +92,22 @@ class _Rank:
         self._sequence = order + 1
         self._names: dict[int, int] = {}
         self._keys: dict[str, int] = {}
+        self._texts: dict[str | bytes, int] = {}
+        self._categories: dict[int, int] = {}
         #: What ends a slice of a track, without its time.
         self._ends: dict[int, bytes] = {}
 
-    def write(self) -> None:
-        self._describe()
+    def write(self, groups: dict[bytes, int]) -> None:
+        """Write all of it; `groups` are the process groups that were written, which grow."""
+        self._describe(groups)
         self._write_events()
+        self._write_allocations()
         self._write_counters()
 
     def _packet(self, **fields: object) -> TracePacket:
         return TracePacket(trusted_packet_sequence_id=self._sequence, **fields)
 
-    def _describe(self) -> None:
+    def _describe(self, groups: dict[bytes, int]) -> None:
         track = TrackDescriptor(uuid=self._track, sibling_order_rank=self._pid)
         track.process.pid = self._pid
         track.process.process_name = event_text.process(self._rank.rank, self._rank.node)
@@ -91,7 +116,10 @@ class _Rank:
         track.process_ordering = TrackDescriptor.PROCESS_ORDERING_EXPLICIT
         track.thread_ordering = TrackDescriptor.THREAD_ORDERING_EXPLICIT
         track.child_ordering = TrackDescriptor.EXPLICIT
-        self._packets.write(self._packet(sequence_flags=_FRESH, track_descriptor=track))
+        declared = replace(
+            shared_groups(self._rank.declared, groups), pid=self._pid, first_tid=self._track + 1, is_quoted=True
+        )
+        self._packets.describe(track, self._sequence, flags=_FRESH, said=json_of(declared))
         for i, lane in enumerate(self._rank.lanes, 1):
             track = self._below(i)
             track.thread.pid = self._pid
@@ -106,11 +134,14 @@ class _Rank:
     def _write_events(self) -> None:
         rank = self._rank
         args = event_text.args_of(rank, self._part.collectives)
-        columns = (rank.lane, rank.depth, rank.start_ns, rank.end_ns, rank.name, rank.correlation, rank.collective)
+        columns = (
+            *(rank.lane, rank.depth, rank.start_ns, rank.end_ns, rank.name),
+            *(rank.category, rank.correlation, rank.collective),
+        )
         # Events whose end is still to be written, from the outermost on: (track, end).
         open_: list[tuple[int, int]] = []
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        for i, (lane, depth, start, end, name, correlation, collective) in enumerate(rows):
+        for i, (lane, depth, start, end, name, category, correlation, collective) in enumerate(rows):
             track = self._track + 1 + lane
             while open_ and (len(open_) > depth or open_[-1][0] != track):
                 self._end(*open_.pop())
@@ -122,18 +153,13 @@ class _Rank:
             event = packet.track_event
             event.type = TrackEvent.TYPE_SLICE_BEGIN
             event.track_uuid = track
+            event.category_iids.append(self._category(packet, category))
             event.name_iid = self._named(packet, name)
             if correlation >= 0:
                 event.flow_ids.append(self._pid << 32 | correlation & 0xFFFFFFFF)
             if collective >= 0:
                 event.flow_ids.append(_COLLECTIVES | collective)
-            for key, value in args(i).items():
-                annotation = event.debug_annotations.add()
-                annotation.name_iid = self._keyed(packet, key)
-                if isinstance(value, int):
-                    annotation.int_value = value
-                else:
-                    annotation.string_value = value
+            self._annotate(packet, args(i))
             self._packets.write(packet)
             open_.append((track, end))
         while open_:
@@ -147,11 +173,52 @@ class _Rank:
             rest = self._ends[track] = self._packet(track_event=end).SerializeToString()
         self._packets.write_bytes(_TIMESTAMP + encoded(at_ns) + rest)
 
+    def _annotate(self, packet: TracePacket, args: event_text.Args) -> None:
+        for key, value in args.items():
+            annotation = packet.track_event.debug_annotations.add()
+            annotation.name_iid = self._keyed(packet, key)
+            if isinstance(value, int):
+                annotation.int_value = value
+            else:
+                annotation.string_value_iid = self._text(packet, bytes(value) if isinstance(value, Raw) else value)
+
+    def _write_allocations(self) -> None:
+        """What the allocators did, as instants."""
+        name = 0
+        for lane, time, args in event_text.allocations(self._rank):
+            packet = self._packet(timestamp=time, sequence_flags=_KNOWN)
+            event = packet.track_event
+            event.type = TrackEvent.TYPE_INSTANT
+            event.track_uuid = self._track + 1 + lane
+            event.categories.append(names.INSTANT)
+            if not name:
+                name = len(self._names) + 1
+                packet.interned_data.event_names.add(iid=name, name=names.MEMORY)
+            event.name_iid = name
+            self._annotate(packet, args)
+            self._packets.write(packet)
+
+    def _category(self, packet: TracePacket, category: int) -> int:
+        known = self._categories.get(category)
+        if known is None:
+            known = self._categories[category] = len(self._categories) + 1
+            packet.interned_data.event_categories.add(iid=known, name=CATEGORY_NAMES[category])
+        return known
+
+    def _text(self, packet: TracePacket, text: str | bytes) -> int:
+        """The number of an argument's text, of which traces have few but often."""
+        known = self._texts.get(text)
+        if known is None:
+            known = self._texts[text] = len(self._texts) + 1
+            spelled = text.encode() if isinstance(text, str) else text
+            packet.interned_data.debug_annotation_string_values.add(iid=known, str=spelled)
+        return known
+
     def _named(self, packet: TracePacket, name: int) -> int:
         known = self._names.get(name)
         if known is None:
             known = self._names[name] = len(self._names) + 1
-            packet.interned_data.event_names.add(iid=known, name=event_text.label(self._rank.strings[name]))
+            packet.interned_data.event_names.add(iid=known, name=event_text.whole(self._rank.strings[name]))
         return known
 
     def _keyed(self, packet: TracePacket, key: str) -> int:
@@ -190,22 +257,17 @@ class _Rank:
 
 
 def _write_doctor(packets: _Packets, rows: list[list[PlacedLabel]]) -> None:
-    """The track "ddp-doctor", with a track below it for each row of labels."""
-
-    def describe(track: TrackDescriptor) -> None:
-        packets.write(TracePacket(trusted_packet_sequence_id=_DOCTOR, track_descriptor=track))
+    """A track below "ddp-doctor" for each row of labels."""
 
     def write(at_ns: int, event: TrackEvent) -> None:
         packets.write(TracePacket(trusted_packet_sequence_id=_DOCTOR, timestamp=at_ns, track_event=event))
 
-    order = TrackDescriptor.EXPLICIT
-    describe(TrackDescriptor(uuid=_DOCTOR, name="ddp-doctor", child_ordering=order, sibling_order_rank=-1))
     for i, labels in enumerate(rows, 1):
         track = TrackDescriptor(uuid=_DOCTOR + i, parent_uuid=_DOCTOR, sibling_order_rank=i)
         track.name = "this slice" if i == 1 else "evidence"
         # Tracks of one name would become one.
         track.sibling_merge_behavior = TrackDescriptor.SIBLING_MERGE_BEHAVIOR_NONE
-        describe(track)
+        packets.describe(track, _DOCTOR)
         for label in labels:
             begin = TrackEvent(
                 type=TrackEvent.TYPE_SLICE_BEGIN, track_uuid=_DOCTOR + i, name=label.name, categories=[names.OWN]

@@ -158,31 +158,53 @@ def owners(trace: RankTrace, picked: Picked, has_device: bool) -> Indices:
     return owner
 
 
-def lanes(trace: RankTrace, picked: Picked, owner: Indices) -> tuple[tuple[SliceLane, ...], Indices]:
-    """The lanes in the order in which they are drawn, and each event's."""
-    on_device = picked.stream >= 0
+class SliceLanes(msgspec.Struct, frozen=True, eq=False):
+    """The lanes of a slice."""
+
+    #: In the order in which they are drawn.
+    drawn: tuple[SliceLane, ...]
+    #: Process and thread of each in the trace, and the index in `RankTrace.threads`. A stream may be several there.
+    threads: tuple[tuple[str, str, int], ...]
+    #: Each event's, shape (N,), and that of each allocation.
+    of_event: Indices
+    of_allocation: Indices
+
+
+def lanes(trace: RankTrace, picked: Picked, owner: Indices, allocating: Indices) -> SliceLanes:
+    """The lanes; `allocating` has the thread of each allocation, by its index in `RankTrace.threads`."""
+    allocates = np.full(len(allocating), -1)
+    stream = np.concatenate((picked.stream, allocates))
+    thread = np.concatenate((picked.thread, allocating))
+    on_device = stream >= 0
     # A device's stream is told by its numbers, since pid and tid of device events are anything.
     key = np.stack(
         (
             on_device.astype(np.int64),
-            np.where(on_device, picked.device, picked.thread).astype(np.int64),
-            np.where(on_device, picked.stream, 0),
+            np.where(on_device, np.concatenate((picked.device, allocates)), thread).astype(np.int64),
+            np.where(on_device, stream, 0),
         )
     )
-    distinct, which = np.unique(key, axis=1, return_inverse=True)
-    which = which.reshape(-1)
+    distinct, first, every = np.unique(key, axis=1, return_index=True, return_inverse=True)
+    every = every.reshape(-1)
+    which = every[: len(picked.row)]
     autograd = _autograd_threads(trace)
     drawn: list[SliceLane] = []
-    for i, (streams, place, stream) in enumerate(distinct.T.tolist()):
+    for i, (streams, place, number) in enumerate(distinct.T.tolist()):
         here = which == i
         if streams:
-            drawn.append(SliceLane(LaneRole.STREAM, f"GPU {place} stream {stream}: {_work(picked, owner, here)}"))
+            drawn.append(SliceLane(LaneRole.STREAM, f"GPU {place} stream {number}: {_work(picked, owner, here)}"))
         else:
             drawn.append(_thread(trace, picked, here, place, autograd))
     order = sorted(range(len(drawn)), key=lambda i: (drawn[i].role, *distinct[1:, i].tolist()))
     position = np.empty(len(order), np.int32)
     position[order] = np.arange(len(order), dtype=np.int32)
-    return tuple(drawn[i] for i in order), position[which]
+    threads = [(*trace.threads[index], index) for index in thread[first].tolist()]
+    return SliceLanes(
+        tuple(drawn[i] for i in order),
+        tuple(threads[i] for i in order),
+        position[which],
+        position[every[len(picked.row) :]],
+    )
 
 
 def _work(picked: Picked, owner: Indices, here: NDArray[np.bool_]) -> str:
@@ -221,6 +243,13 @@ def memory(trace: RankTrace, start_ns: int, end_ns: int) -> SliceMemory:
     by_size = np.lexsort((counters.allocated[rows], group))
     rows = rows[by_size[np.flatnonzero(np.diff(group, append=-1))]]
     return SliceMemory(counters.time_ns[rows], counters.allocated[rows], counters.reserved[rows])
+
+
+def allocations(trace: RankTrace, start_ns: int, end_ns: int, most: int | None) -> Ints:
+    """Rows of what the allocators did within a window; none of more than `most`, which would be in no slice."""
+    time_ns = trace.memory.time_ns
+    rows = np.flatnonzero((time_ns >= start_ns) & (time_ns < end_ns))
+    return rows if most is None or len(rows) <= most else rows[:0]
 
 
 def looks(seen: Sequence[GpuLook], start_ns: int, end_ns: int) -> SliceGpu:

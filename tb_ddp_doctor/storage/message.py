@@ -36,6 +36,14 @@ def packed(value: Any) -> bytes:
         return msgspec.msgpack.encode(_whole(msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_plain)))
 
 
+def json_of(value: Any) -> bytes:
+    """The value as JSON, with half characters in its texts spelled out."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_whole(msgspec.to_builtins(value)))
+
+
 def whole_text(text: str) -> str:
     """A text with its half characters spelled out, since no message holds them."""
     return text.encode("utf-8", "backslashreplace").decode()

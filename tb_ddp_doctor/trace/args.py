@@ -122,6 +122,14 @@ def _decode_one(kind: type[Args], raw: Raw, odd: Callable[[str], None]) -> Args:
 _KINDS: tuple[type[Any], ...] = (DeviceArgs, RuntimeArgs, OpArgs, MemoryArgs, CommunicationArgs)
 _DECODERS = {kind: msgspec.json.Decoder(list[kind], strict=False).decode for kind in _KINDS}  # type: ignore[valid-type]
 _FIELDS = {kind: msgspec.structs.fields(kind) for kind in _KINDS}
+
+
+def spelled(kind: type[Any], field: str) -> str:
+    """What a trace calls an argument, by its field in a struct."""
+    return _NAMES[kind][field]
+
+
+_NAMES = {kind: {field.name: field.encode_name for field in fields} for kind, fields in _FIELDS.items()}
 #: Names of all arguments that a column needs, short ones first.
 ARGUMENTS = tuple(
     sorted(

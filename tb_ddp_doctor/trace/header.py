@@ -1,4 +1,4 @@
-"""The members of a trace's JSON around its events, to a `Header`."""
+"""The members of a trace's JSON around its events: to a `Header`, and a `Header` to them."""
 
 from __future__ import annotations
 
@@ -67,6 +67,46 @@ def header_of(members: Mapping[str, Any], losses: Losses) -> model.Header:
         has_stacks=_is_set(members.get("with_stack")),
         workload=_workload(_dict(members.get("ddp_doctor"))),
     )
+
+
+def members_of(header: model.Header) -> dict[str, Any]:
+    """The members that `header_of` reads the header from, but for the time that all times count from."""
+    groups = [
+        {
+            "pg_name": name,
+            "pg_desc": header.group_descriptions.get(name, ""),
+            "pg_size": len(ranks),
+            "ranks": list(ranks),
+        }
+        for name, ranks in header.groups.items()
+    ]
+    claims = {"rank": header.rank, "world_size": header.world_size, "backend": header.backend or None}
+    known = {name: value for name, value in claims.items() if value is not None}
+    amounts = {name: getattr(header.workload, name) for name in _AMOUNTS}
+    members = {
+        "distributedInfo": known | ({"pg_config": groups} if groups else {}),
+        "deviceProperties": [_device(header, number) for number in header.devices],
+        "host_name": header.host,
+        "record_shapes": int(header.has_shapes),
+        "with_stack": int(header.has_stacks),
+        "ddp_doctor": {name: amount for name, amount in amounts.items() if amount is not None},
+    }
+    return {name: value for name, value in members.items() if value}
+
+
+def _device(header: model.Header, number: int) -> dict[str, Any]:
+    """A device's properties, those that are known."""
+    capability = header.capabilities.get(number)
+    major = None if capability is None else int(capability)
+    properties = {
+        "id": number,
+        "name": header.devices[number],
+        "totalGlobalMem": header.device_bytes.get(number),
+        "numSms": header.multiprocessors.get(number),
+        "computeMajor": major,
+        "computeMinor": None if capability is None or major is None else round((capability - major) * 10),
+    }
+    return {name: value for name, value in properties.items() if value is not None}
 
 
 def _workload(metadata: Mapping[str, Any]) -> Workload:

@@ -17,19 +17,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from tb_ddp_doctor.discover.names import PACKETS_NAME
 from tb_ddp_doctor.discover.recorders import recorder_of
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath, identity
-from tb_ddp_doctor.trace import model, native
+from tb_ddp_doctor.trace import model, native, own_slice
 from tb_ddp_doctor.trace.args import MISSING
 from tb_ddp_doctor.trace.columns import Columns
 from tb_ddp_doctor.trace.document import Document
 from tb_ddp_doctor.trace.header import MOST_NUMBER, header_of
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.merged import only
+from tb_ddp_doctor.trace.names import OWN
+from tb_ddp_doctor.trace.own_slice import RankOfSlice
 from tb_ddp_doctor.trace.pftrace.read import PacketsAsColumns, PacketsAsJson
 from tb_ddp_doctor.trace.stream import MAX_BYTES, chunks, open_trace
 
@@ -47,16 +50,31 @@ def read(path: str | FilePath, *, name: str | None = None, max_bytes: int = MAX_
     if isinstance(path, ProcessPath) and (recorder := recorder_of(path.file.name)):
         return _reader(recorder.reader)(path)
     if isinstance(path, ProcessPath):
-        return only(_MERGED.read(path.file, max_bytes), path.label, name or str(path))
+        return _MERGED.read(path.file, max_bytes).part(path.label, name or str(path))
     _MERGED.forget()
+    return _read(path, name or str(path), max_bytes).trace
+
+
+class _File(msgspec.Struct, frozen=True, eq=False):
+    """A file, read: all of it as one trace, and what it says of its ranks where ddp-doctor wrote it."""
+
+    trace: model.RankTrace
+    ranks: dict[str, RankOfSlice]
+
+    def part(self, label: str, name: str) -> model.RankTrace:
+        """The rank of that label."""
+        if declared := self.ranks.get(label):
+            return own_slice.only(self.trace, declared, name)
+        if self.trace.dropped.get(OWN):
+            raise model.TraceError(f"What it says of {label} is damaged: diagnose the traces that it was cut from.")
+        return only(self.trace, label, name)
+
+
+def _read(path: str | Path | RemotePath, name: str, max_bytes: int) -> _File:
     if PACKETS_NAME.fullmatch(os.path.basename(str(path))):
-        return _read_packets(path, name or str(path), max_bytes)
-    return _read(path, name or str(path), max_bytes)
-
-
-def _read(path: str | Path | RemotePath, name: str, max_bytes: int) -> model.RankTrace:
+        return _read_packets(path, name, max_bytes)
     with open_trace(path) as file:
-        return decode(chunks(file, max_bytes), name)
+        return _decode(chunks(file, max_bytes), name)
 
 
 class _MergedTrace:
@@ -67,9 +85,9 @@ class _MergedTrace:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: tuple[tuple[str, int], model.RankTrace] | None = None
+        self._found: tuple[tuple[str, int], _File] | None = None
 
-    def read(self, path: Path, max_bytes: int) -> model.RankTrace:
+    def read(self, path: Path, max_bytes: int) -> _File:
         """All ranks of the file, anew where it has changed. Raises TraceError."""
         try:
             asked = (identity(path), max_bytes)
@@ -97,7 +115,7 @@ def _reader(name: str) -> Callable[[ProcessPath], model.RankTrace]:
     return reader
 
 
-def _read_packets(path: str | Path | RemotePath, name: str, max_bytes: int) -> model.RankTrace:
+def _read_packets(path: str | Path | RemotePath, name: str, max_bytes: int) -> _File:
     """Read a trace in Perfetto's format."""
     packets = PacketsAsColumns() if _chosen() == "native" else PacketsAsJson()
     with open_trace(path) as file:
@@ -109,14 +127,21 @@ def _read_packets(path: str | Path | RemotePath, name: str, max_bytes: int) -> m
             trace = of_columns({}, packets.columns(blocks, losses), losses, name)
         else:
             trace = decode(packets.json(blocks), name)
-    return replace(trace, warnings=(*trace.warnings, *packets.warnings(name)))
+    trace = replace(trace, warnings=(*trace.warnings, *packets.warnings(name)))
+    return _File(trace, own_slice.of_file(packets.ranks))
 
 
 def decode(blocks: Blocks, file: str) -> model.RankTrace:
     """Decode the JSON text that comes in `blocks`, cut anywhere; each may be reused once the next is asked for."""
+    return _decode(blocks, file).trace
+
+
+def _decode(blocks: Blocks, file: str) -> _File:
     losses = Losses()
     members, columns = _read_columns()(blocks, losses)
-    return of_columns(members, columns, losses, file)
+    said = members.get(own_slice.MEMBER)
+    ranks = own_slice.of_file(said if isinstance(said, list) else ())
+    return _File(of_columns(members, columns, losses, file), ranks)
 
 
 def of_columns(

@@ -7,6 +7,7 @@ of time, and no more of them is kept than their times.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from tb_ddp_doctor.trace.model import Ints, TraceError
 from tb_ddp_doctor.trace.native import MAX_STRINGS, NativeColumns
 from tb_ddp_doctor.trace.pftrace.native import NativePackets
 from tb_ddp_doctor.trace.pftrace.packets import Ending, Lost, Marks, PythonPackets
-from tb_ddp_doctor.trace.pftrace.tracks import places
+from tb_ddp_doctor.trace.pftrace.tracks import places, said_of_ranks
 from tb_ddp_doctor.trace.stream import StreamCutError
 
 _HEAD, _TAIL = b'{"schemaVersion":1,"traceEvents":[\n', b"\n]}\n"
@@ -37,6 +38,8 @@ class _Packets:
         self._packets = packets
         self._problem = ""
         self._endless = 0
+        #: What it says of its ranks, where ddp-doctor wrote it.
+        self.ranks: tuple[Any, ...] = ()
 
     def survey(self, blocks: Iterable[memoryview | bytes]) -> None:
         """Read all blocks for the first time. Raises TraceError for a file without a packet, or without an event."""
@@ -50,7 +53,9 @@ class _Packets:
             raise TraceError((self._problem and f"{self._problem}.") or "It holds no events of torch.profiler.")
         durations = self._packets.pair(marks, _order(marks))
         self._endless = int(np.count_nonzero(durations < 0))
-        self._packets.rewind(places(self._packets.tracks(), self._packets.descriptors()), durations)
+        descriptors = self._packets.descriptors()
+        self.ranks = tuple(said_of_ranks(descriptors))
+        self._packets.rewind(places(self._packets.tracks(), descriptors), durations)
 
     def warnings(self, file: str) -> Iterator[FileWarning]:
         """What was lost."""

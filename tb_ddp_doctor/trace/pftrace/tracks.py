@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
+from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.wire import BYTES, message
+from tb_ddp_doctor.trace.own_slice import FIELD
 
 #: Fields of a TrackDescriptor, and of the descriptors of processes and threads in it.
 _UUID, _NAME, _PROCESS, _THREAD, _PARENT, _STATIC_NAME = 1, 2, 3, 4, 5, 10
@@ -43,6 +45,17 @@ def places(uuids: Sequence[int], descriptors: Iterable[bytes]) -> list[Place]:
     for descriptor in descriptors:
         _describe(known, descriptor)
     return [_place(uuid, known) for uuid in uuids]
+
+
+def said_of_ranks(descriptors: Iterable[bytes]) -> Iterator[Any]:
+    """What a file that ddp-doctor wrote says of its ranks, in its order, with what is not JSON left out."""
+    for descriptor in descriptors:
+        for field in message(descriptor) or ():
+            if field.number == FIELD and field.wire == BYTES:
+                try:
+                    yield msgspec.json.decode(field.data)
+                except REFUSALS:
+                    continue
 
 
 def _describe(known: dict[int, TrackDescriptor], descriptor: bytes) -> None:
