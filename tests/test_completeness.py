@@ -10,7 +10,7 @@ import pytest
 from job_shapes import drawn, staged
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from traces import BEGINS_EARLY, BEGINS_LATE, MS, digests, in_row, ranks, read
+from traces import BEGINS_EARLY, BEGINS_LATE, MS, digests, in_row, job, ranks, read
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
@@ -696,3 +696,28 @@ def test_a_rank_whose_kernels_have_names_that_no_other_has_is_left_out() -> None
 
 def test_of_two_ranks_nobody_knows_whose_names_are_right() -> None:
     assert joined(ranks(*[HEALTHY] * 2, steps=5), renamed, 1).ranks.tolist() == [0, 1]
+
+
+#: Ranks that generate with many short ops, and one that trains with few, for as many launches.
+GENERATES = """
+    rank# step |1
+          host   [own_generate_sequences...............]
+          within [a][x][x][x][x][x][x][x][b][sync......]
+          gpu      [a.....................][b..........]
+          nccl                                         [bc@1]
+"""
+TRAINS = """
+    rank# step |1
+          host   [own_update_actor.....................]
+          within [a][b]                      [sync.....]
+          gpu      [a.....................][b.......]
+          nccl                                       [bc@1..]
+"""
+
+
+def test_ranks_of_roles_differ_in_what_their_cpus_call() -> None:
+    text = ranks(GENERATES, GENERATES, GENERATES, TRAINS, steps=4)
+    roles = examine(job(text))
+    assert (roles.kind, roles.ranks, roles.incomplete) == ("RL", (0, 1, 2, 3), ())
+    # Without roles, a rank with the same events lacks some.
+    assert job(text.replace("own_", "any_")).missing_ranks == (3,)

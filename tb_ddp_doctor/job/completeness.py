@@ -5,7 +5,8 @@ ranks it looks like the slowest of all. What its record does show is used: a ste
 there of it and of the step before, at whose end its window begins. A rank with too few whole steps is left out.
 
 Ranks may differ: stages of a pipeline, ranks of subgroups, ranks that do more work, jobs without a device. So a rank is
-held against what its own host launched first, and against others only in what all of them have in common.
+held against what its own host launched first, and against others only in what all of them have in common. Ranks of
+reinforcement learning are held against those of their role.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from numpy.typing import NDArray
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.numbering import chosen_of, different, numbered
+from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.collectives import UNEVEN
 from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import is_communication_kernel
+from tb_ddp_doctor.trace.program_names import Program
 
 #: Launches without a kernel, in addition to the share that is usual in the job (captures of CUDA graphs run none).
 MOST_LOST = 0.1
@@ -103,8 +106,9 @@ def damages(digests: Mapping[int, RankDigest], calls: Calls, world_size: int | N
     peers = {rank: digest for rank, digest in digests.items() if rank not in every}
     if not peers:
         return every
-    for check in (_lost_kernels, _lost_launches, _lost_calls, _out_of_order, _ended_early, _other_lengths):
-        _note(every, check(peers))
+    for alike in _by_role(peers):
+        for check in (_lost_kernels, _lost_launches, _lost_calls, _out_of_order, _ended_early, _other_lengths):
+            _note(every, check(alike))
     of_peers = calls if len(peers) == len(digests) else Calls(tuple(peers.values()))
     of_all = _of_all_ranks(of_peers, world_size or 0)
     _note(every, _lost_collectives(peers, of_peers, of_all, world_size))
@@ -145,6 +149,18 @@ def _is_known(rank: int, damaged: Damages) -> bool:
     """Whether some step of the rank tells something."""
     everything = all(damage.steps is None for each in damaged.values() for damage in each)
     return everything or all(damage.steps is not None for damage in damaged.get(rank, ()))
+
+
+def _by_role(digests: Mapping[int, RankDigest]) -> list[dict[int, RankDigest]]:
+    """The ranks of each role of reinforcement learning, all ranks of any other job: programs of other roles differ in
+    what they call and how long their steps are.
+    """
+    if job_kind.program_of(digests.values()) is not Program.RL:
+        return [dict(digests)]
+    roles: dict[str, dict[int, RankDigest]] = {}
+    for rank, digest in digests.items():
+        roles.setdefault(job_kind.role(digest), {})[rank] = digest
+    return list(roles.values())
 
 
 def _note(noted: Damages, damages: Mapping[int, Damage]) -> None:

@@ -50,13 +50,18 @@ _ROLES = {
 
 
 def program(job: Job) -> Program:
-    """What the job does, from what its ranks do. Ranks whose traces do not tell it do not count.
+    """What the job does, from what its ranks do."""
+    return program_of(job.digests)
+
+
+def program_of(digests: Collection[RankDigest]) -> Program:
+    """What a job of these ranks does. Ranks whose traces do not tell it do not count.
 
     Where some ranks serve and others train, or marks name a rollout and another role, the job does reinforcement
     learning. Otherwise the ranks agree, or it is not known; forward passes alone are a part of whatever the others do.
     """
-    programs = {Program(name) for name in {digest.contents.program for digest in job.digests}} - {Program.UNKNOWN}
-    roles = {name for digest in job.digests for name in digest.contents.roles}
+    programs = {Program(name) for name in {digest.contents.program for digest in digests}} - {Program.UNKNOWN}
+    roles = {name for digest in digests for name in digest.contents.roles}
     if Program.RL in programs or {Program.SERVING, Program.TRAINING} <= programs or _are_of_rl(roles):
         return Program.RL
     if len(programs) > 1:
