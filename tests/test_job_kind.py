@@ -169,6 +169,8 @@ def test_ranks_of_different_roles_are_not_compared() -> None:
         ("critic_update", Role.UPDATE),
         ("broadcast_weights", Role.WEIGHT_SYNC),
         ("update_weights_from_distributed", Role.WEIGHT_SYNC),
+        ("sync_rollout_weights", Role.WEIGHT_SYNC),
+        ("_broadcast_to_vllm", Role.WEIGHT_SYNC),
         ("## forward ##", None),
         ("Optimizer.step#AdamW.step", None),
         ("DistributedDataParallel.forward", None),

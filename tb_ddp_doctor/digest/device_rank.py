@@ -55,6 +55,7 @@ from tb_ddp_doctor.digest.rank_track import HostUse, rank_track
 from tb_ddp_doctor.digest.recorded_steps import contents_and_steps
 from tb_ddp_doctor.digest.redundant import recomputed_events, redundant
 from tb_ddp_doctor.digest.roofline import CallEvents, roofline
+from tb_ddp_doctor.digest.rounds import ROUND
 from tb_ddp_doctor.digest.serving import serving_work
 from tb_ddp_doctor.digest.steps import UPDATE, device_windows, step_of
 from tb_ddp_doctor.digest.trace_contents import MARKED, loader_kind
@@ -248,10 +249,10 @@ def _steps_on_device(
 ) -> tuple[TraceContents, tuple[Ints, Ints, Ints], DeviceEvents, Steps]:
     """What the trace records, its steps on the host, the device's events with the step that each is of, and the steps.
 
-    Where no ProfilerStep marks the steps, what lies at the record's edges is of none.
+    Where neither a ProfilerStep nor a role marks the steps, what lies at the record's edges is of none.
     """
     contents, marked = contents_and_steps(host)
-    record = Edges.whole() if contents.steps_from == MARKED else edges(host, device)
+    record = Edges.whole() if contents.steps_from in (MARKED, ROUND) else edges(host, device)
     if contents.steps_from == UPDATE:
         marked, record = record.whole_steps(marked), Edges.whole()
     marked = record.cut(marked)

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import TraceContents
+from tb_ddp_doctor.digest.rounds import ROUND, rounds
 from tb_ddp_doctor.digest.steps import UPDATE, host_steps, repeated_steps, updates
 from tb_ddp_doctor.digest.trace_contents import MARKED, trace_contents
 from tb_ddp_doctor.trace.model import Events, Ints
@@ -21,6 +22,8 @@ def contents_and_steps(host: HostCalls) -> tuple[TraceContents, tuple[Ints, Ints
     if len(marked[0]):
         return trace_contents(host, MARKED), marked
     contents, events = trace_contents(host, ""), host.trace.events
+    if len(contents.roles) > 1 and (turns := rounds(host.trace)):
+        return replace(contents, steps_from=ROUND), turns
     if contents.program in _ITERATES and (repeated := repeated_steps(host.trace)):
         return replace(contents, steps_from=repeated[0]), repeated[1]
     if updated := updates(host):

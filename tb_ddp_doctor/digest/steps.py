@@ -187,7 +187,7 @@ def iterations(trace: RankTrace) -> tuple[Ints, Ints, list[Iteration]]:
     marks = {name: mark for name, mark in named.items() if mark}
     if not marks:
         return np.empty(0, np.int64), np.empty(0, np.int64), []
-    rows, start, end = _outermost(trace, rows[np.isin(trace.events.name[rows], [*marks])])
+    rows, start, end = outermost(trace, rows[np.isin(trace.events.name[rows], [*marks])])
     return start, end, [marks[name] for name in trace.events.name[rows].tolist()]
 
 
@@ -198,7 +198,7 @@ def _marked_iterations(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] 
 
 def _repeated_annotation(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
     events = trace.events
-    rows, start, end = _outermost(trace, np.flatnonzero(events.category == Category.ANNOTATION))
+    rows, start, end = outermost(trace, np.flatnonzero(events.category == Category.ANNOTATION))
     kinds = [_NUMBERS.sub("#", trace.strings[name]) for name in events.name[rows]]
     for kind, count in Counter(kinds).most_common():
         mine = np.array([one == kind for one in kinds], np.bool_)
@@ -208,13 +208,17 @@ def _repeated_annotation(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]
     return None
 
 
-def _outermost(trace: RankTrace, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Those of some events that lie within no other of them, by time, with their starts and ends (ns)."""
+def outermost(trace: RankTrace, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """Those of some events that lie within no other of them, by time, with their starts and ends (ns).
+
+    One that ends when the next one starts may end later by what times are rounded to.
+    """
     events = trace.events
     rows = rows[np.lexsort((-events.duration_ns[rows], events.start_ns[rows]))]
     start = events.start_ns[rows]
     end = start + events.duration_ns[rows]
-    outer = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])[: len(rows)]
+    before = np.maximum.accumulate(end)[:-1]
+    outer = np.append(True, (start[1:] > before - _OVERLAP_NS) & (end[1:] > before))[: len(rows)]
     return rows[outer], start[outer], end[outer]
 
 

@@ -106,9 +106,9 @@ def damages(digests: Mapping[int, RankDigest], calls: Calls, world_size: int | N
     peers = {rank: digest for rank, digest in digests.items() if rank not in every}
     if not peers:
         return every
-    for alike in _by_role(peers):
+    for same_role in _by_role(peers):
         for check in (_lost_kernels, _lost_launches, _lost_calls, _out_of_order, _ended_early, _other_lengths):
-            _note(every, check(alike))
+            _note(every, check(same_role))
     of_peers = calls if len(peers) == len(digests) else Calls(tuple(peers.values()))
     of_all = _of_all_ranks(of_peers, world_size or 0)
     _note(every, _lost_collectives(peers, of_peers, of_all, world_size))

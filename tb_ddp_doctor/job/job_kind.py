@@ -95,9 +95,13 @@ def unit(job: Job) -> str:
 
 
 def role(digest: RankDigest) -> str:
-    """What a rank of reinforcement learning does most of the time, as `Role` calls it; "" where nothing shows that."""
+    """What a rank of reinforcement learning does most of the time, as `Role` calls it; "" where nothing shows that.
+
+    Every role takes part in the weight sync, and whoever waits for another one there is in it for longest: it is the
+    role of a rank that has no other.
+    """
     times = digest.contents.roles
     if times:
-        return max(times, key=lambda name: times[name])
+        return max(times, key=lambda name: (name != Role.WEIGHT_SYNC.value, times[name]))
     known = _ROLES.get(Program(digest.contents.program))
     return known.value if known else ""

@@ -71,7 +71,8 @@ _ROLES = (
     (
         Role.WEIGHT_SYNC,
         re.compile(
-            r"(sync|update|broadcast|load|send|recv|transfer)_(model_)?weights?(?![a-z])|weights?_(sync|update|transfer)"
+            r"(sync|update|broadcast|load|send|recv|transfer)_(\w{1,40}_)?weights?(?![a-z])|"
+            r"weights?_(sync|update|transfer)|broadcast_to_(vllm|sglang)"
         ),
     ),
     (Role.ROLLOUT, re.compile(r"rollout|generate_(sequences|samples)|make_experience")),

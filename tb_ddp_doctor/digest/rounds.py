@@ -1,0 +1,40 @@
+"""The steps of reinforcement learning where no ProfilerStep marks them: rounds, from its roles' annotations.
+
+    rollout  [generate][sync]   [generate][sync]   [generate][sync]
+    update             [sync][up]         [sync][up]         [sync]
+                            |0                 |1                 |
+
+All ranks take part in a weight sync at once, so that a round that ends with one is the same on all of them. A process
+that does all roles in turn, without a mark of the sync, begins a round with each rollout.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tb_ddp_doctor.digest.steps import outermost
+from tb_ddp_doctor.trace import program_names
+from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
+from tb_ddp_doctor.trace.program_names import Role
+
+#: What serves as the mark of a round.
+ROUND = "round of rollout and update"
+
+
+def rounds(trace: RankTrace) -> tuple[Ints, Ints, Ints] | None:
+    """Numbers, starts and ends (ns) of the rounds, by time; None where annotations tell none that is whole.
+
+    Annotations of one role that follow each other, as those of a sync's parts do, are one turn.
+    """
+    rows = np.flatnonzero(trace.events.category == int(Category.ANNOTATION))
+    named = {name: program_names.role(trace.strings[name]) for name in set(trace.events.name[rows].tolist())}
+    rows = rows[[named[name] is not None for name in trace.events.name[rows].tolist()]]
+    rows, start, end = outermost(trace, rows)
+    roles = [named[name] for name in trace.events.name[rows].tolist()]
+    turns = [first for first, role in enumerate(roles) if not first or roles[first - 1] is not role]
+    last = [*(first - 1 for first in turns[1:]), len(roles) - 1]
+    syncs = end[[until for first, until in zip(turns, last, strict=False) if roles[first] is Role.WEIGHT_SYNC]]
+    begins = syncs if len(syncs) else start[[first for first in turns if roles[first] is Role.ROLLOUT]]
+    if len(begins) < 2:
+        return None
+    return np.arange(len(begins) - 1), begins[:-1], begins[1:]
