@@ -2,8 +2,7 @@
 
 /* Products are statements of their own: no compiler may join them with a sum, so that the results are those of numpy. */
 
-void calls_share(const struct calls_table *table, const double *share_of_call, double *ns) {
-    double *running = table->room;
+void calls_share(const struct calls_table *table, const double *share_of_call, double *ns, double *running) {
     running[0] = 0;
     for (size_t rank = 0; rank < table->ranks; rank++) {
         const double *shares = share_of_call + table->calls[rank];
@@ -20,8 +19,9 @@ void calls_share(const struct calls_table *table, const double *share_of_call, d
     }
 }
 
-void calls_sums(const struct calls_table *table, const struct calls_least *known, const struct calls_excess *sums) {
-    double *took = table->room, *least = took + table->size, *unknown = least + table->size;
+void calls_sums(const struct calls_table *table, const struct calls_least *known, const struct calls_excess *sums,
+                double *room) {
+    double *took = room, *least = took + table->size, *unknown = least + table->size;
     double *gone = unknown + table->size;
     took[0] = least[0] = unknown[0] = gone[0] = 0;
     for (size_t rank = 0; rank < table->ranks; rank++) {
@@ -62,8 +62,8 @@ static void over_rows(const struct calls_table *table, size_t rank, const double
 }
 
 void calls_kinds(const struct calls_table *table, const struct calls_least *known, const double *took,
-                 const double *least, const int32_t *kind, double *by_kind) {
-    double *takes = table->room, *needed = takes + table->size, *closed = needed + table->size;
+                 const double *least, const int32_t *kind, double *by_kind, double *room) {
+    double *takes = room, *needed = takes + table->size, *closed = needed + table->size;
     for (size_t rank = 0; rank < table->ranks; rank++) {
         over_rows(table, rank, took, takes, closed);
         over_rows(table, rank, least, needed, closed);

@@ -17,13 +17,13 @@ struct calls_table {
     const int64_t *const *count, *const *ns;
     /* The pairs of each row, as the first of its rank's and the one behind the last. */
     const int32_t *first, *end;
-    /* Room for four columns of `size` numbers: one more than the rank with the most pairs has. */
+    /* One more than the rank with the most pairs has: functions need `room` for four columns of so many numbers. */
     size_t size;
-    double *room;
 };
 
 /* The time of the pairs of each row in a share of each call, ns. */
-NATIVE_API void calls_share(const struct calls_table *, const double *share_of_call, double *ns);
+NATIVE_API void calls_share(const struct calls_table *, const double *share_of_call, double *ns,
+                            double *room);
 
 /* What a call needs at least, ns, NaN if unknown, and which share of it remains. */
 struct calls_least {
@@ -36,11 +36,12 @@ struct calls_excess {
     double *took, *least, *unknown, *gone;
 };
 
-NATIVE_API void calls_sums(const struct calls_table *, const struct calls_least *, const struct calls_excess *);
+NATIVE_API void calls_sums(const struct calls_table *, const struct calls_least *, const struct calls_excess *,
+                           double *room);
 
 /* Adds to the kind of each call what its pairs take beyond their least, ns, over all rows. A row has so much of what its
  * pairs take, and so much of their least. */
 NATIVE_API void calls_kinds(const struct calls_table *, const struct calls_least *, const double *took,
-                            const double *least, const int32_t *kind, double *by_kind);
+                            const double *least, const int32_t *kind, double *by_kind, double *room);
 
 #endif

@@ -382,12 +382,11 @@ static void calls(void) {
     double *of_rows[] = {amounts(all), amounts(all), amounts(all), amounts(all), amounts(all), amounts(all)};
     double by_kind[KINDS] = {0};
     const struct calls_table table = {RANKS, rows, counts, pairs, (const int32_t *const *)call,
-                                      (const int64_t *const *)count, (const int64_t *const *)ns, first, end, size,
-                                      running};
+                                      (const int64_t *const *)count, (const int64_t *const *)ns, first, end, size};
     const struct calls_least known = {least, remains};
-    calls_share(&table, remains, of_rows[0]);
-    calls_sums(&table, &known, &(struct calls_excess){of_rows[0], of_rows[1], of_rows[2], of_rows[3]});
-    calls_kinds(&table, &known, of_rows[4], of_rows[5], kind, by_kind);
+    calls_share(&table, remains, of_rows[0], running);
+    calls_sums(&table, &known, &(struct calls_excess){of_rows[0], of_rows[1], of_rows[2], of_rows[3]}, running);
+    calls_kinds(&table, &known, of_rows[4], of_rows[5], kind, by_kind, running);
     for (int rank = 0; rank < RANKS; rank++) free(call[rank]), free(count[rank]), free(ns[rank]);
     for (int i = 0; i < 6; i++) free(of_rows[i]);
     free(first), free(end), free(kind), free(running), free(least), free(remains);

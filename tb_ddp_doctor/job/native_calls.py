@@ -40,28 +40,27 @@ class NativeCalls:
         for place in places:
             if len(place) and not (place.min() >= 0 and (place < of_row).all()):
                 raise IndexError("a row's calls are out of range")
-        size = int(pairs.max(initial=0)) + 1
         every = (
             *(native.plain(one) for one in (rows, calls, pairs)),
             *(np.array([column.ctypes.data for column in each], np.uintp) for each in columns),
             *(native.plain(one, np.int32) for one in places),
         )
-        room = np.empty(4 * size)
-        self._table = native.CallsTable(len(pairs), *native.addresses(*every), size, room.ctypes.data)
-        self._kept = (columns, every, room)
+        self._size = int(pairs.max(initial=0)) + 1
+        self._table = native.CallsTable(len(pairs), *native.addresses(*every), self._size)
+        self._kept = (columns, every)
 
     def in_share(self, share: Floats) -> Floats:
         """As `PairSums.in_share` has it."""
-        share, ns = self._of_calls(share), np.empty(self._rows)
-        self._library.calls_share(byref(self._table), *native.addresses(share, ns))
+        share, ns, room = self._of_calls(share), np.empty(self._rows), self._room()
+        self._library.calls_share(byref(self._table), *native.addresses(share, ns, room))
         return ns
 
     def excess(self, least_ns: Floats, remains: Floats) -> list[Floats]:
         """The columns of `ExcessSums`."""
         columns = [self._of_calls(column) for column in (least_ns, remains)]
-        sums = [np.empty(self._rows) for _ in range(4)]
+        sums, room = [np.empty(self._rows) for _ in range(4)], self._room()
         known, out = native.CallsLeast(*native.addresses(*columns)), native.CallsExcess(*native.addresses(*sums))
-        self._library.calls_sums(byref(self._table), byref(known), byref(out))
+        self._library.calls_sums(byref(self._table), byref(known), byref(out), *native.addresses(room))
         return sums
 
     def by_kind(self, least_ns: Floats, remains: Floats, parts: tuple[Floats, Floats], kind: Indices) -> Floats:
@@ -72,9 +71,14 @@ class NativeCalls:
         of_rows = [native.plain(part, np.float64) for part in parts]
         if any(len(part) != self._rows for part in of_rows):
             raise IndexError("not a part for each row")
-        known = native.CallsLeast(*native.addresses(*columns))
-        self._library.calls_kinds(byref(self._table), byref(known), *native.addresses(*of_rows, kinds, sums))
+        room, known = self._room(), native.CallsLeast(*native.addresses(*columns))
+        every = native.addresses(*of_rows, kinds, sums, room)
+        self._library.calls_kinds(byref(self._table), byref(known), *every)
         return sums
+
+    def _room(self) -> Floats:
+        """Where one call of the library may write: threads have one each."""
+        return np.empty(4 * self._size)
 
     def _of_calls(self, column: NDArray[Any], dtype: type[np.generic] = np.float64) -> NDArray[Any]:
         """A column of the calls as the library reads it. Raises IndexError for one of another length."""
