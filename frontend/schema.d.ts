@@ -1104,10 +1104,10 @@ export interface ShardedRecord {
   late_ms: number;
 }
 
-/** A function of the user's own code, as Python stacks have it. */
+/** A function of the user's own code, as Python stacks have it, or a kernel that torch.compile generated. */
 export interface Source {
   file: string;
-  /** Where the function begins; of one that ran already when recording began, where it was then. Stacks tell no other. */
+  /** Where the function begins, 1 for a generated kernel; of one that ran already when recording began, where it was then. Stacks tell no other. */
   line: number;
   function: string;
 }

@@ -55,6 +55,7 @@ enum value {
     ANNOTATED_NAME,
     ANNOTATED_TEXT,
     AUTOGRAD_PHASE,
+    KERNEL_FILE,
     /* Of no interest. */
     OTHER,
     VALUES,
@@ -137,7 +138,11 @@ static inline enum value argument_of(struct span key) {
                : IS(key, "Group size") ? GROUP_SIZE
                : IS(key, "annotation") ? ANNOTATION
                                        : OTHER;
-    case 11: return IS(key, "correlation") ? CORRELATION : IS(key, "Device Type") ? DEVICE_TYPE : OTHER;
+    case 11:
+        return IS(key, "correlation")   ? CORRELATION
+               : IS(key, "Device Type") ? DEVICE_TYPE
+               : IS(key, "kernel_file") ? KERNEL_FILE
+                                        : OTHER;
     case 13: return IS(key, "In msg nelems") ? ELEMENTS_IN : OTHER;
     case 14:
         return IS(key, "Out msg nelems")   ? ELEMENTS_OUT

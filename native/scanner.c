@@ -488,7 +488,8 @@ static uint64_t wanted_arguments(const struct scanner *scanner, const struct eve
         return ALL_ARGUMENTS;
     }
     switch (scanner->codes[event->category]) {
-    case SCANNER_OP: return BIT(INPUT_DIMS) | BIT(INPUT_TYPE) | BIT(CONCRETE_INPUTS) | BIT(SEQUENCE_NUMBER);
+    case SCANNER_OP:
+        return BIT(INPUT_DIMS) | BIT(INPUT_TYPE) | BIT(CONCRETE_INPUTS) | BIT(SEQUENCE_NUMBER) | BIT(KERNEL_FILE);
     case SCANNER_RUNTIME: return BIT(CORRELATION);
     case SCANNER_INSTANT: return MEMORY_ARGUMENTS;
     case SCANNER_FRAME: return 0;
@@ -744,7 +745,11 @@ static void add_arguments(struct scanner *scanner, const struct event *event, in
     set_integer(scanner, event, table, EVENT_BYTES, on_device ? BYTES : NOTHING);
     set_number(scanner, event, table, EVENT_SHAPE, SCANNER_SHAPES,
                on_device ? get(event, GRID) : code == SCANNER_OP ? get(event, INPUT_DIMS) : none, &event->shape);
-    set_integer(scanner, event, table, EVENT_OCCUPANCY, on_device ? OCCUPANCY : NOTHING);
+    if (code == SCANNER_OP) {
+        set_word(scanner, event, table, EVENT_OCCUPANCY, SCANNER_SHAPES, get(event, KERNEL_FILE));
+    } else {
+        set_integer(scanner, event, table, EVENT_OCCUPANCY, on_device ? OCCUPANCY : NOTHING);
+    }
     set_integer(scanner, event, table, EVENT_SEQUENCE, code == SCANNER_OP ? SEQUENCE_NUMBER : NOTHING);
     set_number(scanner, event, table, EVENT_TYPES, SCANNER_SHAPES,
                on_device ? get(event, AUTOGRAD_PHASE) : code == SCANNER_OP ? get(event, INPUT_TYPE) : none, &event->types);

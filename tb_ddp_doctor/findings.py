@@ -96,10 +96,11 @@ class FileWarning(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A function of the user's own code, as Python stacks have it."""
+    """A function of the user's own code, as Python stacks have it, or a kernel that torch.compile generated."""
 
     file: str
-    #: Where the function begins; of one that ran already when recording began, where it was then. Stacks tell no other.
+    #: Where the function begins, 1 for a generated kernel; of one that ran already when recording began, where it was
+    #: then. Stacks tell no other.
     line: int
     function: str
 

@@ -134,13 +134,13 @@ ARGUMENTS = [
     "device", "stream", "correlation", "bytes", "grid", "Input Dims", "Collective name", "Process Group Name",
     "Process Group Ranks", "Group size", "In msg nelems", "Out msg nelems", "dtype", "Seq", "Concrete Inputs", "Ev Idx",
     "Src Rank", "Dst Rank", "Bytes", "Device Id", "Device Type", "Total Allocated", "Total Reserved", "Addr",
-    "Sequence number",
+    "Sequence number", "kernel_file",
 ]  # fmt: skip
 CONCRETE = st.lists(STRING, max_size=3).map(lambda inputs: array(inputs, " "))
+PYTHON_FILE = st.sampled_from(['"/a/b.py"', '"b.py"', '"\\u0061.py"', '"/a/\\n.py"', '"\\ud83d.py"'])
+SPELLED = {"Concrete Inputs": CONCRETE, "kernel_file": PYTHON_FILE}
 ARGUMENT = st.sampled_from(ARGUMENTS).flatmap(
-    lambda key: st.tuples(
-        st.just(json.dumps(key)), st.one_of(values(), NUMBER, CONCRETE if key == "Concrete Inputs" else NUMBER)
-    )
+    lambda key: st.tuples(st.just(json.dumps(key)), st.one_of(values(), NUMBER, SPELLED.get(key, NUMBER)))
 )
 ARGS = st.builds(join, st.lists(ARGUMENT, max_size=6), SPACE)
 

@@ -15,7 +15,7 @@ from tb_ddp_doctor.digest.copies import copies
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.edges import Edges, edges
 from tb_ddp_doctor.digest.flops import flops
-from tb_ddp_doctor.digest.frames import code, launching_functions, stalled
+from tb_ddp_doctor.digest.frames import code, kernel_files, launching_functions, of_stacks, stalled
 from tb_ddp_doctor.digest.gap_ops import gap_ops
 from tb_ddp_doctor.digest.gemms import gemms
 from tb_ddp_doctor.digest.gradients import gradients
@@ -92,6 +92,8 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
     updates_alone: Mask
     #: The user's own function that launched each event of the device (`launching_functions`).
     function: Ints
+    #: The kernel of torch.compile's, with its file, that each is (`kernel_files`).
+    kernel_file: Ints
     #: The calls of the model's modules, and which module each instant is of.
     modules: ModuleCalls
     #: Which parts of CUDA graphs the events of the device are of.
@@ -124,6 +126,7 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
             scores=on_scores(host, device),
             updates_alone=of_single_tensors(host, device),
             function=launching_functions(host, device),
+            kernel_file=kernel_files(host, device),
             modules=parts.calls(ModuleCalls.of(host, phases, steps)),
             graph_parts=parts,
             allocations=Allocations.of(host.trace, device_number, steps),
@@ -178,7 +181,7 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
         blocking=blocking,
         stalled=stalled(host, rank.pieces, words),
         gap_ops=gap_ops(host, device, rank.pieces, words),
-        code=code(host, device, rank.function, words),
+        code=code(host, device, rank.function, rank.kernel_file, words),
         op_stalls=op_stalls(host, device, steps, layers, rank.op_stalls, rank.modules, words),
         memory=memory(host, number, rank.allocations, steps, phases, collectives, words),
         track=track,
@@ -208,7 +211,7 @@ def _modules(rank: _DeviceRank, calls: CallEvents, track: Track, row_end_ns: Int
         rank.layers,
         rank.launch_phase,
         rank.recomputes,
-        rank.function,
+        np.where(rank.kernel_file >= 0, rank.kernel_file, of_stacks(rank.host, rank.function)),
         calls,
         event_segments(track, row_end_ns, np.where(device.is_launched, device.launch_ns, -1)),
         rank.allocations,

@@ -27,6 +27,8 @@ _EVERY_NS = 1_000_000
 _MOST_LOOKS = 64
 #: Stretches of code of each kind that are kept, the longest: a digest stays small.
 _MOST_CODE = 2_000
+#: And of compiled kernels that no function of the user's own launches.
+_MOST_COMPILED = 256
 
 
 def own_function(host: HostCalls, instant: Ints, thread: Indices) -> Ints:
@@ -55,16 +57,37 @@ def launching_functions(host: HostCalls, device: DeviceEvents) -> Ints:
     return function
 
 
-def code(host: HostCalls, device: DeviceEvents, function: Ints, words: Vocabulary) -> Code:
+def of_stacks(host: HostCalls, function: Ints) -> Ints:
+    """The functions where stacks were recorded: without, marks of modules stand for functions, which paths have."""
+    return function if len(host.trace.frames) else np.full(len(function), -1, np.int64)
+
+
+def kernel_files(host: HostCalls, device: DeviceEvents) -> Ints:
+    """The kernel of torch.compile's, with its file, that each event is: an index into `strings`, or -1."""
+    file = np.full(len(device), -1, np.int64)
+    if (host.kernel_file >= 0).any():
+        launched = np.flatnonzero(device.is_launched)
+        file[launched] = np.append(host.kernel_file, -1)[host.around(device.launch[launched], host.is_operator)]
+    return file
+
+
+def code(host: HostCalls, device: DeviceEvents, function: Ints, file: Ints, words: Vocabulary) -> Code:
     """The user's own functions over time, of the host and of the device's events.
 
-    `function` launched each of the device's events (`launching_functions`).
+    `function` launched each of the device's events (`launching_functions`). Where there is none, and the event is a
+    kernel of torch.compile's, it is this kernel with its file (`kernel_files`); of these the longest few are kept.
     """
-    if not has_functions(host):
+    compiled = (function < 0) & (file >= 0)
+    if not has_functions(host) and not compiled.any():
         nothing, no_words = np.empty(0, np.int64), np.empty(0, np.int32)
         return Code(no_words, no_words, nothing, nothing)
     launched = np.flatnonzero(device.is_launched)
-    parts = [_host_code(host)]
+    parts = [_host_code(host)] if has_functions(host) else []
+    if compiled.any():
+        chosen = np.flatnonzero(compiled)
+        longest = np.argsort(device.start_ns[chosen] - device.end_ns[chosen], kind="stable")[:_MOST_COMPILED]
+        kept = chosen[np.sort(longest)]
+        parts.append(_device_code(device, kept, file[kept], CodeOf.COMPUTE))
     for kind in (CodeOf.COMPUTE, CodeOf.COMMUNICATION):
         chosen = launched[device.communicates[launched] == (kind is CodeOf.COMMUNICATION)]
         parts.append(_device_code(device, chosen, function[chosen], kind))

@@ -115,6 +115,11 @@ class HostCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
         return self.trace.events.shape[self.row]
 
     @cached_property
+    def kernel_file(self) -> Indices:
+        """Index into `trace.strings` of the kernel of torch.compile's that operators launch, with its file; else -1."""
+        return np.where(self.is_operator, self.trace.events.occupancy[self.row], -1)
+
+    @cached_property
     def crossing(self) -> Ints:
         """The operators and annotations that end behind the one within which they begin, by their indices."""
         # The runtime's calls are timed by another clock than the host's other events. Dynamo leaves the annotations of

@@ -99,7 +99,7 @@ def digest_host(host: HostCalls) -> model.RankDigest:
         blocking=empty(model.Blocking),
         stalled=stalled(host, pieces, words),
         gap_ops=gap_ops(host, device, pieces, words),
-        code=code(host, device, np.empty(0, np.int64), words),
+        code=code(host, device, np.empty(0, np.int64), np.empty(0, np.int64), words),
         op_stalls=empty(model.OpStalls),
         memory=memory(host, ON_CPU, allocations, steps, rank.phases, collectives, words),
         track=empty(model.Track),

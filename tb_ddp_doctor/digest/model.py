@@ -30,7 +30,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 32
+MEANING = 33
 
 
 class RankOwner(IntEnum):
@@ -701,7 +701,7 @@ class Code(ColumnTable, frozen=True, eq=False):
 
     #: A `CodeOf`.
     of: Annotated[Indices, CodeOf]
-    #: "train.py(41): step".
+    #: "train.py(41): step"; without one, of kernels of torch.compile's, "ab/cab.py(1): triton_mul_0".
     function: Indices
     start_ns: Ints
     end_ns: Ints
@@ -864,7 +864,7 @@ class ModuleKernels(ColumnTable, frozen=True, eq=False):
     #: The device's event; of idle times, the one that follows.
     kernel: Indices
     #: "model.py(88): forward", the innermost function of the user's code that launched it, in backward that of its
-    #: forward; "" without stacks.
+    #: forward; "" without stacks. Of a kernel of torch.compile's the file that holds it: "ab/cab.py(1): triton_mul_0".
     function: Indices
     #: Time in all steps.
     total_ns: Ints

@@ -85,8 +85,9 @@ def device_modules(
     """The modules of a rank with a device; `phase` is what launched each of the device's events.
 
     `recomputes` says which of them compute forward again (`redundant.recomputed_events`), `function` the user's own
-    function that launched each (`frames.launching_functions`), `work_calls` which are calls of operators with
-    rooflines, and `segment` is the part of a step that each is of (`module_segments.event_segments`).
+    function that launched each, or the compiled kernel's file (`frames.of_stacks`, `frames.kernel_files`),
+    `work_calls` which are calls of operators with rooflines, and `segment` is the part of a step that each is of
+    (`module_segments.event_segments`).
     """
     host, launched = calls.host, np.flatnonzero(device.is_launched)
     by, module = device.launch[launched], parts.modules(calls, device)
@@ -94,7 +95,7 @@ def device_modules(
     kind = np.select([device.communicates, copies], [ModuleTime.COMMUNICATION, ModuleTime.COPY], ModuleTime.COMPUTE)
     operator = np.full(len(device), -1, np.int64)
     operator[launched] = host.around(by, host.is_operator)
-    named = EventNames(host.trace.strings, _names(host, operator), device.name, _of_stacks(host, function))
+    named = EventNames(host.trace.strings, _names(host, operator), device.name, function)
     beside = beside_communication(host, device, operator, layers.communication)
     work = _Work(device.start_ns, device.end_ns, kind, module, phase, recomputes, named, work_calls, segment, *beside)
     return _modules(calls, work, steps, layers, allocations, words)
@@ -126,11 +127,6 @@ def host_modules(
     nothing = np.zeros(len(by))
     work = _Work(start, end, kind, module, phase, again, named, empty(CallEvents), unknown, nothing, nothing)
     return _modules(calls, work, steps, layers, allocations, words)
-
-
-def _of_stacks(host: HostCalls, function: Ints) -> Ints:
-    """The functions where stacks were recorded: without, marks of modules stand for functions, which paths have."""
-    return function if len(host.trace.frames) else np.full(len(function), -1, np.int64)
 
 
 def _names(host: HostCalls, calls: Ints) -> Ints:

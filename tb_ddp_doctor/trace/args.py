@@ -57,6 +57,8 @@ class OpArgs(msgspec.Struct, gc=False):
     types: Raw = msgspec.field(default=ABSENT, name="Input type")
     values: Raw = msgspec.field(default=ABSENT, name="Concrete Inputs")
     sequence: Int64 = msgspec.field(default=MISSING, name="Sequence number")
+    #: Of the launch of a kernel that torch.compile generated, the file that holds it.
+    kernel_file: Raw = ABSENT
 
 
 class MemoryArgs(msgspec.Struct, gc=False):

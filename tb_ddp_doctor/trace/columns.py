@@ -22,8 +22,9 @@ from tb_ddp_doctor.trace.args import (
     decode_args,
     integer,
     text,
+    value,
 )
-from tb_ddp_doctor.trace.events import RawEvent
+from tb_ddp_doctor.trace.events import NO_TEXT, RawEvent, scan, to_text
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.model import MODULE, SHORTEST_FRAME_NS, Category, CommArgs, Events, Frames, MemoryEvents
 from tb_ddp_doctor.trace.names import (
@@ -34,6 +35,7 @@ from tb_ddp_doctor.trace.names import (
     PYTHON,
     RECORD_PARAM_COMMS,
     is_annotation,
+    kernel_function,
 )
 from tb_ddp_doctor.trace.times import nanoseconds
 
@@ -127,6 +129,7 @@ class Columns:
         """All columns joined, with `base_ns` added to every start; they are given up on the way."""
         joined = _joined(self._parts, EVENT_TYPES)
         joined["start_ns"] += base_ns
+        name_kernel_files(joined, self.strings)
         mark_annotations(joined, self.strings)
         return Events(**joined)
 
@@ -212,6 +215,7 @@ class Columns:
         for column, argument in (("shape", "dims"), ("types", "types"), ("values", "values")):
             part[column][rows] = _column([self._shapes[bytes(getattr(args, argument))] for args in ops])
         part["sequence"][rows] = _column([args.sequence for args in ops])
+        part["occupancy"][rows] = _column([self._shapes[bytes(args.kernel_file)] for args in ops])
 
     def _metadata(self, args: CommunicationArgs) -> tuple[int, ...]:
         """A row of `CommArgs`, but for the event."""
@@ -242,6 +246,31 @@ def mark_annotations(columns: Mapping[str, NDArray[Any]], strings: Iterable[str]
     annotations = np.array([is_annotation(text) for text in strings], np.bool_)
     category = columns["category"]
     category[(category == Category.OP) & annotations[columns["name"]]] = Category.ANNOTATION
+
+
+def name_kernel_files(columns: Mapping[str, NDArray[Any]], strings: Strings) -> None:
+    """Spell the files of compiled kernels as stacks do functions: "/tmp/torchinductor/ab/cab.py(1): triton_mul_0".
+
+    The column `occupancy` of operators has the raw JSON of "kernel_file", as an index into `strings`, and then has the
+    function, or -1 where the file is none.
+    """
+    occupancy, name = columns["occupancy"], columns["name"]
+    rows = np.flatnonzero((columns["category"] == Category.OP) & (occupancy >= 0))
+    if not len(rows):
+        return
+    pairs, which = np.unique(np.stack((occupancy[rows], name[rows])), axis=1, return_inverse=True)
+    texts = list(strings)
+    functions = [kernel_function(_text(texts[file]), texts[kernel]) for file, kernel in pairs.T.tolist()]
+    numbers = [strings[function] if function else MISSING for function in functions]
+    occupancy[rows] = np.array(numbers, np.int32)[which.reshape(-1)]
+
+
+def _text(raw: str) -> str:
+    """The text of a JSON string, mended where it has to be; "" for every other value."""
+    if not raw.startswith('"'):
+        return ""
+    text = value(raw.encode(), str)
+    return NO_TEXT.sub("\ufffd", scan(to_text(raw.encode()), 0)[0]) if text is None else str(text)
 
 
 def _is_memory(event: RawEvent) -> bool:

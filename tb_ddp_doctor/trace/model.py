@@ -78,7 +78,8 @@ class Events(ColumnTable, frozen=True, eq=False):
     bytes: Ints
     #: Index into `RankTrace.strings` of the raw JSON of "Input Dims" (operators) or "grid" (kernels).
     shape: Indices
-    #: Estimated occupancy of a kernel, percent; 0 also where Kineto could not estimate it.
+    #: Estimated occupancy of a kernel, percent; 0 also where Kineto could not estimate it. Of an operator that launches
+    #: a kernel of torch.compile's, the index into `RankTrace.strings` of its function (`names.kernel_function`).
     occupancy: Indices
     #: "Sequence number": joins an operator of forward with the autograd node that it made. Each thread counts for
     #: itself; operators that make no node have the number of the next one that does.

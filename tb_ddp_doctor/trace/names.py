@@ -142,7 +142,10 @@ _REMEMBERED = 4096
 _LETTERS = 1024
 
 _FRAME = re.compile(r"(?P<path>[^\n]{1,4096}\.py)\((?P<line>[0-9]{1,9})\): (?P<function>[^\n]{1,400})")
+_MOST_LETTERS_OF_FUNCTION = 400
 _INSTALLED = re.compile(r"\A.*/(site|dist)-packages/")
+#: Inductor's cache has the file of each code at "ab/cab...", by a hash of what is in it.
+_GENERATED = re.compile(r"(?:\A|/)([a-z2-7]{2})/c\1[a-z2-7]{30,}\.py\Z")
 _STANDARD_LIBRARY = re.compile(r"/lib/python\d[\d.]*/(?!(site|dist)-packages/)")
 #: Top-level modules; torch gives paths from the module search path on.
 _NOT_OWN = sys.stdlib_module_names | {"torch", "torchvision", "numpy", "triton"}
@@ -183,12 +186,12 @@ class HostMemory(IntEnum):
 
 
 def is_own_code(frame: str) -> bool:
-    """Whether a Python function, as "train.py(41): step", is neither torch's nor of Python's own library."""
+    """Whether a Python function, as "train.py(41): step", is not torch's, of Python's own library or generated."""
     match = _FRAME.fullmatch(frame)
     if not match:
         return False
     path = match["path"].replace("\\", "/")
-    if _STANDARD_LIBRARY.search(path):
+    if _STANDARD_LIBRARY.search(path) or _GENERATED.search(path):
         return False
     top = _INSTALLED.sub("", path).partition("/")[0].removesuffix(".py")
     return top not in _NOT_OWN
@@ -202,6 +205,21 @@ def source(frame: str) -> tuple[str, int, str] | None:
     """File, line and name of a Python function, "train.py(41): step"; None if it is none that has them."""
     match = _FRAME.fullmatch(frame)
     return (match["path"], int(match["line"]), match["function"]) if match else None
+
+
+def kernel_function(file: str, kernel: str) -> str:
+    """How a stack would name a kernel that torch.compile wrote to a file; "" where that is no Python file.
+
+    Nothing tells the line at which the kernel begins, so it is the first one of the file.
+    """
+    text = f"{file}(1): {kernel[:_MOST_LETTERS_OF_FUNCTION]}"
+    return text if source(text) == (file, 1, kernel[:_MOST_LETTERS_OF_FUNCTION]) else ""
+
+
+def is_generated(frame: str) -> bool:
+    """Whether a function is in a file that torch.compile wrote, by the place of such files in its cache."""
+    match = _FRAME.fullmatch(frame)
+    return match is not None and _GENERATED.search(match["path"].replace("\\", "/")) is not None
 
 
 class Activity(Enum):

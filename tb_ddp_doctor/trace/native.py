@@ -32,6 +32,7 @@ from tb_ddp_doctor.trace.columns import (
     Strings,
     Threads,
     mark_annotations,
+    name_kernel_files,
 )
 from tb_ddp_doctor.trace.document import Document
 from tb_ddp_doctor.trace.events import NO_TEXT, RawEvent, SalvagedTo, reason, scan, to_text
@@ -214,6 +215,7 @@ class NativeColumns:
     def events(self, base_ns: int) -> Events:
         """All columns, with `base_ns` added to every start."""
         self._events["start_ns"] += base_ns
+        name_kernel_files(self._events, self.strings)
         mark_annotations(self._events, self.strings)
         return Events(**self._events)
 
@@ -249,6 +251,11 @@ class NativeColumns:
         numbers = [shapes[token] for token in tokens]
         for name in ("shape", "types", "values"):
             self._scanner.remap(self._events[name], numbers)
+        # Of operators, "kernel_file"; of device events it is no index.
+        files = self._events["occupancy"]
+        rows = np.flatnonzero((self._events["category"] == Category.OP) & (files >= 0))
+        if len(rows):
+            files[rows] = np.array(numbers, np.int32)[files[rows]]
 
     def _decode_threads(self) -> None:
         tokens, _ = self._scanner.vocabulary(_THREADS)

@@ -38,8 +38,9 @@ def lacking(job: Job) -> bool:
 
 
 def _names_functions(digest: RankDigest) -> bool:
-    """Whether it has functions of the user's own, and not the modules alone that `Doctor.watch` marks."""
-    return any(not names.is_module(digest.strings[name]) for name in set(digest.code.function.tolist()))
+    """Whether it has functions of the user's own: no modules that `Doctor.watch` marks, and no compiled kernels."""
+    functions = {digest.strings[name] for name in set(digest.code.function.tolist())}
+    return any(not (names.is_module(function) or names.is_generated(function)) for function in functions)
 
 
 def advice(job: Job) -> str:
