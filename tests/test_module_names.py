@@ -51,6 +51,41 @@ def test_annotations_that_are_paths_of_layers_name_modules() -> None:
     assert by_path == {"layers.0.mlp": 6, "layers.1.mlp": 6, "layers.2.mlp": 12, "": 6}
 
 
+@pytest.mark.parametrize("spelled", ["layer_{}", "layer={}", "Layer {}", "layer{}", "block_{:02d}", "decoder_layer_{}"])
+def test_annotations_that_number_layers_name_modules(spelled: str) -> None:
+    found = read(ranges(*(spelled.format(number) for number in range(3)), "loss"))
+    assert found.modules.named_by == "annotations"
+    by_path = Counter({path.rpartition(".")[2]: time for (path, _), time in computed(found).items()})
+    assert by_path == {"0": 6, "1": 6, "2": 6, "": 6}
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        # Megatron-LM: the function's path and what it does, its schedules, layers of a chunk forward beside backward.
+        "megatron.core.transformer.transformer_layer._forward_attention.self_attention",
+        "megatron.core.transformer.attention.forward.qkv",
+        "megatron.core.pipeline_parallel.schedules.forward_backward_pipelining_without_interleaving.warmup",
+        "layer_{}f-layer_5b",
+        "layer_{}f",
+        "layer_{}b",
+        # Transformer Engine, and DeepSpeed: the function's name with its class.
+        "transformer_engine._LayerNormMLP.forward.fc1_gemm",
+        "transformer_engine.AttnFuncWithCPAndKVP2P.forward",
+        "DeepSpeedEngine.forward",
+        "PartitionedParameterCoordinator.fetch_sub_module",
+        "DeepSpeedZeroOptimizer_Stage{}.step",
+        "Init.__init__.<locals>.partition",
+        "TransformerLayer.self_attention",
+    ],
+)
+def test_ranges_of_functions_are_no_modules(of: str) -> None:
+    """Which layer they are of, they do not say; layers that repeat are guessed as without them."""
+    names_of_ranges = [of.format(number) for number in range(4)]
+    assert all(names.module_path(name) == "" for name in names_of_ranges)
+    assert read(ranges(*names_of_ranges)).modules.named_by == ""
+
+
 @pytest.mark.parametrize("of", [("layers.0", "layers.1"), ("chunk.0", "step.1", "part.2"), ("a", "b", "c.d")])
 def test_annotations_of_fewer_layers_are_no_modules(of: tuple[str, ...]) -> None:
     assert read(ranges(*of)).modules.named_by == ""

@@ -96,10 +96,14 @@ _EXPERT_PARALLEL = (
 _MODULE_RANGE = re.compile(r"\{'Module': '([^']*)'")
 #: A path with a number in it, as "layers.3" and "model.layers.3.mlp"; and what may follow it.
 _NUMBERED_PATH = re.compile(r"((?:[A-Za-z_]\w*\.)+\d+(?:\.\w+)*?)(?:[ .:/_](?:forward|backward|fwd|bwd))?")
+#: And the number alone: "layer_3", "layer=3", "block 3".
+_NUMBERED_LAYER = re.compile(r"((?:[A-Za-z_]+[_ ])?(?:[Ll]ayer|[Bb]lock)s?)[_ =#:-]?(\d{1,4})")
 _COMPILED_GRAPH = re.compile(r"## Call CompiledFxGraph (\w{1,8})\w* ##")
 #: Words of annotations: "## data_load ##", "[Strategy]DDPStrategy.backward", "forward-compute", "## optimizer ##".
 _DATA = {"data", "batch", "batches", "inputs", "dataloader", "dataset"}
 _LOADS = {"load", "loading", "loader", "next", "get", "fetch", "wait", "read", "prefetch", "copy", "dataloader"}
+#: Ranges that are called as their function is: "DeepSpeedZeroOptimizer_Stage3.step", "FP16_Optimizer.backward".
+_OPTIMIZERS_METHOD = re.compile(r"(?:\w+\.)*(?:\w*Optimizer(?:_\w+)?|(?:DeepSpeed\w*|Pipeline)Engine)\.(backward|step)")
 _OPTIMIZER = {"optimizer", "optimiser", "optim", "zero_grad"}
 #: Half-precision products that leave the tensor cores idle, or feed them element by element: odd dimensions.
 _MISALIGNED_PRODUCT = re.compile(
@@ -548,6 +552,9 @@ def phase(annotation: str) -> Phase:
     words = set(re.findall(r"zero_grad|[a-z]+", annotation.lower()))
     if words & {"pre", "post"}:
         return Phase.OTHER
+    if method := _OPTIMIZERS_METHOD.fullmatch(annotation[:_LETTERS]):
+        # Of DeepSpeed's and apex's optimizers, backward scales the loss and runs the pass.
+        return {"backward": Phase.BACKWARD, "step": Phase.OPTIMIZER}[method[1]]
     if words & _OPTIMIZER:
         return Phase.OPTIMIZER
     forward, backward = bool(words & {"forward", "fwd"}), bool(words & {"backward", "bwd"})
@@ -600,10 +607,13 @@ def module_name(frame: str) -> str:
 def module_path(annotation: str) -> str:
     """The path of a layer or of a module in one, as "layers.3.mlp" of the range "layers.3.mlp.forward"; "" for others.
 
-    Jobs that push a range for each module name it so. Paths without a number, as "head", may be anything.
+    Jobs that push a range for each module name it so, or number their layers, as "layer_3". Paths without a number, as
+    "head", may be anything, and ranges of functions, as "TransformerLayer.forward", are of no certain layer.
     """
-    match = _NUMBERED_PATH.fullmatch(annotation)
-    return match[1] if match else ""
+    if match := _NUMBERED_PATH.fullmatch(annotation):
+        return match[1]
+    match = _NUMBERED_LAYER.fullmatch(annotation)
+    return f"{match[1]}.{int(match[2])}" if match else ""
 
 
 def compiled_graph(annotation: str) -> str:
