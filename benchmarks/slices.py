@@ -50,6 +50,9 @@ class Repeated(Cache):
         assert found is not None
         return found
 
+    def kept_columns(self, path: Path, *, checked: bool = True) -> RankTrace:
+        return self.columns(path, checked=checked)
+
     def keep(self, trace: RankTrace, path: Path) -> None:
         from tb_ddp_doctor import cache
 

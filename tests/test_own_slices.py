@@ -26,7 +26,7 @@ from tb_ddp_doctor.findings import Diagnosis
 from tb_ddp_doctor.slices import chrome, cut, files
 from tb_ddp_doctor.slices.cut import SliceWindow
 from tb_ddp_doctor.storage.paths import ProcessPath
-from tb_ddp_doctor.trace import reader
+from tb_ddp_doctor.trace import native, reader
 from tb_ddp_doctor.trace.args import ARGUMENTS
 from tb_ddp_doctor.trace.model import RankTrace, TraceError
 from tb_ddp_doctor.trace.own_slice import RankOfSlice, SliceClock, of_file
@@ -46,7 +46,7 @@ JOB = """
           nccl                     [ar@8]               [ar@8]               [ar@8]
 """
 FORMATS = ("json", "pftrace")
-READERS = ("native", "msgspec")
+READERS = ["native", "msgspec"] if native.is_available() else ["msgspec"]
 DEMO = Path(__file__).parents[1] / "demo_logs" / "straggler_cpu"
 
 
