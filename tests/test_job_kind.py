@@ -14,7 +14,7 @@ from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.rl_roles import of_roles
 from tb_ddp_doctor.replay.comparable import comparable
-from tb_ddp_doctor.trace import program_names
+from tb_ddp_doctor.trace import program_names, role_names
 from tb_ddp_doctor.trace.program_names import Iteration, Role
 from tb_ddp_doctor.trace.reader import decode
 
@@ -147,6 +147,80 @@ def test_roles_of_one_process_in_turn_are_told_by_its_marks() -> None:
     )
 
 
+def test_a_bare_generate_is_a_rollout_beside_other_roles() -> None:
+    in_turn = IN_TURN.replace("own_generate_sequences......", "own_generate................")
+    found = job(ranks(in_turn, in_turn))
+    assert job_kind.kind(found) == "RL"
+    assert set(found.digests[0].contents.roles) == {"rollout", "log-prob", "update"}
+
+
+def test_a_bare_generate_beside_weights_that_are_loaded_is_no_rl() -> None:
+    """What inference marks."""
+    text = """
+        rank# step   |1
+              host   [own_load_weights......][own_generate..............]
+              within [fwd..............]     [attend................]
+              gpu    [fwd...................][attend....................]
+    """
+    found = job(ranks(text, text))
+    assert set(found.digests[0].contents.roles) == {"weight sync"}
+    assert job_kind.kind(found) != "RL"
+
+
+#: A process that computes log-probabilities and trains, seen by its Python functions.
+BY_FUNCTIONS = """
+    rank# step     |1
+          host     [fwd............][fwd............]
+          autograd                                   [bwd............]
+          gpu      [fwd............][fwd............][bwd............]
+          python   [report.........][step............................]
+"""
+SLIME = {
+    "tools/report.py(12): report": "/root/slime/slime/backends/megatron_utils/actor.py(301): compute_log_prob",
+    "train.py(4): step": "/root/slime/slime/backends/megatron_utils/model.py(520): train",
+}
+VERL = {
+    "tools/report.py(12): report": "verl/workers/fsdp_workers.py(801): generate_sequences",
+    "train.py(4): step": "verl/workers/fsdp_workers.py(700): update_actor",
+}
+
+
+def test_functions_of_trainers_tell_roles_where_nothing_is_marked() -> None:
+    slime, verl = (named(ranks(BY_FUNCTIONS, BY_FUNCTIONS), names) for names in (SLIME, VERL))
+    assert set(slime.digests[0].contents.roles) == {"log-prob", "update"}
+    assert job_kind.role(slime.digests[0]) == "update"
+    # With nobody who generates it trains, as far as this shows.
+    assert job_kind.kind(slime) == "training"
+    assert (job_kind.kind(verl), set(verl.digests[0].contents.roles)) == ("RL", {"rollout", "update"})
+
+
+def test_functions_of_the_same_names_elsewhere_tell_no_roles() -> None:
+    own = {drawn: name.replace("slime", "mine").replace("verl", "mine") for drawn, name in (SLIME | VERL).items()}
+    found = named(ranks(BY_FUNCTIONS, BY_FUNCTIONS), own)
+    assert found.digests[0].contents.roles == {}
+    assert job_kind.kind(found) == "training"
+
+
+@pytest.mark.parametrize(
+    ("function", "role"),
+    [
+        ("/opt/openrlhf/trainer/ray/ppo_actor.py(480): broadcast_to_vllm", Role.WEIGHT_SYNC),
+        ("openrlhf/trainer/ray/ppo_actor.py(120): ppo_train", Role.UPDATE),
+        ("C:\\verl\\workers\\megatron_workers.py(9): compute_rm_score", Role.REWARD),
+        # It calls what computes log-probabilities, and what trains.
+        ("slime/backends/megatron_utils/actor.py(350): train_actor", None),
+        ("slime/backends/megatron_utils/actor.py(320): train", None),
+        ("slime/backends/megatron_utils/model.py(520): train", Role.UPDATE),
+        ("verl/utils/model.py(3): train", None),
+        ("my_verl/workers.py(3): update_actor", None),
+        ("verl.py(3): update_actor", None),
+        ("<built-in method update_actor>", None),
+    ],
+)
+def test_roles_by_functions_of_trainers(function: str, role: Role | None) -> None:
+    assert role_names.role_of_function(function) is role
+
+
 def test_a_process_that_trains_and_generates_from_a_cache_in_pages_is_rl() -> None:
     assert job_kind.kind(named(ranks(TRAINING, TRAINING), {"fwd": "_C_cache_ops::reshape_and_cache_flash"})) == "RL"
 
@@ -171,13 +245,33 @@ def test_ranks_of_different_roles_are_not_compared() -> None:
         ("update_weights_from_distributed", Role.WEIGHT_SYNC),
         ("sync_rollout_weights", Role.WEIGHT_SYNC),
         ("_broadcast_to_vllm", Role.WEIGHT_SYNC),
+        ("train_actor", Role.UPDATE),
+        ("actor_train_step", Role.UPDATE),
+        ("ppo_update", Role.UPDATE),
+        ("dtensor_policy_worker_v2/train", Role.UPDATE),
+        ("megatron_policy_worker/train", Role.UPDATE),
+        ("megatron_policy_worker/generate", Role.ROLLOUT),
+        ("vllm_generation_worker/generate", Role.ROLLOUT),
+        ("rollout_generate", Role.ROLLOUT),
+        ("vLLM.generate", Role.ROLLOUT),
+        ("policy_worker/get_reference_policy_logprobs", Role.LOG_PROB),
+        ("fsdp_engine.compute_logp", Role.LOG_PROB),
+        ("ref_log_probs", Role.LOG_PROB),
+        ("compute_rm_score", Role.REWARD),
+        ("vllm_internal_worker_extension/update_weights_via_ipc_zmq", Role.WEIGHT_SYNC),
+        ("stream_weights_via_http", Role.WEIGHT_SYNC),
+        ("generate", None),
+        ("generate_graph", None),
+        ("train_step", None),
+        ("train_policyholder_model", None),
+        ("backlogp", None),
         ("## forward ##", None),
         ("Optimizer.step#AdamW.step", None),
         ("DistributedDataParallel.forward", None),
     ],
 )
 def test_roles_by_their_marks(annotation: str, role: Role | None) -> None:
-    assert program_names.role(annotation) is role
+    assert role_names.role(annotation) is role
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 33
+MEANING = 34
 
 
 class RankOwner(IntEnum):
@@ -1254,7 +1254,8 @@ class TraceContents(msgspec.Struct, frozen=True):
     hidden_work: str
     #: Value of a `program_names.Program`.
     program: str
-    #: Host time that annotations give to each role of reinforcement learning, ns, by `program_names.Role`'s value.
+    #: Host time that marks and functions give to each role of reinforcement learning, ns, by the value of a
+    #: `program_names.Role`.
     roles: dict[str, int]
     #: What marks the steps: "ProfilerStep", an annotation that repeats, "graph launch"; "" if nothing does.
     steps_from: str

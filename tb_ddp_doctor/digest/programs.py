@@ -11,7 +11,7 @@ from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.sums import count
 from tb_ddp_doctor.digest.vocabulary import Mask
-from tb_ddp_doctor.trace import names, program_names
+from tb_ddp_doctor.trace import names, program_names, role_names
 from tb_ddp_doctor.trace.model import Category
 from tb_ddp_doctor.trace.program_names import Program, Role
 
@@ -66,22 +66,25 @@ def program(used: UsedNames, roles: dict[str, int]) -> Program:
 
 
 def role_times(host: HostCalls) -> dict[str, int]:
-    """How long each role of reinforcement learning took on the host, ns, by the role's name, from annotations alone."""
-    strings = host.trace.strings
-    different = np.flatnonzero(count(host.name, host.is_annotation, len(strings)))
-    which = np.full(len(strings), -1, np.int64)
-    every = tuple(Role)
-    for index in different.tolist():
-        if named_role := program_names.role(strings[index]):
-            which[index] = every.index(named_role)
+    """How long each role of reinforcement learning took on the host, ns, by the role's name: from annotations, and from
+    functions of trainers, as stacks have them.
+    """
+    strings, frames = host.trace.strings, host.trace.frames
+    annotations = np.flatnonzero(count(host.name, host.is_annotation, len(strings))).tolist()
+    of_text = role_names.roles(strings[index] for index in annotations)
+    functions = np.unique(frames.name).tolist()
+    of_function = {index: known for index in functions if (known := role_names.role_of_function(strings[index]))}
     times: dict[str, int] = {}
-    if (which < 0).all():
+    if not of_text and not of_function:
         return times
-    of_call = np.where(host.is_annotation, which[host.name], -1)
-    for number, role in enumerate(every):
-        mine = of_call == number
-        if mine.any():
-            times[role.value] = Intervals.union(host.start_ns[mine], host.end_ns[mine]).total
+    for role in Role:
+        marks = np.isin(host.name, [index for index in annotations if of_text.get(strings[index]) is role])
+        marks &= host.is_annotation
+        calls = np.isin(frames.name, [index for index, known in of_function.items() if known is role])
+        start = np.concatenate((host.start_ns[marks], frames.start_ns[calls]))
+        end = np.concatenate((host.end_ns[marks], frames.start_ns[calls] + frames.duration_ns[calls]))
+        if len(start):
+            times[role.value] = Intervals.union(start, end).total
     return times
 
 

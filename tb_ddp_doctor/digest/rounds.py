@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor.digest.steps import outermost
-from tb_ddp_doctor.trace import program_names
+from tb_ddp_doctor.trace import role_names
 from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 from tb_ddp_doctor.trace.program_names import Role
 
@@ -27,10 +27,10 @@ def rounds(trace: RankTrace) -> tuple[Ints, Ints, Ints] | None:
     Annotations of one role that follow each other, as those of a sync's parts do, are one turn.
     """
     rows = np.flatnonzero(trace.events.category == int(Category.ANNOTATION))
-    named = {name: program_names.role(trace.strings[name]) for name in set(trace.events.name[rows].tolist())}
-    rows = rows[[named[name] is not None for name in trace.events.name[rows].tolist()]]
+    of_text = role_names.roles(trace.strings[name] for name in set(trace.events.name[rows].tolist()))
+    rows = rows[[trace.strings[name] in of_text for name in trace.events.name[rows].tolist()]]
     rows, start, end = outermost(trace, rows)
-    roles = [named[name] for name in trace.events.name[rows].tolist()]
+    roles = [of_text[trace.strings[name]] for name in trace.events.name[rows].tolist()]
     turns = [first for first, role in enumerate(roles) if not first or roles[first - 1] is not role]
     last = [*(first - 1 for first in turns[1:]), len(roles) - 1]
     syncs = end[[until for first, until in zip(turns, last, strict=False) if roles[first] is Role.WEIGHT_SYNC]]

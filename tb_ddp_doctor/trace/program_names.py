@@ -67,19 +67,6 @@ _SERVES = re.compile(
 )
 _DIFFUSION = re.compile(r"(^|[/ ])(diffusers|xfuser|comfy)/|execute_diffusion|(?<![a-z])denois(e|ing)(?![a-z])")
 _BENCHMARK = re.compile(r"triton/testing\.py|torch/utils/benchmark/|(?<![a-z])do_bench(?![a-z])")
-_ROLES = (
-    (
-        Role.WEIGHT_SYNC,
-        re.compile(
-            r"(sync|update|broadcast|load|send|recv|transfer)_(\w{1,40}_)?weights?(?![a-z])|"
-            r"weights?_(sync|update|transfer)|broadcast_to_(vllm|sglang)"
-        ),
-    ),
-    (Role.ROLLOUT, re.compile(r"rollout|generate_(sequences|samples)|make_experience")),
-    (Role.REWARD, re.compile(r"(?<![a-z])rewards?(?![a-z])")),
-    (Role.LOG_PROB, re.compile(r"log_?probs?(?![a-z])|logps(?![a-z])|compute_values|(?<![a-z])ref_log")),
-    (Role.UPDATE, re.compile(r"update_(actor|critic|policy)|(actor|critic|policy)_update|ppo_(train|update|step)")),
-)
 #: An iteration of vLLM, and of SGLang: how many requests are in their prefill, and how many in their decode.
 _VLLM = re.compile(r"context_(\d{1,9})(?:\([^)]{0,200}\))?_generation_(\d{1,9})")
 _VLLM_OF_2024 = re.compile(r"execute_new_(\d{1,9})_cached_(\d{1,9})")
@@ -192,9 +179,3 @@ def trains(name: str) -> bool:
 def is_training_kernel(kernel: str) -> bool:
     """Whether a kernel computes gradients or updates parameters, by its name."""
     return bool(_TRAINING_KERNEL.search(kernel[:_LETTERS]))
-
-
-def role(annotation: str) -> Role | None:
-    """What an annotation stands for in reinforcement learning; None for every other annotation."""
-    lowered = annotation[:_LETTERS].lower()
-    return next((kind for kind, pattern in _ROLES if pattern.search(lowered)), None)
