@@ -28,7 +28,7 @@ from tb_ddp_doctor.slices.cut import SliceWindow
 from tb_ddp_doctor.storage.paths import ProcessPath
 from tb_ddp_doctor.trace import native, reader
 from tb_ddp_doctor.trace.args import ARGUMENTS
-from tb_ddp_doctor.trace.model import RankTrace, TraceError
+from tb_ddp_doctor.trace.model import Category, RankTrace, TraceError
 from tb_ddp_doctor.trace.own_slice import RankOfSlice, SliceClock, of_file
 
 #: The second rank is late; its clock is 500 ms ahead.
@@ -66,9 +66,21 @@ def rows(trace: RankTrace) -> dict[str, list[Any]]:
     """The rows of all tables in words, by time: what a trace says, whatever the order of its rows and its texts."""
     table, texts = trace.events, ("name", "shape", "types", "values")
     comm = dict(zip(trace.comms.event.tolist(), _words(trace, trace.comms, _COMM_TEXTS, ("event",)), strict=True))
+    # Of operators, the occupancy is a text, too.
+    at = [name for name in table.__struct_fields__ if name != "thread"].index("occupancy")
     events = [
-        (*event, comm.get(row), trace.threads[table.thread[row]] if table.stream[row] < 0 else None)
+        (
+            *event,
+            comm.get(row),
+            trace.threads[table.thread[row]] if table.stream[row] < 0 else None,
+        )
         for row, event in enumerate(_words(trace, table, texts, ("thread",)))
+    ]
+    events = [
+        (*event[:at], trace.strings[event[at]], *event[at + 1 :])
+        if event[1] == Category.OP and event[at] >= 0
+        else event
+        for event in events
     ]
     return {
         "events": sorted(events, key=repr),
@@ -288,6 +300,7 @@ def rich_trace() -> bytes:
     }  # fmt: skip
     op = {
         "Input Dims": [[2, 3], []], "Input type": ["float", ""], "Concrete Inputs": ["", "4"], "Sequence number": 9,
+        "kernel_file": "/tmp/torchinductor/ab/cab.py",
     }  # fmt: skip
     memory = {
         "Device Type": 1, "Device Id": 0, "Bytes": 512, "Total Allocated": 1024, "Total Reserved": 2048, "Addr": 140001,

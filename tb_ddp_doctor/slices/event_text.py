@@ -9,6 +9,7 @@ import msgspec
 
 from tb_ddp_doctor.slices.model import Collective, RankSlice, Slice, SliceArgs
 from tb_ddp_doctor.storage.message import REFUSALS
+from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.args import MISSING, CommunicationArgs, DeviceArgs, MemoryArgs, OpArgs, RuntimeArgs, spelled
 from tb_ddp_doctor.trace.model import Category
 
@@ -67,6 +68,18 @@ class Spelled(dict[int, str | msgspec.Raw]):
         return value
 
 
+class KernelFiles(dict[int, str]):
+    """The files of functions by their index in a vocabulary; "" for what is none."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self._strings = strings
+
+    def __missing__(self, index: int) -> str:
+        function = names.source(self._strings[index]) if 0 <= index < len(self._strings) else None
+        file = self[index] = whole(function[0]) if function else ""
+        return file
+
+
 def args_of(part: RankSlice, collectives: dict[int, Collective]) -> Callable[[int], Args]:
     """What an event carries, by its index: all that the reader keeps, under its names in traces, and what the doctor
     knows of it.
@@ -103,6 +116,8 @@ class _Columns(msgspec.Struct, frozen=True):
     numbers: dict[str, str] = {}
     #: Whose texts are JSON.
     texts: dict[str, str] = {}
+    #: Of what launches a kernel that torch.compile generated: its function, and the argument that has its file.
+    function: dict[str, str] = {}
 
 
 def _arguments(kind: type[Any], **fields: str) -> dict[str, str]:
@@ -110,7 +125,9 @@ def _arguments(kind: type[Any], **fields: str) -> dict[str, str]:
 
 
 _OF_OP = _Columns(
-    _arguments(OpArgs, sequence="sequence"), _arguments(OpArgs, shape="dims", types="types", values="values")
+    _arguments(OpArgs, sequence="sequence"),
+    _arguments(OpArgs, shape="dims", types="types", values="values"),
+    _arguments(OpArgs, occupancy="kernel_file"),
 )
 _OF_DEVICE = _Columns(
     _arguments(
@@ -134,16 +151,18 @@ def _recorded(part: RankSlice) -> Callable[[int, int], Args]:
     columns = {name: getattr(part.args, name).tolist() for name in SliceArgs.__struct_fields__}
     of_category = {
         category: tuple(
-            [(name, columns[column]) for column, name in some.items()] for some in (kind.numbers, kind.texts)
+            [(name, columns[column]) for column, name in some.items()]
+            for some in (kind.numbers, kind.texts, kind.function)
         )
         for category, kind in _KINDS.items()
     }
-    json_of = Spelled(part.strings)
+    json_of, file_of = Spelled(part.strings), KernelFiles(part.strings)
 
     def args(i: int, category: int) -> Args:
-        numbers, texts = of_category.get(category, ((), ()))
+        numbers, texts, functions = of_category.get(category, ((), (), ()))
         values: Args = {name: column[i] for name, column in numbers if column[i] != MISSING}
         values |= {name: json_of[column[i]] for name, column in texts if column[i] >= 0}
+        values |= {name: file for name, column in functions if (file := file_of[column[i]])}
         return values
 
     return args
