@@ -200,17 +200,19 @@ def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         process.wait()
 
 
-def awaited(logdir: Path) -> None:
-    until = time.monotonic() + 90
-    while len(list((logdir / "hang").glob("*.stacks.txt"))) < hang_job.WORLD and time.monotonic() < until:
+def awaited(logdir: Path, files: str, most_s: float) -> None:
+    """Wait until each rank has such a file."""
+    until = time.monotonic() + most_s
+    while len(list((logdir / "hang").glob(files))) < hang_job.WORLD and time.monotonic() < until:
         time.sleep(0.5)
-    time.sleep(1)  # the dumps follow the stacks
 
 
 @pytest.mark.parametrize("name", ["with the Flight Recorder", "without"])
 def test_a_real_job_that_hangs_writes_where_it_is(hanging: Path, name: str) -> None:
     logdir = hanging / name
-    awaited(logdir)
+    awaited(logdir, "*.stacks.txt", 90)
+    if JOBS[name][1]:
+        awaited(logdir, "*_trace_rank_*", 20)
     (run,) = examine_all(logdir)
     # Copies of dumps are younger than their waits; this one waits for seconds.
     assert run.verdict in ("stuck", "late")
