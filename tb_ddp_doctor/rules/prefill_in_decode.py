@@ -19,11 +19,12 @@ class PrefillInDecode(Rule):
     """Prefill delays decode: requests wait for their next token while the server reads the prompts of others.
 
     What:
-        Iterations with prefill, alone or mixed with decode, between iterations that only decode, and much longer than
-        these. The cost is what the GPU works more in them than in an iteration that only decodes.
+        Iterations that mix prefill with decode and take much longer than those that only decode, and iterations of
+        prefill alone between these. The cost is what the GPU works more in mixed ones, and all that it works in those
+        of prefill alone.
     Why:
-        All requests in decode get their next token when such an iteration ends: their time between tokens is that of
-        the prefill, and not that of a decode step.
+        All requests in decode wait for such an iteration: their time between tokens is that of the prefill (and of
+        an iteration that decodes, where it is alone), and not that of a decode step.
     Evidence:
         The longest such iteration.
     Fix:
@@ -53,8 +54,11 @@ class PrefillInDecode(Rule):
             return NotApplicable("Steps cannot be replayed, so it is not known what prefill costs.")
         work = whatif.device_ns
         typical = np.median(work[:, decode], axis=1, keepdims=True).astype(np.int64)
-        excess = np.where(iterations.are("prefill"), work, np.maximum(work - typical, 0))
-        late = _between_decodes(iterations) & (np.median(work, axis=0) > self.min_times * np.median(typical))
+        alone = iterations.are("prefill")
+        excess = np.where(alone, work, np.maximum(work - typical, 0))
+        # Behind prefill alone, requests wait for an iteration of theirs as well.
+        waited = np.median(work, axis=0) + np.where(alone, np.median(typical), 0)
+        late = _between_decodes(iterations) & (waited > self.min_times * np.median(typical))
         change = Change(device_ns=np.where(late, excess, 0))
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
@@ -72,8 +76,8 @@ class PrefillInDecode(Rule):
             title=f"Prefill delays decode: {many} of {len(decode)} iterations read prompts and take "
             f"{wording.ms(float(length[late].mean()))}, where those that only decode take "
             f"{wording.ms(float(length[decode].mean()))}.",
-            why=f"About {wording.decimals(float(waiting.mean()), 0)} requests in decode get their next token only when "
-            "such an iteration ends.",
+            why=f"About {wording.decimals(float(waiting.mean()), 0)} requests in decode get their next token only after "
+            "such an iteration.",
             fix=_FIX,
             evidence=(places.window(rank, worst, "The longest iteration with prefill."),),
             measurements=tuple(

@@ -29,13 +29,19 @@ def test_prompts_that_delay_decode_are_found_with_what_they_add() -> None:
     assert found.cost_ms == pytest.approx(30 / 2, rel=0.05)
     assert (found.steps, found.ranks) == ((1, 3, 5), (0, 1))
     assert found.title.startswith("Prefill delays decode: 3 of 6 iterations read prompts and take ")
-    assert found.why.startswith("About 8 requests in decode get their next token only when ")
+    assert found.why.startswith("About 8 requests in decode get their next token only after ")
     assert "max-num-batched-tokens" in found.fix
 
 
 def test_prefill_alone_between_iterations_that_decode_costs_all_of_itself() -> None:
     alone = LATE.replace("context_2_generation_8", "context_2_generation_0")
     assert finding(RULE, alone).cost_ms == pytest.approx(54 / 3, rel=0.1)
+
+
+def test_prefill_alone_delays_decode_by_all_of_itself_though_it_takes_as_long() -> None:
+    # Requests wait for the prefill, and then for their own iteration: twice as long as without it.
+    alone = FITTING.replace("context_2_generation_8", "context_2_generation_0")
+    assert finding(RULE, alone).cost_ms == pytest.approx(22 / 3, rel=0.05)
 
 
 def test_chunks_of_prompts_that_fit_beside_decode_are_clear() -> None:
