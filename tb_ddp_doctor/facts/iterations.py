@@ -31,6 +31,26 @@ class Iterations(msgspec.Struct, frozen=True, eq=False):
         return np.array([one in kinds for one in self.kind], np.bool_)
 
 
+class Pending(msgspec.Struct, frozen=True, eq=False):
+    """After which of S steps the program has work for the next one, so that its GPU need not idle between them."""
+
+    #: Shape (S,).
+    flags: Flags
+
+
+@fact
+def _pending(facts: Facts) -> Pending:
+    """Requests in decode before and after tell it of a server. Where no mark tells of them, steps are iterations that
+    come at regular intervals, which a server that waits for requests does not have.
+    """
+    job = facts.job
+    served = iterations(job) if job_kind.program(job) is Program.SERVING else None
+    if served is None:
+        return Pending(np.ones(len(job.steps), np.bool_))
+    decodes: Flags = served.decodes > 0
+    return Pending(np.logical_and(decodes, np.append(decodes[1:], True)))
+
+
 @fact
 def _iterations(facts: Facts) -> Iterations:
     if job_kind.program(facts.job) is not Program.SERVING:

@@ -76,8 +76,8 @@ class PrefillInDecode(Rule):
             title=f"Prefill delays decode: {many} of {len(decode)} iterations read prompts and take "
             f"{wording.ms(float(length[late].mean()))}, where those that only decode take "
             f"{wording.ms(float(length[decode].mean()))}.",
-            why=f"About {wording.decimals(float(waiting.mean()), 0)} requests in decode get their next token only after "
-            "such an iteration.",
+            why=f"About {wording.decimals(float(waiting.mean()), 0)} requests in decode get their next token only "
+            "after such an iteration.",
             fix=_FIX,
             evidence=(places.window(rank, worst, "The longest iteration with prefill."),),
             measurements=tuple(

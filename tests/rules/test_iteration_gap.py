@@ -1,0 +1,65 @@
+"""Gaps between a server's or a pipeline's iterations are found with what they cost, where work is pending."""
+
+from __future__ import annotations
+
+import pytest
+from traces import finding, job, outcome, ranks
+
+from tb_ddp_doctor import engine
+
+RULE = "iteration-gap"
+#: After every second iteration the CPU schedules for 10 ms.
+FAULTY = """
+    rank# host   [own_context_0_generation_8.]          [own_context_0_generation_8.]
+          within [attend][sync.............]            [attend][sync.............]
+          gpu      [attend................]               [attend................]
+"""
+#: It schedules the next iteration while the GPU works on this one.
+HEALTHY = """
+    rank# host   [own_context_0_generation_8.][own_context_0_generation_8.]
+          within [attend][sync.............]  [attend][sync.............]
+          gpu      [attend.................]    [attend.................]
+"""
+GAPS, NONE = (ranks(text, text, steps=4) for text in (FAULTY, HEALTHY))
+
+
+def test_gaps_between_iterations_that_decode_are_found_with_their_cost() -> None:
+    found = finding(RULE, GAPS)
+    assert found.cost_ms == pytest.approx(6, rel=0.02)
+    assert found.ranks == (0, 1)
+    assert found.title.startswith("GPUs idle between iterations: in each of ")
+    assert "--async-scheduling" in found.fix and "training" not in found.fix
+
+
+def test_the_verdict_of_a_server_that_idles_between_iterations_is_the_gap() -> None:
+    assert engine.examine(job(GAPS)).verdict == RULE
+
+
+def test_a_server_that_schedules_ahead_is_clear() -> None:
+    assert outcome(RULE, NONE).status == "clear"
+
+
+def test_a_server_may_idle_where_no_request_waits() -> None:
+    prompts = GAPS.replace("context_0_generation_8.", "context_3_generation_0.")
+    assert outcome(RULE, prompts).status == "clear"
+
+
+def test_iterations_at_regular_intervals_tell_of_work_without_marks_of_requests() -> None:
+    unmarked = GAPS.replace("context_0_generation_8.", "kv_cache...............")
+    assert finding(RULE, unmarked).cost_ms == finding(RULE, GAPS).cost_ms
+
+
+def test_a_pipelines_steps_are_judged_without_marks_of_requests() -> None:
+    steps = GAPS.replace("own_context_0_generation_8.", "own_denoise............")
+    found = finding(RULE, steps)
+    assert "pipeline" in found.fix and found.cost_ms == pytest.approx(5, rel=0.3)
+
+
+def test_training_is_left_to_host_stall() -> None:
+    training = """
+        rank# step |1
+              host          [fwd][update]
+              autograd           [bwd]
+              gpu           [fwd....][bwd...]
+    """
+    assert outcome(RULE, ranks(training, training)).status == "clear"
