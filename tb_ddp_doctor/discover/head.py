@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.discover import merged, own_files
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, PACKETS_NAME
+from tb_ddp_doctor.nccl_profile import begins_profile
 from tb_ddp_doctor.storage.column_file import StoreError, described
 from tb_ddp_doctor.storage.paths import FilePath, identity
 from tb_ddp_doctor.workers import pool
@@ -239,7 +240,7 @@ def _read_head(text: bytes) -> Head:
     rank, world_size = _read_distributed_info(header)
     host = _HOST_NAME.search(header)
     return Head(
-        is_trace=has_schema or has_content or b'"ph"' in text,
+        is_trace=has_schema or has_content or (b'"ph"' in text and not begins_profile(text)),
         # Who rewrites a trace may put these keys behind the events, which then show whose they are.
         is_kineto=(has_schema and has_content) or (events >= 0 and bool(_KINETO_EVENT.search(text, events))),
         has_text=bool(text),

@@ -15,6 +15,8 @@ Lines of NCCL 2.4 to 2.28 and of RCCL are known:
     host:pid:tid [dev] NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}
     host:pid:tid [dev] file.cc:99 NCCL WARN message
 
+What NCCL's example profiler plugin wrote counts as such lines (`profile`).
+
 Files are streamed: with NCCL_DEBUG_SUBSYS=COLL,TUNING each call is a line or two, and a log has gigabytes. Such lines
 are counted by kind and size, and of lines that say the same one is read. Everything is untrusted: of all files together
 no more than `_MOST_BYTES` are read, of lines that all differ so many, and what is kept is short.
@@ -26,6 +28,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -36,6 +39,7 @@ from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.nccl_logs.calls import EACH_CALL, calls_of, choices_of, size_of, words
 from tb_ddp_doctor.nccl_logs.lines import CALL, CHOICE, OTHER, communicators, lines, mixed
 from tb_ddp_doctor.nccl_logs.matching import Matching, NumberedCalls
+from tb_ddp_doctor.nccl_profile import ProfiledCall, begins_profile, profiled
 from tb_ddp_doctor.storage.time_limit import beginning
 
 #: Read at once.
@@ -43,6 +47,8 @@ _BLOCK_BYTES = 1 << 22
 #: By then a file that is not named for NCCL must have shown a line of it.
 _FIRST_LOOK = 1 << 16
 _MOST_BYTES = 8 << 30
+#: Of profiles, each of whose calls is read by itself.
+_MOST_PROFILE_BYTES = 1 << 28
 _READERS = 8
 _Process: TypeAlias = tuple[bytes, bytes]
 #: Of each list that is kept.
@@ -54,6 +60,8 @@ _MOST_OTHERS = 1 << 14
 #: Lines that are known to have been read.
 _MOST_READ = 1 << 17
 _LONGEST_LINE = 1000
+#: Collectives that a call has the smaller side of.
+_IN_PARTS = (b"AllGather", b"ReduceScatter")
 
 _LINE = re.compile(
     rb"^(?:.*?[\s\]>]:?)??(?P<host>[\w.-]+):(?P<pid>\d{1,10}):\d{1,10} \[-?\d+\](?P<rest> .*)$", re.ASCII
@@ -74,23 +82,38 @@ def read_logs(
     log = _Log(frozenset(pid.encode() for pid in pids if pid), world_size, Matching(traced))
     # NCCL_DEBUG_FILE names its process with %p; where there are too many, those of other jobs stand back.
     chosen = sorted(files, key=lambda path: not set(re.findall(r"\d+", path.name)) & set(pids))
-    remaining = _MOST_BYTES
+    remaining, of_profiles = _MOST_BYTES, _MOST_PROFILE_BYTES
     with ThreadPoolExecutor(_READERS) as pool:
-        for path, begins in zip(chosen, pool.map(_begins_as_log, chosen), strict=True):
-            if begins and remaining > 0:
+        for path, content in zip(chosen, pool.map(_content, chosen), strict=True):
+            if content is _Content.LOG and remaining > 0:
                 for block in _blocks(path, remaining):
                     remaining -= len(block)
                     log.take_block(block)
+            elif content is _Content.PROFILE and of_profiles > 0:
+                damaged = 0
+                for block in _blocks(path, of_profiles):
+                    of_profiles -= len(block)
+                    damaged += log.take_profile(block)
+                if damaged:
+                    log.tell(f"{path.name}: {damaged:,} of the calls in this profile are damaged and left out")
     return log.network()
 
 
-def _begins_as_log(path: Path) -> bool:
-    """Whether the beginning of a file has a line of NCCL."""
+class _Content(Enum):
+    LOG = 0
+    PROFILE = 1
+    OTHER = 2
+
+
+def _content(path: Path) -> _Content:
+    """What the beginning of a file shows: a line of NCCL, or an event of its profiler."""
     try:
         text = beginning(path, _FIRST_LOOK)
     except OSError:
-        return False
-    return b"NCCL " in text and b"\0" not in text
+        return _Content.OTHER
+    if b"NCCL " in text and b"\0" not in text:
+        return _Content.LOG
+    return _Content.PROFILE if begins_profile(text) else _Content.OTHER
 
 
 def _blocks(path: Path, most: int) -> Iterator[bytes]:
@@ -126,6 +149,7 @@ class _Log:
     def __init__(self, pids: frozenset[bytes], world_size: int, matching: Matching) -> None:
         self._pids = pids
         self._matching = matching
+        self._numbers = frozenset(matching.numbers.tolist())
         self._world_size = world_size
         #: By process, as (host, pid): rank in the job, and what its channels go through.
         self._rank: dict[_Process, int] = {}
@@ -144,6 +168,9 @@ class _Log:
         #: Choices by process, communicator and what they are.
         self._chosen: Counter[tuple[bytes, int, tuple[bytes, ...]]] = Counter()
         self._tree: dict[int, int] = {}
+        #: Calls of profiles, of all ranks that read the same; and the ranks of each communicator.
+        self._profiled: Counter[ProfiledCall] = Counter()
+        self._ranks_of: dict[int, int] = {}
         #: The time that a line begins with, and a space.
         self._stamp = b""
         #: What the lines that were read tell of calls, by key.
@@ -222,6 +249,48 @@ class _Log:
         process = _LINE.match(line)
         return _Line(process["pid"], call.groups(b"")) if process and process["pid"] in self._pids else None
 
+    def take_profile(self, block: bytes) -> int:
+        """Take whole lines of a profile; returns how many calls in them are damaged."""
+        damaged = 0
+        for call in profiled(block):
+            if call is None:
+                damaged += 1
+            elif call.pid in self._pids:
+                sized = size_of((call.name, b"%d datatype %d" % (call.elements, call.type), b""))
+                if sized and call.number in self._numbers:
+                    self._matching.add(call.pid.decode(), call.communicator, call.number, sized)
+                like = call._replace(number=0, rank=0)
+                if like in self._profiled or len(self._profiled) < _MOST_CALLS:
+                    self._profiled[like] += 1
+                if call.communicator in self._ranks_of or len(self._ranks_of) < _MOST_CALLS:
+                    self._ranks_of[call.communicator] = max(self._ranks_of.get(call.communicator, 0), call.rank + 1)
+        return damaged
+
+    def tell(self, text: str) -> None:
+        """Keep what there is to say of a file."""
+        _keep(self._warnings, text.encode(errors="replace"))
+
+    def _take_profiled(self) -> None:
+        """Count the calls of profiles as if they had been logged, now that the sizes of communicators are known.
+
+        A choice is logged with the larger side of a collective.
+        """
+        for call, times in self._profiled.items():
+            said = b"%d datatype %d" % (call.elements, call.type)
+            self._each[call.name, said, b""] += times
+            sized = size_of((call.name, said, b""))
+            if sized and call.algorithm and call.protocol:
+                parts = self._ranks_of[call.communicator] if call.name in _IN_PARTS else 1
+                choice = b"%d Bytes -> Algo %b proto %b channel{Lo..Hi}={0..%d}" % (
+                    sized[1] * parts,
+                    call.algorithm,
+                    call.protocol,
+                    max(call.channels - 1, 0),
+                )
+                self._each[call.name, b"", choice] += times
+                self._chosen[call.pid, call.communicator, (call.name, b"", choice)] += times
+        self._profiled.clear()
+
     def tree(self, process: _Process, said: re.Match[bytes]) -> None:
         """The parent of a rank in the first channel's tree of the job's communicator."""
         rank, parent = int(said[1]), int(said[2])
@@ -274,6 +343,7 @@ class _Log:
             _keep(self._interfaces, name)
 
     def network(self) -> Network | None:
+        self._take_profiled()
         if not (self._via or self._version or self._each):
             return None
         ranks: dict[str, set[int]] = {}
