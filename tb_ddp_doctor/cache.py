@@ -1,5 +1,5 @@
-"""What was made of trace files, kept between runs: heads, columns and digests, in the user's cache directory. Parts of
-a job's step times as well.
+"""What was made of trace files, kept between runs: heads, columns, digests and the modules of events, in the user's
+cache directory. Parts of a job's step times as well.
 
 An entry is named for the file's path, size and modification time and for the version of what it holds, so a changed
 file or a newer doctor finds nothing and writes anew. Entries are written to a temporary file and renamed, so that
@@ -22,7 +22,7 @@ from typing import TypeGuard, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from tb_ddp_doctor.digest.model import MEANING, RankDigest
+from tb_ddp_doctor.digest.model import MEANING, EventModules, RankDigest
 from tb_ddp_doctor.digest.valid import InvalidError, check
 from tb_ddp_doctor.discover.files import digested_trace
 from tb_ddp_doctor.discover.head import Head, peek, source
@@ -38,15 +38,21 @@ from tb_ddp_doctor.version import __version__
 #: Entries younger than this are not removed, whatever their size: another process may be about to use them.
 _KEPT_S = 60.0
 #: What entries are called, and what `storage.whole_file` has not finished.
-_OWN_NAME = re.compile(r"[0-9a-f]{64}\.(?:head|columns|digest|answer|steps)|\.new-[0-9a-f]{16}")
+_OWN_NAME = re.compile(r"[0-9a-f]{64}\.(?:head|columns|digest|modules|answer|steps)|\.new-[0-9a-f]{16}")
 #: File beside the entries: the limit, bytes, that they were below when they were last looked at.
 _LIMIT = "limit"
 _log = logging.getLogger(__name__)
 #: Directories that nothing could be kept in, as was said.
 _warned_of: set[Path] = set()
-T = TypeVar("T", Head, RankTrace, RankDigest, WindowPart)
+T = TypeVar("T", Head, RankTrace, RankDigest, EventModules, WindowPart)
 
-_SUFFIX: dict[type, str] = {Head: "head", RankTrace: "columns", RankDigest: "digest", WindowPart: "steps"}
+_SUFFIX: dict[type, str] = {
+    Head: "head",
+    RankTrace: "columns",
+    RankDigest: "digest",
+    EventModules: "modules",
+    WindowPart: "steps",
+}
 #: The packages and modules whose code makes what is kept, the native library among them.
 _MADE_BY = (
     "nsys",
@@ -111,6 +117,13 @@ def digest(trace: RankTrace) -> RankDigest:
     return build.digest(trace)
 
 
+def event_modules(trace: RankTrace, digest: RankDigest) -> EventModules:
+    """The modules of a trace's events."""
+    from tb_ddp_doctor.digest.event_modules import event_modules as of_trace
+
+    return of_trace(trace, digest)
+
+
 class Cache(msgspec.Struct, frozen=True):
     """A directory of entries; None keeps nothing. It holds no state, so that it can be sent to other processes."""
 
@@ -171,6 +184,17 @@ class Cache(msgspec.Struct, frozen=True):
         trace = self.columns(path)
         kept = self._path(RankTrace, _key(path))
         return None if kept is not None and kept.exists() else trace
+
+    def event_modules(self, path: FilePath, trace: RankTrace, digest: RankDigest) -> EventModules:
+        """The modules of a trace file's events, whose columns and digest are there: of a large trace it takes longer
+        than all else of a slice.
+        """
+        key = _key(path)
+        modules = self._load(EventModules, key)
+        if modules is None or len(modules.module) != (len(trace.events) if modules.paths else 0):
+            modules = event_modules(trace, digest)
+            self._save(modules, key, path)
+        return modules
 
     def part(self, key: str) -> WindowPart | None:
         """A part of a job's step times, if it is kept."""
@@ -284,7 +308,7 @@ class Cache(msgspec.Struct, frozen=True):
             os.utime(path)  # what is used stays
         return entry
 
-    def _save(self, value: Head | RankTrace | RankDigest, key: str, source: FilePath) -> None:
+    def _save(self, value: Head | RankTrace | RankDigest | EventModules, key: str, source: FilePath) -> None:
         path = self._path(type(value), key)
         if path is None or _key(source) != key:  # the file changed while it was read
             return
@@ -312,7 +336,7 @@ def read_digest(path: Path) -> RankDigest:
     return replace(content, file=str(path), warnings=warnings)
 
 
-def _write(value: Head | RankTrace | RankDigest | WindowPart, version: str, path: Path) -> None:
+def _write(value: Head | RankTrace | RankDigest | EventModules | WindowPart, version: str, path: Path) -> None:
     with written_whole(path) as file:
         dump(value, version, file)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import traces
+from test_modules import step_of_two_modules
+from test_modules import trace as drawn
 from test_store import JOB, same
 
 from tb_ddp_doctor import cache as cache_module
@@ -85,6 +87,27 @@ def test_a_damaged_entry_is_rebuilt(cache: Cache, trace: Path, suffix: str) -> N
             path.write_bytes(path.read_bytes()[:-7] + b"garbage")
     assert same((cache.digest(trace), cache.peek(trace))[0], first[0])
     assert same(cache.peek(trace), first[1])
+
+
+def test_the_modules_of_events_are_worked_out_once(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "rank0.pt.trace.json"
+    trace.write_bytes(drawn(step_of_two_modules(1), (), 1000))
+    columns, digest = cache.columns(trace), cache.digest(trace)
+    first = cache.event_modules(trace, columns, digest)
+    assert first.paths == ("a", "b") and len(first.module) == len(columns.events)
+    (entry,) = [path for path in files(cache) if path.suffix == ".modules"]
+    worked_out: list[Path] = []
+    original = cache_module.event_modules
+    monkeypatch.setattr(cache_module, "event_modules", lambda *columns: worked_out.append(trace) or original(*columns))
+    assert same(cache.event_modules(trace, columns, digest), first)
+    assert not worked_out
+    data = bytearray(entry.read_bytes())
+    data[-1] ^= 0xFF
+    entry.write_bytes(data)
+    assert same(cache.event_modules(trace, columns, digest), first)
+    assert worked_out
 
 
 def test_others_may_read_what_is_kept(cache: Cache, trace: Path) -> None:

@@ -13,8 +13,8 @@ import pftrace_files
 import pytest
 
 from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.event_modules import event_modules
 from tb_ddp_doctor.digest.model import ModuleTime, RankDigest
-from tb_ddp_doctor.slices.modules import event_modules
 from tb_ddp_doctor.trace import native, reader
 from tb_ddp_doctor.trace.model import RankTrace
 from tb_ddp_doctor.trace.names import Phase
@@ -147,7 +147,7 @@ def test_events_of_slices_have_the_same_modules() -> None:
     trace = decode([graph([listed("attention"), {}, listed("mlp")])], "rank0.json")
     found = digest(trace)
     kernels = np.flatnonzero(trace.events.device == 0)
-    modules = event_modules(trace, found, kernels)
+    modules = event_modules(trace, found).of_rows(kernels)
     assert [modules.paths[index] if index >= 0 else "" for index in modules.module] == ["attention", "", "mlp"]
 
 

@@ -28,8 +28,8 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from tb_ddp_doctor.capture.watch import Watched  # noqa: E402
 from tb_ddp_doctor.digest.build import digest  # noqa: E402
+from tb_ddp_doctor.digest.event_modules import event_modules  # noqa: E402
 from tb_ddp_doctor.digest.model import RankDigest  # noqa: E402
-from tb_ddp_doctor.slices.modules import event_modules  # noqa: E402
 from tb_ddp_doctor.trace.model import Category  # noqa: E402
 from tb_ddp_doctor.trace.reader import decode  # noqa: E402
 
@@ -294,7 +294,7 @@ def compared(trace: bytes, found: list[Operator], right: dict[str, str]) -> Capt
     read = decode([trace], "rank0.json")
     said = digest(read)
     rows = np.flatnonzero(read.events.category == Category.OP)
-    of = event_modules(read, said, rows[[operator.number for operator in found]])
+    of = event_modules(read, said).of_rows(rows[[operator.number for operator in found]])
     times: Counter[tuple[str, str]] = Counter()
     for operator, module in zip(found, of.module.tolist(), strict=True):
         path = "" if operator.path is None else right[operator.path]

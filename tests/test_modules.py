@@ -15,9 +15,9 @@ from traces import write
 import tb_ddp_doctor
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.event_modules import event_modules
 from tb_ddp_doctor.digest.model import ModuleTime, RankDigest, RankOwner
 from tb_ddp_doctor.digest.modules import MOST_MODULES
-from tb_ddp_doctor.slices.modules import event_modules
 from tb_ddp_doctor.trace.names import Phase
 from tb_ddp_doctor.trace.reader import decode
 
@@ -117,7 +117,7 @@ def of_events(calls: Sequence[Call], kernels: Sequence[Kernel]) -> list[tuple[st
     """Name and module of each event of a trace, as a slice has them, in the order of the file."""
     read = decode([trace(calls, kernels, 1000)], "rank0.json")
     rows = np.arange(-1, len(read.events))
-    found = event_modules(read, digest(read), rows)
+    found = event_modules(read, digest(read)).of_rows(rows)
     assert found.module[0] == -1, "a Python function has none"
     names = [read.strings[name] for name in read.events.name.tolist()]
     modules = [found.paths[at] if at >= 0 else "" for at in found.module[1:].tolist()]

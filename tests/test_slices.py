@@ -21,8 +21,9 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 from traces import MS, ranks, write
 
 from tb_ddp_doctor import engine
-from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.cache import Cache, event_modules
 from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.model import EventModules, RankDigest
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.evidence.model import GpuLook, RankEvidence
@@ -425,6 +426,9 @@ class Kept:
 
     def kept_columns(self, path: object, *, checked: bool) -> RankTrace:
         return self._trace
+
+    def event_modules(self, path: object, trace: RankTrace, digest: RankDigest) -> EventModules:
+        return event_modules(trace, digest)
 
 
 def test_no_columns_break_a_writer(result: engine.Result) -> None:

@@ -1273,6 +1273,25 @@ class TraceContents(msgspec.Struct, frozen=True):
     clock_set_back: bool = False
 
 
+class EventModules(msgspec.Struct, frozen=True, eq=False):
+    """The modules that N events of a trace are of (`digest.event_modules`); no part of a digest."""
+
+    #: Paths of those that have any event, as "layers.0.mlp", or "layer 3" where layers are guessed.
+    paths: tuple[str, ...]
+    #: Index into `paths` of each event; -1 outside of all modules. Shape (N,).
+    module: Indices
+
+    def of_rows(self, row: Ints) -> EventModules:
+        """Those of some of the events, given by their rows (-1: a Python function, which has none)."""
+        module = np.full(len(row), -1, np.int32)
+        if not self.paths:
+            return EventModules((), module)
+        module[row >= 0] = self.module[row[row >= 0]]
+        inside = np.flatnonzero(module >= 0)
+        used, module[inside] = np.unique(module[inside], return_inverse=True)
+        return EventModules(tuple(self.paths[index] for index in used.tolist()), module)
+
+
 class RankDigest(msgspec.Struct, frozen=True, eq=False):
     """One rank, digested."""
 

@@ -20,7 +20,6 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices import pick
 from tb_ddp_doctor.slices.declared import Seen, allocations_of, declared, event_args
 from tb_ddp_doctor.slices.model import Collective, Label, RankSlice, Slice, SliceError, SliceGpu, SliceMemory
-from tb_ddp_doctor.slices.modules import event_modules
 from tb_ddp_doctor.storage.message import MessageError
 from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.trace.model import Indices, Ints, NotJsonError, RankTrace, TraceError
@@ -154,7 +153,7 @@ def _rank(result: Result, cache: Cache, index: int, chosen: SliceWindow, most: i
     order, ends, depth = pick.nest(lanes.of_event, common(picked.start_ns), common(picked.end_ns))
     args = event_args(trace, picked.row[order])
     starts = common(picked.start_ns[order])
-    of = event_modules(trace, digest, picked.row)
+    of = cache.event_modules(result.files[index], trace, digest).of_rows(picked.row)
     seen = Seen(picked, order, starts, ends, start, end, is_whole=most is None)
     return RankSlice(
         rank=rank,

@@ -42,10 +42,18 @@ def event_args(trace: RankTrace, row: Ints) -> SliceArgs:
         values[is_event] = column[row[is_event]]
         return values
 
-    comm = np.full(len(trace.events), -1, np.int64)
-    comm[trace.comms.event] = np.arange(len(trace.comms))
     columns = {name: getattr(trace.events, name) for name in SliceArgs.__struct_fields__ if name != "comm"}
-    return SliceArgs(comm=of_events(comm), **{name: of_events(column) for name, column in columns.items()})
+    return SliceArgs(comm=_comm(trace, row), **{name: of_events(column) for name, column in columns.items()})
+
+
+def _comm(trace: RankTrace, row: Ints) -> Ints:
+    """The row of `comms` of each of some events, -1 for none."""
+    event = trace.comms.event
+    if not len(event):
+        return np.full(len(row), -1)
+    order = np.argsort(event, kind="stable")
+    place = np.minimum(np.searchsorted(event[order], row), len(order) - 1)
+    return np.where(event[order[place]] == row, order[place], -1)
 
 
 def allocations_of(trace: RankTrace, rows: Ints, lane: Indices, common: Callable[[Ints], Ints]) -> SliceAllocations:
