@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from traces import finding, job, ranks
+from traces import finding, in_row, job, ranks
 
 from tb_ddp_doctor import engine
 
@@ -45,3 +45,23 @@ def test_a_process_of_all_roles_begins_a_round_with_each_rollout() -> None:
 def test_a_role_alone_makes_no_rounds() -> None:
     text = ranks(GENERATES, GENERATES, steps=5).replace("sync_weights", "any_other_name_at_all")
     assert len(job(text).steps) == 1
+
+
+def test_rollouts_that_are_long_in_turn_are_no_fault_of_data_loading() -> None:
+    long = """
+        rank# host   [own_generate_sequences..............][own_update_actor..]
+              within [attend][sync.......................] [fwd][sync.........]
+              gpu      [attend...........................]   [fwd....]
+              nccl                                                    [ar...]
+    """
+    short = """
+        rank# host   [own_generate_sequences..............][own_update_actor..]
+              within [attend][sync......]                  [fwd][sync.........]
+              gpu      [attend..........]                    [fwd....]
+              nccl                                                    [ar...]
+    """
+    turns = [[long if rank == turn else short for rank in range(3)] for turn in (0, 1, 2, 0)]
+    found = engine.examine(job(in_row(*[ranks(*each, steps=1) for each in turns])))
+    assert (found.kind, found.verdict) == ("RL", "load-imbalance"), found.headline
+    assert "generates longer answers" in found.findings[0].why
+    assert "partial-rollout" in found.findings[0].fix and "DataLoader" not in found.findings[0].fix

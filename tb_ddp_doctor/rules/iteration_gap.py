@@ -66,8 +66,8 @@ class IterationGap(Rule):
             change=change,
             steps=tuple(frame.steps[pending.flags].tolist()),
             confidence="high" if pending.flags.sum() >= _FEWEST else "medium",
-            title=f"GPUs idle between iterations: in each of {wording.ms(frame.step_ns)} the CPU is outside any op for "
-            f"{wording.ms(typical)}.",
+            title=f"GPUs idle between iterations: the CPU is outside any op for {wording.ms(typical)} of each "
+            f"{wording.ms(frame.step_ns)}.",
             why=f"{host_overheads.said(overheads, ranks, frame.step_ns)}{_WHY[frame.program]}",
             fix=_FIXES[frame.program],
             evidence=(

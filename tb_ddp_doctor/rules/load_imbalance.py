@@ -15,7 +15,7 @@ from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.findings import Measurement, Severity
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support import activity, certainty, layers, limits, naming
+from tb_ddp_doctor.rules.support import activity, certainty, layers, limits, long_tail, naming
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.batches import UnevenBatches, uneven_batches
 from tb_ddp_doctor.rules.support.slowness import (
@@ -103,6 +103,8 @@ class LoadImbalance(Rule):
         if is_noise and cost < self.min_noise * frame.step_ns:
             return Clear(f"Ranks that are slow in some steps cost {wording.ms(cost)} a step. {differs}: this is noise.")
         more = uneven.more_ns(phases)
+        generates = long_tail.is_of_rollouts(frame, phase_of_most(more, phases))
+        late = " The slowest generates longer answers, or more." if generates else behind("The slowest", more, phases)
         sizes = uneven_batches(uneven.slowest, uneven.steps, uneven.lost_ns, batches, whatif, budget.of("compute"))
         known = _known_stalls(uneven, self.min_cost * frame.step_ns / 2, stalls)
         doing = f" The CPUs of these ranks spend {known.said}, mean over all steps." if known else ""
@@ -120,9 +122,13 @@ class LoadImbalance(Rule):
             # What a damaged record shows in one step alone may be the damage.
             at_most=Severity.INFO if len(uneven) == 1 and frame.is_damaged[uneven.movers].all() else Severity.CRITICAL,
             title=_title(uneven, frame, arrivals),
-            why=f"Slower than the median rank in {_turns(uneven, frame)}.{behind('The slowest', more, phases)}"
+            why=f"Slower than the median rank in {_turns(uneven, frame)}.{late}"
             f"{_modules_behind(uneven, modules)}{sizes or ''}{doing} {_occurrence(uneven)}{basis}",
-            fix=known.fix if known else _fix(uneven, phase_of_most(more, phases), sizes, frame),
+            fix=known.fix
+            if known
+            else long_tail.FIX
+            if generates
+            else _fix(uneven, phase_of_most(more, phases), sizes, frame),
             evidence=(
                 *(places.window(rank, step, "The slowest rank of this step.") for rank, step, _ in uneven.first),
                 *longest_wait(uneven.movers, frame, arrivals, places),

@@ -15,6 +15,7 @@ from tb_ddp_doctor.findings import Measurement
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import long_tail
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.host_work import shares
 from tb_ddp_doctor.trace.model import Flags, Ints
@@ -152,7 +153,7 @@ class RoleBubble(Rule):
             f"{wording.ms(float(own.max(axis=0)[late].mean()))}, the median one "
             f"{wording.ms(float(typical[late].mean()))}.",
             why=f"All other ranks wait for its longest answers. It is {whose}.",
-            fix=_OF_TAIL,
+            fix=long_tail.FIX,
             evidence=(roles.places.window(int(longest[step]), step, "The step with the longest tail, on its rank."),),
         )
 
@@ -181,14 +182,6 @@ def _listed(takes: Mapping[str, float], of_role: Mapping[str, Ints], frame: Fram
 
 #: A median of two rollouts says nothing of a tail.
 _FEWEST_ROLLOUTS = 3
-_OF_TAIL = """\
-Let long answers go on in the next step (partial rollouts), or generate for more prompts than needed and train on \
-those that are done first; hand prompts to ranks as they become free, and not in equal shares.
-
-# verl
-python -m verl.experimental.fully_async_policy.fully_async_main ... async_training.partial_rollout=True
-# slime
-... --partial-rollout --over-sampling-batch-size 256"""
 _FIX = """\
 Let the rollout run a step ahead of the update (asynchronous), or all roles on the same GPUs in turn, or give the \
 shorter role fewer GPUs.
