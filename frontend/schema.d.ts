@@ -462,6 +462,8 @@ export interface LayerRow {
   median_step_ms: number | null;
   /** Of the critical path's part in a step, what lies in it; of the whole step all. null without a critical path. */
   critical_ms: number | null;
+  /** An estimate of how long the optimizer works on its parameters: the optimizer's time in proportion to the elements of gradients; it is in no other time of the module. null where sizes of gradients or an optimizer are not there. */
+  optimizer_ms: number | null;
 }
 
 /** Where in the model a step's time goes. */

@@ -892,6 +892,9 @@ class LayerRow(msgspec.Struct, frozen=True):
     median_step_ms: float | None = None
     #: Of the critical path's part in a step, what lies in it; of the whole step all. None without a critical path.
     critical_ms: float | None = None
+    #: An estimate of how long the optimizer works on its parameters: the optimizer's time in proportion to the elements
+    #: of gradients; it is in no other time of the module. None where sizes of gradients or an optimizer are not there.
+    optimizer_ms: float | None = None
 
 
 class LayerKernel(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from tb_ddp_doctor.facts.modules import (
     module_kernels,
     module_memory,
     module_tree,
+    optimizer_ns,
 )
 from tb_ddp_doctor.findings import LayerKernel, LayerRow, LayerTable, Source
 from tb_ddp_doctor.replay.bindings import Bindings
@@ -46,7 +47,7 @@ def layer_table(facts: Facts, bindings: Bindings | None) -> LayerTable | None:
     memory, work = _memory(facts), facts.get(module_work)
     times = path_times(table, facts.job.digests, bindings) if bindings else None
     path = times.of_modules(tree, table) if times else None
-    beside = beside_communication(tree, facts.job.digests)
+    beside, optimizer = beside_communication(tree, facts.job.digests), optimizer_ns(tree, facts.job.digests)
     steps = ModuleStepTimes.of(facts.job.digests, tree, table)
     every = tree.step_ns.sum(axis=2)
     # The median of sums and not the sum of medians, so that a number is some rank's time.
@@ -70,6 +71,7 @@ def layer_table(facts: Facts, bindings: Bindings | None) -> LayerTable | None:
             **(_beside(beside, module) if beside else {}),
             **steps.of_module(module),
             critical_ms=None if path is None else float(path[module]) / 1e6,
+            optimizer_ms=None if optimizer is None else float(optimizer[module]) / 1e6,
         )
         for module in in_order(tree)
         if listed[module]

@@ -30,7 +30,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 34
+MEANING = 35
 
 
 class RankOwner(IntEnum):
@@ -933,6 +933,20 @@ class ModuleBytes(ColumnTable, frozen=True, eq=False):
     allocated_bytes: Ints
 
 
+class ModuleGradients(ColumnTable, frozen=True, eq=False):
+    """Elements of the gradients of parameters that modules themselves use, without their children; with shapes only.
+
+    module    elements
+         0    19660800
+         3     2362368
+    """
+
+    #: Index into `ModulePaths`.
+    module: Indices
+    #: In all steps; a parameter counts for each backward pass that adds to its gradient.
+    elements: Ints
+
+
 class Modules(msgspec.Struct, frozen=True, eq=False):
     """Which part of the model the time of a rank's steps is of (`digest.modules`)."""
 
@@ -953,6 +967,8 @@ class Modules(msgspec.Struct, frozen=True, eq=False):
     segments: ModuleSegments
     #: Empty where the trace has no events of the allocator.
     memory: ModuleBytes
+    #: Empty where the trace has no shapes, and where it names no modules.
+    gradients: ModuleGradients
 
 
 class StateBytes(msgspec.Struct, frozen=True):

@@ -27,6 +27,7 @@ from tb_ddp_doctor.digest.graph_parts import GraphParts
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import Modules, ModuleTime, ModuleTimes, Steps
+from tb_ddp_doctor.digest.module_gradients import module_gradients
 from tb_ddp_doctor.digest.module_kernels import EventNames, TimeParts, module_kernels, module_work
 from tb_ddp_doctor.digest.module_memory import module_memory
 from tb_ddp_doctor.digest.module_paths import ROOT, ModuleCalls
@@ -235,6 +236,7 @@ def _table(
         work=module_work(work.calls, kernel_rows.of(work.calls.event, row)),
         segments=module_segments(work.segment, parts, kernel_rows.of_part, kernels, len(times)),
         memory=module_memory(allocations, calls, place_of, len(kept)),
+        gradients=module_gradients(calls, steps, place_of, len(kept)),
     )
 
 

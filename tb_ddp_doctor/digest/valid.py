@@ -49,7 +49,7 @@ INTO = {
         "modules.paths.name modules.kernels.operator modules.kernels.kernel modules.kernels.function blocking.module "
         "op_stalls.module"
     ),
-    "modules": "modules.paths.parent modules.times.module modules.memory.module",
+    "modules": "modules.paths.parent modules.times.module modules.memory.module modules.gradients.module",
     "times of modules": "modules.kernels.of",
     "kernels of modules": "modules.work.of",
     "kernels and times of modules": "modules.segments.of",
@@ -127,8 +127,8 @@ def check(digest: RankDigest) -> None:
         _check_range([arrays[path] for path in INTO[what].split()], size, what, least=least)
     modules = digest.modules
     work = modules.work
-    inner = (modules.times.module, modules.memory.module, modules.kernels.of, work.of, work.call, modules.segments.of)
-    if any((column < 0).any() for column in inner):
+    of_modules = (modules.times.module, modules.memory.module, modules.gradients.module)
+    if any((column < 0).any() for column in (*of_modules, modules.kernels.of, work.of, work.call, modules.segments.of)):
         raise InvalidError("its modules are no tree")
     rows = digest.roofline.rows
     if (rows.first < 0).any() or (rows.end < rows.first).any():

@@ -226,6 +226,24 @@ def module_memory(facts: Facts) -> ModuleMemoryTree | None:
     return ModuleMemoryTree(own[0], *with_children(tree, own))
 
 
+def optimizer_ns(tree: ModuleTree, digests: Sequence[RankDigest]) -> Floats | None:
+    """An estimate of how long the optimizer works on the parameters of each module, with all modules within it.
+
+    The time of what the optimizer launches, mean over steps, in proportion to the elements of the modules' gradients;
+    ns, shape (M,), the median over the ranks whose traces show both. None where none does.
+    """
+    spent = []
+    for digest, place in zip(digests, places(digests), strict=True):
+        times, gradients = digest.modules.times, digest.modules.gradients
+        runs = (times.phase == Phase.OPTIMIZER) & (times.kind != ModuleTime.IDLE)
+        runs &= times.kind != ModuleTime.COMMUNICATION
+        total = float(times.total_ns[runs].sum()) / max(len(digest.steps), 1)
+        elements = np.bincount(place[gradients.module], gradients.elements, len(tree.path))
+        if total > 0 and elements.any():
+            spent.append(with_children(tree, elements * (total / elements.sum())))
+    return np.median(spent, axis=0) if spent else None
+
+
 class ModuleKernelTable(msgspec.Struct, frozen=True, eq=False):
     """The kernels of the model's modules, with their times on each rank; rows with most time first.
 

@@ -305,6 +305,7 @@ _OF_ROWS: Mapping[str, tuple[str, Callable[[float], str]]] = MappingProxyType(
         "peak MB": ("peak_bytes", wording.megabytes),
         "critical": ("critical_ms", _ms),
         "above": ("above_ms", _ms),
+        "opt.": ("optimizer_ms", _ms),
         "beside": ("beside_ms", _ms),
         "longer": ("beside_longer_ms", _ms),
         "alloc. MB": ("allocated_bytes", wording.megabytes),

@@ -105,6 +105,7 @@ function figures(told, nodes, node, modules) {
 function ofTable(row, modules) {
   /** @type {[string, string, string, string][]} */
   const listed = [];
+  if (row.optimizer_ms !== null) listed.push(["optimizer's time of a module", "optimizer, estimated", ms(row.optimizer_ms), "what the optimizer takes for its parameters, by the elements of their gradients; in none of the times above"]);
   if (row.above_ms !== null) listed.push(["work of a module", "above attainable", ms(row.above_ms), "time above what the GPU needs for its operators’ FLOPs and bytes"]);
   if (row.flops !== null && row.moved_bytes !== null) listed.push(["work of a module", "work", workOf({ flops: row.flops, bytes: row.moved_bytes }), "FLOPs, and bytes that its operators read and write, each tensor once"]);
   if (row.peak_bytes !== null && row.allocated_bytes !== null) listed.push(["memory of a module", "memory", `${size(row.peak_bytes)} at the peak, ${size(row.allocated_bytes)} a step`, "what it allocated of what is allocated at the peak, and all that it allocates in a step"]);

@@ -162,6 +162,7 @@ function table(modules, shown) {
   const hasPath = modules.rows[0].critical_ms !== null;
   const hasBeside = modules.rows[0].beside_ms !== null;
   const hasWork = modules.rows[0].flops !== null;
+  const hasOptimizer = modules.rows[0].optimizer_ms !== null;
   return grid({
     title: "layers",
     shown,
@@ -176,6 +177,7 @@ function table(modules, shown) {
       { head: "(rank)", title: "the rank with the longest" },
       { head: "p99", quantity: "p99 of a module", unit: "ms", show: plain, title: "the 99th percentile over steps" },
       ...(hasPath ? [{ head: "critical", quantity: "critical path in a module", unit: "ms", show: plain, title: "of the critical path in a step" }] : []),
+      ...(hasOptimizer ? [{ head: "optimizer", quantity: "optimizer's time of a module", unit: "ms", show: plain, title: "an estimate: the optimizer's time by the elements of gradients; in no other column" }] : []),
       ...(hasMemory ? [{ head: "peak, MB", quantity: "memory of a module", show: megabytes, title: "what it allocated of what is allocated at the peak, with all modules within it" }, { head: "allocates, MB", quantity: "memory of a module", show: megabytes, title: "all that it allocates in a step" }] : []),
       ...(hasBeside ? [{ head: "beside", quantity: "time beside communication", unit: "ms", show: plain, title: "in which communication runs beside its kernels" }, { head: "longer", quantity: "time beside communication", unit: "ms", show: plain, title: "how much longer these kernels take than the same ones without communication beside them" }] : []),
       ...(hasWork
@@ -186,6 +188,6 @@ function table(modules, shown) {
           ]
         : []),
     ],
-    rows: modules.rows.map((row) => [row.path || WHOLE, row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank, row.p99_ms, ...(hasPath ? [row.critical_ms] : []), ...(hasMemory ? [row.peak_bytes, row.allocated_bytes] : []), ...(hasBeside ? [row.beside_ms, row.beside_longer_ms] : []), ...(hasWork ? [row.above_ms, row.flops, row.moved_bytes] : [])]),
+    rows: modules.rows.map((row) => [row.path || WHOLE, row.step_ms, row.step_ms / whole, ...used.map(({ of }) => Number(row[of])), row.longest_ms, row.longest_rank, row.p99_ms, ...(hasPath ? [row.critical_ms] : []), ...(hasOptimizer ? [row.optimizer_ms] : []), ...(hasMemory ? [row.peak_bytes, row.allocated_bytes] : []), ...(hasBeside ? [row.beside_ms, row.beside_longer_ms] : []), ...(hasWork ? [row.above_ms, row.flops, row.moved_bytes] : [])]),
   });
 }
