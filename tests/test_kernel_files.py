@@ -15,8 +15,10 @@ from test_modules import of_run
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CodeOf, RankDigest
+from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.trace import names, reader
 from tb_ddp_doctor.trace.model import RankTrace
+from tb_ddp_doctor.view import stacks
 
 __all__ = ["by"]
 HASH = "culetdsvvlkrqsd7juujlgbpmjwp4tl6neeryz5tquvuslmdky4o"
@@ -25,7 +27,7 @@ OTHER = f"/tmp/torchinductor_root/xo/cxo{HASH[3:]}.py"
 KERNEL = "triton_poi_fused_add_mul_0"
 
 
-def launched(*ops: tuple[str, dict[str, Any]], stacks: tuple[tuple[str, int, int], ...] = ()) -> bytes:
+def launched(*ops: tuple[str, dict[str, Any]], frames: tuple[tuple[str, int, int], ...] = ()) -> bytes:
     """Operators of 10 us, by their arguments, each of which launches a kernel of 10 us that has its name."""
 
     def event(category: str, name: str, start: int, length: int, tid: int, **args: Any) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def launched(*ops: tuple[str, dict[str, Any]], stacks: tuple[tuple[str, int, int
         }
 
     events = [event("user_annotation", "ProfilerStep#1", 0, 20 * len(ops) + 500, 1)]
-    events += [event("python_function", name, start, end - start, 1) for name, start, end in stacks]
+    events += [event("python_function", name, start, end - start, 1) for name, start, end in frames]
     for at, (name, args) in enumerate(ops):
         events += [
             event("cpu_op", name, 20 * at, 10, 1, **args),
@@ -123,9 +125,9 @@ def test_whatever_stands_there_readers_agree_and_a_source_is_a_file(
 
 def test_with_stacks_generated_code_is_not_the_users_own() -> None:
     """What a compiled region calls otherwise is of the user's function that is compiled."""
-    stacks = (("model.py(40): forward", 0, 400), (f"{OTHER}(231): call", 0, 390))
+    frames = (("model.py(40): forward", 0, 400), (f"{OTHER}(231): call", 0, 390))
     found = digest(
-        reader.decode([launched((KERNEL, {"kernel_file": FILE}), ("aten::mm", {}), stacks=stacks)], "r.json")
+        reader.decode([launched((KERNEL, {"kernel_file": FILE}), ("aten::mm", {}), frames=frames)], "r.json")
     )
     assert sources(found) == {KERNEL: {f"{FILE}(1): {KERNEL}"}, "aten::mm": {"model.py(40): forward"}}
     assert {found.strings[at] for at in found.code.function} == {"model.py(40): forward"}
@@ -183,5 +185,12 @@ def test_the_json_and_the_terminal_say_the_file(
     assert main(["diagnose", str(job), "--layers", "--kernels"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert f"{KERNEL} {HASH}.py:1: {KERNEL}" in out
-    # The files of compiled kernels are no stacks.
-    assert main(["diagnose", str(job)]) == 0
+
+
+@pytest.mark.parametrize(("own", "lacks"), [((), True), ((("model.py(40): forward", 0, 400),), False)])
+def test_files_of_compiled_kernels_are_no_stacks(own: tuple[tuple[str, int, int], ...], lacks: bool) -> None:
+    """So that how to record stacks is still said."""
+    found = digest(reader.decode([launched((KERNEL, {"kernel_file": FILE}), frames=own)], "rank0.json"))
+    assert len(found.code)
+    job = build("job", {0: found}, {0: "node"}, 1)
+    assert stacks.lacking(job) == lacks
