@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -425,8 +426,6 @@ def test_a_beginning_says_ranks_and_nodes() -> None:
 
 
 def test_a_packed_slice_is_read_as_its_ranks(job: engine.Result, tmp_path: Path) -> None:
-    import gzip
-
     for form in FORMATS:
         folder = saved(job, tmp_path / form / f"all.{form}")
         (path,) = folder.iterdir()
@@ -435,6 +434,16 @@ def test_a_packed_slice_is_read_as_its_ranks(job: engine.Result, tmp_path: Path)
         path.unlink()
         assert peek(packed).parts == ("rank 0", "rank 1")
         assert same(diagnosed(folder).diagnosis, job.diagnosis)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_small_file_that_says_thousands_of_ranks_is_none_of_ours(tmp_path: Path, packed: bool) -> None:
+    own = own_files.of_ranks(tuple(range(9_000)), ("",) * 9_000, None)
+    text = b"{" + own.spelled() + b', "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm"}]}'
+    path = tmp_path / ("all.json.gz" if packed else "all.json")
+    path.write_bytes(gzip.compress(text) if packed else text)
+    assert own_files.declared(text) == own
+    assert peek(path).parts == ()
 
 
 def test_words_on_a_rank_that_are_none_are_left_out() -> None:

@@ -85,7 +85,7 @@ def peek(path: FilePath) -> Head:
         with path.open("rb") as file:
             chunks, is_gzip = _chunks(file)
             text = _gather(chunks)
-            if own := own_files.declared(text):
+            if (own := own_files.declared(text)) and own_files.is_large_enough(path.stat().st_size, own, is_gzip):
                 return _of_own(own)
             if PACKETS_NAME.fullmatch(path.name):
                 return _read_packets(text)

@@ -21,6 +21,8 @@ _MARK = re.compile(rb'"' + KEY.encode() + rb'"\s{0,8}:\s{0,8}')
 #: The mark stands so near to the beginning.
 _BEGINNING = 256
 _LABEL = "rank {}"
+#: Bytes of a rank without events: its name and its header are some hundred, which are alike on all ranks.
+_LEAST, _LEAST_PACKED = 256, 8
 
 
 class OwnFile(msgspec.Struct, frozen=True):
@@ -44,6 +46,11 @@ class OwnFile(msgspec.Struct, frozen=True):
     def spelled(self) -> bytes:
         """The member that says it."""
         return f'"{KEY}":'.encode() + json_of(self)
+
+
+def is_large_enough(size: int, own: OwnFile, is_gzip: bool) -> bool:
+    """Whether a file of so many bytes may hold what it says of its ranks alone."""
+    return size >= len(own.ranks) * (_LEAST_PACKED if is_gzip else _LEAST)
 
 
 def of_ranks(ranks: tuple[int, ...], nodes: tuple[str, ...], world_size: int | None) -> OwnFile:
