@@ -61,20 +61,27 @@ class IterationGap(Rule):
         stalled = whatif.host_ns(CpuTime.STALL) * pending.flags
         worst = int(stalled.mean(axis=1).argmax())
         ranks = np.arange(len(frame.ranks))
-        typical = float(np.median(stalled.mean(axis=1)))
+        numbers = frame.rank_numbers(ranks)
+        median_ns = np.median(stalled, axis=0)
+        seen = median_ns > self.min_share * frame.step_ns
+        if 0 < 2 * seen.sum() <= len(seen):
+            said = f"after {int(seen.sum())} of {len(seen)} iterations: the CPU is outside any op there for "
+            said += f"{wording.ms(float(median_ns[seen].mean()))}."
+        else:
+            seen, mean = pending.flags, wording.ms(float(median_ns.mean()))
+            said = f"between iterations: the CPU is outside any op for {mean} of each {wording.ms(frame.step_ns)}."
         return Fault(
             change=change,
-            steps=tuple(frame.steps[pending.flags].tolist()),
-            confidence="high" if pending.flags.sum() >= _FEWEST else "medium",
-            title=f"GPUs idle between iterations: the CPU is outside any op for {wording.ms(typical)} of each "
-            f"{wording.ms(frame.step_ns)}.",
+            steps=tuple(frame.steps[seen].tolist()),
+            confidence="high" if seen.sum() >= _FEWEST else "medium",
+            title=f"GPUs idle {said}",
             why=f"{host_overheads.said(overheads, ranks, frame.step_ns)}{_WHY[frame.program]}",
             fix=_FIXES[frame.program],
             evidence=(
                 places.longest(worst, int(stalled[worst].argmax()), RankOwner.HOST, "GPU idle, CPU outside any op."),
             ),
             measurements=(
-                Measurement("CPU outside any op", typical / 1e6, "ms", frame.rank_numbers(ranks), frame.all_steps),
+                Measurement("CPU outside any op", float(median_ns.mean()) / 1e6, "ms", numbers, frame.all_steps),
             ),
         )
 

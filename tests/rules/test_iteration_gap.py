@@ -27,8 +27,17 @@ def test_gaps_between_iterations_that_decode_are_found_with_their_cost() -> None
     found = finding(RULE, GAPS)
     assert found.cost_ms == pytest.approx(6, rel=0.02)
     assert found.ranks == (0, 1)
-    assert found.title.startswith("GPUs idle between iterations: the CPU is outside any op for ")
+    assert found.title == "GPUs idle after 3 of 7 iterations: the CPU is outside any op there for 12.0 ms."
+    assert len(found.steps) == 3
     assert "--async-scheduling" in found.fix and "training" not in found.fix
+
+
+def test_gaps_after_most_iterations_are_said_of_each() -> None:
+    one = "[own_context_0_generation_8.]", "[attend][sync.............]  ", "  [attend................]   "
+    lanes = "host  ", "within", "gpu   "
+    text = "\n".join(f"rank# {lane} {(part + ' ' * 10) * 3}{part}" for lane, part in zip(lanes, one, strict=True))
+    found = finding(RULE, ranks(text + "\n", text + "\n"))
+    assert found.title.startswith("GPUs idle between iterations: the CPU is outside any op for ")
 
 
 def test_the_verdict_of_a_server_that_idles_between_iterations_is_the_gap() -> None:
