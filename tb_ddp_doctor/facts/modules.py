@@ -80,10 +80,10 @@ def modules(digests: Sequence[RankDigest]) -> ModuleTree:
         )
     index, places = _places_in_tree(digests)
     parent = np.array([around for around, _ in index], np.int64)
-    own = np.zeros((len(digests), len(index), len(ModulePart)))
-    for rank, (digest, place) in enumerate(zip(digests, places, strict=True)):
-        table = digest.modules.times
-        np.add.at(own[rank], (place[table.module], _parts(table)), table.total_ns / max(len(digest.steps), 1))
+    shape = (len(digests), len(index), len(ModulePart))
+    times, row = _joined(digests, places, shape)
+    steps = np.repeat([max(len(digest.steps), 1) for digest in digests], [len(one.modules.times) for one in digests])
+    own = np.bincount(row, times.total_ns / steps, math.prod(shape)).astype(np.float64).reshape(shape)
     whole, path, level = own.copy(), [""], [0]
     for module in range(len(index) - 1, 0, -1):
         whole[:, parent[module]] += whole[:, module]
@@ -92,6 +92,17 @@ def modules(digests: Sequence[RankDigest]) -> ModuleTree:
         level.append(level[around] + 1)
     sources = " and ".join(named)
     return ModuleTree(sources, _layer_events(digests), parent, tuple(path), np.array(level, np.int64), own, whole)
+
+
+def _joined(digests: Sequence[RankDigest], places: Sequence[Ints], shape: tuple[int, ...]) -> tuple[ModuleTimes, Ints]:
+    """All ranks' tables in one, and which cell of `shape` (R, M, len(ModulePart)) each row is of."""
+    tables = [digest.modules.times for digest in digests]
+    rank = np.repeat(np.arange(len(digests)), [len(table) for table in tables])
+    place = np.concatenate([place[table.module] for table, place in zip(tables, places, strict=True)])
+    joined = ModuleTimes(
+        *(np.concatenate([getattr(table, name) for table in tables]) for name in ModuleTimes.__struct_fields__)
+    )
+    return joined, np.ravel_multi_index((rank, place, _parts(joined)), shape)
 
 
 class ModuleBeside(msgspec.Struct, frozen=True, eq=False):
@@ -109,16 +120,8 @@ def beside_communication(tree: ModuleTree, digests: Sequence[RankDigest]) -> Mod
     """What runs beside communication in each module; None where nothing does."""
     if not any(digest.modules.times.beside_ns.any() for digest in digests):
         return None
-    tables = [digest.modules.times for digest in digests]
-    rank = np.repeat(np.arange(len(digests)), [len(table) for table in tables])
-    place = np.concatenate(
-        [place[table.module] for table, place in zip(tables, _places_in_tree(digests)[1], strict=True)]
-    )
-    joined = ModuleTimes(
-        *(np.concatenate([getattr(table, name) for table in tables]) for name in ModuleTimes.__struct_fields__)
-    )
     shape = tree.own_ns.shape
-    row = np.ravel_multi_index((rank, place, _parts(joined)), shape)
+    joined, row = _joined(digests, _places_in_tree(digests)[1], shape)
     steps = np.array([max(len(digest.steps), 1) for digest in digests])[:, None, None]
     own = np.stack(
         [
@@ -182,20 +185,22 @@ def _places(digest: RankDigest, index: dict[tuple[int, str], int]) -> Ints:
     return np.array(places, np.int64)
 
 
+#: The parts of what has a phase, a kind or is done again, each before those that it gives way to.
+_BY_PHASE = ((int(Phase.FORWARD), int(ModulePart.FORWARD)), (int(Phase.BACKWARD), int(ModulePart.BACKWARD)))
+_COMMUNICATION, _IDLE, _OPTIMIZER = int(ModuleTime.COMMUNICATION), int(ModuleTime.IDLE), int(Phase.OPTIMIZER)
+_BY_KIND = ((_COMMUNICATION, int(ModulePart.COMMUNICATION)), (_IDLE, int(ModulePart.IDLE)))
+_OTHER, _RECOMPUTED = int(ModulePart.OTHER), int(ModulePart.RECOMPUTED)
+
+
 def _parts(table: ModuleTimes) -> Ints:
     """The `ModulePart` of each row of a rank's table."""
-    again, kind, phase = table.recomputed == 1, table.kind, table.phase
-    return np.select(
-        [
-            kind == ModuleTime.IDLE,
-            kind == ModuleTime.COMMUNICATION,
-            again,
-            phase == Phase.FORWARD,
-            phase == Phase.BACKWARD,
-        ],
-        [ModulePart.IDLE, ModulePart.COMMUNICATION, ModulePart.RECOMPUTED, ModulePart.FORWARD, ModulePart.BACKWARD],
-        ModulePart.OTHER,
-    ).astype(np.int64)
+    part = np.full(len(table), _OTHER, np.int64)
+    for phase, of_phase in _BY_PHASE:
+        part[table.phase == phase] = of_phase
+    part[table.recomputed == 1] = _RECOMPUTED
+    for kind, of_kind in _BY_KIND:
+        part[table.kind == kind] = of_kind
+    return part
 
 
 class ModuleMemoryTree(msgspec.Struct, frozen=True, eq=False):
@@ -235,13 +240,12 @@ def optimizer_ns(tree: ModuleTree, digests: Sequence[RankDigest]) -> Floats | No
     spent = []
     for digest, place in zip(digests, places(digests), strict=True):
         times, gradients = digest.modules.times, digest.modules.gradients
-        runs = (times.phase == Phase.OPTIMIZER) & (times.kind != ModuleTime.IDLE)
-        runs &= times.kind != ModuleTime.COMMUNICATION
+        runs = (times.phase == _OPTIMIZER) & (times.kind != _IDLE) & (times.kind != _COMMUNICATION)
         total = float(times.total_ns[runs].sum()) / max(len(digest.steps), 1)
         elements = np.bincount(place[gradients.module], gradients.elements, len(tree.path))
         if total > 0 and elements.any():
-            spent.append(with_children(tree, elements * (total / elements.sum())))
-    return np.median(spent, axis=0) if spent else None
+            spent.append(elements * (total / elements.sum()))
+    return np.median(with_children(tree, np.stack(spent)), axis=0) if spent else None
 
 
 class ModuleKernelTable(msgspec.Struct, frozen=True, eq=False):
@@ -309,9 +313,10 @@ def kernel_times(table: ModuleKernelTable, columns: Sequence[Ints]) -> Floats:
 
 def module_times(tree: ModuleTree, table: ModuleKernelTable, times: Floats) -> Floats:
     """The sums of times of kernels, shape (R, K), by module with all modules within it, shape (R, M)."""
-    own = np.zeros((len(times), len(tree.path)))
-    np.add.at(own.T, table.module, times.T)
-    return with_children(tree, own)
+    own = np.zeros((len(tree.path), len(times)))
+    for module, of_kernel in zip(table.module.tolist(), times.T, strict=True):
+        own[module] += of_kernel
+    return with_children(tree, own.T)
 
 
 def calls_ns(tree: ModuleTree, digest: RankDigest, chosen: NDArray[np.bool_]) -> Floats:
