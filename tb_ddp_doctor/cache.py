@@ -57,6 +57,7 @@ _SUFFIX: dict[type, str] = {
 _MADE_BY = (
     "nsys",
     "nccl_logs",
+    "nccl_profile",
     "discover",
     "trace",
     "digest",
