@@ -88,7 +88,10 @@ class RowCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def of_share(self, share: Floats) -> Ints:
         """The device's time of each row in a share of each call, 0 to 1, shape (K,); ns, shape (N,)."""
-        return np.rint(np.maximum(self.share * self.pairs.in_share(share), 0)).astype(np.int64)
+        ns = self.pairs.in_share(share)
+        ns *= self.share
+        np.maximum(ns, 0, out=ns)
+        return np.rint(ns, out=ns).astype(np.int64)
 
     def excess(self, least_ns: Floats, remains: Floats) -> RowExcess:
         """How far rows are from the least that their calls need, if only a share of each call remains.

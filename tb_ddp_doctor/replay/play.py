@@ -42,10 +42,11 @@ class _Playing:
             self._host_at = np.full_like(self._device_at, LONG_AGO // 2)
         #: When each part may start by its own launch and by the device work that it needs, shape (parts,), ns.
         self._ready = np.full(parts, LONG_AGO)
+        sooner = sooner_ns if isinstance(sooner_ns, int) else sooner_ns[schedule.parts.rank]
         self.played = Played(
             done_ns=np.empty(rows, np.int64),
             # Parts that no row launches are not played: they end as much earlier as their rank begins.
-            end_ns=schedule.parts.end_ns - np.broadcast_to(sooner_ns, len(begin_ns))[schedule.parts.rank],
+            end_ns=schedule.parts.end_ns - sooner,
             begin_ns=begin_ns,
             host_end_ns=self._host_at,
             issued_ns=np.empty(rows if kept else 0, np.int64),

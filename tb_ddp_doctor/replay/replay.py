@@ -72,6 +72,7 @@ class Replay:
         self._after_queue = np.flatnonzero((rows.queue_ns > 0) & ~rows.synced)
         self._host_ns: dict[CpuTime, Ints] = {}
         self._spending: dict[CpuTime, Flags] = {}
+        self._lowered_last: tuple[Flags, Ints] | None = None
         #: Ranks and steps that can be compared with each other, as indices into the flat shape (R, S).
         self._comparable = tuple(of_equal(schedule.frame.sequence.ravel()))
         self._recorded: Ints = recorded._recorded if recorded else self._ends(self.lengths(Change()))
@@ -387,11 +388,8 @@ class Replay:
     def _device(self, change: Change) -> Ints:
         """How long the device needs for each row with a change, shape (rows,), ns."""
         need = self.schedule.rows.device_ns
-        if change.device_at_median is not None and change.device_at_median.all():
-            need = self._device_at_median
-        elif change.device_at_median is not None:
-            chosen = self._cells.chosen(change.device_at_median)
-            need = np.where(chosen, self._device_at_median, need)
+        if change.device_at_median is not None:
+            need = self._lowered(change.device_at_median)
         if change.balanced is not None:
             at_median = change.device_at_median
             lowered = self._cells.chosen(at_median) if at_median is not None else np.zeros(len(need), np.bool_)
@@ -407,6 +405,18 @@ class Replay:
         rest = np.maximum(rest - self._cells.sum(calls_ns), 0)
         need = need - self._cells.spread(need - calls_ns, rest)
         return self._of_rows(change, need - calls_ns, need)
+
+    def _lowered(self, chosen: Flags) -> Ints:
+        """How long the device needs for each row if it is no slower than the median in some steps, shape (R, S).
+
+        What is tried on top of the same fixes one after the other asks for the same.
+        """
+        if chosen.all():
+            return self._device_at_median
+        if self._lowered_last is None or self._lowered_last[0] is not chosen:
+            need = np.where(self._cells.chosen(chosen), self._device_at_median, self.schedule.rows.device_ns)
+            self._lowered_last = chosen, need
+        return self._lowered_last[1]
 
     def _of_rows(self, change: Change, need: Ints, whole: Ints) -> Ints:
         """How long the device needs for each row without what a change removes of rows and of single calls.
