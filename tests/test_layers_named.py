@@ -45,7 +45,8 @@ def tree(
     whole = times.copy()
     for module in range(len(path) - 1, 0, -1):
         whole[:, parent[module]] += whole[:, module]
-    return ModuleTree("repeats" if guessed else "stacks", guessed, parent, path, level, times, whole)
+    places = (np.arange(len(path)),) * len(own)
+    return ModuleTree("repeats" if guessed else "stacks", guessed, parent, path, level, times, whole, places)
 
 
 def said(guessed: int = 0, **own: float) -> str:

@@ -112,7 +112,8 @@ def test_children_and_own_time_sum_to_each_node_and_the_root_is_the_step(seeds: 
     digests = [random_digest(seed) for seed in seeds]
     if not any(digest.modules.named_by for digest in digests):
         return
-    tree, table = modules(digests), kernel_table(digests)
+    tree = modules(digests)
+    table = kernel_table(tree, digests)
     for rank, digest in enumerate(digests):
         steps = len(digest.steps)
         own = np.rint(tree.own_ns[rank] * steps).astype(int)
@@ -129,7 +130,7 @@ def test_children_and_own_time_sum_to_each_node_and_the_root_is_the_step(seeds: 
 
 def test_ranks_with_the_same_kernels_share_rows() -> None:
     first, second = (read(*with_mlp_until(end)) for end in (40, 60))
-    table = kernel_table([first, second])
+    table = kernel_table(modules([first, second]), [first, second])
     (row,) = [i for i, kernel in enumerate(table.kernel) if kernel == "gemm" and table.events[0, i]]
     assert table.step_ns[:, row].tolist() == [20_000, 40_000]
     assert table.operator[row] == "aten::mm"

@@ -97,7 +97,8 @@ def test_children_and_own_sum_to_each_node_and_the_root_is_the_path(seeds: list[
     found = joined(digests)
     if not found or not (bindings := WhatIf.of(found).bindings) or not any(one.modules.named_by for one in digests):
         return
-    tree, table = modules(found.digests), kernel_table(found.digests)
+    tree = modules(found.digests)
+    table = kernel_table(tree, found.digests)
     times = path_times(table, found.digests, bindings)
     steps = len(bindings.end_ns)
     # Whole ns: what a step has times the number of steps.
@@ -142,7 +143,7 @@ def test_of_a_modules_kernels_those_are_on_the_path_that_a_rank_runs_last() -> N
     assert found
     bindings = WhatIf.of(found).bindings
     assert bindings
-    table = kernel_table(found.digests)
+    table = kernel_table(modules(found.digests), found.digests)
     times = path_times(table, found.digests, bindings)
     us = {
         (rank, table.kernel[row]): times.of_ranks(table)[rank, row] / 1e3

@@ -35,7 +35,8 @@ def module_kernels(before: Result, after: Result) -> tuple[ModuleKernelChange, .
     if not modules(before.diagnosis.layers, after.diagnosis.layers):
         return ()
     digests, size = (*before.job.digests, *after.job.digests), len(before.job.digests)
-    tree, table = tree_of(digests), kernel_table(digests)
+    tree = tree_of(digests)
+    table = kernel_table(tree, digests)
     was, now = (np.median(rows, axis=0) / 1e6 for rows in (table.step_ns[:size], table.step_ns[size:]))
     order = np.argsort(-np.abs(now - was), kind="stable")
     named = (row for row in order.tolist() if table.operator[row] or table.kernel[row])

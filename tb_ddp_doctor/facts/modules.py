@@ -59,6 +59,8 @@ class ModuleTree(msgspec.Struct, frozen=True, eq=False):
     own_ns: NDArray[np.float64]
     #: The same with all modules within it: of the whole model it is the step.
     step_ns: NDArray[np.float64]
+    #: For each rank, the module here of each module of its digest, shape (modules of the rank,) each.
+    places: tuple[Ints, ...]
 
 
 @fact
@@ -78,7 +80,8 @@ def modules(digests: Sequence[RankDigest]) -> ModuleTree:
             "No trace names the model's modules, and no operators repeat from layer to layer: capture with "
             "Doctor.watch(model), or profile with with_stack=True."
         )
-    index, places = _places_in_tree(digests)
+    index: dict[tuple[int, str], int] = {(-1, ""): 0}
+    places = tuple(_places(digest, index) for digest in digests)
     parent = np.array([around for around, _ in index], np.int64)
     shape = (len(digests), len(index), len(ModulePart))
     times, row = _joined(digests, places, shape)
@@ -91,7 +94,9 @@ def modules(digests: Sequence[RankDigest]) -> ModuleTree:
         path.append(f"{path[around]}.{name}" if around else name)
         level.append(level[around] + 1)
     sources = " and ".join(named)
-    return ModuleTree(sources, _layer_events(digests), parent, tuple(path), np.array(level, np.int64), own, whole)
+    return ModuleTree(
+        sources, _layer_events(digests), parent, tuple(path), np.array(level, np.int64), own, whole, places
+    )
 
 
 def _joined(digests: Sequence[RankDigest], places: Sequence[Ints], shape: tuple[int, ...]) -> tuple[ModuleTimes, Ints]:
@@ -121,7 +126,7 @@ def beside_communication(tree: ModuleTree, digests: Sequence[RankDigest]) -> Mod
     if not any(digest.modules.times.beside_ns.any() for digest in digests):
         return None
     shape = tree.own_ns.shape
-    joined, row = _joined(digests, _places_in_tree(digests)[1], shape)
+    joined, row = _joined(digests, tree.places, shape)
     steps = np.array([max(len(digest.steps), 1) for digest in digests])[:, None, None]
     own = np.stack(
         [
@@ -165,19 +170,8 @@ def _layer_events(digests: Sequence[RankDigest]) -> int:
     return round(float(np.median(np.concatenate(counts)))) if counts else 0
 
 
-def places(digests: Sequence[RankDigest]) -> list[Ints]:
-    """For each rank where each of its modules is in the job's tree."""
-    return _places_in_tree(digests)[1]
-
-
-def _places_in_tree(digests: Sequence[RankDigest]) -> tuple[dict[tuple[int, str], int], list[Ints]]:
-    """The job's modules by parent and name, and for each rank where each of its modules is among them."""
-    index: dict[tuple[int, str], int] = {(-1, ""): 0}
-    return index, [_places(digest, index) for digest in digests]
-
-
 def _places(digest: RankDigest, index: dict[tuple[int, str], int]) -> Ints:
-    """Where each of a rank's modules is in the job's tree, new ones added."""
+    """Where each of a rank's modules is in the job's tree, by parent and name; new ones are added to `index`."""
     paths: ModulePaths = digest.modules.paths
     places = [0]
     for parent, name in zip(paths.parent[1:].tolist(), paths.name[1:].tolist(), strict=True):
@@ -220,9 +214,8 @@ def module_memory(facts: Facts) -> ModuleMemoryTree | None:
     digests = facts.job.digests
     if tree is None or not any(len(digest.modules.memory) for digest in digests):
         return None
-    _, places = _places_in_tree(digests)
     own = np.full((2, len(digests), len(tree.path)), np.nan)
-    for rank, (digest, place) in enumerate(zip(digests, places, strict=True)):
+    for rank, (digest, place) in enumerate(zip(digests, tree.places, strict=True)):
         table = digest.modules.memory
         if len(table):
             own[:, rank] = 0
@@ -238,7 +231,7 @@ def optimizer_ns(tree: ModuleTree, digests: Sequence[RankDigest]) -> Floats | No
     ns, shape (M,), the median over the ranks whose traces show both. None where none does.
     """
     spent = []
-    for digest, place in zip(digests, places(digests), strict=True):
+    for digest, place in zip(digests, tree.places, strict=True):
         times, gradients = digest.modules.times, digest.modules.gradients
         runs = (times.phase == _OPTIMIZER) & (times.kind != _IDLE) & (times.kind != _COMMUNICATION)
         total = float(times.total_ns[runs].sum()) / max(len(digest.steps), 1)
@@ -269,10 +262,10 @@ class ModuleKernelTable(msgspec.Struct, frozen=True, eq=False):
     row_of: tuple[Ints, ...]
 
 
-def kernel_table(digests: Sequence[RankDigest]) -> ModuleKernelTable:
-    """The table over all ranks of a job."""
+def kernel_table(tree: ModuleTree, digests: Sequence[RankDigest]) -> ModuleKernelTable:
+    """The table over all ranks of a job, given the tree of their modules."""
     texts: dict[str, int] = {"": 0}
-    rank, total, events, *names = _kernel_rows(digests, texts)
+    rank, total, events, *names = _kernel_rows(tree, digests, texts)
     kinds, which = _kinds(*names)
     steps = np.array([max(len(digest.steps), 1) for digest in digests], np.float64)
     shape = (len(digests), kinds.shape[1])
@@ -301,7 +294,8 @@ def kernel_table(digests: Sequence[RankDigest]) -> ModuleKernelTable:
 
 def module_kernels(facts: Facts) -> ModuleKernelTable | None:
     """The kernels of the model's modules; None where the traces show no modules."""
-    return None if facts.get(module_tree) is None else kernel_table(facts.job.digests)
+    tree = facts.get(module_tree)
+    return None if tree is None else kernel_table(tree, facts.job.digests)
 
 
 def kernel_times(table: ModuleKernelTable, columns: Sequence[Ints]) -> Floats:
@@ -319,35 +313,32 @@ def module_times(tree: ModuleTree, table: ModuleKernelTable, times: Floats) -> F
     return with_children(tree, own.T)
 
 
-def calls_ns(tree: ModuleTree, digest: RankDigest, chosen: NDArray[np.bool_]) -> Floats:
+def calls_ns(tree: ModuleTree, rank: int, digest: RankDigest, chosen: NDArray[np.bool_]) -> Floats:
     """What some of a rank's calls of operators take in each module without its children, a step, ns, shape (M,).
 
-    `chosen` flags rows of its `RooflineCalls`.
+    `rank` is its index among the job's, `digest` its digest; `chosen` flags rows of its `RooflineCalls`.
     """
     table, work = digest.modules, digest.modules.work
-    around = zip(tree.parent.tolist(), tree.path, strict=True)
-    index = {(at, path[len(tree.path[at]) + 1 :] if at > 0 else path): place for place, (at, path) in enumerate(around)}
     mine = chosen[work.call]
-    module = _places(digest, index)[table.times.module[table.kernels.of[work.of[mine]]]]
+    module = tree.places[rank][table.times.module[table.kernels.of[work.of[mine]]]]
     return np.bincount(module, work.ns[mine], len(tree.path)) / max(len(digest.steps), 1)
 
 
 def p99_ns(tree: ModuleTree, digests: Sequence[RankDigest]) -> Floats:
     """The 99th percentile over steps of each module's time, with all modules within it, ns, shape (R, M)."""
     p99 = np.zeros((len(digests), len(tree.path)))
-    for rank, (digest, place) in enumerate(zip(digests, _places_in_tree(digests)[1], strict=True)):
+    for rank, (digest, place) in enumerate(zip(digests, tree.places, strict=True)):
         p99[rank, place] = digest.modules.paths.p99_ns
     return p99
 
 
-def _kernel_rows(digests: Sequence[RankDigest], texts: dict[str, int]) -> list[Ints]:
+def _kernel_rows(tree: ModuleTree, digests: Sequence[RankDigest], texts: dict[str, int]) -> list[Ints]:
     """The rows of all ranks: rank, time, events, module, part, and the numbers of operator, kernel and function.
 
     These number the names in `texts`, to which new ones are added.
     """
-    _, places = _places_in_tree(digests)
     columns: list[tuple[Ints, ...]] = []
-    for rank, (digest, place) in enumerate(zip(digests, places, strict=True)):
+    for rank, (digest, place) in enumerate(zip(digests, tree.places, strict=True)):
         kernels, times = digest.modules.kernels, digest.modules.times
         module, part = place[times.module[kernels.of]], _parts(times)[kernels.of]
         of_rank = np.full(len(kernels), rank, np.int64)

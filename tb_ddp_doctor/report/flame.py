@@ -86,7 +86,7 @@ def _of_run(result: Result, rank: int | None) -> Iterator[ModuleStack]:
     frames: list[tuple[str, ...]] = []
     for path, parent in zip(tree.path, tree.parent.tolist(), strict=True):
         frames.append((*frames[parent], path) if parent >= 0 else (result.job.name,))
-    table = kernel_table(result.job.digests)
+    table = kernel_table(tree, result.job.digests)
     named = zip(table.function, table.operator, table.kernel, strict=True)
     of_row = [tuple(filter(None, texts)) for texts in named]
     within = zip(table.module.tolist(), table.part.tolist(), of_row, strict=True)

@@ -67,7 +67,7 @@ def print_layers(console: Console, result: Result, asked: LayersAsked) -> None:
     if unknown:
         print_wrapped(console, f"There is no rank {unknown[0]} among {wording.ranks(ranks)}.")
         return
-    table = kernel_table(result.job.digests) if asked.kernels or asked.bottom_up else None
+    table = kernel_table(tree, result.job.digests) if asked.kernels or asked.bottom_up else None
     path_ms = _path_ms(result, table) if asked.rank is None else None
     lines = _asked_lines(tree, table, asked, None if path_ms is None else lambda line: _most(line, path_ms))
     if asked.rank is None:
@@ -211,7 +211,7 @@ def _print_pair(
     tree = _tree(console, digests)
     if tree is None:
         return
-    table = kernel_table(digests) if asked.kernels or asked.bottom_up else None
+    table = kernel_table(tree, digests) if asked.kernels or asked.bottom_up else None
     lines = _asked_lines(tree, table, asked, lambda line: _change(line, size))
     # The median of sums and not the sum of medians, so that a line is some rank's time.
     times = np.array([line.step_ns for line in lines]) / 1e6

@@ -29,10 +29,10 @@ def layers(result: Result) -> dict[str, Any]:
     """
     job = result.job
     try:
-        tree, table = modules(job.digests), kernel_table(job.digests)
+        tree = modules(job.digests)
     except MissingFactError:
         return {"ranks": [], "kernels": 0}
-    table = _shortened(table)
+    table = _shortened(kernel_table(tree, job.digests))
     sent = _spread(table.step_ns[:, np.isin(table.part, BUSY)].sum(axis=1))
     texts: dict[str, int] = {"": 0}
     sources: dict[str, int] = {"": -1}

@@ -88,7 +88,7 @@ def in_modules(kernels: Sequence[KernelRoof], roofline: JobRoofline, modules: Mo
         return Where()
     rank = max(kernels, key=lambda one: one.step_ns).rank
     chosen = np.isin(np.arange(len(roofline.kernels)), [roofline.kernels.index(one) for one in kernels])
-    own_ns = calls_ns(modules, roofline.ranks[rank].digest, chosen[roofline.ranks[rank].kernels])
+    own_ns = calls_ns(modules, rank, roofline.ranks[rank].digest, chosen[roofline.ranks[rank].kernels])
     return where(modules, own_ns).within(f" Of their time on rank {ranks[rank]}, ", ".")
 
 
