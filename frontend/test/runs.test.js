@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { bySimilarity } from "../src/runs/similar.js";
+import { size } from "../src/runs/look.js";
 import { arranged } from "../src/runs/order.js";
 
 const run = (name, lost_ms = 0, more = {}) => ({ name, state: "ready", verdict: lost_ms ? "straggler" : "healthy", severity: "major", lost_ms, step_ms: 100, unexplained_ms: 0, ...more });
@@ -49,4 +50,10 @@ test("the run most similar comes first: as many ranks, a like name, a like step 
   const runs = [run("other", 8, 900), run("gpt/bucket_25", 8, 110), run("gpt/bucket_50", 64, 100), run("unread", null, null), run("gpt/bucket_100", 8, 100)];
   const sorted = bySimilarity(runs, { name: "gpt/bucket_10", world_size: 8, step_ms: 101 }).map(({ name }) => name);
   assert.deepEqual(sorted, ["gpt/bucket_100", "gpt/bucket_25", "gpt/bucket_50", "other", "unread"]);
+});
+
+test("a run of snapshots has neither ranks nor steps", () => {
+  assert.equal(size(run("out", 0, { kind: "memory", ranks: 5, world_size: null, steps: null })), "5\u00a0snapshots");
+  assert.equal(size(run("hang", 0, { kind: "dumps", ranks: 3, world_size: 4, steps: null })), "3 of 4\u00a0ranks, dumps");
+  assert.equal(size(run("train", 0, { ranks: 4, world_size: 4, steps: 1 })), "4\u00a0ranks, 1\u00a0step");
 });

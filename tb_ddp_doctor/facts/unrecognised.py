@@ -288,18 +288,15 @@ def _pace(job: Job, step: str) -> str:
     window = max(float(job.budget.window_ns.mean()), 1.0)
     shares = {owner: float(job.budget.of(owner).mean()) / window for owner in OWNERS}
     communication = shares["wait"] + shares["transfer"]
-    said = f"the {'GPU' if job.has_device else 'CPU'} computes {wording.percent(shares['compute'])} of the time"
+    does = [f"computes {wording.percent(shares['compute'])} of the time"]
     if communication >= _SAID:
-        said += f" and only communicates {wording.percent(communication)}"
-    kernels = float(job.work(lambda work: work.kernels.kernels).mean())
+        does.append(f"only communicates {wording.percent(communication)}")
+    kernels, pace = float(job.work(lambda work: work.kernels.kernels).mean()), ""
     if job.has_device and kernels:
-        idle = sum(shares[owner] for owner in IDLE)
-        pace = window / kernels / 1e3
-        said += (
-            f" and idles {wording.percent(idle)}: {wording.whole(kernels)} kernels per {step}, one every "
-            f"{wording.decimals(pace, 0)} µs"
-        )
-    return said
+        does.append(f"idles {wording.percent(sum(shares[owner] for owner in IDLE))}")
+        apart = wording.decimals(window / kernels / 1e3, 0)
+        pace = f": {wording.whole(kernels)} kernels per {step}, one every {apart} µs"
+    return f"the {'GPU' if job.has_device else 'CPU'} {wording.listing(does)}{pace}"
 
 
 def of_experts(job: Job) -> str | None:

@@ -67,7 +67,7 @@ export function snapshot(one) {
   const share = (/** @type {number} */ bytes) => percent(bytes / Math.max(one.allocated, 1));
   const at = (/** @type {import("../../schema.js").Source | null} */ source) =>
     source ? `${source.file}:${source.line} (${source.function})` : "not in the job's own code";
-  const whose = one.rank === null ? one.file : `Rank ${one.rank}`;
+  const whose = one.rank === null ? (one.file.split("/").pop() ?? "") : `Rank ${one.rank}`;
   return h(
     "div",
     { class: "snapshot" },

@@ -3,7 +3,7 @@
 
 import { h } from "../dom.js";
 import { clockTime, count } from "../format.js";
-import { dot, outcome } from "./look.js";
+import { dot, outcome, size } from "./look.js";
 import { arranged, ORDERS } from "./order.js";
 import { MANY_RUNS } from "./triage.js";
 
@@ -218,20 +218,4 @@ function runButton({ run, name }, isOpen, order, select) {
     h("small", { class: "size" }, order === "newest" && run.modified_s ? clockTime(run.modified_s) : size(run)),
     outcome(run),
   );
-}
-
-/** @param {RunEntry} run */
-function size(run) {
-  if (run.state !== "ready") {
-    const { done, total } = run.progress;
-    const queued = run.arriving ? `${count(run.arriving, "file")} still being written` : "queued";
-    return { queued, failed: "could not be read", reading: total ? `${done} of ${total} files` : "opening" }[
-      run.state
-    ];
-  }
-  const left = run.arriving ? `, ${count(run.arriving, "file")} still being written` : "";
-  const gone = run.deleted ? `, ${count(run.deleted, "file")} deleted since` : "";
-  const what = run.kind === "dumps" ? "dumps" : count(run.steps ?? 0, "step");
-  const of = run.world_size !== null && (run.ranks ?? 0) < run.world_size ? `${(run.ranks ?? 0).toLocaleString("en")} of ${count(run.world_size, "rank")}` : count(run.ranks ?? 0, "rank");
-  return `${of}, ${what}${left}${gone}`;
 }

@@ -1,7 +1,7 @@
 // How a run looks wherever runs are listed: its verdict as a shape, and in a word or number.
 
 import { h } from "../dom.js";
-import { percent } from "../format.js";
+import { count, percent } from "../format.js";
 
 /** @typedef {import("../model.js").RunEntry} RunEntry */
 
@@ -39,6 +39,7 @@ export function outcome(run) {
   if (run.state !== "ready") return h("small", {}, run.state === "reading" ? "…" : "");
   if (run.verdict === "stuck") return h("b", { title: "Stuck: ranks wait in collectives for ranks that do not come" }, "stuck");
   if (run.verdict === "out-of-memory") return h("b", { title: "A request for GPU memory failed" }, "out of memory");
+  if (run.kind === "memory") return h("small", { title: "Snapshots of memory without traces: nothing to judge" }, "memory");
   if (run.kind) return h("small", {}, run.verdict ?? "");
   if (run.verdict === "unknown") return h("small", { title: "Unknown: the traces lack the data to judge" }, "unknown");
   if (run.verdict === "unexplained" && run.step_ms)
@@ -49,4 +50,24 @@ export function outcome(run) {
     { title: `${run.verdict}: predicted saving of step time with the fixes` },
     `−${percent(run.lost_ms / run.step_ms)}`,
   );
+}
+
+/**
+ * How many ranks and steps a run has, or how far it is read.
+ * @param {RunEntry} run
+ */
+export function size(run) {
+  if (run.state !== "ready") {
+    const { done, total } = run.progress;
+    const queued = run.arriving ? `${count(run.arriving, "file")} still being written` : "queued";
+    return { queued, failed: "could not be read", reading: total ? `${done} of ${total} files` : "opening" }[
+      run.state
+    ];
+  }
+  const left = run.arriving ? `, ${count(run.arriving, "file")} still being written` : "";
+  const gone = run.deleted ? `, ${count(run.deleted, "file")} deleted since` : "";
+  if (run.kind === "memory") return count(run.ranks ?? 0, "snapshot");
+  const what = run.kind === "dumps" ? "dumps" : count(run.steps ?? 0, "step");
+  const of = run.world_size !== null && (run.ranks ?? 0) < run.world_size ? `${(run.ranks ?? 0).toLocaleString("en")} of ${count(run.world_size, "rank")}` : count(run.ranks ?? 0, "rank");
+  return `${of}, ${what}${left}${gone}`;
 }
