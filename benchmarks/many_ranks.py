@@ -196,6 +196,9 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         backward=np.repeat(index, BUCKETS),
         update=np.repeat(index, BUCKETS),
         purpose=constant(0, np.int32),
+        algorithm=constant(0, np.int32),
+        protocol=constant(0, np.int32),
+        channels=constant(-1),
     )
     no_phase = np.zeros((steps, len(PHASES)), np.int64)
     work = StepWork(

@@ -766,7 +766,7 @@ export interface NcclCalls {
   times: number;
 }
 
-/** What NCCL's tuner chose for a kind and size (NCCL_DEBUG_SUBSYS=TUNING). */
+/** What NCCL's tuner chose for a kind and size, by the traces, else by its log (NCCL_DEBUG_SUBSYS=TUNING). */
 export interface NcclChoice {
   kind: string;
   bytes: number;

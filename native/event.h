@@ -56,6 +56,16 @@ enum value {
     ANNOTATED_TEXT,
     AUTOGRAD_PHASE,
     KERNEL_FILE,
+    /* What NCCL's profiler plugin in torch writes of a collective. */
+    FUNC,
+    DATATYPE,
+    COUNT,
+    NCCL_SEQ,
+    PROCESS_GROUP,
+    PROCESS_GROUP_RANKS,
+    ALGO,
+    PROTO,
+    N_CHANNELS,
     /* Of no interest. */
     OTHER,
     VALUES,
@@ -93,7 +103,8 @@ struct event {
 static const uint64_t NUMBERS = BIT(TS) | BIT(DUR) | BIT(DEVICE) | BIT(STREAM) | BIT(CORRELATION) | BIT(BYTES) |
                                 BIT(GROUP_SIZE) | BIT(ELEMENTS_IN) | BIT(ELEMENTS_OUT) | BIT(SEQ) | BIT(CHANGE) |
                                 BIT(DEVICE_ID) | BIT(DEVICE_TYPE) | BIT(TOTAL_ALLOCATED) | BIT(TOTAL_RESERVED) |
-                                BIT(ADDRESS) | BIT(SOURCE) | BIT(DESTINATION) | BIT(OCCUPANCY) | BIT(SEQUENCE_NUMBER);
+                                BIT(ADDRESS) | BIT(SOURCE) | BIT(DESTINATION) | BIT(OCCUPANCY) | BIT(SEQUENCE_NUMBER) |
+                                BIT(COUNT) | BIT(NCCL_SEQ) | BIT(N_CHANNELS);
 
 static inline void put(struct event *event, enum value value, const uint8_t *at, const uint8_t *end) {
     event->present |= BIT(value);
@@ -125,25 +136,41 @@ static inline bool is(struct span key, const char *name, size_t size) {
 
 static inline enum value argument_of(struct span key) {
     switch (key.size) {
-    case 3: return IS(key, "Seq") ? SEQ : IS(key, "str") ? ANNOTATED_TEXT : OTHER;
+    case 3: return IS(key, "Seq") ? SEQ : IS(key, "str") ? ANNOTATED_TEXT : IS(key, "seq") ? NCCL_SEQ : OTHER;
     case 4:
-        return IS(key, "grid") ? GRID : IS(key, "Addr") ? ADDRESS : IS(key, "name") ? ANNOTATED_NAME : OTHER;
-    case 5: return IS(key, "bytes") ? BYTES : IS(key, "dtype") ? DTYPE : IS(key, "Bytes") ? CHANGE : OTHER;
+        return IS(key, "grid")   ? GRID
+               : IS(key, "Addr") ? ADDRESS
+               : IS(key, "name") ? ANNOTATED_NAME
+               : IS(key, "func") ? FUNC
+               : IS(key, "algo") ? ALGO
+                                 : OTHER;
+    case 5:
+        return IS(key, "bytes")   ? BYTES
+               : IS(key, "dtype") ? DTYPE
+               : IS(key, "Bytes") ? CHANGE
+               : IS(key, "proto") ? PROTO
+               : IS(key, "count") ? COUNT
+                                  : OTHER;
     case 6: return IS(key, "device") ? DEVICE : IS(key, "stream") ? STREAM : OTHER;
-    case 8: return IS(key, "Src Rank") ? SOURCE : IS(key, "Dst Rank") ? DESTINATION : OTHER;
+    case 8:
+        return IS(key, "Src Rank")   ? SOURCE
+               : IS(key, "Dst Rank") ? DESTINATION
+               : IS(key, "datatype") ? DATATYPE
+                                     : OTHER;
     case 9: return IS(key, "Device Id") ? DEVICE_ID : OTHER;
     case 10:
         return IS(key, "Input Dims")   ? INPUT_DIMS
                : IS(key, "Input type") ? INPUT_TYPE
                : IS(key, "Group size") ? GROUP_SIZE
                : IS(key, "annotation") ? ANNOTATION
+               : IS(key, "n_channels") ? N_CHANNELS
                                        : OTHER;
     case 11:
         return IS(key, "correlation")   ? CORRELATION
                : IS(key, "Device Type") ? DEVICE_TYPE
                : IS(key, "kernel_file") ? KERNEL_FILE
                                         : OTHER;
-    case 13: return IS(key, "In msg nelems") ? ELEMENTS_IN : OTHER;
+    case 13: return IS(key, "In msg nelems") ? ELEMENTS_IN : IS(key, "process_group") ? PROCESS_GROUP : OTHER;
     case 14:
         return IS(key, "Out msg nelems")   ? ELEMENTS_OUT
                : IS(key, "Total Reserved") ? TOTAL_RESERVED
@@ -156,7 +183,10 @@ static inline enum value argument_of(struct span key) {
                : IS(key, "Sequence number") ? SEQUENCE_NUMBER
                                             : OTHER;
     case 18: return IS(key, "Process Group Name") ? GROUP : OTHER;
-    case 19: return IS(key, "Process Group Ranks") ? GROUP_RANKS : OTHER;
+    case 19:
+        return IS(key, "Process Group Ranks")   ? GROUP_RANKS
+               : IS(key, "process_group_ranks") ? PROCESS_GROUP_RANKS
+                                                : OTHER;
     case 25: return IS(key, "est. achieved occupancy %") ? OCCUPANCY : OTHER;
     default: return OTHER;
     }

@@ -38,7 +38,7 @@ struct table {
 /* Bytes of each column's numbers; 0 behind the last. */
 static const uint8_t WIDTHS[SCANNER_TABLES][MAX_COLUMNS + 1] = {
     [SCANNER_EVENTS] = {4, 1, 8, 8, 4, 4, 8, 8, 8, 4, 4, 8, 4, 4, 0},
-    [SCANNER_COMMS] = {8, 4, 4, 4, 8, 8, 8, 4, 8, 8, 0},
+    [SCANNER_COMMS] = {8, 4, 4, 4, 8, 8, 8, 4, 8, 8, 8, 4, 4, 8, 0},
     [SCANNER_MEMORY] = {8, 4, 4, 8, 8, 8, 8, 4, 0},
     [SCANNER_FRAMES] = {4, 8, 8, 4, 0},
     [SCANNER_ODDITIES] = {4, 4, 8, 4, 8, 0},
@@ -688,11 +688,12 @@ static inline bool has(const struct event *event, enum value value) {
 
 static void set_sequence(struct scanner *scanner, const struct event *event) {
     int64_t number = MISSING;
-    const bool is_integer = event->integers >> SEQ & 1;
+    const enum value own = has(event, SEQ) ? SEQ : NCCL_SEQ;
+    const bool is_integer = event->integers >> own & 1;
     if (is_integer) {
-        number = event->numbers[SEQ];
+        number = event->numbers[own];
     }
-    const bool has_sequence = is_integer || (get(event, SEQ).size && integer(get(event, SEQ), &number));
+    const bool has_sequence = is_integer || (get(event, own).size && integer(get(event, own), &number));
     if (!has_sequence || number == MISSING) {
         const struct span input = second_input(get(event, CONCRETE_INPUTS));
         if (input.size > sizeof("\"\"") - 1) {
@@ -700,7 +701,12 @@ static void set_sequence(struct scanner *scanner, const struct event *event) {
             return;
         }
     }
-    set_integer(scanner, event, SCANNER_COMMS, COMM_SEQUENCE, SEQ);
+    set_integer(scanner, event, SCANNER_COMMS, COMM_SEQUENCE, own);
+}
+
+/* A value, or the one that stands for it where torch's own metadata is not there. */
+static struct span either(const struct event *event, enum value value, enum value other) {
+    return get(event, has(event, value) ? value : other);
 }
 
 static void add_comm(struct scanner *scanner, const struct event *event) {
@@ -709,15 +715,19 @@ static void add_comm(struct scanner *scanner, const struct event *event) {
         return;
     }
     set(scanner, table, COMM_EVENT, (int64_t)scanner->tables[SCANNER_EVENTS].rows - 1);
-    set_word(scanner, event, table, COMM_COLLECTIVE, SCANNER_TEXTS, get(event, COLLECTIVE));
-    set_word(scanner, event, table, COMM_GROUP, SCANNER_TEXTS, get(event, GROUP));
-    set_word(scanner, event, table, COMM_GROUP_RANKS, SCANNER_TEXTS, get(event, GROUP_RANKS));
+    set_word(scanner, event, table, COMM_COLLECTIVE, SCANNER_TEXTS, either(event, COLLECTIVE, FUNC));
+    set_word(scanner, event, table, COMM_GROUP, SCANNER_TEXTS, either(event, GROUP, PROCESS_GROUP));
+    set_word(scanner, event, table, COMM_GROUP_RANKS, SCANNER_TEXTS, either(event, GROUP_RANKS, PROCESS_GROUP_RANKS));
     set_integer(scanner, event, table, COMM_GROUP_SIZE, GROUP_SIZE);
     set_integer(scanner, event, table, COMM_ELEMENTS_IN, ELEMENTS_IN);
     set_integer(scanner, event, table, COMM_ELEMENTS_OUT, ELEMENTS_OUT);
-    set_word(scanner, event, table, COMM_DTYPE, SCANNER_TEXTS, get(event, DTYPE));
+    set_word(scanner, event, table, COMM_DTYPE, SCANNER_TEXTS, either(event, DTYPE, DATATYPE));
     set_sequence(scanner, event);
     set_integer(scanner, event, table, COMM_PEER, has(event, DESTINATION) ? DESTINATION : SOURCE);
+    set_integer(scanner, event, table, COMM_COUNT, COUNT);
+    set_word(scanner, event, table, COMM_ALGORITHM, SCANNER_TEXTS, get(event, ALGO));
+    set_word(scanner, event, table, COMM_PROTOCOL, SCANNER_TEXTS, get(event, PROTO));
+    set_integer(scanner, event, table, COMM_CHANNELS, N_CHANNELS);
 }
 
 /* Tell of arguments that are none. */
@@ -781,7 +791,7 @@ static void add_event(struct scanner *scanner, const struct event *event) {
     set(scanner, SCANNER_EVENTS, EVENT_THREAD, thread);
     add_arguments(scanner, event, code);
     const bool on_device = code >= SCANNER_KERNEL && code <= SCANNER_MEMSET;
-    if (name == COMMUNICATION_NAME || (on_device && has(event, COLLECTIVE))) {
+    if (name == COMMUNICATION_NAME || (on_device && (has(event, COLLECTIVE) || has(event, FUNC)))) {
         add_comm(scanner, event);
     }
     if (on_device || code == SCANNER_OP || code == SCANNER_RUNTIME || name == COMMUNICATION_NAME) {

@@ -27,7 +27,7 @@
 #include "api.h"
 
 /* native.py mirrors every enumeration here; raise it with any change. */
-enum { SCANNER_VERSION = 23 };
+enum { SCANNER_VERSION = 24 };
 
 enum scanner_status {
     SCANNER_MORE,      /* within the list */
@@ -89,6 +89,10 @@ enum scanner_comm_column {
     COMM_DTYPE,
     COMM_SEQUENCE,
     COMM_PEER,
+    COMM_COUNT,
+    COMM_ALGORITHM,
+    COMM_PROTOCOL,
+    COMM_CHANNELS,
 };
 
 /* Columns of SCANNER_MEMORY, as `model.MemoryEvents`. */

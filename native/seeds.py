@@ -17,7 +17,8 @@ OP = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 2, "ts":
 LAUNCH = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 2, "ts": 11, "dur": 1,
           "args": {"cbid": 211, "correlation": 77}}  # fmt: skip
 METADATA = {"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8, "Group size": 4, "dtype": "Float",
-            "Process Group Name": "0", "Process Group Ranks": "[0, 1, ...]", "Seq": 5, "Dst Rank": 3}  # fmt: skip
+            "Process Group Name": "0", "Process Group Ranks": "[0, 1, ...]", "Seq": 5, "Dst Rank": 3,
+            "func": "AllReduce", "algo": "RING", "proto": "LL", "n_channels": 2, "count": 64, "seq": 9}  # fmt: skip
 KERNEL = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 20.001, "dur": 5,
           "args": {"device": 0, "stream": 7, "correlation": 77, "grid": [4, 1, 1], **METADATA}}  # fmt: skip
 COPY = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0, "tid": "stream 7",

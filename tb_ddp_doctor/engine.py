@@ -27,6 +27,7 @@ from tb_ddp_doctor.compile_logs.model import CompileReason
 from tb_ddp_doctor.compile_logs.read import read_logs as read_compile_logs
 from tb_ddp_doctor.config.read import Config, Settings, read_config
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.digest.nccl_choices import with_traced
 from tb_ddp_doctor.digest.numbered_calls import numbered_calls
 from tb_ddp_doctor.digest.valid import InvalidError, check
 from tb_ddp_doctor.discover.files import digested_trace
@@ -220,7 +221,7 @@ def _with_beside(
     (network, rank_evidence, reasons), unread = _beside(run, job, there)
     return replace(
         job,
-        network=network,
+        network=with_traced(network, job.digests),
         rank_evidence=rank_evidence,
         compile_reasons=reasons,
         calibration=calibration,

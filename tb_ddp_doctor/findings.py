@@ -448,7 +448,7 @@ class NcclCalls(msgspec.Struct, frozen=True):
 
 
 class NcclChoice(msgspec.Struct, frozen=True):
-    """What NCCL's tuner chose for a kind and size (NCCL_DEBUG_SUBSYS=TUNING)."""
+    """What NCCL's tuner chose for a kind and size, by the traces, else by its log (NCCL_DEBUG_SUBSYS=TUNING)."""
 
     kind: str
     bytes: int

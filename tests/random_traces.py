@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.storage.column_table import column_types
 from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Frames, Header, MemoryEvents, RankTrace
 
 #: Of properties of whole jobs. Some 25 tests draw such jobs, each test others: several hundred in all are read and
@@ -109,7 +110,7 @@ def trace(events: list[tuple[int, int, int, int, int, int]], *, device: bool) ->
             values=np.full(len(table), -1, np.int32),
         ),
         comms=CommArgs(
-            comms, *(nothing.astype(np.int32),) * 3, *(nothing,) * 3, nothing.astype(np.int32), nothing, nothing
+            comms, *(nothing.astype(dtype) for name, dtype in column_types(CommArgs).items() if name != "event")
         ),
         memory=MemoryEvents(
             time_ns=table[:, 2],

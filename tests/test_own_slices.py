@@ -294,6 +294,7 @@ def rich_trace() -> bytes:
     about = {
         "Collective name": "send", "Process Group Name": "3", "Process Group Ranks": "[0, 1]", "Group size": 2,
         "In msg nelems": 11, "Out msg nelems": 12, "dtype": "Float", "Seq": 77, "Dst Rank": 1,
+        "count": 11, "algo": "RING", "proto": "LL", "n_channels": 2,
     }  # fmt: skip
     device = {
         "device": 0, "stream": 16, "correlation": 5, "bytes": 4096, "grid": [2, 1, 1],
@@ -373,8 +374,9 @@ def test_every_argument_that_the_reader_keeps_is_written(rich: engine.Result, tm
     assert replace(found.header, base_ns=0) == replace(own.header, base_ns=0)
     if form == "json":
         written = set(arguments(json.loads((folder / "all.json").read_bytes())))
-        # Recorders spell the annotation of a kernel in three ways.
-        assert {name.decode() for name in ARGUMENTS} - written == {"name", "str"}
+        # Recorders spell the annotation of a kernel in three ways, and what NCCL's plugin says of a collective in two.
+        spelled = {"name", "str", "func", "datatype", "seq", "process_group", "process_group_ranks"}
+        assert {name.decode() for name in ARGUMENTS} - written == spelled
 
 
 def test_each_field_of_a_header_is_written(rich: engine.Result, tmp_path: Path) -> None:

@@ -262,21 +262,44 @@ METADATA = (
 
 
 def comm(got: RankTrace, row: int = 0) -> dict[str, object]:
-    texts = ("collective", "group", "group_ranks", "dtype")
+    texts = ("collective", "group", "group_ranks", "dtype", "algorithm", "protocol")
     columns = {name: int(getattr(got.comms, name)[row]) for name in got.comms.__struct_fields__}
     return columns | {name: got.strings[columns[name]] if columns[name] >= 0 else "" for name in texts}
 
 
 ALL_REDUCE = {
     "event": 0, "collective": "allreduce", "group": "0", "group_ranks": "[0, 1, ...]", "group_size": 4,
-    "elements_in": 1445888, "elements_out": 1445889, "dtype": "Float", "sequence": -1, "peer": -1,
+    "elements_in": 1445888, "elements_out": 1445889, "dtype": "Float", "sequence": -1, "peer": -1, "count": -1,
+    "algorithm": "", "protocol": "", "channels": -1,
 }  # fmt: skip
+#: As torch/csrc/profiler/cupti/nccl_profiler.cpp writes them, and torch/profiler/_cupti/comms/hook.py the group.
+OF_NCCL = (
+    '"func": "AllReduce", "datatype": "ncclFloat32", "algo": "RING", "proto": "LL", "count": 64, "root": 0, '
+    '"n_channels": 2, "n_warps": 16, "seq": 7, "rank": 1'
+)
 
 
 def test_metadata_on_the_kernel() -> None:
     got = of(trace(KERNEL.replace('"grid"', f'{METADATA}, "grid"'), KERNEL))
     assert len(got.comms) == 1
     assert comm(got) == ALL_REDUCE
+
+
+def test_metadata_of_nccls_plugin() -> None:
+    group = '"process_group": ["dp", ""], "process_group_ranks": [0, 1]'
+    got = of(trace(KERNEL.replace('"grid"', f'{OF_NCCL}, {group}, "grid"')))
+    assert comm(got) == {
+        "event": 0, "collective": "AllReduce", "group": '["dp", ""]', "group_ranks": "[0, 1]", "group_size": -1,
+        "elements_in": -1, "elements_out": -1, "dtype": "ncclFloat32", "sequence": 7, "peer": -1, "count": 64,
+        "algorithm": "RING", "protocol": "LL", "channels": 2,
+    }  # fmt: skip
+    assert not got.warnings
+
+
+def test_torchs_metadata_goes_before_that_of_nccls_plugin() -> None:
+    got = of(trace(KERNEL.replace('"grid"', f'{OF_NCCL}, {METADATA}, "Seq": 3, "grid"')))
+    own = {"sequence": 3, "count": 64, "algorithm": "RING", "protocol": "LL", "channels": 2}
+    assert comm(got) == ALL_REDUCE | own
 
 
 def test_metadata_on_the_host() -> None:
@@ -287,7 +310,8 @@ def test_metadata_on_the_host() -> None:
 def test_record_param_comms_without_metadata_has_a_row() -> None:
     assert comm(of(trace(op(name="record_param_comms")))) == {
         "event": 0, "collective": "", "group": "", "group_ranks": "", "group_size": -1,
-        "elements_in": -1, "elements_out": -1, "dtype": "", "sequence": -1, "peer": -1,
+        "elements_in": -1, "elements_out": -1, "dtype": "", "sequence": -1, "peer": -1, "count": -1, "algorithm": "",
+        "protocol": "", "channels": -1,
     }  # fmt: skip
 
 
@@ -321,7 +345,8 @@ def test_metadata_of_the_wrong_type_costs_that_field() -> None:
     got = of(trace(op(name="record_param_comms", more=f', "args": {{{odd}}}')))
     assert comm(got) == {
         "event": 0, "collective": "allreduce", "group": "7", "group_ranks": "", "group_size": -1,
-        "elements_in": -1, "elements_out": -1, "dtype": "", "sequence": -1, "peer": -1,
+        "elements_in": -1, "elements_out": -1, "dtype": "", "sequence": -1, "peer": -1, "count": -1, "algorithm": "",
+        "protocol": "", "channels": -1,
     }  # fmt: skip
 
 

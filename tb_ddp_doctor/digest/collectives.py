@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -19,6 +20,10 @@ from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
 
 #: More than any message has; their bytes and the sums of those still fit an int64.
 MOST_ELEMENTS = 2**48
+#: Of a group.
+_MOST_RANKS = 1 << 20
+#: Collectives of which one rank gives, or gets, a part of the larger side: NCCL counts the elements of that part.
+IN_PARTS = ("all_gather", "reduce_scatter")
 
 
 class CollectiveLaunches(msgspec.Struct, frozen=True, eq=False):
@@ -32,24 +37,37 @@ class CollectiveLaunches(msgspec.Struct, frozen=True, eq=False):
 def device_collectives(host: HostCalls, device: DeviceEvents, phase: Ints, words: Vocabulary) -> Collectives:
     """Collectives of the communication kernels; `phase` is what launched each event of the device.
 
-    Metadata is taken from the kernel, else from the `record_param_comms` that encloses the launch.
+    Metadata is taken from the kernel, else from the `record_param_comms` that encloses the launch; what NCCL chose,
+    from the kernel.
     """
     kernels = np.flatnonzero(device.communicates)
     by = _launched_by(host, device, phase == names.Phase.BACKWARD)
-    return _build(host.trace, device.row[kernels], metadata(host, device, kernels), by, words)
+    rows = device.row[kernels]
+    return _build(host.trace, rows, metadata(host, device, kernels), _of_events(host.trace)[rows], by, words)
 
 
 def metadata(host: HostCalls, device: DeviceEvents, kernels: Ints) -> Ints:
-    """The row of `CommArgs` that tells of each of some kernels: its own, or that of the launch's parent; or -1."""
+    """The row of `CommArgs` that tells of each of some kernels: its own, or that of the launch's parent; or -1.
+
+    A kernel of which NCCL's plugin alone tells does not name its process group: there the launch's parent goes first.
+    """
     rows, launch = device.row[kernels], device.launch[kernels]
-    of_event = np.full(len(host.trace.events), -1, np.int64)
-    of_event[host.trace.comms.event] = np.arange(len(host.trace.comms))
+    of_event, comms = _of_events(host.trace), host.trace.comms
     own = of_event[rows]
     launched = launch >= 0
     enclosed = np.full(len(rows), -1, np.int64)
     around = host.around(launch[launched], enqueues(host))
     enclosed[launched] = np.where(around >= 0, of_event[host.row[around]], -1) if len(host) else -1
-    return np.where(own >= 0, own, enclosed)
+    of_plugin = (own >= 0) & (enclosed >= 0)
+    of_plugin[of_plugin] = (comms.group[own[of_plugin]] < 0) & (comms.algorithm[own[of_plugin]] >= 0)
+    return np.where((own >= 0) & ~of_plugin, own, enclosed)
+
+
+def _of_events(trace: RankTrace) -> Ints:
+    """The row of `CommArgs` of each event; -1 without one."""
+    of_event = np.full(len(trace.events), -1, np.int64)
+    of_event[trace.comms.event] = np.arange(len(trace.comms))
+    return of_event
 
 
 def enqueues(host: HostCalls) -> Mask:
@@ -107,27 +125,37 @@ def host_collectives(host: HostCalls, steps: Steps, until_ns: int, words: Vocabu
     paired = len(enqueued) == len(rows)
     unknown = np.full(len(rows), -1, np.int64)
     by = CollectiveLaunches(step, unknown, unknown)
-    return _build(trace, rows, enqueued if paired else unknown, by, words)
+    return _build(trace, rows, enqueued if paired else unknown, unknown, by, words)
 
 
-def _build(trace: RankTrace, rows: Ints, meta: Ints, by: CollectiveLaunches, words: Vocabulary) -> Collectives:
+def _build(
+    trace: RankTrace, rows: Ints, meta: Ints, own: Ints, by: CollectiveLaunches, words: Vocabulary
+) -> Collectives:
+    """The collectives that run as some events: of each, the row of `CommArgs` that tells of it, and its event's own."""
     events, comms = trace.events, trace.comms
     known = meta >= 0
 
-    def pick(column: Ints | Indices) -> Ints:
+    def pick(column: Ints | Indices, of: Ints = meta) -> Ints:
         picked = np.full(len(rows), -1, np.int64)
-        picked[known] = column[meta[known]]
+        picked[of >= 0] = column[of[of >= 0]]
         return picked
 
-    def text(column: Ints) -> Indices:
+    def text(column: Ints, read: Callable[[str], str] = str) -> Indices:
         values = column.tolist()
-        known = {i: words.index(trace.strings[i] if i >= 0 else "") for i in dict.fromkeys(values)}
+        known = {i: words.index(read(trace.strings[i]) if i >= 0 else "") for i in dict.fromkeys(values)}
         return np.array([known[i] for i in values], np.int32)
 
     spelled = pick(comms.collective)
     named = np.where(spelled >= 0, spelled, events.name[rows]).tolist()
     kind_of = {name: names.collective(trace.strings[name]) for name in set(named)}
+    group_ranks, group_size = pick(comms.group_ranks), pick(comms.group_size)
     elements = np.maximum(pick(comms.elements_in), pick(comms.elements_out))
+    count = pick(comms.count)
+    if len(of_plugin := np.flatnonzero((count >= 0) & (elements < 0))):
+        unsized = of_plugin[group_size[of_plugin] < 0]
+        group_size[unsized] = _listed(trace, group_ranks[unsized])
+        shares = np.array([kind_of[named[i]] in IN_PARTS for i in of_plugin.tolist()], np.bool_)
+        elements[of_plugin] = _counted(count[of_plugin], shares, group_size[of_plugin])
     shaped = np.full(len(rows), -1, np.int64)
     shaped[known] = events.shape[comms.event[meta[known]]]
     shaped = np.where(shaped >= 0, shaped, events.shape[rows])
@@ -141,9 +169,9 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, by: CollectiveLaunches, wor
     columns = Collectives(
         step=by.step.astype(np.int32),
         kind=np.array([words.index(kind_of[name]) for name in named], np.int32),
-        group=text(pick(comms.group)),
-        group_ranks=text(pick(comms.group_ranks)),
-        group_size=pick(comms.group_size),
+        group=text(pick(comms.group), _group_name),
+        group_ranks=text(group_ranks),
+        group_size=group_size,
         dtype=text(dtype),
         elements=elements,
         bytes=np.where((elements >= 0) & (elements <= MOST_ELEMENTS) & (size > 0), elements * size, -1),
@@ -154,8 +182,44 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, by: CollectiveLaunches, wor
         backward=by.backward.astype(np.int32),
         update=by.update.astype(np.int32),
         purpose=np.full(len(rows), words.index(""), np.int32),
+        algorithm=text(pick(comms.algorithm, own)),
+        protocol=text(pick(comms.protocol, own)),
+        channels=pick(comms.channels, own),
     )
     return Collectives(*(getattr(columns, name)[order] for name in Collectives.__struct_fields__))
+
+
+def _listed(trace: RankTrace, group_ranks: Ints) -> Ints:
+    """How many ranks each group lists in a text such as "[0, 1]"; -1 where it lists none, or not all."""
+    size = {i: len(ranks_in(trace.strings[i])) or -1 if i >= 0 else -1 for i in dict.fromkeys(group_ranks.tolist())}
+    return np.array([size[i] for i in group_ranks.tolist()], np.int64)
+
+
+def ranks_in(text: str) -> list[int]:
+    """The ranks of a group such as "[0, 1]"; none where the text is shortened or makes no sense."""
+    try:
+        listed = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    is_ranks = isinstance(listed, list) and all(isinstance(rank, int) and 0 <= rank < _MOST_RANKS for rank in listed)
+    return listed if is_ranks else []
+
+
+def _group_name(text: str) -> str:
+    """A process group's name, which the CUPTI monitor writes as a list with its description: ["dp", ""]."""
+    if not text.startswith("["):
+        return text
+    try:
+        listed = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], str) else text
+
+
+def _counted(count: Ints, shares: Mask, group_size: Ints) -> Ints:
+    """Elements of the larger side by NCCL's count, which is one rank's share where each has one; -1 if unknown."""
+    known = (count >= 0) & (count <= MOST_ELEMENTS) & ((group_size > 0) & (group_size <= _MOST_RANKS) | ~shares)
+    return np.where(known, count * np.where(shares, group_size, 1), -1)
 
 
 def count_elements(dims: str) -> int:

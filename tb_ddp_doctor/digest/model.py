@@ -180,6 +180,10 @@ class Collectives(ColumnTable, frozen=True, eq=False):
     update: Indices
     #: What it is for, where the trace shows it (`digest.purposes`), else "".
     purpose: Indices
+    #: What NCCL chose for it, as NCCL spells it, such as "RING" and "LL", and the channels: "" and -1 if unknown.
+    algorithm: Indices
+    protocol: Indices
+    channels: Ints
 
 
 class PointToPoint(ColumnTable, frozen=True, eq=False):

@@ -10,13 +10,12 @@ send or receive kernel that its thread launches from then on:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.collectives import MOST_ELEMENTS, metadata
+from tb_ddp_doctor.digest.collectives import MOST_ELEMENTS, metadata, ranks_in
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
@@ -27,7 +26,6 @@ from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
 
 #: No job has more.
-_MOST_RANKS = 1 << 20
 
 
 def messages(trace: RankTrace, steps: Steps) -> PointToPoint:
@@ -116,21 +114,11 @@ def _peers(trace: RankTrace, rows: Ints) -> Ints:
     comms = trace.comms
     peer: Ints = comms.peer[rows].copy()
     for i in np.flatnonzero((peer < 0) & (comms.group_ranks[rows] >= 0)).tolist():
-        ranks = _listed(trace.strings[comms.group_ranks[rows[i]]])
+        ranks = ranks_in(trace.strings[comms.group_ranks[rows[i]]])
         others = [rank for rank in ranks if rank != trace.header.rank]
         if len(ranks) == 2 and len(others) == 1:
             peer[i] = others[0]
     return peer
-
-
-def _listed(ranks: str) -> list[int]:
-    """The ranks of a group such as "[0, 1]"; none where the text is shortened or makes no sense."""
-    try:
-        listed = json.loads(ranks)
-    except (ValueError, RecursionError):
-        return []
-    is_ranks = isinstance(listed, list) and all(isinstance(rank, int) and 0 <= rank < _MOST_RANKS for rank in listed)
-    return listed if is_ranks else []
 
 
 def _kinds(trace: RankTrace, name: Indices, classify: Callable[[str], str]) -> NDArray[np.object_]:

@@ -38,7 +38,7 @@ INTO = {
     # Never missing: "" is a string as well.
     "strings of calls": (
         "collectives.kind collectives.group collectives.group_ranks collectives.dtype collectives.purpose "
-        "host_meetings.kind"
+        "collectives.algorithm collectives.protocol host_meetings.kind"
     ),
     "strings": (
         "kernels.name kernels.shape kernels.inputs operators.name blocking.call blocking.op blocking.own "

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
+from typing import TypeAlias
 
 from tb_ddp_doctor.findings import NcclCalls, NcclChoice
 
 #: Kinds and sizes of calls that are kept; real jobs have hundreds.
 _MOST_SHOWN = 64
+#: Kind, bytes, algorithm, protocol, channels and process group, as `NcclChoice` has them.
+Choice: TypeAlias = tuple[str, int, str, str, int, str]
 #: Of a text that is kept.
 _LONGEST = 200
 #: Kind, then count and type of a call, or size and choice. Without a group before "NCCL INFO": it is searched quickly.
@@ -50,16 +54,30 @@ def size_of(call: tuple[bytes, ...]) -> tuple[str, int] | None:
 
 def choices_of(counted: Counter[tuple[str, tuple[bytes, ...]]]) -> list[NcclChoice]:
     """The choices made most often, of how often each was logged, by process group."""
-    times_of: Counter[tuple[str, int, str, str, int, str]] = Counter()
+    times_of: Counter[Choice] = Counter()
     for (group, (kind, _, choice)), times in counted.items():
         if chosen := _CHOSEN.fullmatch(choice):
             channels = int(chosen[5]) - int(chosen[4]) + 1 if chosen[5] else 0
-            algorithm, protocol = _named(chosen[2], _ALGORITHMS), _named(chosen[3], _PROTOCOLS)
-            times_of[_collective(kind), int(chosen[1]), algorithm, protocol, channels, group] += times
-    return [
-        NcclChoice(kind, size, algorithm, protocol, channels, times, group)
-        for (kind, size, algorithm, protocol, channels, group), times in times_of.most_common(_MOST_SHOWN)
-    ]
+            times_of[_collective(kind), int(chosen[1]), algorithm(chosen[2]), protocol(chosen[3]), channels, group] += (
+                times
+            )
+    return most_often(times_of)
+
+
+def most_often(times_of: Mapping[Choice, int]) -> list[NcclChoice]:
+    """The choices made most often, of how often each was made."""
+    most = Counter(times_of).most_common(_MOST_SHOWN)
+    return [NcclChoice(*choice[:-1], times, choice[-1]) for choice, times in most]
+
+
+def algorithm(said: bytes) -> str:
+    """An algorithm as `NcclChoice` has it, of how NCCL spells it: "RING" or 1 as "ring"."""
+    return _named(said, _ALGORITHMS)
+
+
+def protocol(said: bytes) -> str:
+    """A protocol as `NcclChoice` has it, of how NCCL spells it: "SIMPLE" or 2 as "Simple"."""
+    return _named(said, _PROTOCOLS)
 
 
 def _named(said: bytes, known: tuple[str, ...]) -> str:

@@ -169,9 +169,23 @@ def _recorded(part: RankSlice) -> Callable[[int, int], Args]:
 
 
 #: Columns of `CommArgs` with the arguments that they come from: texts, then numbers.
-_WORDS = _arguments(CommunicationArgs, collective="collective", group="group", group_ranks="group_ranks", dtype="dtype")
+_WORDS = _arguments(
+    CommunicationArgs,
+    collective="collective",
+    group="group",
+    group_ranks="group_ranks",
+    dtype="dtype",
+    algorithm="algorithm",
+    protocol="protocol",
+)
 _SIZES = _arguments(
-    CommunicationArgs, group_size="group_size", elements_in="elements_in", elements_out="elements_out", sequence="seq"
+    CommunicationArgs,
+    group_size="group_size",
+    elements_in="elements_in",
+    elements_out="elements_out",
+    sequence="seq",
+    count="count",
+    channels="channels",
 )
 _FROM, _TO = (spelled(CommunicationArgs, name) for name in ("source", "destination"))
 

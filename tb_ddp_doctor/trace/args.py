@@ -37,6 +37,7 @@ class DeviceArgs(msgspec.Struct, gc=False):
     autograd_phase: Raw = ABSENT
     #: Tells whether the event has `CommunicationArgs`.
     collective: Raw = msgspec.field(default=ABSENT, name="Collective name")
+    func: Raw = ABSENT
 
     def annotation(self) -> Raw:
         """What names the part of the model that a kernel of a graph is of; ABSENT where nothing does."""
@@ -73,7 +74,12 @@ class MemoryArgs(msgspec.Struct, gc=False):
 
 
 class CommunicationArgs(msgspec.Struct, gc=False):
-    """Of communication kernels and `record_param_comms`: raw, since releases differ in what is text."""
+    """Of communication kernels and `record_param_comms`: raw, since releases differ in what is text.
+
+    The last ones are NCCL's own, on kernels: torch's profiler plugin for NCCL hands them to the CUPTI monitor, which
+    adds them to the arguments (torch/csrc/profiler/cupti/nccl_profiler.cpp, torch/profiler/_cupti/monitor_trace.py, and
+    for the process group comms/hook.py).
+    """
 
     collective: Raw = msgspec.field(default=ABSENT, name="Collective name")
     group: Raw = msgspec.field(default=ABSENT, name="Process Group Name")
@@ -86,6 +92,24 @@ class CommunicationArgs(msgspec.Struct, gc=False):
     inputs: Raw = msgspec.field(default=ABSENT, name="Concrete Inputs")
     source: Raw = msgspec.field(default=ABSENT, name="Src Rank")
     destination: Raw = msgspec.field(default=ABSENT, name="Dst Rank")
+    func: Raw = ABSENT
+    datatype: Raw = ABSENT
+    count: Raw = ABSENT
+    nccl_seq: Raw = msgspec.field(default=ABSENT, name="seq")
+    process_group: Raw = ABSENT
+    process_group_ranks: Raw = ABSENT
+    algorithm: Raw = msgspec.field(default=ABSENT, name="algo")
+    protocol: Raw = msgspec.field(default=ABSENT, name="proto")
+    channels: Raw = msgspec.field(default=ABSENT, name="n_channels")
+
+    def words(self) -> tuple[Raw, ...]:
+        """Collective, process group, its ranks and the type, as torch's metadata or else NCCL's plugin spells them."""
+        return (
+            _either(self.collective, self.func),
+            _either(self.group, self.process_group),
+            _either(self.group_ranks, self.process_group_ranks),
+            _either(self.dtype, self.datatype),
+        )
 
     def peer(self) -> int:
         """Whom a send goes to, or a receive comes from."""
@@ -93,10 +117,15 @@ class CommunicationArgs(msgspec.Struct, gc=False):
 
     def sequence(self) -> int:
         """The call's number, which torch writes as "Seq", Megatron-era traces as text in "Concrete Inputs"[1]."""
-        number = integer(self.seq)
+        number = integer(_either(self.seq, self.nccl_seq))
         if number == MISSING and (inputs := value(self.inputs, list[Any])) and len(inputs) > 1:
             number = integer(msgspec.json.encode(inputs[1])) if isinstance(inputs[1], str) else MISSING
         return number
+
+
+def _either(raw: Raw, other: Raw) -> Raw:
+    """An argument, or the one that stands for it where it is absent."""
+    return raw if bytes(raw) else other
 
 
 Args = TypeVar("Args", DeviceArgs, RuntimeArgs, OpArgs, MemoryArgs, CommunicationArgs)

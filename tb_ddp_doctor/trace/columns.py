@@ -201,7 +201,7 @@ class Columns:
         part["shape"][rows] = _column([self._shapes[bytes(args.grid)] for args in device])
         part["types"][rows] = _column([self._shapes[bytes(args.autograd_phase)] for args in device])
         part["values"][rows] = _column([self._shapes[bytes(args.annotation())] for args in device])
-        has_metadata = np.array([bytes(args.collective) != b"" for args in device], np.bool_)
+        has_metadata = np.array([bytes(args.collective) + bytes(args.func) != b"" for args in device], np.bool_)
 
         communication = np.union1d(rows[has_metadata], np.flatnonzero(part["name"] == self.strings[RECORD_PARAM_COMMS]))
         for row, args in zip(communication.tolist(), arguments(CommunicationArgs, communication), strict=True):
@@ -219,16 +219,21 @@ class Columns:
 
     def _metadata(self, args: CommunicationArgs) -> tuple[int, ...]:
         """A row of `CommArgs`, but for the event."""
+        collective, group, group_ranks, dtype = map(self._word, args.words())
         return (
-            self._word(args.collective),
-            self._word(args.group),
-            self._word(args.group_ranks),
+            collective,
+            group,
+            group_ranks,
             integer(args.group_size),
             integer(args.elements_in),
             integer(args.elements_out),
-            self._word(args.dtype),
+            dtype,
             args.sequence(),
             args.peer(),
+            integer(args.count),
+            self._word(args.algorithm),
+            self._word(args.protocol),
+            integer(args.channels),
         )
 
     def _word(self, raw: Raw) -> int:

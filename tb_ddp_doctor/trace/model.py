@@ -114,6 +114,12 @@ class CommArgs(ColumnTable, frozen=True, eq=False):
     sequence: Ints
     #: "Dst Rank" of sends, "Src Rank" of receives: the other one's rank in the job.
     peer: Ints
+    #: What NCCL's profiler plugin says of the call: "count", elements that one rank gives, of a reduce_scatter gets;
+    #: "algo" and "proto", as NCCL spells them ("RING", "LL"); "n_channels".
+    count: Ints
+    algorithm: Indices
+    protocol: Indices
+    channels: Ints
 
 
 class MemoryEvents(ColumnTable, frozen=True, eq=False):

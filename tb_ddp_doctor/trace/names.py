@@ -873,6 +873,9 @@ ELEMENT_BYTES: dict[str, int] = {
     "Long": 8, "Double": 8, "UInt64": 8, "ComplexFloat": 8,
     "ComplexDouble": 16,
     UNKNOWN_DTYPE: 1,
+    # As NCCL's profiler plugin spells them.
+    "ncclInt8": 1, "ncclUint8": 1, "ncclFloat8e4m3": 1, "ncclFloat8e5m2": 1, "ncclFloat16": 2, "ncclBfloat16": 2,
+    "ncclInt32": 4, "ncclUint32": 4, "ncclFloat32": 4, "ncclInt64": 8, "ncclUint64": 8, "ncclFloat64": 8,
 }  # fmt: skip
 
 

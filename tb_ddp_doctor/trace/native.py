@@ -67,7 +67,7 @@ _TABLES: dict[int, Mapping[str, DTypeLike]] = {
 }
 _LOSSES = (Loss.BROKEN, Loss.MISTYPED, Loss.TIMES, Loss.ARGUMENTS)
 #: Columns of communication whose numbers are of _TEXTS.
-_WORDS = ("collective", "group", "group_ranks", "dtype")
+_WORDS = ("collective", "group", "group_ranks", "dtype", "algorithm", "protocol")
 
 #: Arguments of `Losses.add`.
 _Lost: TypeAlias = tuple[Loss, int, str, int]

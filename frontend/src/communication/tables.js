@@ -46,7 +46,7 @@ export function summary(families, shown) {
   }
   const { network } = shown.diagnosis;
   if (network?.choices.length) {
-    columns.push([{ head: "NCCL chose", title: "algorithm, protocol and channels, by NCCL's log" }, (family) => chosen(network, family)]);
+    columns.push([{ head: "NCCL chose", title: "algorithm, protocol and channels, by NCCL's log or the trace" }, (family) => chosen(network, family)]);
   }
   if (compared) {
     const title = "time without straggler wait over the median of comparable groups, at the same size";

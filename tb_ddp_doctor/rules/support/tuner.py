@@ -1,4 +1,4 @@
-"""What NCCL's tuner chose, by its log, and what of it makes large messages slow."""
+"""What NCCL's tuner chose, by its log or the trace, and what of it makes large messages slow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FEW = 0.5
 
 def choice(seen: Network | None, traffic: Traffic) -> str:
     """What NCCL's tuner chose for some collectives, a sentence and a space, and one for each thing of it that makes
-    messages of this size slow; "" where its log does not say.
+    messages of this size slow; "" where neither says.
     """
     own = [each for each in seen.choices if each.kind == traffic.kind] if seen else []
     own = [each for each in own if each.group == traffic.group] or own

@@ -153,7 +153,8 @@ class _Reader:
             word = self._strings
             group = word[f"{of.communicator:#x}"] if of.communicator >= 0 else MISSING
             dtype = word[names.UNKNOWN_DTYPE] if of.bytes_in >= 0 else MISSING
-            rows.append((row, word[of.kind], group, MISSING, of.ranks, of.bytes_in, of.bytes_out, dtype, MISSING, -1))
+            said = (word[of.kind], group, MISSING, of.ranks, of.bytes_in, of.bytes_out, dtype)
+            rows.append((row, *said, *[MISSING] * (len(COMM_TYPES) - 1 - len(said))))
         # As of Kineto's traces, each operator that encloses a launch has a row, whether or not it tells anything.
         encloses = (events["category"] == Category.OP) & (events["name"] == self._strings[names.RECORD_PARAM_COMMS])
         messages = {(call.thread, call.start_ns): call for call in calls if is_message(call)}
@@ -164,7 +165,8 @@ class _Reader:
             if call and call.payload:
                 kind = self._strings[names.collective(call.name)]
                 peer = job_rank.get((call.payload.communicator, call.payload.peer), MISSING)
-            rows.append((row, kind, *[MISSING] * (len(COMM_TYPES) - 3), peer))
+            about = dict.fromkeys(COMM_TYPES, MISSING) | {"event": row, "collective": kind, "peer": peer}
+            rows.append(tuple(about.values()))
         table = np.array(rows, np.int64).reshape(-1, len(COMM_TYPES)).T
         columns = zip(COMM_TYPES.items(), table, strict=True)
         return CommArgs(**{name: column.astype(dtype) for (name, dtype), column in columns})
