@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from tb_ddp_doctor.facts.arrivals import Sized
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.roofline import JobRoofline, JudgedRoofline, KernelRoof
-from tb_ddp_doctor.findings import Memory
+from tb_ddp_doctor.findings import Evidence, Memory
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
@@ -20,6 +21,21 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, thresho
 from tb_ddp_doctor.rules.support.gemm_tiles import fit, gemm
 from tb_ddp_doctor.rules.support.roofline import listed, longest, smaller
 from tb_ddp_doctor.trace.program_names import Program
+
+
+class _Larger(NamedTuple):
+    """What a larger batch saves, and what is said of it."""
+
+    #: The share of what comes once a step, and of each kernel's time, that it saves, 0 to 1.
+    fewer: float
+    spared: Mapping[KernelRoof, float]
+    #: The larger batch, how a sentence on it begins; and what it computes as many of as now, "samples".
+    batch: str
+    same: str
+    why: str
+    fix: str
+    remedy: str
+    evidence: tuple[Evidence, ...]
 
 
 class LargerBatch(Rule):
@@ -79,31 +95,20 @@ class LargerBatch(Rule):
             return Clear(f"The free memory allows {times:.2g} times the batch, which is not worth a try.")
         spared = self._spared(roofline, times)
         fewer = 1 - 1 / times
-        change = _change(fewer, spared, frame, roofline, sized)
-        cost = whatif.cost_ns(change)
-        said = f"A batch {times:.2g} times as large"
-        if cost < self.min_cost * frame.step_ns:
-            return Clear(f"{said} would save {wording.ms(cost)} of the time for the same samples.")
-        level, basis = certainty.confidence(frame, cost, len(frame.steps))
         gemms = [one for one in roofline.kernels if one.kind is GpuTime.GEMM]
-        part = self.saved_least
-        halved = {one: part * share for one, share in spared.items()}
-        most = {one: max(share, _most(one, fewer)) for one, share in spared.items()}
-        return Fault(
-            change=change,
-            confidence=certainty.LOWER[level],
-            title=f"{said} would shorten the time for the same samples.",
+        larger = _Larger(
+            fewer,
+            spared,
+            batch=f"A batch {times:.2g} times as large",
+            same="samples",
             why=f"{_room(fits, times)} {_reached(gemms, spared)}Launches, AllReduces of gradients and the optimizer "
-            f"come once a step, whatever its batch. {basis}",
+            "come once a step, whatever its batch.",
             fix=_FIX,
+            remedy="batch size",
             evidence=longest(sorted(gemms, key=lambda one: -one.above_ns)[:2], places)
             or (places.window(0, 0, "A whole step."),),
-            remedy="batch size",
-            between=(
-                _change(part * fewer, halved, frame, roofline, sized),
-                _change(fewer, most, frame, roofline, sized),
-            ),
         )
+        return self._result(larger, frame, whatif, roofline, sized)
 
     def _of_server(self, frame: Frame, whatif: WhatIf, roofline: JudgedRoofline, places: Places) -> Result:
         """What more sequences in an iteration save of the time for the same tokens."""
@@ -113,28 +118,44 @@ class LargerBatch(Rule):
         fewer, spared = 1 - 1 / self.supposed, self._spared(roofline, self.supposed)
         for one, share in weights.items():
             spared[one] = max(spared[one], _by_weights(one, share, self.supposed))
-        change = _change(fewer, spared, frame, roofline, None)
-        cost = whatif.cost_ns(change)
-        said = f"{self.supposed:.2g} times as many sequences in an iteration"
-        if cost < self.min_cost * frame.step_ns:
-            return Clear(f"{said} would save {wording.ms(cost)} of the time for the same tokens.")
-        level, basis = certainty.confidence(frame, cost, len(frame.steps))
-        halved = {one: self.saved_least * share for one, share in spared.items()}
-        most = {one: max(share, _most(one, fewer)) for one, share in spared.items()}
         kernels = sorted(weights, key=lambda one: -one.step_ns)
+        larger = _Larger(
+            fewer,
+            spared,
+            batch=f"{self.supposed:.2g} times as many sequences in an iteration",
+            same="tokens",
+            why=f"GEMMs take {wording.ms(sum(one.step_ns for one in kernels))} of an iteration at the bandwidth of the "
+            f"memory, which reads their weights for few tokens: {listed(kernels)}. For more tokens they hardly take "
+            "longer.",
+            fix=_OF_SERVERS,
+            remedy="concurrent sequences",
+            evidence=longest(kernels[:2], places),
+        )
+        return self._result(larger, frame, whatif, roofline, None)
+
+    def _result(
+        self, larger: _Larger, frame: Frame, whatif: WhatIf, roofline: JudgedRoofline, sized: Sized | None
+    ) -> Result:
+        """The fault, where the larger batch saves enough."""
+        change = _change(larger.fewer, larger.spared, frame, roofline, sized)
+        cost = whatif.cost_ns(change)
+        if cost < self.min_cost * frame.step_ns:
+            return Clear(f"{larger.batch} would save {wording.ms(cost)} of the time for the same {larger.same}.")
+        level, basis = certainty.confidence(frame, cost, len(frame.steps))
+        part = self.saved_least
+        least = {one: part * share for one, share in larger.spared.items()}
+        most = {one: max(share, _most(one, larger.fewer)) for one, share in larger.spared.items()}
         return Fault(
             change=change,
             confidence=certainty.LOWER[level],
-            title=f"{said} would shorten the time for the same tokens.",
-            why=f"GEMMs take {wording.ms(sum(one.step_ns for one in kernels))} of an iteration at the bandwidth of the "
-            f"memory, which reads their weights for few tokens: {listed(kernels)}. For more tokens they hardly take "
-            f"longer. {basis}",
-            fix=_OF_SERVERS,
-            evidence=longest(kernels[:2], places),
-            remedy="concurrent sequences",
+            title=f"{larger.batch} would shorten the time for the same {larger.same}.",
+            why=f"{larger.why} {basis}",
+            fix=larger.fix,
+            evidence=larger.evidence,
+            remedy=larger.remedy,
             between=(
-                _change(self.saved_least * fewer, halved, frame, roofline, None),
-                _change(fewer, most, frame, roofline, None),
+                _change(part * larger.fewer, least, frame, roofline, sized),
+                _change(larger.fewer, most, frame, roofline, sized),
             ),
         )
 
