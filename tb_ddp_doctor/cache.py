@@ -57,7 +57,6 @@ _SUFFIX: dict[type, str] = {
 _MADE_BY = (
     "nsys",
     "nccl_logs",
-    "nccl_profile",
     "discover",
     "trace",
     "digest",

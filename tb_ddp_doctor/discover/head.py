@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.discover import merged, own_files
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, PACKETS_NAME
-from tb_ddp_doctor.nccl_profile import begins_profile
+from tb_ddp_doctor.nccl_logs.profile import begins_profile
 from tb_ddp_doctor.storage.column_file import StoreError, described
 from tb_ddp_doctor.storage.paths import FilePath, identity
 from tb_ddp_doctor.workers import pool

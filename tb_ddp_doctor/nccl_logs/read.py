@@ -39,7 +39,7 @@ from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.nccl_logs.calls import EACH_CALL, calls_of, choices_of, size_of, words
 from tb_ddp_doctor.nccl_logs.lines import CALL, CHOICE, OTHER, communicators, lines, mixed
 from tb_ddp_doctor.nccl_logs.matching import Matching, NumberedCalls
-from tb_ddp_doctor.nccl_profile import ProfiledCall, begins_profile, profiled
+from tb_ddp_doctor.nccl_logs.profile import ProfiledCall, begins_profile, profiled
 from tb_ddp_doctor.storage.time_limit import beginning
 
 #: Read at once.
