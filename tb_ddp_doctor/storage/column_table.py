@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
@@ -21,14 +22,16 @@ class ColumnTable(msgspec.Struct, frozen=True, eq=False):
 
 def column_types(kind: type[msgspec.Struct]) -> dict[str, np.dtype[Any]]:
     """The element type of each column of a table, by the column's name, in the order of the fields."""
-    types = {name: element_type(hint) for name, hint in get_type_hints(kind).items()}
-    return {name: dtype for name, dtype in types.items() if dtype is not None}
+    return {name: dtype for name, (_, dtype) in _fields(kind).items() if dtype is not None}
 
 
 def empty(kind: type[T]) -> T:
     """A table without rows. All fields of its type are columns of one axis, or structs of such columns."""
-    columns: dict[str, Any] = {}
-    for name, hint in get_type_hints(kind).items():
-        dtype = element_type(hint)
-        columns[name] = empty(hint) if dtype is None else np.empty(0, dtype)
-    return kind(**columns)
+    fields = _fields(kind).items()
+    return kind(**{name: empty(hint) if dtype is None else np.empty(0, dtype) for name, (hint, dtype) in fields})
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, tuple[Any, np.dtype[Any] | None]]:
+    """The type of each field, and the element type of those that are columns; None for a struct of columns."""
+    return {name: (hint, element_type(hint)) for name, hint in get_type_hints(kind).items()}
