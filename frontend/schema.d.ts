@@ -550,11 +550,18 @@ export interface MemoryBlock {
   source: Source | null;
 }
 
-/** The largest request that failed for lack of memory; bytes. */
+/** The last request that failed for lack of memory; bytes. */
 export interface MemoryFailure {
   bytes: number;
+  /** Number of the GPU, in the process. */
+  device: number;
+  /** Whether more was allocated since than it asked for: then the snapshot does not show what it lacked. */
+  went_on: boolean;
   /** What the GPU had free beside what was reserved. */
   device_free: number;
+  /** What is reserved on the GPU but unallocated: where the request could be, and in private pools of CUDA graphs. */
+  free_in_segments: number;
+  free_in_pools: number;
   source: Source | null;
   /** Whether no segment is as large, so that whole ones would have to be given back. */
   whole_segments: boolean;
@@ -677,6 +684,12 @@ export interface MemorySnapshot {
   reserved_but_unallocated: number;
   /** What is allocated is made of, by category, as stacks and annotations tell: sums to it. */
   categories: Record<string, number>;
+  /** What is allocated by blocks without a stack. */
+  without_stack: number;
+  /** What is allocated on each GPU of the process, by its number in the process. */
+  devices: Record<string, number>;
+  /** Whether segments grow (expandable_segments). */
+  expandable: boolean;
   /** Blocks that are reserved but unallocated, and the largest: no larger request fits without cudaMalloc. */
   free_blocks: number;
   largest_free: number;

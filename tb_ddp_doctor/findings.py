@@ -659,11 +659,18 @@ class MemorySegment(msgspec.Struct, frozen=True):
 
 
 class MemoryFailure(msgspec.Struct, frozen=True):
-    """The largest request that failed for lack of memory; bytes."""
+    """The last request that failed for lack of memory; bytes."""
 
     bytes: int
+    #: Number of the GPU, in the process.
+    device: int
+    #: Whether more was allocated since than it asked for: then the snapshot does not show what it lacked.
+    went_on: bool
     #: What the GPU had free beside what was reserved.
     device_free: int
+    #: What is reserved on the GPU but unallocated: where the request could be, and in private pools of CUDA graphs.
+    free_in_segments: int
+    free_in_pools: int
     source: Source | None
     #: Whether no segment is as large, so that whole ones would have to be given back.
     whole_segments: bool
@@ -685,6 +692,12 @@ class MemorySnapshot(msgspec.Struct, frozen=True):
     reserved_but_unallocated: int
     #: What is allocated is made of, by category, as stacks and annotations tell: sums to it.
     categories: dict[str, int]
+    #: What is allocated by blocks without a stack.
+    without_stack: int
+    #: What is allocated on each GPU of the process, by its number in the process.
+    devices: dict[int, int]
+    #: Whether segments grow (expandable_segments).
+    expandable: bool
     #: Blocks that are reserved but unallocated, and the largest: no larger request fits without cudaMalloc.
     free_blocks: int
     largest_free: int

@@ -168,8 +168,8 @@ def _is_beside(path: Path, places: Collection[Path]) -> bool:
 
 
 def _finding(snapshots: Sequence[MemorySnapshot]) -> MemoryFinding | None:
-    """The ranks on which a request failed, with what the largest such request needed; None where none failed."""
-    failed = [(one, one.failure) for one in snapshots if one.failure]
+    """The ranks that a failed request stopped, with what the largest such request needed; None where none failed."""
+    failed = [(one, one.failure) for one in snapshots if one.failure and not one.failure.went_on]
     if not failed:
         return None
     one, failure = max(failed, key=lambda pair: pair[1].bytes)
@@ -190,9 +190,13 @@ def _finding(snapshots: Sequence[MemorySnapshot]) -> MemoryFinding | None:
 
 def _fix(one: MemorySnapshot, failure: MemoryFailure) -> str:
     """What helps most: against fragmentation where as much is reserved and free, else against the largest category."""
-    if one.reserved_but_unallocated + failure.device_free >= failure.bytes:
-        return _OF_FRAGMENTATION
-    return _FIXES[max(one.categories, key=lambda name: one.categories[name])]
+    free = failure.free_in_segments + failure.device_free
+    if free >= failure.bytes:
+        return _OF_EXPANDABLE if one.expandable else _OF_FRAGMENTATION
+    if free + failure.free_in_pools >= failure.bytes:
+        return _OF_POOLS
+    most = max(one.categories, key=lambda name: one.categories[name])
+    return _OF_NO_STACK if most == "other" and one.without_stack > one.allocated / 2 else _FIXES[most]
 
 
 def _ranks_compared(snapshots: Sequence[MemorySnapshot]) -> Iterator[str]:
@@ -223,6 +227,23 @@ _OF_FRAGMENTATION = """\
 As much memory as the request needs is free, but in pieces that are too small: let the allocator grow its segments.
 
 export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"""
+_OF_EXPANDABLE = """\
+As much memory as the request needs is free, but in pieces between allocations that stay, though segments can grow: \
+give back what is free before the largest allocations, and make those that stay early.
+
+torch.cuda.empty_cache()"""
+_OF_POOLS = """\
+As much memory as the request needs is free, but in private pools of CUDA graphs: let all graphs share one pool, and \
+release graphs that are not replayed any more.
+
+pool = torch.cuda.graph_pool_handle()
+with torch.cuda.graph(graph, pool=pool):
+    output = model(static_input)"""
+_OF_NO_STACK = """\
+What is allocated has no stacks, so what takes most is not known. Record them from the start of the job, before the \
+model is made.
+
+torch.cuda.memory._record_memory_history(max_entries=100_000)"""
 #: By the category that has most.
 _FIXES = {
     "parameters": """\
@@ -256,8 +277,6 @@ Communication buffers take most: smaller buckets, fewer gathered layers at a tim
 
 model = DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)""",
     "other": """\
-What takes most is of no known category: the lines below allocated it. Record with stacks from the start of the job, \
-before the model is made.
-
-torch.cuda.memory._record_memory_history(max_entries=100_000)""",
+What takes most is of no known category. The table of what is allocated has the lines that allocated it: keep fewer of \
+these tensors on the GPU, or release them earlier (`del`).""",
 }

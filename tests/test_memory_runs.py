@@ -54,6 +54,35 @@ def test_where_as_much_is_free_in_pieces_the_allocator_is_to_blame(tmp_path: Pat
     assert "expandable_segments" in finding.fix_parts.code
 
 
+@pytest.mark.parametrize(
+    ("segments", "more", "advice"),
+    [
+        (["aa..a..a"], {"is_expandable": True}, "torch.cuda.empty_cache()"),
+        (["aaaaaaaa", "...x"], {"segment_pool_id": (0, 1)}, "torch.cuda.graph_pool_handle()"),
+        (["aaaaaaaa", "...x"], {"device": 1}, "checkpoint(block"),
+        (["nnnnnnnn"], {}, "_record_memory_history"),
+        (["xxxxxxxx"], {}, "release them earlier"),
+    ],
+)
+def test_the_fix_is_for_what_keeps_the_memory(
+    tmp_path: Path, segments: list[str], more: dict[str, object], advice: str
+) -> None:
+    made = snapshot(*segments, oom=(3, 0))
+    made["segments"][-1] |= more
+    (tmp_path / "oom_rank0.pickle").write_bytes(pickle.dumps(made))
+    (finding,) = only(tmp_path).findings
+    assert advice in finding.fix and "expandable_segments:True" not in finding.fix
+
+
+def test_a_job_that_went_on_after_a_failed_request_is_unknown(tmp_path: Path) -> None:
+    made = snapshot("aa..", oom=(3, 0))
+    made["device_traces"][0].append({"action": "alloc", "addr": 1, "size": 4 * MB})
+    (tmp_path / "rank0.pickle").write_bytes(pickle.dumps(made))
+    found = only(tmp_path)
+    assert (found.verdict, found.findings) == ("unknown", ())
+    assert "the job went on" in found.snapshots[0].said[-1]
+
+
 def test_a_job_in_which_no_request_failed_is_unknown(tmp_path: Path) -> None:
     found = only(job(tmp_path / "job", {0: "aaoo", 1: "aaoo"}, failed=None))
     assert (found.verdict, found.findings) == ("unknown", ())

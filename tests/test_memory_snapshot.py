@@ -112,6 +112,19 @@ def test_blocks_are_of_what_their_stacks_say() -> None:
         (["??:at::native::mm(at::Tensor const&)", "??:torch::autograd::Engine::thread_main(int)"], "gradients"),
         (["torch/optim/adamw.py:_multi_tensor_adamw", "torch/optim/adamw.py:step"], "temporary"),
         (["torch/functional.py:broadcast_tensors", "model.py:forward"], "activations"),
+        # A loss, or a model that is no module.
+        (["torch/nn/functional.py:cross_entropy", "train.py:main"], "activations"),
+        (["torch/nn/functional.py:linear", "layer.py:backward"], "gradients"),
+        # What a server keeps of its requests is no parameter, though it is allocated like one.
+        (["sglang/srt/mem_cache/memory_pool.py:_create_buffers", "sglang/srt/mem_cache/memory_pool.py:__init__"],
+         "other"),
+        (["vllm/v1/worker/gpu_model_runner.py:_allocate_kv_cache_tensors", "vllm/v1/worker/gpu_worker.py:load_model"],
+         "other"),
+        (["vllm/model_executor/layers/linear.py:create_weights"], "parameters"),
+        (["transformers/modeling_utils.py:_load_state_dict_into_meta_model", "train.py:main"], "parameters"),
+        (["safetensors/torch.py:load_file", "train.py:main"], "parameters"),
+        (["job/muon.py:step", "train.py:main"], "optimizer_states"),
+        (["torchao/optim/adam.py:_new_buffer"], "optimizer_states"),
     ],
 )  # fmt: skip
 def test_what_a_stack_allocates_for_is_told_by_the_innermost_function(stack: list[str], category: str) -> None:
@@ -260,6 +273,59 @@ def test_for_a_failed_request_the_fewest_bytes_are_released() -> None:
     assert (got.bytes, got.device_free, got.to_release, got.whole_segments) == (6 * MB, MB, MB, False)
     assert [(one.category, one.bytes) for one in got.holders] == [("other", MB)]
     assert got.source is not None and got.source.function == "forward"
+
+
+def test_a_request_gets_memory_of_its_own_gpu_and_of_no_private_pool() -> None:
+    """6 MB are free on another GPU, and in the pool of a CUDA graph."""
+    told = snapshot("aaaaaaa.", "......x", "x......", oom=(6, 1))
+    told["segments"][1]["device"] = 1
+    told["segments"][2]["segment_pool_id"] = (0, 1)
+    got = summary(told, "file", 0)
+    assert got.failure
+    assert (got.failure.free_in_segments, got.failure.free_in_pools) == (MB, 6 * MB)
+    assert (got.failure.to_release, got.failure.whole_segments) == (7 * MB, False)
+    assert got.devices == {0: 8 * MB, 1: MB}
+    said = memory_text.snapshot_sentences(got)
+    assert "The process has memory of 2 GPUs: 8.0 MB on GPU 0 and 1.0 MB on GPU 1." in said
+    assert "with 1.0 MB of GPU 0 free" in said[-1]
+    assert "6.0 MB are free in private pools, as those of CUDA graphs, which other requests" in said[-1]
+
+
+def oom(size: int, time: int = 0) -> dict[str, Any]:
+    return {"action": "oom", "size": size * MB, "device_free": 0, "time_us": time, "frames": frames("x")}
+
+
+def alloc(size: int, time: int = 0) -> dict[str, Any]:
+    return {"action": "alloc", "addr": 9, "size": size * MB, "time_us": time}
+
+
+@pytest.mark.parametrize(
+    ("traces", "asked", "went_on"),
+    [
+        ([[oom(80), alloc(1), oom(5)]], 5, False),
+        # Of 8 MB, 2 and 7 were allocated since.
+        ([[oom(8), alloc(2), alloc(7)]], 8, True),
+        ([[oom(8), alloc(2)]], 8, False),
+        ([[oom(8, 10)], [oom(5, 20)], []], 5, False),
+        ([[alloc(90), oom(8, 10)], []], 8, False),
+    ],
+)
+def test_the_last_request_that_failed_counts(traces: list[list[Any]], asked: int, went_on: bool) -> None:
+    got = summary(snapshot("aa..x.") | {"device_traces": traces}, "file", 0)
+    assert got.failure and (got.failure.bytes, got.failure.went_on) == (asked * MB, went_on)
+    said = memory_text.snapshot_sentences(got)[-1]
+    assert ("the job went on: more than that was allocated since." in said) == went_on
+
+
+def test_what_was_released_after_the_failure_is_not_said_to_be_lacking() -> None:
+    assert "as much was free in one place" in memory_text.snapshot_sentences(of("aa....x", oom=(3, 0)))[-1]
+
+
+def test_blocks_without_stacks_are_said() -> None:
+    said = memory_text.snapshot_sentences(of("nnna."))
+    assert said[1].startswith("3.0 MB of what is allocated has no stack") and "_record_memory_history" in said[1]
+    assert of("nnna.").without_stack == 3 * MB
+    assert not any("no stack" in one for one in memory_text.snapshot_sentences(of("naaa.")))
 
 
 def test_where_no_segment_is_as_large_whole_ones_go() -> None:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from tb_ddp_doctor import step_parts, wording
-from tb_ddp_doctor.findings import Memory, MemoryHolder, MemorySnapshot, Source
+from tb_ddp_doctor.findings import Memory, MemoryFailure, MemoryHolder, MemorySnapshot, Source
 
 #: At most this many ranks with more memory than the median rank have a sentence each.
 _RANKS = 4
 #: At most this many blocks are named that keep a segment from being released.
 _PLACES = 3
+#: From this share of what is allocated on, blocks without stacks are said.
+_MOST_WITHOUT_STACK = 0.5
 
 
 def sentences(memory: Memory) -> list[str]:
@@ -77,6 +79,14 @@ def snapshot_sentences(one: MemorySnapshot) -> list[str]:
         f"{whose} has {wording.size(one.allocated)} allocated of {wording.size(one.reserved)} reserved"
         + (f": {listed}." if listed else ".")
     ]
+    if len(one.devices) > 1:
+        each = wording.listing([f"{wording.size(size)} on GPU {device}" for device, size in one.devices.items()])
+        lines.append(f"The process has memory of {len(one.devices)} GPUs: {each}.")
+    if one.without_stack > _MOST_WITHOUT_STACK * one.allocated:
+        lines.append(
+            f"{wording.size(one.without_stack)} of what is allocated has no stack, which would show what it is for: "
+            "torch.cuda.memory._record_memory_history(max_entries=100_000) before the model is made records them."
+        )
     if one.free_blocks:
         lines.append(
             f"{wording.size(one.reserved_but_unallocated)} are reserved but unallocated, in {one.free_blocks} "
@@ -90,15 +100,34 @@ def snapshot_sentences(one: MemorySnapshot) -> list[str]:
             "piece "
             f"{wording.size(worst.largest_free)}{kept}."
         )
-    if failure := one.failure:
-        lines.append(
-            f"A request of {wording.size(failure.bytes)}{_at(failure.source)} failed, with "
-            f"{wording.size(failure.device_free)} of the GPU free. "
-            f"For it {wording.size(failure.to_release)} would have to be released"
-            + (", in whole segments" if failure.whole_segments else ", in one place")
-            + (f": {_places(failure.holders)}." if failure.holders else ".")
-        )
+    if one.failure:
+        lines.append(_failed(one, one.failure))
     return lines
+
+
+def _failed(one: MemorySnapshot, failure: MemoryFailure) -> str:
+    """What the last request that failed asked for and lacked."""
+    asked = f"A request of {wording.size(failure.bytes)}{_at(failure.source)} failed"
+    if failure.went_on:
+        return f"{asked}, and the job went on: more than that was allocated since."
+    gpu = f"GPU {failure.device}" if len(one.devices) > 1 else "the GPU"
+    pools = (
+        f" {wording.size(failure.free_in_pools)} are free in private pools, as those of CUDA graphs, which other "
+        "requests do not get."
+        if failure.free_in_pools
+        else ""
+    )
+    if not failure.to_release:
+        return (
+            f"{asked}. When the snapshot was taken, as much was free in one place: it was released after the failure."
+        )
+    return (
+        f"{asked}, with {wording.size(failure.device_free)} of {gpu} free. "
+        f"For it {wording.size(failure.to_release)} would have to be released"
+        + (", in whole segments" if failure.whole_segments else ", in one place")
+        + (f": {_places(failure.holders)}." if failure.holders else ".")
+        + pools
+    )
 
 
 def _nothing_allocated(whose: str, one: MemorySnapshot) -> str:

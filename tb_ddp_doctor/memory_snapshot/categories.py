@@ -58,15 +58,21 @@ _TABLE = (
     # What an update works with is gone after it.
     _shows("temporary", r"torch/optim/", r"_(multi_tensor|single_tensor|fused)_\w+"),
     _shows("temporary", r"torch/nn/utils/clip_grad\.py"),
-    _shows("optimizer_states", r"torch/optim/|optimizer\.py|adamw?\.py"),
+    _shows("optimizer_states", r"torch/optim/|optimizer\.py|adamw?\.py|/optim(izers?)?/|/(muon|lion|adafactor)\w*\.py"),
     _shows("optimizer_states", function=r"_init_group|optimizer_step"),
     _shows("gradients", r"torch/autograd/__init__\.py"),
     _shows("gradients", function=r"_engine_run_backward|backward|torch::autograd::(Engine|AccumulateGrad)\b.*"),
     _shows("activations", function=r"forward|_call_impl|_wrapped_call_impl"),
+    # The keys and values of a server's requests, which it allocates at its start: no parameters.
+    _shows("other", r"mem_cache/|kv_?cache\w*\.py|memory_pool\w*\.py"),
+    _shows("other", function=r"\w*(allocate|init|initialize|create)_kv_?cache\w*"),
     _shows("parameters", r"torch/nn/parameter\.py"),
-    _shows("parameters", function=r"__init__|_apply|reset_parameters|load_state_dict|convert"),
+    _shows("parameters", function=r"__init__|_apply|reset_parameters|\w*load_state_dict\w*|convert|from_pretrained|"
+           r"load_(model|weights)|create_weights|\w*materialize\w*|set_module_tensor_to_device"),
+    _shows("parameters", r"safetensors/torch\.py"),
 )  # fmt: skip
 _FORWARD = "forward"
+_FUNCTIONAL = re.compile(r"torch/nn/functional\.py$")
 #: Functions that are remembered: a program's stacks consist of some thousand.
 _MOST_FUNCTIONS = 1 << 14
 #: Torch's layers: "torch/nn/modules/linear.py".
@@ -74,8 +80,12 @@ _LAYER = re.compile(r"torch/nn/modules/(?!module\.py|container\.py)(\w+)\.py$")
 
 
 def category(frames: Sequence[StackFrame]) -> str:
-    """What a stack allocates for, as `step_parts.MEMORY` calls it; "" if no function shows that. Innermost first."""
-    return next((named for frame in frames if (named := _of_function(frame))), "")
+    """What a stack allocates for, as `step_parts.MEMORY` calls it; "" if no function shows that. Innermost first.
+
+    A stack with none of those functions, but one of torch.nn.functional, is of a loss or of a model that is no module.
+    """
+    shown = next((named for frame in frames if (named := _of_function(frame))), "")
+    return shown or ("activations" if any(_FUNCTIONAL.search(frame.file) for frame in frames) else "")
 
 
 @lru_cache(_MOST_FUNCTIONS)

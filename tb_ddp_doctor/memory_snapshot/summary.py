@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -47,6 +47,8 @@ _PLACES = 12
 _MOST_FRAMES, _MOST_LETTERS = 256, 300
 #: Blocks, events and annotations of a snapshot: one of 256 MB has not as many.
 _MOST_ROWS = 4_000_000
+#: Devices that are told apart.
+_MOST_DEVICES = 64
 #: Annotations that are open at one time; what is never closed does not add up.
 _MOST_OPEN = 64
 #: More bytes than any device has.
@@ -70,11 +72,16 @@ class _Block(msgspec.Struct, frozen=True):
     time_us: int = 0
     #: The innermost Python function.
     frame: StackFrame | None = None
+    has_stack: bool = False
 
 
 class _Segment(msgspec.Struct, frozen=True):
     size: int
     blocks: list[_Block]
+    device: int = 0
+    #: Of a pool of its own, as that of a CUDA graph: other requests do not get what is free in it.
+    is_private: bool = False
+    is_expandable: bool = False
 
     @property
     def inactive(self) -> int:
@@ -116,6 +123,9 @@ def _summary(data: Mapping[str, Any], file: str, rank: int, budget: ValueBudget)
         reserved=reserved,
         reserved_but_unallocated=max(reserved - allocated, 0),
         categories=categories,
+        without_stack=sum(block.size for block in active if not block.has_stack),
+        devices=_devices(segments),
+        expandable=any(segment.is_expandable for segment in segments),
         free_blocks=len(free),
         largest_free=max(free, default=0),
         segments=tuple(_memory_segment(segment) for segment in scattered[:_SHOWN]),
@@ -146,9 +156,16 @@ def _segment(data: Mapping[str, Any], annotated: _Annotations, born: Mapping[int
                 _int(each, "requested_size") or size,
                 time_us,
                 next((frame for frame in frames if frame.file.endswith(".py")), None),
+                bool(frames),
             )
         )
-    segment = _Segment(max(_int(data, "total_size"), sum(block.size for block in blocks)), blocks)
+    segment = _Segment(
+        max(_int(data, "total_size"), sum(block.size for block in blocks)),
+        blocks,
+        _int(data, "device"),
+        any(number != 0 for number in _numbers(data.get("segment_pool_id"))),
+        data.get("is_expandable") is True,
+    )
     unlisted = segment.size - sum(block.size for block in blocks)
     active = min(max(_int(data, "active_size") - sum(block.size for block in blocks if block.is_active), 0), unlisted)
     rest = ((active, True), (unlisted - active, False))
@@ -166,7 +183,7 @@ def _with_inferred(segments: Sequence[_Segment]) -> list[_Segment]:
         known = of_block.get(next(numbers), block.category) if block.is_active else block.category
         return replace(block, category=known or "other")
 
-    return [_Segment(segment.size, [named(block) for block in segment.blocks]) for segment in segments]
+    return [replace(segment, blocks=[named(block) for block in segment.blocks]) for segment in segments]
 
 
 def _own(frames: Sequence[StackFrame]) -> Source | None:
@@ -207,21 +224,61 @@ def _holders(blocks: Sequence[_Block], shown: int = _SHOWN) -> tuple[MemoryHolde
     return tuple(MemoryHolder(category, source, size, count) for (category, source), (size, count) in most)
 
 
+def _devices(segments: Sequence[_Segment]) -> dict[int, int]:
+    """What is allocated on each device that has segments."""
+    allocated: dict[int, int] = defaultdict(int)
+    for segment in segments:
+        allocated[segment.device] += segment.size - segment.inactive
+    return dict(sorted(allocated.items())[:_MOST_DEVICES])
+
+
+class _Failed(NamedTuple):
+    """A request that failed, and what was allocated on its device since, bytes."""
+
+    event: Mapping[str, Any]
+    device: int
+    since: int
+
+
+def _last_failed(traces: Sequence[Sequence[Mapping[str, Any]]]) -> _Failed | None:
+    """The last request that failed, of all devices by time; None where none failed."""
+    last: list[_Failed] = []
+    for device, trace in enumerate(traces):
+        since = 0
+        for event in reversed(trace):
+            action, size = event.get("action"), _int(event, "size")
+            if action == "oom" and size:
+                last.append(_Failed(event, device, since))
+                break
+            since += size if action == "alloc" else 0
+    return max(last, key=lambda failed: _int(failed.event, "time_us"), default=None)
+
+
 def _failure(segments: Sequence[_Segment], traces: Sequence[Sequence[Mapping[str, Any]]]) -> MemoryFailure | None:
-    """The largest request that failed, and what would have to be released for it; None where none failed."""
-    failed = [event for trace in traces for event in trace if event.get("action") == "oom" and _int(event, "size")]
-    if not failed:
+    """The last request that failed, and what would have to be released for it; None where none failed.
+
+    It gets memory of its own device alone, and none of a private pool.
+    """
+    failed = _last_failed(traces)
+    if failed is None:
         return None
-    largest = max(failed, key=lambda event: _int(event, "size"))
-    size, device_free = _int(largest, "size"), _int(largest, "device_free")
-    blocks = _fewest(segments, size)
+    event = failed.event
+    size, device_free = _int(event, "size"), _int(event, "device_free")
+    # Of a process with one device, what numbers it in the list of traces is not always the segments' number.
+    there = [one for one in segments if one.device == failed.device] or list(segments)
+    shared = [one for one in there if not one.is_private]
+    blocks = _fewest(shared, size)
     whole = blocks is None
     if blocks is None:
-        blocks = _whole_segments(segments, size - device_free)
+        blocks = _whole_segments(shared, size - device_free)
     return MemoryFailure(
         bytes=size,
+        device=failed.device,
+        went_on=failed.since >= size,
         device_free=device_free,
-        source=_own(_frames(largest)),
+        free_in_segments=sum(one.inactive for one in shared),
+        free_in_pools=sum(one.inactive for one in there if one.is_private),
+        source=_own(_frames(event)),
         whole_segments=whole,
         to_release=sum(block.size for block in blocks),
         holders=_holders(blocks),
@@ -309,6 +366,11 @@ def _int(data: Mapping[str, Any], key: str) -> int:
 def _text(value: Any) -> str:
     """A text without half characters, which JSON does not hold, and not longer than names are."""
     return value[:_MOST_LETTERS].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+
+
+def _numbers(value: Any) -> list[Any]:
+    """The numbers of a tuple or a list, as pools are told by two; none for anything else."""
+    return [one for one in value if isinstance(one, int)] if isinstance(value, tuple | list) else []
 
 
 def _list(value: Any) -> list[Any]:
