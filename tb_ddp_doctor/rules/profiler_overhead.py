@@ -53,7 +53,7 @@ class ProfilerOverhead(Rule):
             )
         # Where the GPU never idles for it, tracing may still cost time: of those whose CPUs record most.
         ranks = most_affected(lost if lost.any() else whatif.host_ns(CpuTime.RECORDING))
-        seen = int((whatif.at_slowest(lost) > 0).sum())
+        seen = int(((whatif.recorded_ns - whatif.step_ns(whatif.tracing)).mean(axis=0) > 0).sum())
         level, basis = certainty.confidence(frame, cost, seen)
         recorded = float(whatif.at_slowest(whatif.host_ns(CpuTime.RECORDING)).mean())
         stalled_ns = float(whatif.at_slowest(whatif.host_ns(CpuTime.OVERHEAD)).mean())

@@ -108,10 +108,10 @@ class SmallCollectives(Rule):
 
     def _check_unsized(self, frame: Frame, whatif: WhatIf, tiny: TinyCalls, places: Places) -> Fault | NotApplicable:
         """By their number and how long each takes: such short ones are latency, whatever their size."""
-        many = f"{wording.decimals(tiny.calls, 0)} {tiny.kind or 'collectives'} a step"
+        many = f"{wording.decimals(tiny.calls, 0)} {f'calls of {tiny.kind}' if tiny.kind else 'collectives'} a step"
         short = f"half of them take {wording.us(tiny.median_ns)} or less"
         if tiny.calls < self.min_tiny_calls or tiny.median_ns > self.tiny * 1e3:
-            return NotApplicable(f"The traces do not have the sizes of collectives; {many} run, {short}.")
+            return NotApplicable(f"The traces do not have the sizes of collectives. There are {many}, and {short}.")
         # As many as DDP's buckets would stay.
         stays = min(self.min_calls / max(tiny.calls, 1.0), 1.0)
         change = Change(transfer_ns=(tiny.latency_ns * (1 - stays)).astype(np.int64))

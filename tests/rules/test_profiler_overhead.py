@@ -96,3 +96,4 @@ def test_ranks_are_named_where_no_gpu_idles_for_the_recording() -> None:
     facts = Facts(replace(given, digests=tuple(fed)))
     _, found = run(dataclasses.replace(CATALOGUE[RULE], min_cost=0.0001), facts)
     assert found and found.faults[0].ranks == (0, 1)
+    assert "Seen in 3 of 3 steps" in found.faults[0].why

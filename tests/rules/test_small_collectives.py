@@ -109,7 +109,7 @@ def test_very_many_short_calls_are_found_without_sizes_or_partners() -> None:
     text = ranks(tiny(120))
     found = finding(RULE, text, metadata="nowhere", world_size=2, settings={"tiny": 5000.0})
     assert found.cause == "unsized"
-    assert "120 all_reduce a step, and half of them take 4.0 ms or less" in found.title
+    assert "120 calls of all_reduce a step, and half of them take 4.0 ms or less" in found.title
 
 
 def test_longer_calls_without_sizes_are_not_judged() -> None:
