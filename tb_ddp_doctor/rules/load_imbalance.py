@@ -103,7 +103,8 @@ class LoadImbalance(Rule):
         if is_noise and cost < self.min_noise * frame.step_ns:
             return Clear(f"Ranks that are slow in some steps cost {wording.ms(cost)} a step. {differs}: this is noise.")
         more = uneven.more_ns(phases)
-        generates = long_tail.is_of_rollouts(frame, phase_of_most(more, phases))
+        phase = phase_of_most(more, phases)
+        generates = long_tail.is_of_rollouts(frame, phase)
         late = " The slowest generates longer answers, or more." if generates else behind("The slowest", more, phases)
         sizes = uneven_batches(uneven.slowest, uneven.steps, uneven.lost_ns, batches, whatif, budget.of("compute"))
         known = _known_stalls(uneven, self.min_cost * frame.step_ns / 2, stalls)
@@ -124,11 +125,7 @@ class LoadImbalance(Rule):
             title=_title(uneven, frame, arrivals),
             why=f"Slower than the median rank in {_turns(uneven, frame)}.{late}"
             f"{_modules_behind(uneven, modules)}{sizes or ''}{doing} {_occurrence(uneven)}{basis}",
-            fix=known.fix
-            if known
-            else long_tail.FIX
-            if generates
-            else _fix(uneven, phase_of_most(more, phases), sizes, frame),
+            fix=known.fix if known else _fix(uneven, phase, sizes, frame),
             evidence=(
                 *(places.window(rank, step, "The slowest rank of this step.") for rank, step, _ in uneven.first),
                 *longest_wait(uneven.movers, frame, arrivals, places),
@@ -272,6 +269,8 @@ def _occurrence(uneven: _UnevenSteps) -> str:
 
 
 def _fix(uneven: _UnevenSteps, phase: Phase | None, sizes: UnevenBatches | None, frame: Frame) -> str:
+    if long_tail.is_of_rollouts(frame, phase):
+        return long_tail.FIX
     if sizes:
         return _FIX_OF_BATCHES
     if phase is Phase.LOADING:
