@@ -50,6 +50,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.mesh.mesh import Mesh
 from tb_ddp_doctor.replay.critical_path import PathOfStep, critical_path
+from tb_ddp_doctor.rules.support import long_tail
 from tb_ddp_doctor.rules.support.layers import at_peak
 from tb_ddp_doctor.trace.model import Ints
 
@@ -75,12 +76,10 @@ def assemble(
     """
     job, outcomes = facts.job, _without_costless(outcomes, savings)
     every = sorted([*outcomes, *_without_costless(of_opportunities, savings)], key=lambda one: one.rule)
-    but = [
-        f"{len(files)} {'file is' if len(files) == 1 else 'files are'} {how}" for how, files in lacking.items() if files
-    ]
     path = _critical_path(facts)
     disagreeing = _contradictions(facts, savings, path)
     sentences = tuple(one.sentence for one in disagreeing)
+    notes = unrecognised.notes(job, has_tail=any(finding.cause == long_tail.CAUSE for finding in savings.findings))
     said = verdict(
         job,
         savings.findings,
@@ -88,9 +87,9 @@ def assemble(
         outcomes,
         savings.opportunities,
         unrecognised=unrecognised.reason(job),
-        notes=unrecognised.notes(job),
+        notes=notes,
         contradictions=sentences,
-        lacking=but,
+        lacking=_lacking(lacking),
     )
     phases = job.work(lambda work: work.phases)
     return Diagnosis(
@@ -115,7 +114,7 @@ def assemble(
         network=job.network,
         findings=tuple(doubted(finding, disagreeing) for finding in savings.findings),
         outcomes=tuple(every),
-        warnings=_warnings(job, sentences),
+        warnings=_warnings(job, notes, sentences),
         critical_path=path,
         memory=_memory(facts),
         setting=setting(job),
@@ -128,6 +127,12 @@ def assemble(
     )
 
 
+def _lacking(files: Lacking) -> list[str]:
+    """What of the job's files is not in the traces, by how: "2 files are unreadable"."""
+    counts = {how: len(those) for how, those in files.items() if those}
+    return [f"{count} {'file is' if count == 1 else 'files are'} {how}" for how, count in counts.items()]
+
+
 def _clock(job: Job) -> Clock:
     """How the ranks' clocks were aligned, as users get it."""
     residual_ns, offsets_ns = job.clock.residual_ns, job.clock.offset_ns.tolist()
@@ -137,9 +142,9 @@ def _clock(job: Job) -> Clock:
     )
 
 
-def _warnings(job: Job, contradictions: Sequence[str]) -> tuple[FileWarning, ...]:
+def _warnings(job: Job, notes: Sequence[str], contradictions: Sequence[str]) -> tuple[FileWarning, ...]:
     """What was left out or cannot be seen, and where witnesses disagree, in text that can be encoded."""
-    said = (*job.warnings, *_unseen(job), *(FileWarning(job.name, one) for one in contradictions))
+    said = (*job.warnings, *_unseen(job, notes), *(FileWarning(job.name, one) for one in contradictions))
     return tuple(FileWarning(wording.encodable(one.file), wording.encodable(one.message), one.kind) for one in said)
 
 
@@ -302,9 +307,9 @@ def _without_costless(outcomes: Sequence[RuleOutcome], savings: Savings) -> list
     ]
 
 
-def _unseen(job: Job) -> Iterator[FileWarning]:
-    """Warnings on what the traces do not show of the job as a whole."""
-    yield from (FileWarning(job.name, sentence) for sentence in unrecognised.notes(job))
+def _unseen(job: Job, notes: Sequence[str]) -> Iterator[FileWarning]:
+    """Warnings on what the traces do not show of the job as a whole: `unrecognised.notes` first."""
+    yield from (FileWarning(job.name, sentence) for sentence in notes)
     if job.missing_ranks:
         shown = ", ".join(map(str, job.missing_ranks[:8])) + (" ..." if len(job.missing_ranks) > 8 else "")
         lack = "has" if len(job.missing_ranks) == 1 else "have"

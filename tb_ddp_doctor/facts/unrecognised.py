@@ -51,9 +51,12 @@ def reason(job: Job) -> str | None:
     )
 
 
-def notes(job: Job) -> tuple[str, ...]:
-    """What must be said beside every verdict: all that keeps the traces from showing the whole job, as sentences."""
-    said = [_device(job), _capture(job), _sampled(job), of_roles(job)]
+def notes(job: Job, *, has_tail: bool = False) -> tuple[str, ...]:
+    """What must be said beside every verdict: all that keeps the traces from showing the whole job, as sentences.
+
+    `has_tail`: whether a finding tells the long tail of generation, which is not said twice.
+    """
+    said = [_device(job), _capture(job), _sampled(job), of_roles(job, has_tail=has_tail)]
     if not captures_graphs(job):
         said += [_no_training(job) or of_experts(job), one_rank(job)]
     said.append(_slower_left_out(job))

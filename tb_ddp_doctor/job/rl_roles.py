@@ -20,8 +20,9 @@ _FEWEST_ROLLOUTS, _LONG_TAIL = 3, 1.2
 _ORDER = {role.value: place for place, role in enumerate(Role)}
 
 
-def of_roles(job: Job) -> str | None:
-    """The roles of an RL job and what each waits for; None of any other job.
+def of_roles(job: Job, *, has_tail: bool = False) -> str | None:
+    """The roles of an RL job and what each waits for; None of any other job. A long tail is said, too, unless a finding
+    tells it (`has_tail`).
 
     Such as "Roles: rollout on ranks 0 and 1 (computes 50 % of the step, waits for update 30 %, transfers 5 %, idles
     15 %); update on ranks 2 and 3 (...)." Where the same ranks do all in turn, the share of the step that each role
@@ -33,8 +34,8 @@ def of_roles(job: Job) -> str | None:
     different = sorted(set(by_rank) - {""}, key=lambda name: _ORDER[name])
     if len(different) > 1:
         parts = [_of_ranks(job, name, np.array(by_rank)) for name in different]
-        said = f"This job does reinforcement learning. Roles: {'; '.join(parts)}.{_long_tail(job, by_rank)}"
-        return said + _weight_sync(job)
+        said = f"This job does reinforcement learning. Roles: {'; '.join(parts)}."
+        return said + ("" if has_tail else _long_tail(job, by_rank)) + _weight_sync(job)
     return f"This job does reinforcement learning, all ranks in turn.{_in_turn(job)}"
 
 

@@ -40,8 +40,9 @@ class RoleBubble(Rule):
 
     What:
         Ranks that generate and ranks that train (or score), one after the other in each step. The cost is what the step
-        would save if the shorter roles ran beside the longest one. And the long tail of generation (`long_tail`): all
-        ranks wait for the longest rollout. Its cost is what the step would save if all took as long as the median one.
+        would save if the shorter roles ran beside the longest one: at most the idle time of that one. And the long tail
+        of generation (`long_tail`): all ranks wait for the longest rollout. Its cost is what the step would save if all
+        took as long as the median one.
     Why:
         The update needs the samples, and the next rollout needs the new weights. If both wait for each other in every
         step, the step takes as long as all roles together, and each GPU idles while the others compute.
@@ -94,12 +95,15 @@ class RoleBubble(Rule):
         mine = np.isin(np.arange(len(frame.ranks)), of_role[longest])
         others = round(sum(takes[role] for role in of_role if role != longest))
         waits = np.where(mine[:, None], np.maximum(others - roles.wait_ns, 0), 0)
-        change, half = (_at_once(whatif, mine, waits, share) for share in (1.0, 0.5))
+        idle = frame.window_ns - busy
+        idles = float(idle[of_role[longest]].mean())
+        # Ranks that no collective joins to the longest role would seem to gain all that they do.
+        saved = whatif.cost_ns(_at_once(whatif, mine, waits, 1.0))
+        most = min(idles / max(saved, 1.0), 1.0)
+        change, half = (_at_once(whatif, mine, waits, most * share) for share in (1.0, 0.5))
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Roles that wait for each other cost {wording.ms(cost)} a step.")
-        idle = frame.window_ns - busy
-        idles = float(idle[of_role[longest]].mean())
         rank = int(of_role[longest][idle[of_role[longest]].mean(axis=1).argmax()])
         return Fault(
             change=change,
@@ -146,7 +150,7 @@ class RoleBubble(Rule):
             change=change,
             ranks=frame.rank_numbers(ranks),
             steps=tuple(frame.steps[late].tolist()),
-            cause="long_tail",
+            cause=long_tail.CAUSE,
             subject="The long tail of generation",
             confidence="medium" if late.sum() > 1 else "low",
             title=f"Generation has a long tail: the longest rollout of a step computes "

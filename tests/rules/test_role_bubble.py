@@ -167,6 +167,55 @@ def test_a_long_tail_of_generation_costs_what_it_takes_beyond_the_median(
     assert all(lies_in_its_step(window, text) for window in tail.evidence)
 
 
+def test_a_long_tail_is_told_once() -> None:
+    """By the finding, with its cost; what is said of the roles adds it only where it costs too little to be found."""
+    diagnosis = engine.examine(job(tails_in_turn()))
+    assert {one.cause for one in diagnosis.findings} >= {"long_tail", None}
+    said = [diagnosis.headline, *(one.message for one in diagnosis.warnings)]
+    assert "This job does reinforcement learning. Roles: " in diagnosis.headline
+    assert not any("Generation has a long tail" in one for one in said)
+    assert sum("long tail" in one for one in said) == 1, said
+
+
 def test_rollouts_that_take_as_long_have_no_tail() -> None:
     found = finding(RULE, ranks(*EVEN))
     assert found.cause is None and found.cost_ms == pytest.approx(12, rel=0.02)
+
+
+#: The same roles where the weights go from one process to another without a collective: one after the other, at once.
+ROLLS_OUT = """
+    rank# step |1
+          host   [own_generate_sequences...........................]
+          within [attend][sync..............]
+          gpu      [attend..................]
+"""
+TRAINS_LATER = """
+    rank# step |1
+          host                              [own_update_actor......]
+          within                            [fwd][sync......]
+          gpu                                [fwd...........]
+"""
+ROLLS_ON = """
+    rank# step |1
+          host   [own_generate_sequences]
+          within [attend][sync............................]
+          gpu     [attend.................................]
+"""
+TRAINS_BESIDE = """
+    rank# step |1
+          host   [own_update_actor.....]
+          within [fwd][sync...........]
+          gpu     [fwd................]
+"""
+
+
+def test_roles_without_a_collective_between_them_at_once_are_clear() -> None:
+    text = ranks(ROLLS_ON, ROLLS_ON, TRAINS_BESIDE, TRAINS_BESIDE)
+    assert outcome(RULE, text).status == "clear"
+
+
+def test_roles_without_a_collective_between_them_cost_no_more_than_the_longest_one_idles() -> None:
+    text = ranks(ROLLS_OUT, ROLLS_OUT, TRAINS_LATER, TRAINS_LATER)
+    found = finding(RULE, text)
+    # The rollout computes 26 of the 48 ms of a step.
+    assert found.cost_ms == pytest.approx(22, rel=0.06)

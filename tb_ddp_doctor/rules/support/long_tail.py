@@ -6,6 +6,9 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.trace.names import Phase
 from tb_ddp_doctor.trace.program_names import Program, Role
 
+#: The cause that a finding on it has.
+CAUSE = "long_tail"
+
 
 def is_of_rollouts(frame: Frame, phase: Phase | None) -> bool:
     """Whether what ranks differ in is their rollouts: all ranks do all roles in turn, mostly rollouts, and the phase in
