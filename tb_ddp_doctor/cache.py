@@ -110,11 +110,11 @@ def read(path: FilePath) -> RankTrace:
     return reader.read(path)
 
 
-def digest(trace: RankTrace) -> RankDigest:
-    """Digest a trace."""
+def digest(trace: RankTrace, ends: tuple[int, ...] | None = None) -> RankDigest:
+    """Digest a trace; its steps are what it marks, or rounds that end at `ends` (`digest.rounds.RoundEnds`)."""
     from tb_ddp_doctor.digest import build
 
-    return build.digest(trace)
+    return build.digest(trace, ends)
 
 
 def event_modules(trace: RankTrace, digest: RankDigest) -> EventModules:
@@ -139,29 +139,39 @@ class Cache(msgspec.Struct, frozen=True):
             self._save(head, key, path)
         return head
 
-    def digest(self, path: FilePath) -> RankDigest:
-        """The digest of a trace file, or what a digest file holds. Raises TraceError if it is neither."""
+    def digest(self, path: FilePath, ends: tuple[int, ...] | None = None) -> RankDigest:
+        """The digest of a trace file, or what a digest file holds. Raises TraceError if it is neither.
+
+        Steps are what the trace marks, or rounds that end at `ends` (`digest.rounds.RoundEnds`). A digest file has them
+        only if its trace lies beside it.
+        """
         if _is_digest(path):
+            trace = digested_trace(path)
+            if trace and ends is not None:
+                return self.digest(trace, ends)
             try:
                 return read_digest(path)
             except StoreError as error:
                 # One of another release, and beside it what it was made from.
-                if trace := digested_trace(path):
+                if trace:
                     return self.digest(trace)
                 raise TraceError(str(error)) from None
-        kept = self.kept(path)
+        kept = self.kept(path, ends)
         if kept is None:
             key = _key(path)
-            kept = digest(self.columns(path))
-            self._save(kept, key, path)
+            kept = digest(self.columns(path), ends)
+            self._save(kept, key, path, ends)
         return kept
 
-    def kept(self, path: FilePath) -> RankDigest | None:
+    def kept(self, path: FilePath, ends: tuple[int, ...] | None = None) -> RankDigest | None:
         """What a digest file holds, or the digest of a trace file if it is kept; None if the trace must be read."""
         if _is_digest(path):
+            trace = digested_trace(path) if ends is not None else None
+            if trace:
+                return self.kept(trace, ends)
             with contextlib.suppress(StoreError):
                 return read_digest(path)
-        return self._load(RankDigest, _key(path))
+        return self._load(RankDigest, _of_rounds(_key(path), ends))
 
     def columns(self, path: FilePath, *, checked: bool = True) -> RankTrace:
         """The columns of a trace file. Raises TraceError if it is no trace.
@@ -308,8 +318,14 @@ class Cache(msgspec.Struct, frozen=True):
             os.utime(path)  # what is used stays
         return entry
 
-    def _save(self, value: Head | RankTrace | RankDigest | EventModules, key: str, source: FilePath) -> None:
-        path = self._path(type(value), key)
+    def _save(
+        self,
+        value: Head | RankTrace | RankDigest | EventModules,
+        key: str,
+        source: FilePath,
+        ends: tuple[int, ...] | None = None,
+    ) -> None:
+        path = self._path(type(value), _of_rounds(key, ends))
         if path is None or _key(source) != key:  # the file changed while it was read
             return
         # A path that is no UTF-8 is in the value too, and cannot be written.
@@ -352,6 +368,11 @@ def _key(path: FilePath) -> str:
         return identity(path)
     except OSError:
         return ""
+
+
+def _of_rounds(key: str, ends: tuple[int, ...] | None) -> str:
+    """The name for an entry whose steps are rounds that end at `ends`; None: what the trace marks."""
+    return key if ends is None or not key else f"{key}\n{ends}"
 
 
 def _entries(directory: Path) -> Iterator[tuple[float, int, Path]]:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -29,6 +30,7 @@ from tb_ddp_doctor.config.read import Config, Settings, read_config
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.nccl_choices import with_traced
 from tb_ddp_doctor.digest.numbered_calls import numbered_calls
+from tb_ddp_doctor.digest.rounds import RoundEnds
 from tb_ddp_doctor.digest.valid import InvalidError, check
 from tb_ddp_doctor.discover.files import digested_trace
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, host_in_name, names_process
@@ -53,6 +55,7 @@ from tb_ddp_doctor.findings import (
 )
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.rl_rounds import rounds_of
 from tb_ddp_doctor.memory_snapshot.read import read as read_snapshots
 from tb_ddp_doctor.nccl_logs.matching import NumberedCalls
 from tb_ddp_doctor.nccl_logs.read import read_logs
@@ -170,6 +173,7 @@ def diagnose(
     world_size = _world_size(run, digests)
     by_rank, clashes = _by_rank(digests, world_size)
     arriving = [FileWarning(path, _ARRIVING, "arriving") for path in (*changing, *unfinished)]
+    by_rank = _in_rounds(by_rank, reading)
     if reading.joining:
         reading.joining()
     try:
@@ -459,16 +463,34 @@ def _examined(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagno
     return examine(job, rules, lacking)
 
 
+def _in_rounds(
+    by_rank: dict[int, tuple[RankFile, RankDigest]], reading: Reading
+) -> dict[int, tuple[RankFile, RankDigest]]:
+    """The ranks with their steps, of reinforcement learning the rounds that all traces show together."""
+    ends = rounds_of({rank: digest for rank, (_, digest) in by_rank.items()})
+    files = [by_rank[rank][0] for rank in ends]
+    again, _ = digest_files(files, reading, ends={by_rank[rank][0].path: each for rank, each in ends.items()})
+    of_path = {file.path: digest for file, digest in again}
+    return {rank: (file, of_path.get(file.path, digest)) for rank, (file, digest) in by_rank.items()}
+
+
 def digest_files(
-    files: Sequence[RankFile], reading: Reading, progress: Progress | None = None
+    files: Sequence[RankFile],
+    reading: Reading,
+    progress: Progress | None = None,
+    ends: Mapping[FilePath, RoundEnds] | None = None,
 ) -> tuple[list[tuple[RankFile, RankDigest]], list[FileWarning]]:
-    """The digest of each file that can be read, in the order of ranks, and a warning for each that cannot."""
-    kept = [(file, reading.cache.kept(file.path)) for file in files]
+    """The digest of each file that can be read, in the order of ranks, and a warning for each that cannot.
+
+    Steps are what the traces mark, or rounds with these `ends`.
+    """
+    ends = ends or {}
+    kept = [(file, reading.cache.kept(file.path, ends.get(file.path))) for file in files]
     digests = [(file, digest) for file, digest in kept if digest]
     unread = {file.path: file for file, digest in kept if digest is None}
     warnings: list[FileWarning] = []
     if unread:
-        read, warnings = _digest_unread(unread, reading, len(files), progress)
+        read, warnings = _digest_unread(unread, reading, ends, len(files), progress)
         digests += read
     digests.sort(key=lambda pair: pair[0].rank)
     reading.cache.warn_unless_kept([file.path for file, _ in digests if file.path in unread])
@@ -477,14 +499,18 @@ def digest_files(
 
 
 def _digest_unread(
-    unread: Mapping[FilePath, RankFile], reading: Reading, of: int, progress: Progress | None
+    unread: Mapping[FilePath, RankFile],
+    reading: Reading,
+    ends: Mapping[FilePath, RoundEnds],
+    of: int,
+    progress: Progress | None,
 ) -> tuple[list[tuple[RankFile, RankDigest]], list[FileWarning]]:
     """The digests of files that are not kept, the last ones of so many, and a warning for each that cannot be read."""
     digests: list[tuple[RankFile, RankDigest]] = []
     warnings: list[FileWarning] = []
     sizes = [(path, file.size) for path, file in unread.items()]
     attempts = pool.run(
-        reading.cache.digest,
+        partial(_digest_in_rounds, reading.cache, ends) if ends else reading.cache.digest,
         sizes,
         gives=RankDigest,
         raises=(TraceError, NotJsonError),
@@ -519,6 +545,10 @@ def _digest_unread(
         if progress:
             progress(done, of, str(path))
     return digests, warnings
+
+
+def _digest_in_rounds(cache: Cache, ends: Mapping[FilePath, RoundEnds], path: FilePath) -> RankDigest:
+    return cache.digest(path, ends.get(path))
 
 
 def _by_rank(

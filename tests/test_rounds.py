@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
-from traces import finding, in_row, job, ranks
+from traces import finding, in_row, job, ranks, write
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.findings import Diagnosis
 
 #: Two ranks generate, then two train on the samples and send the weights; then the next round begins.
 GENERATES = """
@@ -65,3 +71,69 @@ def test_rollouts_that_are_long_in_turn_are_no_fault_of_data_loading() -> None:
     assert (found.kind, found.verdict) == ("RL", "load-imbalance"), found.headline
     assert "generates longer answers" in found.findings[0].why
     assert "partial-rollout" in found.findings[0].fix and "DataLoader" not in found.findings[0].fix
+
+
+#: Ranks that nothing marks: two generate with launches of graphs, and two train. All send the weights together.
+ROLLS_OUT = """
+    rank# host   [g1][sync...][g2][sync...][g3][sync...][sync.....................]
+          gpu     [g1.......]  [g2.......]  [g3.......]
+          nccl                                           [bc......................]
+"""
+UPDATES = """
+    rank# host                                            [fwd]      [update][sync]
+          autograd                                             [bwd.]
+          gpu                                              [fwd][bwd.]
+          nccl                                                               [bc..]
+"""
+SERVER = dict.fromkeys(("aten::g1", "aten::g2", "aten::g3"), "vllm::unified_attention")
+
+
+def examined(folder: Path, *drawings: str, steps: int = 5, **options: object) -> Diagnosis:
+    """The diagnosis of drawn files: rounds that nothing marks are known only once all are read."""
+    write(folder, ranks(*drawings, steps=steps), names=SERVER, **options)
+    (run,) = discover(folder)
+    return engine.diagnose(run, reading=engine.Reading(cache=Cache(folder / "cache"))).diagnosis
+
+
+@pytest.mark.parametrize("metadata", ["kernel", "nowhere"])
+def test_rounds_that_nothing_marks_end_with_the_sync_of_weights(tmp_path: Path, metadata: str) -> None:
+    found = examined(tmp_path, ROLLS_OUT, ROLLS_OUT, UPDATES, UPDATES, metadata=metadata)
+    assert (found.kind, found.ranks, found.incomplete) == ("RL", (0, 1, 2, 3), ())
+    # Five syncs end four rounds; what comes before the first is of none.
+    assert (found.verdict, found.steps) == ("role-bubble", (0, 1, 2, 3)), found.headline
+    # The rollouts take 46 of 66 ms with what they idle; no update runs beside them.
+    assert found.findings[0].cost_ms == pytest.approx(20, rel=0.02)
+    # Read again it is the same, from what is kept.
+    assert examined(tmp_path, ROLLS_OUT, ROLLS_OUT, UPDATES, UPDATES, metadata=metadata) == found
+
+
+def test_a_rank_that_takes_no_part_in_the_sync_has_the_rounds_of_its_peer(tmp_path: Path) -> None:
+    """It shares the AllReduce of gradients with the rank that sends the weights."""
+    rolls = """
+        rank# host   [g1][sync...][g2][sync...][g3][sync...][sync............................]
+              gpu     [g1.......]  [g2.......]  [g3.......]
+              nccl                                           [bc/sync........................]
+    """
+    sends = """
+        rank# host                                            [fwd]      [update]    [sync]
+              autograd                                             [bwd.]
+              gpu                                              [fwd][bwd.]
+              comm                                                      [ar/data]
+              nccl                                                                   [bc/sync]
+    """
+    beside = sends.replace("[bc/sync]", "         ").replace("[sync]", "      ")
+    found = examined(tmp_path, rolls, rolls, sends, beside)
+    assert (found.kind, found.ranks, found.incomplete) == ("RL", (0, 1, 2, 3), ())
+    assert found.steps == (0, 1, 2, 3)
+
+
+def test_roles_that_share_no_collective_are_one_step(tmp_path: Path) -> None:
+    rolls, updates = (re.sub(r"nccl .*", "", text) for text in (ROLLS_OUT, UPDATES))
+    found = examined(tmp_path, rolls, rolls, updates, updates)
+    assert (found.kind, found.ranks, found.incomplete, len(found.steps)) == ("RL", (0, 1, 2, 3), (), 1)
+
+
+def test_steps_of_all_ranks_that_are_marked_stay(tmp_path: Path) -> None:
+    marked = [text.replace("rank# host  ", "rank# step |1\n          host  ") for text in (ROLLS_OUT, UPDATES)]
+    found = examined(tmp_path, *marked)
+    assert (found.kind, found.steps) == ("RL", (1, 2, 3, 4, 5))

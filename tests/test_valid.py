@@ -122,7 +122,9 @@ def test_tables_made_of_a_trace_that_do_not_fit_cost_its_rank(tmp_path: Path, mo
     write(tmp_path, ranks(HEALTHY, SLOW))
     bad, read_right = HARMS["it points to entry 1,000,000 of"], cache.digest
     monkeypatch.setattr(
-        cache, "digest", lambda trace: (bad if trace.header.rank == 0 else lambda one: one)(read_right(trace))
+        cache,
+        "digest",
+        lambda trace, ends=None: (bad if trace.header.rank == 0 else lambda one: one)(read_right(trace, ends)),
     )
     with ThreadPoolExecutor(1) as executor:
         diagnosis = engine.diagnose(discover(tmp_path)[0], reading=engine.Reading(Cache(), executor)).diagnosis

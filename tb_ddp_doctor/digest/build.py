@@ -15,6 +15,7 @@ from tb_ddp_doctor.digest.lost_collectives import with_lost_collectives
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.order import before_launch, broken_order, overlong
 from tb_ddp_doctor.digest.plausible import plausible, without_copies
+from tb_ddp_doctor.digest.rounds import RoundEnds
 from tb_ddp_doctor.digest.set_back import one_side
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace.losses import Loss, Losses
@@ -33,8 +34,10 @@ _OWN_SLICE = (
 )
 
 
-def digest(trace: RankTrace) -> RankDigest:
+def digest(trace: RankTrace, ends: RoundEnds | None = None) -> RankDigest:
     """Reduce a trace to what the job needs of it. A trace without events gives a digest without steps.
+
+    Its steps are what it marks, or rounds that end at `ends` where the job tells these.
 
     Raises TraceError for what `ddp-doctor slice` and `merge` write: their ranks are processes of one file, and their
     events lack process groups and devices.
@@ -45,17 +48,17 @@ def digest(trace: RankTrace) -> RankDigest:
     rows = DeviceRows.of(read.events)
     side = one_side(read, rows)
     if side is not read:
-        of_side = _digest(side, DeviceRows.of(side.events))
+        of_side = _digest(side, DeviceRows.of(side.events), ends)
         return replace(of_side, contents=replace(of_side.contents, clock_set_back=True))
-    return _digest(read, rows)
+    return _digest(read, rows, ends)
 
 
-def _digest(read: RankTrace, rows: DeviceRows) -> RankDigest:
+def _digest(read: RankTrace, rows: DeviceRows, ends: RoundEnds | None) -> RankDigest:
     trace = plausible(read, rows)
     if trace is not read:
         rows = DeviceRows.of(trace.events)
     if not len(rows.kernels):
-        return digest_host(_calls(trace))
+        return digest_host(_calls(trace), is_one_step=ends is not None)
     odd = broken_order(rows)
     right = trace if odd.any() else corrected(trace, rows)
     if right is not trace:
@@ -66,7 +69,7 @@ def _digest(read: RankTrace, rows: DeviceRows) -> RankDigest:
     if grown is not clipped:
         rows, host = DeviceRows.of(grown.events), _calls(grown)
         odd = np.append(odd, np.zeros(len(grown.events) - len(odd), np.bool_))
-    return digest_device(host, rows, odd | before_launch(rows))
+    return digest_device(host, rows, odd | before_launch(rows), ends)
 
 
 def _calls(trace: RankTrace) -> HostCalls:

@@ -52,10 +52,10 @@ from tb_ddp_doctor.digest.phases import HostPhases, device_phases, host_phases, 
 from tb_ddp_doctor.digest.point_to_point import message_ends, messages
 from tb_ddp_doctor.digest.purposes import with_purposes
 from tb_ddp_doctor.digest.rank_track import HostUse, rank_track
-from tb_ddp_doctor.digest.recorded_steps import contents_and_steps
+from tb_ddp_doctor.digest.recorded_steps import contents_and_rounds, contents_and_steps
 from tb_ddp_doctor.digest.redundant import recomputed_events, redundant
 from tb_ddp_doctor.digest.roofline import CallEvents, roofline
-from tb_ddp_doctor.digest.rounds import ROUND
+from tb_ddp_doctor.digest.rounds import ROUND, RoundEnds, rounds_between
 from tb_ddp_doctor.digest.serving import serving_work
 from tb_ddp_doctor.digest.steps import UPDATE, device_windows, step_of
 from tb_ddp_doctor.digest.trace_contents import MARKED, loader_kind
@@ -132,6 +132,10 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
             allocations=Allocations.of(host.trace, device_number, steps),
         )
 
+    def use(self, once: Intervals) -> HostUse:
+        """What the host's time goes to; `once` is when it does what later steps do without."""
+        return HostUse(self.layers, self.stalled_calls, self.blocking_calls, self.updates, once)
+
     def once(self) -> Intervals:
         """When the host does what later steps do without: it is stalled inside an op, or compiles."""
         layers, stalled = self.layers, self.stalled_calls
@@ -139,13 +143,14 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
         return self.op_stalls.intervals | (compiling - stalled.full_queue - stalled.profiler - self.updates.work)
 
 
-def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
+def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask, ends: RoundEnds | None = None) -> RankDigest:
     """The digest of a rank whose device ran kernels; `odd` are events that were recorded out of order, shape (events,).
 
-    Names are numbered in the order in which the parts ask for them.
+    Its steps are what the trace marks, or rounds that end at `ends`. Names are numbered in the order in which the parts
+    ask for them.
     """
     trace, words, number = host.trace, Vocabulary(), rows.busiest
-    contents, marked, device, steps = _steps_on_device(host, DeviceEvents.of(host, number, rows))
+    contents, marked, device, steps = _steps_on_device(host, DeviceEvents.of(host, number, rows), ends)
     rank = _DeviceRank.of(host, device, steps, number)
     layers, phases, phase = rank.layers, rank.phases, rank.launch_phase
     once, removable = rank.once(), rank.blocking_calls.chosen(~rank.updates.awaited)
@@ -154,8 +159,7 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
     )
     collectives = device_collectives(host, device, phase, words)
     meetings = host_meetings(host, steps, words)
-    use = HostUse(layers, rank.stalled_calls, rank.blocking_calls, rank.updates, once)
-    track, row_end_ns = rank_track(host, device, steps, use, phases, meetings)
+    track, row_end_ns = rank_track(host, device, steps, rank.use(once), phases, meetings)
     parameters = gradients(host, device, steps, phase, words)
     return RankDigest(
         file=trace.file,
@@ -248,13 +252,16 @@ def _step_work(rank: _DeviceRank, late_launch_ns: Ints) -> StepWork:
 
 
 def _steps_on_device(
-    host: HostCalls, device: DeviceEvents
+    host: HostCalls, device: DeviceEvents, ends: RoundEnds | None
 ) -> tuple[TraceContents, tuple[Ints, Ints, Ints], DeviceEvents, Steps]:
     """What the trace records, its steps on the host, the device's events with the step that each is of, and the steps.
 
     Where neither a ProfilerStep nor a role marks the steps, what lies at the record's edges is of none.
     """
-    contents, marked = contents_and_steps(host)
+    if ends is None:
+        contents, marked = contents_and_steps(host)
+    else:
+        contents, marked = contents_and_rounds(host, rounds_between(device, ends))
     record = Edges.whole() if contents.steps_from in (MARKED, ROUND) else edges(host, device)
     if contents.steps_from == UPDATE:
         marked, record = record.whole_steps(marked), Edges.whole()

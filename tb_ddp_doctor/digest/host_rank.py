@@ -24,7 +24,7 @@ from tb_ddp_doctor.digest.modules import host_modules
 from tb_ddp_doctor.digest.operators import operators
 from tb_ddp_doctor.digest.phases import HostPhases, exposed_on_host, host_phases, stalled_phases
 from tb_ddp_doctor.digest.point_to_point import messages
-from tb_ddp_doctor.digest.recorded_steps import contents_and_steps
+from tb_ddp_doctor.digest.recorded_steps import contents_and_rounds, contents_and_steps
 from tb_ddp_doctor.digest.serving import serving_work
 from tb_ddp_doctor.digest.steps import NO_STEP
 from tb_ddp_doctor.digest.trace_contents import loader_kind
@@ -63,13 +63,13 @@ class _HostRank(msgspec.Struct, frozen=True, eq=False):
         return cls(host, device, steps, calls, layers, owner_ns, pieces, host_phases(host, device))
 
 
-def digest_host(host: HostCalls) -> model.RankDigest:
-    """The digest of a rank without kernels of a device.
+def digest_host(host: HostCalls, *, is_one_step: bool = False) -> model.RankDigest:
+    """The digest of a rank without kernels of a device; whatever is marked in it, it `is_one_step` where so told.
 
     Names are numbered in the order in which the parts ask for them.
     """
     trace, words = host.trace, Vocabulary()
-    contents, (number, start, end) = contents_and_steps(host)
+    contents, (number, start, end) = contents_and_rounds(host, None) if is_one_step else contents_and_steps(host)
     keep = (end > start) & (number != NO_STEP)
     steps = model.Steps(number[keep], start[keep], end[keep], start[keep], end[keep])
     rank = _HostRank.of(host, steps)

@@ -31,6 +31,14 @@ def contents_and_steps(host: HostCalls) -> tuple[TraceContents, tuple[Ints, Ints
     return contents, _whole_trace(events) if len(events) else marked
 
 
+def contents_and_rounds(
+    host: HostCalls, rounds: tuple[Ints, Ints, Ints] | None
+) -> tuple[TraceContents, tuple[Ints, Ints, Ints]]:
+    """The same where the job tells the rounds, as numbers, starts and ends; None: the whole trace is one step."""
+    contents = trace_contents(host, ROUND if rounds else "")
+    return contents, rounds or _whole_trace(host.trace.events)
+
+
 def _whole_trace(events: Events) -> tuple[Ints, Ints, Ints]:
     """A trace without ProfilerSteps is one step, number 0."""
     end = events.start_ns + events.duration_ns

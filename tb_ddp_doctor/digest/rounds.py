@@ -6,12 +6,18 @@
 
 All ranks take part in a weight sync at once, so that a round that ends with one is the same on all of them. A process
 that does all roles in turn, without a mark of the sync, begins a round with each rollout.
+
+Where nothing is marked, the trace of one rank alone does not show which of its collectives send weights. The job tells
+it then, from the traces of all ranks (`job.rl_rounds`), and each trace is digested again.
 """
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
+from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.steps import outermost
 from tb_ddp_doctor.trace import role_names
 from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
@@ -19,6 +25,9 @@ from tb_ddp_doctor.trace.program_names import Role
 
 #: What serves as the mark of a round.
 ROUND = "round of rollout and update"
+#: When the last collective of each weight sync starts on a rank's device, ns, by time: rounds end there. Fewer than two
+#: mark no round: the whole trace is one step.
+RoundEnds: TypeAlias = tuple[int, ...]
 
 
 def rounds(trace: RankTrace) -> tuple[Ints, Ints, Ints] | None:
@@ -38,3 +47,16 @@ def rounds(trace: RankTrace) -> tuple[Ints, Ints, Ints] | None:
     if len(begins) < 2:
         return None
     return np.arange(len(begins) - 1), begins[:-1], begins[1:]
+
+
+def rounds_between(device: DeviceEvents, ends: RoundEnds) -> tuple[Ints, Ints, Ints] | None:
+    """Numbers, starts and ends (ns) on the host of the rounds between some collectives: each ends when the host has
+    launched its last one. None where there is none, or where some collective has no launch.
+    """
+    rows = np.flatnonzero(device.communicates & device.is_launched)
+    launched = dict(zip(device.start_ns[rows].tolist(), rows.tolist(), strict=True))
+    last = np.array([launched.get(one, -1) for one in ends], np.int64)
+    if len(last) < 2 or (last < 0).any():
+        return None
+    instant = device.launch_ns[last] + device.launch_length_ns[last] + 1
+    return np.arange(len(instant) - 1), instant[:-1], instant[1:]
