@@ -78,6 +78,9 @@ def main() -> int:
         return NO_RECORDER
     if not hasattr(_distributed_c10d, "_dump_fr_trace"):
         return NO_RECORDER
+    # The Flight Recorder asks for Python's stacks, for which torch imports its compiler: once here, not in each rank.
+    import torch._inductor.standalone_compile  # noqa: F401
+
     ranks = []
     for fault in sys.argv[2:]:
         folder = Path(sys.argv[1]) / fault
