@@ -10,8 +10,8 @@
  * debug annotations of all types, as arguments; "correlation" is otherwise the event's correlation id, or its first
  * flow.
  *
- * Ignored: counters, legacy events, compressed packets, clocks other than the trace's, extensions, and all else that a
- * TracePacket can hold. A packet that is none is passed over and counted; a length that leads astray ends the reading.
+ * Ignored: counters, legacy events, extensions, and all else that a TracePacket can hold. Packets that are compressed, in
+ * other clocks than the trace's, or render stages of a GPU come here rewritten (trace/pftrace/plain.py). A packet that is none is passed over and counted; a length that leads astray ends the reading.
  *
  * Memory: 14 bytes for each beginning and end, the strings, which have limits, a packet that is cut by a block's end,
  * and the scanner's rows.

@@ -54,6 +54,9 @@ _KINETO_CATEGORIES = (
 )
 _KINETO_PACKET = re.compile(b"|".join(re.escape(bytes((len(name),)) + name) for name in _KINETO_CATEGORIES))
 _PACKET = b"\n"
+#: The field of a packet that Perfetto's SDK compressed others into: its size, and zlib's first bytes.
+_COMPRESSED = re.compile(rb"\x92\x03[\x80-\xff]{0,4}[\x00-\x7f]\x78[\x01\x5e\x9c\xda]")
+_MOST_INFLATED = 4
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -259,8 +262,17 @@ def _begin_ns(header: bytes, events: bytes) -> int | None:
 
 def _read_packets(text: bytes) -> Head:
     """What the beginning of a trace in Perfetto's format tells."""
-    is_kineto = text.startswith(_PACKET) and bool(_KINETO_PACKET.search(text))
+    is_kineto = text.startswith(_PACKET) and any(map(_KINETO_PACKET.search, (text, *_inflated_packets(text))))
     return Head(is_trace=is_kineto, is_kineto=is_kineto, has_text=bool(text))
+
+
+def _inflated_packets(text: bytes) -> Iterator[bytes]:
+    """What the compressed packets at the beginning of a trace hold, the first ones, as far as they are there."""
+    for field in islice(_COMPRESSED.finditer(text), _MOST_INFLATED):
+        try:
+            yield zlib.decompressobj().decompress(text[field.end() - 2 :], _HEAD_BYTES)
+        except zlib.error:
+            continue
 
 
 def _has_schema(header: bytes) -> bool:

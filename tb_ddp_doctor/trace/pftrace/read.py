@@ -19,6 +19,7 @@ from tb_ddp_doctor.trace.model import Ints, TraceError
 from tb_ddp_doctor.trace.native import MAX_STRINGS, NativeColumns
 from tb_ddp_doctor.trace.pftrace.native import NativePackets
 from tb_ddp_doctor.trace.pftrace.packets import Ending, Lost, Marks, PythonPackets
+from tb_ddp_doctor.trace.pftrace.plain import plain
 from tb_ddp_doctor.trace.pftrace.tracks import places, said_of_ranks
 from tb_ddp_doctor.trace.stream import StreamCutError
 
@@ -75,7 +76,7 @@ class _Packets:
 
     def _until_cut(self, blocks: Iterable[memoryview | bytes]) -> Iterator[memoryview | bytes]:
         try:
-            yield from blocks
+            yield from plain(blocks)
         except StreamCutError as problem:
             self._problem = str(problem)
 
