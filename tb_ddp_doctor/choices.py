@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import shlex
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
@@ -89,6 +91,8 @@ class Parser(argparse.ArgumentParser):
     def refuse(self, unknown: list[str]) -> NoReturn:
         """End the process over arguments that are not known."""
         near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
+        if not unknown[0].startswith("-") and os.path.exists(unknown[0]):
+            near = " One path is taken: name the directory that holds both, or compare two runs (ddp-doctor compare)."
         self.error(f"unrecognized arguments: {' '.join(unknown)}.{near}")
 
     def _of_command(self, given: argparse.Namespace) -> Parser:
@@ -102,5 +106,8 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
             known = list(action.choices)
-            said = f"takes one of {', '.join(known)}, not {value!r}.{did_you_mean(value, known)}"
+            near = did_you_mean(value, known)
+            if isinstance(action, argparse._SubParsersAction) and os.path.exists(str(value)):
+                near = f" For what is in a directory or a file: {self.prog} {known[0]} {shlex.quote(str(value))}"
+            said = f"takes one of {', '.join(known)}, not {value!r}.{near}"
             raise argparse.ArgumentError(action, said)

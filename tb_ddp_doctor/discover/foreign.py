@@ -72,6 +72,11 @@ _BY_HEAD = (
         "Perfetto; the doctor reads what torch.profiler writes on AMD GPUs.",
     ),
     (
+        re.compile(r"-pid\d{1,10}\.(?:log|jsonl)$"),
+        re.compile(rb'"(?:coll|p2p)_perf"|"inspector_output_format_version"'),
+        "This is a log of NCCL's Inspector, of hours without traces: `ddp-doctor history FOLDER` shows its calls.",
+    ),
+    (
         re.compile(r"\.json$"),
         re.compile(rb"rocprofiler-sdk|CPU HIP API|CPU HSA API|rocprofv?\d?"),
         "This is the JSON of rocprof: the doctor reads what torch.profiler writes on AMD GPUs "

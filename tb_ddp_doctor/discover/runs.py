@@ -182,11 +182,16 @@ def has_step_range(file: RankFile) -> bool:
     return recorder is not None and recorder.takes_step_range
 
 
+def _is_pickle(path: Path) -> bool:
+    return path.suffix.lower() in (".pickle", ".pkl")
+
+
 def no_traces(location: str) -> str:
     """What is said of a log directory without a run."""
     return (
-        f"{location} holds no profiler traces (*.pt.trace.json, *.pt.trace.json.gz) and no Flight Recorder dumps "
-        "(nccl_trace_rank_0 ...): name the directory that tensorboard_trace_handler or the Doctor of the job writes to."
+        f"{location} holds no profiler traces (*.pt.trace.json[.gz], *.pftrace, *.sqlite of Nsight Systems), "
+        "no snapshots of torch.cuda.memory (*.pickle) and no Flight Recorder dumps (nccl_trace_rank_0 ...): name the "
+        "directory that tensorboard_trace_handler or the Doctor of the job writes to."
     )
 
 
@@ -219,8 +224,10 @@ def _discover(logdir: str, name: str | None, peek: Callable[[FilePath], Head], r
     if not folders and not unreadable and others:
         raise DiscoverError(_nothing_but(others))
     if not folders and root.is_file() and not unreadable:
+        snapshot = ", nor a snapshot of torch.cuda.memory or a Flight Recorder dump" if _is_pickle(root) else ""
         raise DiscoverError(
-            f"{logdir} is not a trace of the PyTorch profiler: name one, or the directory that has those of all ranks."
+            f"{logdir} is not a trace of the PyTorch profiler{snapshot}: name one, or the directory that has those of "
+            "all ranks."
         )
     if not folders and unreadable:
         raise DiscoverError(_nothing_but(unreadable))

@@ -137,6 +137,12 @@ def _device(job: Job) -> str | None:
             f"{ran} events {'are ' if called else ''}of an unknown kind: {listed}, in {_span(job)} of trace. Without "
             "the device's events nothing can be judged."
         )
+    if hidden and all(job_kind.is_cut(digest) for digest in job.digests):
+        return (
+            f"The GPU events are missing, since the file{'s are' if len(job.digests) > 1 else ' is'} cut off: what is "
+            f"left shows {hidden} and no kernel. Without them nothing can be judged: take the whole files, or record "
+            "again."
+        )
     if hidden:
         return (
             f"The GPU events are missing: the traces show {hidden} and no kernel. Without them nothing can be "

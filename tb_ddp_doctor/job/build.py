@@ -57,7 +57,8 @@ def build(
         if rank not in usable
     )
     if not usable:
-        nothing = "Nothing can be diagnosed: no trace of this run has a complete step."
+        lacks = "has a complete step" if digests or not warnings else "can be read"
+        nothing = f"Nothing can be diagnosed: no trace of this run {lacks}."
         raise JobError(" ".join([nothing, *(f"{note.file}: {note.message}" for note in notes)]))
     notes.extend(file_notes.at_other_times(usable, nodes))
     usable, moved = same_numbers(usable)

@@ -30,6 +30,8 @@ _WORDS = {
     Program.INFERENCE: Words("runs forward passes only", "iteration"),
     Program.BENCHMARK: Words("is a benchmark", "iteration"),
 }
+#: Of forward passes alone, as many steps tell that no backward pass follows, though the file is cut off.
+_LEAST_STEPS = 2
 _KINDS: dict[Program, JobKind] = {
     Program.TRAINING: "training",
     Program.RECOMMENDER: "recommender",
@@ -60,13 +62,24 @@ def program_of(digests: Collection[RankDigest]) -> Program:
     Where some ranks serve and others train, or marks name a rollout and another role, the job does reinforcement
     learning. Otherwise the ranks agree, or it is not known; forward passes alone are a part of whatever the others do.
     """
-    programs = {Program(name) for name in {digest.contents.program for digest in digests}} - {Program.UNKNOWN}
+    programs = {Program(digest.contents.program) for digest in digests if not _may_go_on(digest)} - {Program.UNKNOWN}
     roles = {name for digest in digests for name in digest.contents.roles}
     if Program.RL in programs or {Program.SERVING, Program.TRAINING} <= programs or _are_of_rl(roles):
         return Program.RL
     if len(programs) > 1:
         programs -= {Program.INFERENCE}
     return programs.pop() if len(programs) == 1 else Program.UNKNOWN
+
+
+def is_cut(digest: RankDigest) -> bool:
+    """Whether the end of the rank's file is missing."""
+    return any(warning.kind == "lost-end" for warning in digest.warnings)
+
+
+def _may_go_on(digest: RankDigest) -> bool:
+    """Whether a backward pass may follow what shows forward passes alone: the file is cut off in its first steps."""
+    is_forward = digest.contents.program == Program.INFERENCE.value
+    return is_forward and len(digest.steps) < _LEAST_STEPS and is_cut(digest)
 
 
 def _are_of_rl(roles: Collection[str]) -> bool:
