@@ -64,6 +64,14 @@ def test_a_file_sets_thresholds_prices_tokens_and_a_calibration(tmp_path: Path) 
     }
 
 
+def test_a_file_of_windows_sets_the_same(tmp_path: Path) -> None:
+    """With carriage returns, and U+FEFF at its beginning."""
+    (tmp_path / NAME).write_text(WHOLE)
+    expected = read_config([], tmp_path)
+    (tmp_path / NAME).write_bytes(b"\xef\xbb\xbf" + WHOLE.replace("\n", "\r\n").encode())
+    assert read_config([], tmp_path) == expected and not expected.warnings
+
+
 def test_the_projects_values_go_first_and_the_rest_is_added(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / NAME).write_text("[price]\ngpu_hour = 2\n[thresholds.straggler]\nmin_excess = 0.1")

@@ -21,6 +21,7 @@ and one of a user who owns neither the process nor the traces is ignored. A file
 
 from __future__ import annotations
 
+import codecs
 import math
 import os
 import re
@@ -119,7 +120,8 @@ def _checked(path: Path, *, is_own: bool) -> _File:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise ValueError(f"it is larger than {_MOST_BYTES:,} bytes.")
-    read = msgspec.toml.decode(data, type=known(_File))
+    # Editors of Windows begin a file with U+FEFF.
+    read = msgspec.toml.decode(data.removeprefix(codecs.BOM_UTF8), type=known(_File))
     for name, value in _values(read):
         if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name} is a number from 0 on, not {value:g}.")
