@@ -14,7 +14,6 @@ from playwright.sync_api import (
 from tab import (
     DEMO_LOGS,
     PHONE,
-    SCREENSHOTS,
     TABS,
     analysed,
     button,
@@ -23,6 +22,7 @@ from tab import (
     go,
     number,
     opened,
+    pictured,
     violations_of_axe,
 )
 
@@ -172,7 +172,7 @@ def test_five_hundred_runs_scroll_and_are_moved_along_by_keyboard(page: Page, se
     folder.click()
     expect(folder).to_have_attribute("aria-expanded", "false")
     expect(tab.locator(f".run[title^='{group}/']")).to_have_count(0)
-    page.screenshot(path=SCREENSHOTS / "five_hundred_runs.png")
+    pictured(page, "five_hundred_runs")
 
 
 def test_many_runs_begin_with_which_to_open_first(page: Page, server: str) -> None:
@@ -204,7 +204,7 @@ def test_many_runs_begin_with_which_to_open_first(page: Page, server: str) -> No
     expect(tab.locator(".run[aria-current]")).to_be_in_viewport()
     tab.get_by_role("button", name="All", exact=True).click()
     expect(tab.locator(".triage")).to_be_visible()
-    page.screenshot(path=SCREENSHOTS / "triage.png")
+    pictured(page, "triage")
     assert violations_of_axe(page) == []
     page.go_back()
     expect(tab.locator(".facts b")).to_have_text("straggler_cpu")
@@ -458,7 +458,7 @@ def test_what_nothing_explains_is_no_health(page: Page, server: str, theme: str)
     expect(card).to_contain_text("differences of busy time")
     expect(card).to_contain_text(re.compile(r"Not counted: step 1 \(80\.0\sms\): the profiler was starting\."))
     expect(tab.locator(".row.affected .rank")).to_contain_text("rank 2")
-    page.screenshot(path=SCREENSHOTS / f"unexplained_{theme}.png")
+    pictured(page, f"unexplained_{theme}")
 
 
 def test_what_cannot_be_told_is_neutral(page: Page, server: str) -> None:

@@ -26,6 +26,7 @@ from tab import (
     chosen,
     drawn,
     opened,
+    pictured,
     poison,
     redrawn,
     too_wide,
@@ -56,7 +57,7 @@ def test_on_a_phone_nothing_is_wider_than_the_page(shared_page: Page, server: st
         opened(shared_page, server, view, dark=theme == "dark")
         expect(tab.locator("html")).to_have_class("dark" if theme == "dark" else "")
         redrawn(tab)
-        shared_page.screenshot(path=SCREENSHOTS / f"phone_{view}_{theme}.png")
+        pictured(shared_page, f"phone_{view}_{theme}")
 
 
 @pytest.mark.parametrize("theme", ["light"], indirect=True)
@@ -75,7 +76,7 @@ def test_nothing_scrolls_sideways(shared_page: Page, server: str, view: str, the
         height = tab.locator("main").evaluate("element => element.scrollHeight + 80")
         shared_page.set_viewport_size({**SIZE, "height": height})
         redrawn(tab)
-        shared_page.screenshot(path=SCREENSHOTS / f"{run}_{view}_{theme}.png")
+        pictured(shared_page, f"{run}_{view}_{theme}")
 
 
 def test_what_belongs_together_stands_in_one_row(page: Page, server: str) -> None:
@@ -157,7 +158,7 @@ def test_long_names_stay_within_the_page(page: Page, server: str) -> None:
         for width in (390, 2560, 1000):
             page.set_viewport_size({"width": width, "height": 1000})
             assert too_wide(tab, "main") == [], f"{view} at {width} px"
-        page.screenshot(path=SCREENSHOTS / f"long_names_{view}.png")
+        pictured(page, f"long_names_{view}")
 
 
 def pinch(page: Page, tab: FrameLocator) -> None:

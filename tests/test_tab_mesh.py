@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from playwright.sync_api import Page, Route, expect
-from tab import SCREENSHOTS, chosen, drawn, opened, unnamed_figures
+from tab import chosen, drawn, opened, pictured, unnamed_figures
 
 
 def test_ranks_stand_where_the_mesh_has_them(page: Page, server: str) -> None:
@@ -58,7 +58,7 @@ def test_ranks_stand_where_the_mesh_has_them(page: Page, server: str) -> None:
     expect(readout).to_have_text(re.compile(r"^rank 9 \(dp 0, pp 1, tp 1\) on node1: [\d.]+\sms \(affected rank\)$"))
     expect(tab.get_by_text("tp goes across nodes.")).to_be_visible()
     assert unnamed_figures(tab) == []
-    page.screenshot(path=SCREENSHOTS / "mesh.png")
+    pictured(page, "mesh")
     page.keyboard.press("Enter")
     expect(tab.locator(".chip")).to_have_text(re.compile("rank 9"))
     expect(tab.locator(".view.mesh .note").last).to_contain_text("pp (inferred: neighbours send)")

@@ -22,7 +22,6 @@ from tab import (
     DEMO_LOGS,
     HOSTILE,
     PATIENCE_S,
-    SCREENSHOTS,
     TABS,
     analysed,
     button,
@@ -30,6 +29,7 @@ from tab import (
     get,
     go,
     opened,
+    pictured,
     poison,
     tensorboard,
     too_wide,
@@ -96,7 +96,7 @@ def test_a_comparison_is_readable(page: Page, server: str, theme: str) -> None:
             page.set_viewport_size({"width": width, "height": height})
             assert too_wide(tab, "html", "main") == [], f"at {width} px"
         page.set_viewport_size({"width": 1320, "height": height})
-        page.screenshot(path=SCREENSHOTS / f"{after}_compare_{before}_{theme}.png")
+        pictured(page, f"{after}_compare_{before}_{theme}")
         unfold(tab)
         assert violations_of_axe(page, *(COLOUR_RULES if theme == "dark" else ())) == []
 
@@ -223,7 +223,7 @@ def test_a_report_is_the_tab_in_a_file(page: Page, tmp_path: Path, scheme: Liter
     for box in page.locator(".fix input").all():
         box.set_checked(box.get_attribute("value") == "profiler-overhead")
     expect(said).to_contain_text(re.compile(r"157\.\d\sms a step"))
-    page.screenshot(path=SCREENSHOTS / f"report-{scheme}.png")
+    pictured(page, f"report-{scheme}")
     for title, views in TABS.items():
         go(page, title)
         expect(page.locator(".tabs [aria-current]")).to_have_text(title)

@@ -14,7 +14,7 @@ from playwright.sync_api import (
     Route,
     expect,
 )
-from tab import HOSTILE, SCREENSHOTS, chosen, get, go, number, opened, timeline, unnamed_figures, wait_for
+from tab import HOSTILE, chosen, get, go, number, opened, pictured, timeline, unnamed_figures, wait_for
 
 
 def _settled(page: Page, canvas: Locator) -> FloatRect:
@@ -75,7 +75,7 @@ def test_many_ranks(page: Page, server: str) -> None:
     expect(tab.locator(".readout")).to_have_text(
         re.compile(r"rank 1 on node0: compute [\d.]+\sms, .+ \(affected rank\)")
     )
-    page.screenshot(path=SCREENSHOTS / "many_ranks_budget.png")
+    pictured(page, "many_ranks_budget")
     # A row is a pixel high, and the wait of 225 ranks does not outshine the stalls that they wait for.
     colours = tab.locator("canvas.budget-map").evaluate(
         """canvas => {
@@ -93,7 +93,7 @@ def test_many_ranks(page: Page, server: str) -> None:
     expect(tab.locator(".readout").last).to_have_text(
         re.compile(r"rank 1 on node0, step 3: [\d.]+\sms \(affected rank\)")
     )
-    page.screenshot(path=SCREENSHOTS / "many_ranks_steps.png")
+    pictured(page, "many_ranks_steps")
     # By node, with the straggler apart from those that are comparable; a rank is selected for all views.
     go(tab, "Ranks & steps", "Ranks")
     groups = [re.compile("1: rank 1"), re.compile("74 ranks, 5 to 297.+above the median"), "225 comparable ranks"]
@@ -104,7 +104,7 @@ def test_many_ranks(page: Page, server: str) -> None:
     expect(tab.locator(".readout").first).to_have_text(re.compile(r"rank \d+ on node0: [\d.]+\sms"))
     page.keyboard.press("Enter")
     expect(tab.locator(".chip")).to_have_text(re.compile(r"rank \d+"))
-    page.screenshot(path=SCREENSHOTS / "many_ranks.png")
+    pictured(page, "many_ranks")
 
 
 def test_a_finding_of_4096_ranks_opens_at_once(page: Page, server: str) -> None:
@@ -194,7 +194,7 @@ def test_pictures_read_out_by_keyboard(page: Page, server: str) -> None:
     expect(readout).to_have_text(re.compile(r"3\.00\sGB allocated, 4\.00\sGB reserved at its peak"))
     page.keyboard.press("ArrowRight")
     expect(readout).to_have_text(re.compile(r"2\.00\sGB allocated, 4\.00\sGB reserved at 20\.0\sms"))
-    page.screenshot(path=SCREENSHOTS / "memory.png")
+    pictured(page, "memory")
     go(tab, "Communication")
     tab.locator("canvas.scatter").focus()
     page.keyboard.press("ArrowRight")
@@ -329,7 +329,7 @@ def test_the_timeline_is_driven_by_keys(page: Page, server: str) -> None:
     wait_for(lambda: span() > before * 0.6, "more again")
     tab.get_by_text("longest events of this window").click()
     expect(tab.locator(".numbers tbody tr").first).to_contain_text("rank")
-    page.screenshot(path=SCREENSHOTS / "timeline_keys.png")
+    pictured(page, "timeline_keys")
 
 
 def test_the_timeline_opens_ranks_reaches_gaps_and_says_what_an_event_is(page: Page, server: str) -> None:
