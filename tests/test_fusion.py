@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tb_ddp_doctor.digest.fusion import Loop, LoopCalls, avoidable
+from tb_ddp_doctor.digest.least_work import Work
 from tb_ddp_doctor.digest.model import Avoidable, GpuTime
-from tb_ddp_doctor.digest.operator_work import Work
 
 MB = 1_000_000
 #: A million values of 4 bytes; as 2 bytes each.

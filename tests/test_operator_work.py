@@ -10,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from tb_ddp_doctor.digest import operator_work
+from tb_ddp_doctor.digest.least_work import Work
 from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.digest.operator_inputs import LinearSizes, inputs
-from tb_ddp_doctor.digest.operator_work import Work, convolved, element_text, work
+from tb_ddp_doctor.digest.operator_work import convolved, element_text, work
 
 BF16, FP32, FP8, LONG = "c10::BFloat16", "float", "c10::Float8_e4m3fn", "long int"
 
@@ -323,6 +324,82 @@ BY_HAND: dict[str, tuple[Work | None, tuple[int, int, int]]] = {
     "pool backward": (
         of("aten::max_pool2d_with_indices_backward", HALVED, IMAGES, "[2, 2]", "[2, 2]", ([8, 64, 16, 16], LONG)),
         (0, (4 + 8) * 8 * 64 * 256, 4 * 8 * 64 * 1024),
+    ),
+    "pool to a size": (of("aten::_adaptive_avg_pool2d", IMAGES, "[1, 1]"), (0, 4 * 8 * 64 * 1024, 4 * 8 * 64)),
+    "interpolation": (of("aten::upsample_nearest2d", HALVED, "[32, 32]"), (0, 4 * 8 * 64 * 256, 4 * 8 * 64 * 1024)),
+    "interpolation backward": (
+        of("aten::upsample_nearest2d_backward", IMAGES, "[32, 32]", "[8, 64, 16, 16]"),
+        (0, 4 * 8 * 64 * 1024, 4 * 8 * 64 * 256),
+    ),
+    "padding": (of("aten::reflection_pad2d", IMAGES, "[1, 1, 2, 2]"), (0, 4 * 8 * 64 * 1024, 4 * 8 * 64 * 34 * 36)),
+    "windows": (
+        of("aten::im2col", IMAGES, "[2, 2]", "[1, 1]", "[0, 0]", "[2, 2]"),
+        (0, 4 * 8 * 64 * 1024, 4 * 8 * 64 * 1024),
+    ),
+    "of windows": (
+        of("aten::col2im", ([8, 256, 256], FP32), "[32, 32]", "[2, 2]"),
+        (0, 4 * 8 * 64 * 1024, 4 * 8 * 64 * 1024),
+    ),
+    # Of an image each place of the grid takes an element of each channel.
+    "samples": (
+        of("aten::grid_sampler_2d", IMAGES, ([8, 7, 9, 2], FP32)),
+        (0, 4 * 8 * 63 * (64 + 2), 4 * 8 * 63 * 64),
+    ),
+    "samples backward": (
+        of(
+            "aten::grid_sampler_2d_backward",
+            ([8, 64, 7, 9], FP32),
+            IMAGES,
+            ([8, 7, 9, 2], FP32),
+            "",
+            "",
+            "",
+            "[True, True]",
+        ),
+        (0, 4 * 8 * (63 * (64 + 2) + 64 * 1024), 4 * 8 * (64 * 1024 + 63 * 2)),
+    ),
+    "statistics of a batch": (of("aten::batch_norm_stats", IMAGES, "1e-5"), (0, 4 * 8 * 64 * 1024, 0)),
+    "largest": (of("aten::topk", WIDE, "8", "-1", "True", "True"), (0, 4 * ELEMENTS, (4 + 8) * 8 * 1024)),
+    "frequencies": (of("aten::_fft_r2c", WIDE, "[1]", "0", "True"), (0, 4 * ELEMENTS, 8 * 1024 * 129)),
+    "waves": (
+        of("aten::_fft_c2r", ([1024, 129], "c10::complex<float>"), "[1]", "2", "256"),
+        (0, 8 * 1024 * 129, 4 * ELEMENTS),
+    ),
+    "transformed": (
+        of("aten::_fft_c2c", ([1024, 256], "c10::complex<float>"), "[1]", "0", "True"),
+        (0, 8 * ELEMENTS, 8 * ELEMENTS),
+    ),
+    "complex": (of("aten::polar", WIDE, WIDE), (0, 8 * ELEMENTS, 8 * ELEMENTS)),
+    "halves backward": (of("aten::glu_backward", ([1024, 128], BF16), TOKENS, "-1"), (0, 3 * ELEMENTS, 2 * ELEMENTS)),
+    "slopes backward": (
+        of("aten::_prelu_kernel_backward", TOKENS, TOKENS, ([1, 256], BF16)),
+        (0, 2 * (2 * ELEMENTS + 256), 2 * 2 * ELEMENTS),
+    ),
+    # Eight rows of four: (8, 4) x (4, 16), whose weights are half a byte each, in groups of two.
+    "4 bits": (
+        of("aten::_weight_int4pack_mm", ([8, 4], BF16), ([2, 1, 32, 1], "int"), "2", ([2, 16, 2], BF16)),
+        (2 * 8 * 4 * 16, 2 * 32 + 4 * 64 + 2 * 64, 2 * 8 * 16),
+    ),
+    "put": (
+        of("aten::_index_put_impl_", WIDE, "", ([30, 256], FP32), "True", "False"),
+        (0, 8 * 30 * 256, 4 * 30 * 256),
+    ),
+    "filled rows": (of("aten::index_fill_", WIDE, "0", ([3], LONG), "1."), (0, 24, 4 * 3 * 256)),
+    "taken": (of("aten::take", WIDE, ([30], LONG)), (0, (8 + 4) * 30, 4 * 30)),
+    "which": (of("aten::nonzero", ([1024], "bool")), (0, 1024, 0)),
+    # Thirty rows, in three bags.
+    "bags": (of("aten::_embedding_bag", WIDE, ([30], LONG), ([3], LONG)), (0, 8 * 33 + 4 * 30 * 256, 4 * 3 * 256)),
+    "bags backward": (
+        of(
+            "aten::_embedding_bag_dense_backward",
+            ([3, 256], FP32),
+            ([30], LONG),
+            ([30], LONG),
+            ([3], LONG),
+            ([3], LONG),
+            "1024",
+        ),
+        (0, 4 * 3 * 256 + 2 * 8 * 30, 4 * ELEMENTS),
     ),
     "where": (of("aten::where", ([1024, 256], "bool"), TOKENS, TOKENS), (0, 5 * ELEMENTS, 2 * ELEMENTS)),
     "halves": (of("aten::glu", TOKENS, "-1"), (0, 2 * ELEMENTS, ELEMENTS)),

@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.columns import distinct
+from tb_ddp_doctor.digest.least_work import Work
 from tb_ddp_doctor.digest.model import Avoidable, GpuTime
-from tb_ddp_doctor.digest.operator_work import Work
 from tb_ddp_doctor.digest.sums import summed
 from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.storage.column_table import empty

@@ -15,11 +15,12 @@ documentation of torch.optim for what optimizers read and write.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from tb_ddp_doctor.digest.image_work import IMAGE_WORK, at
+from tb_ddp_doctor.digest.least_work import Work, WorkOf, aten
 from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.digest.operator_inputs import Dims, Inputs, Tensor, count_of
 from tb_ddp_doctor.trace import names
@@ -28,20 +29,6 @@ from tb_ddp_doctor.trace import names
 _MOST = 10**16
 #: Bytes of an element by c10's number of its type, as inputs have it: "15" is bfloat16.
 _BY_CODE = {"0": 1, "1": 1, "2": 2, "3": 4, "4": 8, "5": 2, "6": 4, "7": 8, "11": 1, "15": 2, "23": 1, "24": 1}
-
-
-class Work(msgspec.Struct, frozen=True):
-    """What an operator has to do at least."""
-
-    kind: GpuTime
-    flops: int
-    read: int
-    written: int
-    #: Elements that it writes where it is a loop over elements, or a reduction: what a next one may take over.
-    elements: int = 0
-
-
-_Function: TypeAlias = Callable[[Inputs], Work]
 
 
 def work(operator: str, inputs: Inputs, kernel: str) -> Work | None:
@@ -120,13 +107,21 @@ def _vector(inputs: Inputs) -> Work:
     return Work(GpuTime.GEMM, 2 * matrix.elements, matrix.bytes + vector.bytes, rows * matrix.element)
 
 
+def _in_4_bits(inputs: Inputs) -> Work:
+    """(m, k) times weights of 4 bits; their scales, input 3, are (k / group, n, 2)."""
+    left, weights, scales = inputs.tensor(0), inputs.tensor(1), inputs.tensor(3)
+    rows, columns = left.elements // max(left.sizes[-1], 1), scales.sizes[1]
+    read = left.bytes + weights.bytes + scales.bytes
+    return Work(GpuTime.GEMM, 2 * left.elements * columns, read, rows * columns * left.element)
+
+
 def _into(inputs: Inputs) -> Work:
     """VLLM's products, which get their output first."""
     out, more = inputs.tensor(0), count_of(inputs.every(0, 1, 2))
     return _gemm(inputs.tensor(1), inputs.tensor(2), more, out.element)
 
 
-def _fused_linear(products: int) -> _Function:
+def _fused_linear(products: int) -> WorkOf:
     """Transformer Engine's: one product forward, two backward, of input and weights, output and gradients."""
 
     def function(inputs: Inputs) -> Work:
@@ -141,7 +136,7 @@ def _fused_linear(products: int) -> _Function:
     return function
 
 
-def _of_three(left: int, right: int, made: int) -> _Function:
+def _of_three(left: int, right: int, made: int) -> WorkOf:
     """A product whose layouts do not matter: (m, k), (k, n) and (m, n) have (m k n) ** 2 elements multiplied."""
 
     def function(inputs: Inputs) -> Work:
@@ -158,7 +153,7 @@ def _of_three(left: int, right: int, made: int) -> _Function:
 # -- convolutions
 
 
-def _convolution(stride: int, padding: int, dilation: int, transposed: int | None = None) -> _Function:
+def _convolution(stride: int, padding: int, dilation: int, transposed: int | None = None) -> WorkOf:
     """Of an input (N, C, ...) and weights (C_out, C / groups, ...); the arguments say which input has what."""
 
     def function(inputs: Inputs) -> Work:
@@ -172,7 +167,7 @@ def _convolution(stride: int, padding: int, dilation: int, transposed: int | Non
         if not made:
             steps, pads, apart = (inputs.integers(index) for index in (stride, padding, dilation))
             made = [
-                (size + 2 * _at(pads, i) - _at(apart, i) * (kernel - 1) - 1) // _at(steps, i) + 1
+                (size + 2 * at(pads, i) - at(apart, i) * (kernel - 1) - 1) // at(steps, i) + 1
                 for i, (size, kernel) in enumerate(zip(taken.sizes[2:], window, strict=True))
             ]
         pixels = taken.sizes[0] * math.prod(max(size, 0) for size in made)
@@ -212,11 +207,6 @@ def is_forward_convolution(operator: str) -> bool:
     return operator in _FORWARD_CONVOLUTIONS
 
 
-def _at(values: Sequence[int], index: int) -> int:
-    """An option of a convolution: one number counts for all dimensions."""
-    return values[index] if len(values) > 1 else values[0]
-
-
 def _convolution_backward(inputs: Inputs) -> Work:
     """Gradients of input and weights from that of the output; which of them is the last value ("[True, False, ..]")."""
     made, taken, weight = (inputs.tensor(index) for index in range(3))
@@ -250,7 +240,7 @@ def _gradients(made: Tensor, taken: Tensor, weight: Tensor, *, of_input: bool, o
 
 def _attention(
     first: int, causal: int, *, by_rows: bool = False, backward: bool = False, packed: _Packed | None = None
-) -> _Function:
+) -> WorkOf:
     """Of queries, keys and values from input `first` on, (B, H, rows, width), or (B, rows, H, width) `by_rows`.
 
     Causal attention has to compute the scores below the diagonal alone. Heads that share keys and values (grouped)
@@ -345,7 +335,7 @@ def _norm(inputs: Inputs) -> Work:
     return _loop(GpuTime.NORM, inputs.every(), inputs.tensor(0))
 
 
-def _norm_backward(made: int = 0, taken: int = 1) -> _Function:
+def _norm_backward(made: int = 0, taken: int = 1) -> WorkOf:
     """Reads the output's gradient (input `made`) and forward's input (`taken`); writes a gradient like the latter."""
 
     def function(inputs: Inputs) -> Work:
@@ -393,6 +383,42 @@ def _reduction(inputs: Inputs) -> Work:
     return Work(GpuTime.NORM, 0, taken.bytes, remaining * taken.element)
 
 
+def _statistics(given: int) -> WorkOf:
+    """Reads so many tensors, and writes next to nothing: statistics of each channel."""
+    return lambda inputs: Work(GpuTime.NORM, 0, sum(inputs.tensor(index).bytes for index in range(given)), 0)
+
+
+def _topk(inputs: Inputs) -> Work:
+    """Of one dimension (input 2) the largest so many (input 1), and their indices of 8 bytes."""
+    taken, kept = inputs.tensor(0), int(inputs.value(1))
+    made = taken.elements // max(taken.sizes[int(inputs.value(2))], 1) * kept
+    return Work(GpuTime.NORM, 0, taken.bytes, made * (taken.element + 8))
+
+
+# -- Fourier transforms: memory limits them, with some 5 n log2(n) operations for 16 n bytes
+
+
+def _fft_of_reals(inputs: Inputs) -> Work:
+    """Over the dimensions of input 1; a one-sided result (input 3) has half of the last one's frequencies."""
+    taken, over = inputs.tensor(0), inputs.integers(1)
+    sizes = list(taken.sizes)
+    if inputs.is_true(3):
+        sizes[over[-1]] = sizes[over[-1]] // 2 + 1
+    return Work(GpuTime.OTHER, 0, taken.bytes, math.prod(sizes) * 2 * taken.element)
+
+
+def _fft_to_reals(inputs: Inputs) -> Work:
+    """Back from a one-sided one: the last dimension has the size that input 3 is."""
+    taken, over = inputs.tensor(0), inputs.integers(1)
+    sizes = list(taken.sizes)
+    sizes[over[-1]] = int(inputs.value(3))
+    return Work(GpuTime.OTHER, 0, taken.bytes, math.prod(sizes) * taken.element // 2)
+
+
+def _fft(inputs: Inputs) -> Work:
+    return Work(GpuTime.OTHER, 0, inputs.tensor(0).bytes, inputs.tensor(0).bytes)
+
+
 def _loop(kind: GpuTime, read: Iterable[Tensor], written: Tensor) -> Work:
     """Reads some tensors, and writes one."""
     return Work(kind, 0, sum(one.bytes for one in read), written.bytes, written.elements)
@@ -401,7 +427,7 @@ def _loop(kind: GpuTime, read: Iterable[Tensor], written: Tensor) -> Work:
 # -- elementwise
 
 
-def _elementwise(arity: int, element: int = 0) -> _Function:
+def _elementwise(arity: int, element: int = 0) -> WorkOf:
     """A loop over elements of so many tensors at most; one more is the output. `element`: bytes of what it writes."""
 
     def function(inputs: Inputs) -> Work:
@@ -455,6 +481,23 @@ def _halves(inputs: Inputs) -> Work:
     return Work(GpuTime.ELEMENTWISE, 0, taken.bytes, taken.bytes // 2, taken.elements // 2)
 
 
+def _halves_backward(inputs: Inputs) -> Work:
+    """Of a gated unit: reads the gradient and forward's input, and writes as much as the latter."""
+    return _loop(GpuTime.ELEMENTWISE, (inputs.tensor(0), inputs.tensor(1)), inputs.tensor(1))
+
+
+def _prelu_backward(inputs: Inputs) -> Work:
+    """Gradient, input and slopes to gradients of input and slopes, each as large as the input."""
+    taken = inputs.tensor(1)
+    return Work(GpuTime.ELEMENTWISE, 0, count_of(inputs.every()), 2 * taken.bytes, taken.elements)
+
+
+def _complex(inputs: Inputs) -> Work:
+    """A complex number of two real ones."""
+    parts = [inputs.tensor(0), inputs.tensor(1)]
+    return _loop(GpuTime.ELEMENTWISE, parts, _broadcast(parts, 2 * parts[0].element))
+
+
 def _triton(inputs: Inputs) -> Work:
     """Each tensor of a Triton kernel is read or written, once for each element of its loop or of the tensor itself.
 
@@ -488,7 +531,7 @@ def _first_copied(inputs: Inputs) -> Work:
     return Work(GpuTime.COPY, 0, given.bytes, given.bytes)
 
 
-def _cast(element_of_output: float) -> _Function:
+def _cast(element_of_output: float) -> WorkOf:
     """Reads a tensor, and writes so many bytes for each element."""
 
     def function(inputs: Inputs) -> Work:
@@ -506,7 +549,7 @@ def _quantized_into(inputs: Inputs) -> Work:
 # -- optimizers
 
 
-def _fused(read: int, written: int) -> _Function:
+def _fused(read: int, written: int) -> WorkOf:
     """Of the lists of tensors of a fused optimizer, how many are read and how many written, as large as the first."""
 
     def function(inputs: Inputs) -> Work:
@@ -576,6 +619,47 @@ def _index_add(inputs: Inputs) -> Work:
     return Work(GpuTime.EMBEDDING, 0, source.bytes + inputs.tensor(2).bytes, source.bytes)
 
 
+def _index_put(inputs: Inputs) -> Work:
+    """Writes as many elements as it is given; what they are added to (input 3) is read first."""
+    source = inputs.tensor(2)
+    if not source.sizes:
+        # How many places one number goes to is told by indices, whose sizes are not recorded.
+        raise LookupError
+    return Work(GpuTime.EMBEDDING, 0, source.bytes * (1 + inputs.is_true(3)), source.bytes)
+
+
+def _index_fill(inputs: Inputs) -> Work:
+    table, rows = inputs.tensor(0), inputs.tensor(2)
+    width = table.bytes // max(table.sizes[int(inputs.value(1))], 1)
+    return Work(GpuTime.EMBEDDING, 0, rows.bytes, rows.elements * width)
+
+
+def _take(inputs: Inputs) -> Work:
+    table, indices = inputs.tensor(0), inputs.tensor(1)
+    moved = indices.elements * table.element
+    return Work(GpuTime.EMBEDDING, 0, indices.bytes + min(moved, table.bytes), moved)
+
+
+def _nonzero(inputs: Inputs) -> Work:
+    """How many there are, and so what it writes, no trace shows."""
+    return Work(GpuTime.EMBEDDING, 0, inputs.tensor(0).bytes, 0)
+
+
+def _bags(inputs: Inputs) -> Work:
+    """Sums of rows, a sum for each offset; the last one is an end where input 7 says so."""
+    table, rows, offsets = (inputs.tensor(index) for index in range(3))
+    width = math.prod(table.sizes[1:]) * table.element
+    read = rows.bytes + offsets.bytes + min(rows.elements, table.sizes[0]) * width
+    return Work(GpuTime.EMBEDDING, 0, read, (offsets.elements - inputs.is_true(7)) * width)
+
+
+def _bags_backward(inputs: Inputs) -> Work:
+    """Gradients of the sums, rows, and the bag of each, to the whole table's gradient; input 5 is its rows."""
+    given = inputs.tensor(0)
+    read = given.bytes + inputs.tensor(1).bytes + inputs.tensor(2).bytes
+    return Work(GpuTime.EMBEDDING, 0, read, int(inputs.value(5)) * given.sizes[-1] * given.element)
+
+
 def _nll_loss(inputs: Inputs) -> Work:
     """One score for each target."""
     scores, targets = inputs.tensor(0), inputs.tensor(1)
@@ -588,28 +672,7 @@ def _nll_loss_backward(inputs: Inputs) -> Work:
     return Work(GpuTime.EMBEDDING, 0, targets.bytes, targets.elements * scores.element)
 
 
-# -- pooling
-
-
-def _pool(inputs: Inputs) -> Work:
-    """Reads images, writes smaller ones; with indices of 8 bytes where there are some."""
-    taken = inputs.tensor(0)
-    window, steps, pads = inputs.integers(1), inputs.integers(2) or inputs.integers(1), inputs.integers(3)
-    images = taken.sizes[: -len(window)]
-    made = math.prod(images) * math.prod(
-        (size + 2 * _at(pads, i) - _at(window, i)) // _at(steps, i) + 1
-        for i, size in enumerate(taken.sizes[-len(window) :])
-    )
-    return Work(GpuTime.NORM, 0, taken.bytes, made * (taken.element + 8))
-
-
-def _pool_backward(inputs: Inputs) -> Work:
-    given, taken = inputs.tensor(0), inputs.tensor(1)
-    indices = count_of(inputs.every(0, 1))
-    return Work(GpuTime.NORM, 0, given.bytes + indices, taken.bytes)
-
-
-def _in_and_out(kind: GpuTime, *changed: int) -> _Function:
+def _in_and_out(kind: GpuTime, *changed: int) -> WorkOf:
     """Reads some inputs and writes them again; reads the others."""
 
     def function(inputs: Inputs) -> Work:
@@ -618,17 +681,13 @@ def _in_and_out(kind: GpuTime, *changed: int) -> _Function:
     return function
 
 
-def _into_first(kind: GpuTime) -> _Function:
+def _into_first(kind: GpuTime) -> WorkOf:
     """Writes its first input, and reads the others."""
     return lambda inputs: _loop(kind, inputs.every(0), inputs.tensor(0))
 
 
-def _each(function: _Function, *operators: str) -> dict[str, _Function]:
+def _each(function: WorkOf, *operators: str) -> dict[str, WorkOf]:
     return dict.fromkeys(operators, function)
-
-
-def _aten(function: _Function, words: str, ending: str = "") -> dict[str, _Function]:
-    return {f"aten::{word}{ending}": function for word in words.split()}
 
 
 _UNARY = """
@@ -641,6 +700,7 @@ _BINARY = """
     gelu_backward hardswish_backward hardtanh_backward leaky_relu_backward elu_backward mish_backward sigmoid_backward
     silu_backward softplus_backward tanh_backward threshold_backward hardsigmoid_backward masked_fill mse_loss
     native_dropout_backward _masked_scale smooth_l1_loss huber_loss logical_and logical_or logical_xor xlogy
+    binary_cross_entropy _prelu_kernel
 """
 _COMPARISONS = "eq ne lt le gt ge isnan isinf isfinite"
 _IN_PLACE = """
@@ -658,7 +718,7 @@ _FOREACH = """
     sign sqrt sub tanh zero abs
 """
 
-_FORWARD_CONVOLUTIONS: Mapping[str, _Function] = {
+_FORWARD_CONVOLUTIONS: Mapping[str, WorkOf] = {
     "aten::cudnn_convolution": _convolution(stride=3, padding=2, dilation=4),
     "aten::cudnn_convolution_relu": _convolution(stride=3, padding=4, dilation=5),
     "aten::miopen_convolution": _convolution(stride=4, padding=3, dilation=5),
@@ -667,22 +727,23 @@ _FORWARD_CONVOLUTIONS: Mapping[str, _Function] = {
     "aten::_slow_conv2d_forward": _convolution(stride=4, padding=5, dilation=4),
     "aten::_convolution": _convolution(stride=3, padding=4, dilation=5, transposed=6),
 }
-_WORK: Mapping[str, _Function] = {
+_WORK: Mapping[str, WorkOf] = {
     # GEMMs. https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication
-    **_aten(lambda inputs: _gemm(inputs.tensor(0), inputs.tensor(1)), "mm bmm _int_mm"),
-    **_aten(_added, "addmm baddbmm _addmm_activation addmm_ baddbmm_"),
+    **aten(lambda inputs: _gemm(inputs.tensor(0), inputs.tensor(1)), "mm bmm _int_mm"),
+    **aten(_added, "addmm baddbmm _addmm_activation addmm_ baddbmm_"),
     "aten::_scaled_mm": _scaled,
     # Transformer Engine: in 1.x its products may be operators, else they are parts of autograd's.
     "tex_ts::te_gemm_ts": _of_three(0, 5, 10),
     **_each(_fused_linear(1), "_Linear", "_LayerNormLinear", "_GroupedLinear"),
     **_each(_fused_linear(2), "_LinearBackward", "_LayerNormLinearBackward", "_GroupedLinearBackward"),
     "aten::_grouped_mm": _grouped,
-    **_aten(_vector, "mv dot"),
+    "aten::_weight_int4pack_mm": _in_4_bits,
+    **aten(_vector, "mv dot"),
     **_each(_into, "_C::cutlass_scaled_mm", "vllm::cutlass_scaled_mm"),
     # Convolutions. https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional
     **_FORWARD_CONVOLUTIONS,
     "aten::convolution_backward": _convolution_backward,
-    **_aten(_old_convolution_backward, "cudnn_convolution_backward miopen_convolution_backward"),
+    **aten(_old_convolution_backward, "cudnn_convolution_backward miopen_convolution_backward"),
     # Attention: the value that says whether it is causal.
     "aten::_cudnn_attention_forward": _attention(0, causal=10),
     "aten::_cudnn_attention_backward": _attention(1, causal=14, backward=True),
@@ -703,15 +764,15 @@ _WORK: Mapping[str, _Function] = {
     **_each(_attention(0, causal=24, by_rows=True, packed=_Packed(7, 12, 25)), "flash_attn_3::fwd"),
     **_each(_attention(1, causal=16, by_rows=True, backward=True, packed=_Packed(9, 13, 17)), "flash_attn_3::bwd"),
     # Normalisation and reduction.
-    **_aten(_norm, "native_layer_norm native_group_norm _fused_rms_norm cudnn_batch_norm native_batch_norm"),
-    **_aten(_norm, "miopen_batch_norm _batch_norm_with_update _native_batch_norm_legit rms_norm"),
-    **_aten(_norm_backward(), "native_layer_norm_backward _fused_rms_norm_backward native_group_norm_backward"),
-    **_aten(_norm_backward(), "native_batch_norm_backward"),
-    **_aten(_norm_backward(1, 0), "cudnn_batch_norm_backward miopen_batch_norm_backward batch_norm_backward"),
-    **_aten(_softmax, "_softmax _log_softmax"),
-    **_aten(_softmax_backward, "_softmax_backward_data _log_softmax_backward_data"),
-    **_aten(_reduction, _REDUCTIONS),
-    **_aten(_norm, "cumsum cumprod sort"),
+    **aten(_norm, "native_layer_norm native_group_norm _fused_rms_norm cudnn_batch_norm native_batch_norm"),
+    **aten(_norm, "miopen_batch_norm _batch_norm_with_update _native_batch_norm_legit rms_norm"),
+    **aten(_norm_backward(), "native_layer_norm_backward _fused_rms_norm_backward native_group_norm_backward"),
+    **aten(_norm_backward(), "native_batch_norm_backward"),
+    **aten(_norm_backward(1, 0), "cudnn_batch_norm_backward miopen_batch_norm_backward batch_norm_backward"),
+    **aten(_softmax, "_softmax _log_softmax"),
+    **aten(_softmax_backward, "_softmax_backward_data _log_softmax_backward_data"),
+    **aten(_reduction, _REDUCTIONS),
+    **aten(_norm, "cumsum cumprod sort"),
     **_each(_norm, "FusedLayerNormAffineFunction", "FusedRMSNormAffineFunction", "ScaledMaskedSoftmax"),
     **_each(_norm, "_LayerNorm", "_RMSNorm"),
     **_each(_alone_backward, "FusedLayerNormAffineFunctionBackward", "FusedRMSNormAffineFunctionBackward"),
@@ -720,25 +781,37 @@ _WORK: Mapping[str, _Function] = {
     "ScaledUpperTriangMaskedSoftmax": _causal_softmax,
     "_C::rms_norm": _into_first(GpuTime.NORM),
     "_C::fused_add_rms_norm": _in_and_out(GpuTime.NORM, 0, 1),
-    **_aten(_pool, "max_pool2d_with_indices"),
-    **_aten(_pool_backward, "max_pool2d_with_indices_backward"),
+    **aten(_norm, "batch_norm_elemt batch_norm_backward_elemt"),
+    **aten(_statistics(1), "batch_norm_stats"),
+    **aten(_statistics(2), "batch_norm_backward_reduce"),
+    "aten::topk": _topk,
+    # Images. https://docs.pytorch.org/docs/stable/nn.functional.html
+    **IMAGE_WORK,
+    # Fourier transforms of real and complex numbers.
+    "aten::_fft_r2c": _fft_of_reals,
+    "aten::_fft_c2c": _fft,
+    "aten::_fft_c2r": _fft_to_reals,
     # Elementwise.
-    **_aten(_elementwise(1), _UNARY),
-    **_aten(_elementwise(2), _BINARY),
-    **_aten(_elementwise(2, element=1), _COMPARISONS),
-    **_aten(_elementwise(3), "addcmul addcdiv lerp"),
-    **_aten(_in_place, _IN_PLACE, "_"),
-    **_aten(_fill, _FILLS),
+    **aten(_elementwise(1), _UNARY),
+    **aten(_elementwise(2), _BINARY),
+    **aten(_elementwise(2, element=1), _COMPARISONS),
+    **aten(_elementwise(3), "addcmul addcdiv lerp mse_loss_backward smooth_l1_loss_backward huber_loss_backward"),
+    **aten(_elementwise(3), "binary_cross_entropy_backward"),
+    **aten(_in_place, _IN_PLACE, "_"),
+    **aten(_fill, _FILLS),
     "aten::where": _where,
-    **_aten(_dropout, "native_dropout _fused_dropout"),
-    **_aten(_halves, "glu"),
+    **aten(_dropout, "native_dropout _fused_dropout"),
+    **aten(_halves, "glu"),
+    "aten::glu_backward": _halves_backward,
+    "aten::_prelu_kernel_backward": _prelu_backward,
+    **aten(_complex, "complex polar"),
     **_each(_elementwise(2), "GeLUFunction"),
     **_each(_halves, "SwiGLUFunction", "BiasSwiGLUFunction"),
     **_each(_into_first(GpuTime.ELEMENTWISE), "_C::silu_and_mul", "_C::gelu_and_mul", "_C::gelu_tanh_and_mul"),
     "_C::rotary_embedding": _in_and_out(GpuTime.ELEMENTWISE, 1, 2),
     # Copies and casts.
     "aten::copy_": _copy,
-    **_aten(_concatenation, "cat _chunk_cat"),
+    **aten(_concatenation, "cat _chunk_cat"),
     "fsdp::chunk_cat": _concatenation,
     **_each(_first_copied, "fsdp::split_with_sizes_copy", "aten::split_with_sizes_copy", "aten::flip", "aten::roll"),
     **_each(_first_copied, "fbgemm::permute_pooled_embs", "fbgemm::permute_pooled_embs_auto_grad"),
@@ -749,21 +822,27 @@ _WORK: Mapping[str, _Function] = {
     **_each(_quantized_into, "_C::static_scaled_fp8_quant", "_C::dynamic_scaled_fp8_quant"),
     **_each(_quantized_into, "_C::dynamic_per_token_scaled_fp8_quant"),
     # Optimizers. https://docs.pytorch.org/docs/stable/optim.html: parameters, gradients, states.
-    **_aten(_fused(4, 3), "_fused_adam_ _fused_adamw_"),
-    **_aten(_fused(3, 2), "_fused_sgd_ _fused_adagrad_"),
-    **_aten(_foreach, " ".join(f"_foreach_{word} _foreach_{word}_" for word in _FOREACH.split())),
+    **aten(_fused(4, 3), "_fused_adam_ _fused_adamw_"),
+    **aten(_fused(3, 2), "_fused_sgd_ _fused_adagrad_"),
+    **aten(_foreach, " ".join(f"_foreach_{word} _foreach_{word}_" for word in _FOREACH.split())),
     "aten::_foreach_copy_": _copy_lists,
     "aten::_foreach_norm": _foreach_norm,
     "aten::_amp_foreach_non_finite_check_and_unscale_": _foreach,
     # Embeddings and indices.
-    **_aten(_embedding, "embedding"),
+    **aten(_embedding, "embedding"),
     "aten::embedding_dense_backward": _embedding_backward,
     "aten::index_select": _index_select,
     "aten::gather": _gather,
-    **_aten(_scatter, "scatter scatter_ scatter_add scatter_add_"),
-    **_aten(_index_add, "index_add index_add_"),
-    "aten::nll_loss_forward": _nll_loss,
-    "aten::nll_loss_backward": _nll_loss_backward,
+    **aten(_scatter, "scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_"),
+    **aten(_index_add, "index_add index_add_ index_copy index_copy_"),
+    **aten(_index_put, "index_put_ _index_put_impl_"),
+    "aten::index_fill_": _index_fill,
+    "aten::take": _take,
+    "aten::nonzero": _nonzero,
+    "aten::_embedding_bag": _bags,
+    "aten::_embedding_bag_dense_backward": _bags_backward,
+    **aten(_nll_loss, "nll_loss_forward nll_loss2d_forward"),
+    **aten(_nll_loss_backward, "nll_loss_backward nll_loss2d_backward"),
     "_C_cache_ops::reshape_and_cache_flash": lambda inputs: Work(
         GpuTime.EMBEDDING,
         0,

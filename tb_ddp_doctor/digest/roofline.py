@@ -25,10 +25,11 @@ from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.fused_linear import fused_linears
 from tb_ddp_doctor.digest.fusion import FUSED, Loop, LoopCalls, avoidable
 from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.least_work import Work
 from tb_ddp_doctor.digest.model import GpuTime, Gradients, Roofline, RooflineCalls, Track
 from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.digest.operator_inputs import Dims, Inputs, LinearSizes, inputs
-from tb_ddp_doctor.digest.operator_work import Work, element_text
+from tb_ddp_doctor.digest.operator_work import element_text
 from tb_ddp_doctor.digest.row_calls import calls_of_rows
 from tb_ddp_doctor.digest.sums import longest_of, summed
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary

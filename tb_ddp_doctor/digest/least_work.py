@@ -1,0 +1,31 @@
+"""What an operator has to do at least: the result of every function of `operator_work` and `image_work`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from tb_ddp_doctor.digest.model import GpuTime
+from tb_ddp_doctor.digest.operator_inputs import Inputs
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What an operator has to do at least."""
+
+    kind: GpuTime
+    flops: int
+    read: int
+    written: int
+    #: Elements that it writes where it is a loop over elements, or a reduction: what a next one may take over.
+    elements: int = 0
+
+
+#: Work of some inputs. Raises LookupError, ValueError or ZeroDivisionError where these do not tell.
+WorkOf: TypeAlias = Callable[[Inputs], Work]
+
+
+def aten(function: WorkOf, words: str, ending: str = "") -> dict[str, WorkOf]:
+    """What some of torch's operators do, by their names: `words`, each with the ending."""
+    return {f"aten::{word}{ending}": function for word in words.split()}
