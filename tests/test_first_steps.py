@@ -98,3 +98,15 @@ def test_a_cut_file_without_gpu_events_is_no_inference(tmp_path: Path, capsys: p
     _, text = said(capsys, "diagnose", str(tmp_path))
     assert "inference" not in text
     assert "The GPU events are missing, since the file is cut off" in text
+
+
+def test_the_help_of_each_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    _, text = said(capsys, "--help")
+    for command, does in (("whatif", "Predict the step time"), ("slice", "Write the part of"), ("demo", "Open ")):
+        assert f"{command} {does[0].lower()}{does[1:]}" in text
+        _, own = said(capsys, command, "--help")
+        assert does in own.partition("options:")[0]
+
+
+def test_who_ran_out_of_memory_is_told_where_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "a job ran out of memory ddp-doctor diagnose LOGDIR" in said(capsys)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,6 +20,8 @@ from tb_ddp_doctor.storage.reach import MOST_FOLDERS
 from tb_ddp_doctor.version import __version__
 
 DESCRIPTION = "Says why distributed PyTorch training is slow, from its profiler traces."
+#: Letters of a line of help.
+_LINE = 78
 #: What somebody is told who does not know where to begin.
 WHERE_TO_BEGIN = """\
 where to begin:
@@ -31,6 +34,7 @@ where to begin:
                                              ... and doctor.step() at the end of each step
   a job with a Doctor trains now         ddp-doctor capture LOGDIR
   a job hangs now                        ddp-doctor dump LOGDIR
+  a job ran out of memory                ddp-doctor diagnose LOGDIR      (snapshots of torch.cuda.memory, *.pickle)
   what changed in the hours of a job?    ddp-doctor history LOGDIR       (of a Doctor with history=True)
   before a job: what can the ranks and the links between them do?
                                          ddp-doctor check --ranks 8 -o LOGDIR
@@ -80,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
         nargs=0,
         help="say the versions of it, of digests and of the JSON, and exit",
     )
-    reading = _reading_options({"logdir": "the directory that torch.profiler wrote its traces to"})
+    reading = _reading_options({"logdir": "the directory that torch.profiler wrote its traces to, or one trace"})
     choosing = _choosing_options()
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_diagnose(commands, choosing)
@@ -96,15 +100,21 @@ def parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_mcp(commands)
     _add_small(commands)
+    does = {action.dest: action.help or "" for action in commands._choices_actions}
     for name, command in commands.choices.items():
+        command.description = textwrap.fill(f"{does[name][:1].upper()}{does[name][1:]}.", _LINE)
         command.epilog = epilog(name)
         command.formatter_class = argparse.RawDescriptionHelpFormatter
     return parser
 
 
 def _add_diagnose(commands: argparse._SubParsersAction[_Parser], choosing: _Parser) -> None:
-    dumps = "or, of a job that is stuck, the Flight Recorder its dumps"
-    either = _reading_options({"logdir": f"the directory that torch.profiler wrote its traces to, {dumps}"})
+    either = _reading_options(
+        {
+            "logdir": "a directory with traces of torch.profiler or Nsight Systems, snapshots of torch.cuda.memory, "
+            "or the Flight Recorder's dumps of a job that is stuck; or one such file"
+        }
+    )
     diagnose = commands.add_parser(
         "diagnose", parents=[either, choosing], help="diagnose every run below a log directory"
     )
