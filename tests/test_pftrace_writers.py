@@ -205,6 +205,19 @@ def test_render_stages_are_kernels_and_copies(tmp_path: Path, shuffled: bool, by
     assert a.work.owner_ns.tolist() == b.work.owner_ns.tolist()
 
 
+def test_tables_behind_many_tracks_are_seen(tmp_path: Path, by: str) -> None:
+    """The CUPTI monitor shows its clocks first, then its tracks, then what render stages are called."""
+    shown = TracePacket(timestamp=EPOCH, trusted_packet_sequence_id=9)
+    for clock in (6, 1):
+        shown.clock_snapshot.clocks.add(clock_id=clock, timestamp=EPOCH)
+    tracks = [TracePacket() for _ in range(300)]
+    for number, packet in enumerate(tracks, 1 << 50):
+        packet.track_descriptor.uuid = number
+    data = traces.draw(DRAWN)[0]
+    found = read(tmp_path / "rank0.pftrace", as_file([shown, *tracks]) + staged(data), by)
+    assert sorted_rows(found) == sorted_rows(decode([data], by))
+
+
 def test_damage_in_what_is_compressed_is_told(tmp_path: Path, by: str) -> None:
     _, packets = drawn()
     whole = compressed(packets)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -48,6 +49,8 @@ _TAGS = re.compile(
         for number, wire in ((COMPRESSED, BYTES), (_STAGE, BYTES), (_CLOCK, 0), (_OF_SPECIFICATIONS, BYTES))
     )
 )
+#: Packets that show whether a file may need to be rewritten.
+_FIRST_PACKETS = 64
 #: Packets at most that one decompresses to, bytes; and texts that are kept of a sequence.
 _MOST_INFLATED, _MOST_TEXTS = 64 << 20, 1 << 20
 #: What is no packet: readers count it among the damaged ones.
@@ -98,13 +101,28 @@ def _packets(data: bytes) -> Iterator[tuple[bytes | None, int]]:
 
 
 def _needs_rewriting(data: bytes) -> bool:
-    """Whether one of the packets that a file begins with is compressed, in a clock of its own, or of render stages."""
+    """Whether one of the packets that a file begins with is compressed, in a clock of its own, or of render stages.
+
+    Of a file that shows its clocks all packets are looked at, of others the first: torch's exporter shows none, and
+    other writers do so, or compress, in their first packets.
+    """
     if not _TAGS.search(data):
         return False
     try:
-        return any(_TAGS.search(packet) and _is_other(packet) for packet, _ in _packets(data) if packet)
+        for number, (packet, _) in enumerate(_packets(data)):
+            if number == _FIRST_PACKETS and not _shows_clocks(data):
+                return False
+            if packet and _TAGS.search(packet) and _is_other(packet):
+                return True
     except WireError:
-        return False
+        pass
+    return False
+
+
+def _shows_clocks(data: bytes) -> bool:
+    """Whether one of the first packets is a ClockSnapshot."""
+    first = islice(_packets(data), _FIRST_PACKETS)
+    return any(field.number == _SNAPSHOT for packet, _ in first if packet for field in message(packet) or ())
 
 
 def _is_other(packet: bytes) -> bool:
