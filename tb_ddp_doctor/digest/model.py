@@ -1277,7 +1277,8 @@ class TraceContents(msgspec.Struct, frozen=True):
     #: Host time that marks and functions give to each role of reinforcement learning, ns, by the value of a
     #: `program_names.Role`.
     roles: dict[str, int]
-    #: What marks the steps: "ProfilerStep", an annotation that repeats, "graph launch"; "" if nothing does.
+    #: What marks the steps: "ProfilerStep", an annotation that repeats, "graph launch", rounds of RL
+    #: (`digest.rounds`), round trips of copies (`digest.round_trips`); "" if nothing does.
     steps_from: str
     #: Share of the runtime's calls that were left out of the file; 0 for all that Kineto itself writes.
     calls_left_out: float

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import TraceContents
+from tb_ddp_doctor.digest.round_trips import ROUND_TRIP, round_trips
 from tb_ddp_doctor.digest.rounds import ROUND, rounds
 from tb_ddp_doctor.digest.steps import UPDATE, host_steps, repeated_steps, updates
 from tb_ddp_doctor.digest.trace_contents import MARKED, trace_contents
@@ -26,6 +27,8 @@ def contents_and_steps(host: HostCalls) -> tuple[TraceContents, tuple[Ints, Ints
         return replace(contents, steps_from=ROUND), turns
     if contents.program in _ITERATES and (repeated := repeated_steps(host.trace)):
         return replace(contents, steps_from=repeated[0]), repeated[1]
+    if contents.program == "serving" and (trips := round_trips(host.trace)):
+        return replace(contents, steps_from=ROUND_TRIP), trips
     if updated := updates(host):
         return replace(contents, steps_from=UPDATE), updated
     return contents, _whole_trace(events) if len(events) else marked

@@ -7,13 +7,16 @@ from typing import Literal, get_args
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor.digest.round_trips import ROUND_TRIP
 from tb_ddp_doctor.facts import Facts, MissingFactError, fact
 from tb_ddp_doctor.findings import IterationKind
 from tb_ddp_doctor.job import job_kind
-from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.model import Job, of_steps
 from tb_ddp_doctor.trace.model import Flags, Ints
 from tb_ddp_doctor.trace.program_names import Program
 
+#: What takes so many times as long as the median iteration may have waited for requests.
+_MOST_TIMES = 2.0
 Kind = Literal["prefill", "decode", "mixed"]
 
 
@@ -40,15 +43,23 @@ class Pending(msgspec.Struct, frozen=True, eq=False):
 
 @fact
 def _pending(facts: Facts) -> Pending:
-    """Requests in decode before and after tell it of a server. Where no mark tells of them, steps are iterations that
-    come at regular intervals, which a server that waits for requests does not have.
+    """Requests in decode before and after tell it of a server. Where no mark tells of them, iterations that come at
+    regular intervals do, which a server that waits for requests does not have.
     """
     job = facts.job
     served = iterations(job) if job_kind.program(job) is Program.SERVING else None
     if served is None:
-        return Pending(np.ones(len(job.steps), np.bool_))
+        marks = {digest.contents.steps_from for digest in job.digests}
+        return Pending(_come_regularly(job) if ROUND_TRIP in marks else np.ones(len(job.steps), np.bool_))
     decodes: Flags = served.decodes > 0
     return Pending(np.logical_and(decodes, np.append(decodes[1:], True)))
+
+
+def _come_regularly(job: Job) -> Flags:
+    """Which steps take the CPUs at most twice as long as the median one, shape (S,)."""
+    lengths = of_steps([one.steps.host_end_ns - one.steps.host_start_ns for one in job.digests], job.step_index)
+    length = np.median(lengths, axis=0)
+    return np.asarray(length <= _MOST_TIMES * np.median(length))
 
 
 @fact

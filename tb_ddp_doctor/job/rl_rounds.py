@@ -23,6 +23,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.digest.round_trips import ROUND_TRIP
 from tb_ddp_doctor.digest.rounds import ROUND, RoundEnds
 from tb_ddp_doctor.digest.trace_contents import MARKED
 from tb_ddp_doctor.job import job_kind
@@ -40,6 +41,9 @@ def rounds_of(digests: Mapping[int, RankDigest]) -> dict[int, RoundEnds]:
     """
     usable = {rank: digest for rank, digest in digests.items() if len(digest.steps)}
     marks = {digest.contents.steps_from for digest in usable.values()}
+    if len(marks) > 1 and ROUND_TRIP in marks and job_kind.program_of(usable.values()) is Program.SERVING:
+        # Not all ranks of a server read tokens back, so that only some of them have iterations.
+        return dict.fromkeys(usable, ())
     if marks in ({MARKED}, {ROUND}, {""}) or job_kind.program_of(usable.values()) is not Program.RL:
         return {}
     roles = {rank: job_kind.role(digest) for rank, digest in usable.items()}

@@ -34,8 +34,8 @@ class IterationGap(Rule):
         Schedule the next iteration while the GPU works on this one; give the server's processes cores of their own.
     Limits:
         A server's GPU also idles where no request waits: marks of vLLM or SGLang tell how many requests each iteration
-        decodes; without marks, only iterations at regular intervals are judged. What one rank alone takes is a
-        straggler.
+        decodes. Without marks, only iterations at regular intervals are judged, of at most twice the median length.
+        What one rank alone takes is a straggler.
     """
 
     id = "iteration-gap"
