@@ -401,6 +401,23 @@ BY_HAND: dict[str, tuple[Work | None, tuple[int, int, int]]] = {
         ),
         (0, 4 * 3 * 256 + 2 * 8 * 30, 4 * ELEMENTS),
     ),
+    # Input first, then 8 bits of each element and a scale of each row.
+    "quantised from": (
+        of("sgl_kernel::sgl_per_token_quant_fp8", TOKENS, ([1024, 256], FP8), ([1024, 1], FP32)),
+        (0, 2 * ELEMENTS, ELEMENTS + 4 * 1024),
+    ),
+    "SGLang's 8 bits": (
+        of(
+            "sgl_kernel::fp8_scaled_mm",
+            ([8, 16], FP8),
+            ([16, 4], FP8),
+            ([8, 1], FP32),
+            ([1, 4], FP32),
+            "15",
+            ([4], BF16),
+        ),
+        (2 * 8 * 16 * 4, 8 * 16 + 16 * 4 + 4 * 12, 2 * 8 * 4),
+    ),
     "where": (of("aten::where", ([1024, 256], "bool"), TOKENS, TOKENS), (0, 5 * ELEMENTS, 2 * ELEMENTS)),
     "halves": (of("aten::glu", TOKENS, "-1"), (0, 2 * ELEMENTS, ELEMENTS)),
     "copied": (of("aten::flip", TOKENS, "[0]"), (0, 2 * ELEMENTS, 2 * ELEMENTS)),
@@ -460,3 +477,16 @@ def test_classes() -> None:
     found = of("aten::gelu", ([4, 4], BF16))
     assert found is not None
     assert found.kind is GpuTime.ELEMENTWISE
+
+
+@pytest.mark.parametrize("operator", ["aiter::_flash_attn_forward", "aiter::mha_fwd", "aiter::fmha_v3_fwd"])
+def test_attention_of_aiter_is_that_of_flash_attention(operator: str) -> None:
+    heads, expected = ([2, 512, 16, 64], BF16), "flash_attn::_flash_attn_forward"
+    given = [heads, heads, heads, "0.", "0.125"]
+    for causal in ("True", "False"):
+        assert of(operator, *given, causal) == of(expected, *given, causal)
+    back = [heads, heads, heads, heads, heads, ([2, 16, 512], FP32)]
+    flash = of("flash_attn::_flash_attn_backward", *back, heads, heads, heads, "0.", "0.125", "True")
+    assert flash is not None and flash.flops > 0
+    with_bias = of("aiter::_flash_attn_backward", *back, heads, heads, heads, "", "0.", "0.125", "True")
+    assert (with_bias, of("aiter::mha_bwd", *back, "0.", "0.125", "True")) == (flash, flash)

@@ -5,11 +5,11 @@ written once, however often a kernel does so. A product of (m, k) and (k, n) is 
 computes (exponentials, comparisons) is not counted, since memory limits such kernels. Where inputs do not tell the work
 (sequences of unknown lengths, a stride that is not recorded), there is none: such time is not modelled.
 
-Sources: the schemas of `aten/src/ATen/native/native_functions.yaml` (torch 2.9) for the order of inputs, and
-`hopper/flash_api.cpp` of flash-attention 3 for its own; Williams et
-al., "Roofline" (CACM 2009) for compulsory traffic; Dao et al., "FlashAttention" (NeurIPS 2022), section 3.1, for
-attention, whose backward pass has five products for forward's two; cuDNN's documentation for convolutions; the
-documentation of torch.optim for what optimizers read and write.
+Sources: the schemas of `aten/src/ATen/native/native_functions.yaml` (torch 2.9) for the order of inputs, and for their
+own `hopper/flash_api.cpp` of flash-attention 3, `csrc/common_extension.cc` of sgl-kernel and `aiter/ops/mha.py` of
+AITER; Williams et al., "Roofline" (CACM 2009) for compulsory traffic; Dao et al., "FlashAttention" (NeurIPS 2022),
+section 3.1, for attention, whose backward pass has five products for forward's two; cuDNN's documentation for
+convolutions; the documentation of torch.optim for what optimizers read and write.
 """
 
 from __future__ import annotations
@@ -78,10 +78,14 @@ def _added(inputs: Inputs) -> Work:
     return _gemm(inputs.tensor(1), inputs.tensor(2), added)
 
 
-def _scaled(inputs: Inputs) -> Work:
-    """Of 8-bit matrices, with their scales; the output is bfloat16 unless it says otherwise."""
-    more = count_of(inputs.every(0, 1, 7))
-    return _gemm(inputs.tensor(0), inputs.tensor(1), more, _BY_CODE.get(inputs.value(6), 2))
+def _scaled(code: int) -> WorkOf:
+    """Of 8-bit matrices, with what stands between them and the output's type (input `code`): bfloat16 unless told."""
+
+    def function(inputs: Inputs) -> Work:
+        more = count_of([one for some in inputs.tensors[2:code] for one in some])
+        return _gemm(inputs.tensor(0), inputs.tensor(1), more, _BY_CODE.get(inputs.value(code), 2))
+
+    return function
 
 
 def _grouped(inputs: Inputs) -> Work:
@@ -546,6 +550,11 @@ def _quantized_into(inputs: Inputs) -> Work:
     return Work(GpuTime.COPY, 0, inputs.tensor(1).bytes, inputs.tensor(0).bytes)
 
 
+def _quantized_from(inputs: Inputs) -> Work:
+    """SGLang: the input first, then the output and its scales."""
+    return Work(GpuTime.COPY, 0, inputs.tensor(0).bytes, count_of(inputs.every(0)))
+
+
 # -- optimizers
 
 
@@ -731,7 +740,8 @@ _WORK: Mapping[str, WorkOf] = {
     # GEMMs. https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication
     **aten(lambda inputs: _gemm(inputs.tensor(0), inputs.tensor(1)), "mm bmm _int_mm"),
     **aten(_added, "addmm baddbmm _addmm_activation addmm_ baddbmm_"),
-    "aten::_scaled_mm": _scaled,
+    "aten::_scaled_mm": _scaled(6),
+    **_each(_scaled(4), "sgl_kernel::fp8_scaled_mm", "sgl_kernel::int8_scaled_mm"),
     # Transformer Engine: in 1.x its products may be operators, else they are parts of autograd's.
     "tex_ts::te_gemm_ts": _of_three(0, 5, 10),
     **_each(_fused_linear(1), "_Linear", "_LayerNormLinear", "_GroupedLinear"),
@@ -763,6 +773,12 @@ _WORK: Mapping[str, WorkOf] = {
     "flash_attn::_flash_attn_varlen_backward": _attention(1, causal=15, backward=True, packed=_Packed(9, 11, 16)),
     **_each(_attention(0, causal=24, by_rows=True, packed=_Packed(7, 12, 25)), "flash_attn_3::fwd"),
     **_each(_attention(1, causal=16, by_rows=True, backward=True, packed=_Packed(9, 13, 17)), "flash_attn_3::bwd"),
+    # AMD's: https://github.com/ROCm/aiter, aiter/ops/mha.py.
+    **_each(
+        _attention(0, causal=5, by_rows=True), "aiter::_flash_attn_forward", "aiter::mha_fwd", "aiter::fmha_v3_fwd"
+    ),
+    "aiter::_flash_attn_backward": _attention(1, causal=12, by_rows=True, backward=True),
+    **_each(_attention(1, causal=8, by_rows=True, backward=True), "aiter::mha_bwd", "aiter::fmha_v3_bwd"),
     # Normalisation and reduction.
     **aten(_norm, "native_layer_norm native_group_norm _fused_rms_norm cudnn_batch_norm native_batch_norm"),
     **aten(_norm, "miopen_batch_norm _batch_norm_with_update _native_batch_norm_legit rms_norm"),
@@ -779,8 +795,10 @@ _WORK: Mapping[str, WorkOf] = {
     **_each(_alone_backward, "_LayerNormBackward", "_RMSNormBackward"),
     **_each(_alone_backward, "ScaledMaskedSoftmaxBackward"),
     "ScaledUpperTriangMaskedSoftmax": _causal_softmax,
-    "_C::rms_norm": _into_first(GpuTime.NORM),
-    "_C::fused_add_rms_norm": _in_and_out(GpuTime.NORM, 0, 1),
+    **_each(_norm, "aiter::rms_norm", "aiter::_groupnorm_run"),
+    **_each(_into_first(GpuTime.NORM), "_C::rms_norm", "sgl_kernel::rmsnorm", "sgl_kernel::gemma_rmsnorm"),
+    **_each(_in_and_out(GpuTime.NORM, 0, 1), "_C::fused_add_rms_norm", "sgl_kernel::fused_add_rmsnorm"),
+    "sgl_kernel::gemma_fused_add_rmsnorm": _in_and_out(GpuTime.NORM, 0, 1),
     **aten(_norm, "batch_norm_elemt batch_norm_backward_elemt"),
     **aten(_statistics(1), "batch_norm_stats"),
     **aten(_statistics(2), "batch_norm_backward_reduce"),
@@ -807,7 +825,10 @@ _WORK: Mapping[str, WorkOf] = {
     **aten(_complex, "complex polar"),
     **_each(_elementwise(2), "GeLUFunction"),
     **_each(_halves, "SwiGLUFunction", "BiasSwiGLUFunction"),
-    **_each(_into_first(GpuTime.ELEMENTWISE), "_C::silu_and_mul", "_C::gelu_and_mul", "_C::gelu_tanh_and_mul"),
+    **_each(
+        _into_first(GpuTime.ELEMENTWISE),
+        *(f"{library}::{word}_and_mul" for library in ("_C", "sgl_kernel") for word in ("silu", "gelu", "gelu_tanh")),
+    ),
     "_C::rotary_embedding": _in_and_out(GpuTime.ELEMENTWISE, 1, 2),
     # Copies and casts.
     "aten::copy_": _copy,
@@ -821,6 +842,9 @@ _WORK: Mapping[str, WorkOf] = {
     "fbgemm::HFP8QuantizedToFloat": _cast(4),
     **_each(_quantized_into, "_C::static_scaled_fp8_quant", "_C::dynamic_scaled_fp8_quant"),
     **_each(_quantized_into, "_C::dynamic_per_token_scaled_fp8_quant"),
+    **_each(_quantized_from, "sgl_kernel::sgl_per_token_quant_fp8", "sgl_kernel::sgl_per_tensor_quant_fp8"),
+    **_each(_quantized_from, "sgl_kernel::sgl_per_token_group_quant_fp8", "sgl_kernel::sgl_per_token_group_quant_int8"),
+    "sgl_kernel::sgl_per_token_group_quant_8bit": _quantized_from,
     # Optimizers. https://docs.pytorch.org/docs/stable/optim.html: parameters, gradients, states.
     **aten(_fused(4, 3), "_fused_adam_ _fused_adamw_"),
     **aten(_fused(3, 2), "_fused_sgd_ _fused_adagrad_"),
