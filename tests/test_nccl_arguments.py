@@ -181,6 +181,27 @@ def test_torchs_group_is_kept_where_the_plugin_names_none(tmp_path: Path) -> Non
         assert set(table.channels.tolist()) == {16}
 
 
+@pytest.mark.parametrize("name", ["all_gather", "OpName.all_gather"])
+def test_the_name_of_a_call_names_no_part_of_the_model(tmp_path: Path, name: str) -> None:
+    """As torch/profiler/_cupti/comms/hook.py writes it; what `mark_kernels` writes stays."""
+
+    def change(event: Event, told: Event) -> None:
+        nccl_alone(event, told)
+        event["args"]["name"] = name
+
+    _, job = result(write(tmp_path / "job", ranks(SHARED, SHARED), change))
+    paths = job.digests[0].modules.paths
+    assert name not in [job.digests[0].strings[i] for i in paths.name.tolist()]
+
+    def marked(event: Event, told: Event) -> None:
+        change(event, told)
+        event["args"]["name"] = "attention"
+
+    _, job = result(write(tmp_path / "marked", ranks(SHARED, SHARED), marked))
+    paths = job.digests[0].modules.paths
+    assert "attention" in [job.digests[0].strings[i] for i in paths.name.tolist()]
+
+
 def test_odd_choices_are_shown_as_they_are_spelled(tmp_path: Path) -> None:
     def change(event: Event, told: Event) -> None:
         of_plugin(event, told, algo="PAT2", proto=7, n_channels="3")

@@ -20,7 +20,7 @@ from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.module_paths import GUESSED, ROOT, ModuleCalls
 from tb_ddp_doctor.trace.args import value
 from tb_ddp_doctor.trace.model import Ints
-from tb_ddp_doctor.trace.names import Phase
+from tb_ddp_doctor.trace.names import Phase, is_collective_call
 
 #: What names parts of graphs, where nothing names modules.
 NAMED_BY = "CUDA graph annotations"
@@ -42,7 +42,7 @@ class GraphParts(msgspec.Struct, frozen=True, eq=False):
         """The parts that a trace names."""
         events, strings = device.trace.events, device.trace.strings
         part, phase = np.full((2, len(device)), -1, np.int64)
-        annotation, autograd = events.values[device.row], events.types[device.row]
+        annotation, autograd = _without_collectives(device), events.types[device.row]
         named = np.flatnonzero((annotation >= 0) | (autograd >= 0))
         if not len(named):
             return cls((), part, phase)
@@ -79,6 +79,19 @@ class GraphParts(msgspec.Struct, frozen=True, eq=False):
         within = [calls.table.below(around, self.names[part]) for around, part in each.T.tolist()]
         module[named] = np.array(within, np.int64)[which.ravel()]
         return module
+
+
+def _without_collectives(device: DeviceEvents) -> Ints:
+    """The annotation of each event, as `Events.values`; -1 where it is the name of a collective and no part of a model.
+
+    torch's CUPTI monitor writes the call's name to communication kernels, where `mark_kernels` writes that of a part.
+    """
+    annotation: Ints = device.trace.events.values[device.row].astype(np.int64)
+    named = np.flatnonzero(device.communicates & (annotation >= 0))
+    for index in np.unique(annotation[named]).tolist():
+        if is_collective_call(_read(device.trace.strings[index], "")[0]):
+            annotation[named[annotation[named] == index]] = -1
+    return annotation
 
 
 def _read(annotation: str, autograd_phase: str) -> tuple[str, bool]:

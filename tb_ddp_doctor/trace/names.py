@@ -862,6 +862,15 @@ def collective(name: str) -> str:
     return next((kind for part, kind in _COLLECTIVE_IN_KERNEL if part in lowered), "")
 
 
+_CALL = re.compile(r"(?:OpName\.)?[a-z_]{3,40}")
+
+
+def is_collective_call(name: str) -> bool:
+    """Whether a text is the name of a collective, or of a send or receive, as "all_reduce", and nothing else."""
+    called = name.removeprefix("OpName.")
+    return bool(_CALL.fullmatch(name)) and (called in ("send", "recv") or bool(collective(called)))
+
+
 #: Of what is only known in bytes.
 UNKNOWN_DTYPE = "unknown type"
 #: Bytes of an element by torch's dtype names, as `record_param_comms` spells them.
