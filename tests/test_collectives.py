@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from matches import table
 from msgspec.structs import replace
+from torch_events import event
 from traces import MS, digests, job, ranks, repeat
 
 from tb_ddp_doctor.digest.build import digest
@@ -207,16 +208,13 @@ def test_without_metadata_the_kernels_name_says_the_kind() -> None:
 
 
 def test_nested_record_param_comms_are_both_looked_into() -> None:
-    def event(category: str, name: str, ts: int, dur: int, **args: object) -> dict[str, object]:
-        return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur, "args": args}
-
     def launched(correlation: int, ts: int) -> list[dict[str, object]]:
-        kernel = event("kernel", "ncclDevKernel_Generic", ts + 50, 9, device=0, stream=16, correlation=correlation)
-        return [event("cuda_runtime", "cudaLaunchKernelExC", ts, 1, correlation=correlation), kernel]
+        kernel = event("kernel", "ncclDevKernel_Generic", ts + 50, 9, 1, device=0, stream=16, correlation=correlation)
+        return [event("cuda_runtime", "cudaLaunchKernelExC", ts, 1, 1, correlation=correlation), kernel]
 
     events = [
-        event("cpu_op", "record_param_comms", 0, 40, **{"Collective name": "allreduce"}),
-        event("cpu_op", "record_param_comms", 5, 10, **{"Collective name": "_allgather_base"}),
+        event("cpu_op", "record_param_comms", 0, 40, 1, **{"Collective name": "allreduce"}),
+        event("cpu_op", "record_param_comms", 5, 10, 1, **{"Collective name": "_allgather_base"}),
         *launched(1, 10),
         *launched(2, 20),
     ]

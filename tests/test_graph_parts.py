@@ -11,16 +11,16 @@ import msgspec
 import numpy as np
 import pftrace_files
 import pytest
+from torch_events import READERS, event
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.event_modules import event_modules
 from tb_ddp_doctor.digest.model import ModuleTime, RankDigest
-from tb_ddp_doctor.trace import native, reader
+from tb_ddp_doctor.trace import reader
 from tb_ddp_doctor.trace.model import RankTrace
 from tb_ddp_doctor.trace.names import Phase
 from tb_ddp_doctor.trace.reader import decode
 
-READERS = ["native", "msgspec"] if native.is_available() else ["msgspec"]
 Args = Mapping[str, Any]
 
 
@@ -32,19 +32,6 @@ def listed(name: str, *, is_backward: bool = False) -> Args:
 
 def graph(kernels: Sequence[Args], calls: Sequence[tuple[str, str, int, int]] = ()) -> bytes:
     """Kernels of 10 us in a row, by their arguments, of a graph that is launched at 10 us, and calls on the host."""
-
-    def event(category: str, name: str, start: int, length: int, tid: int, /, **args: Any) -> dict[str, Any]:
-        return {
-            "ph": "X",
-            "cat": category,
-            "name": name,
-            "ts": start,
-            "dur": length,
-            "pid": 1,
-            "tid": tid,
-            "args": args,
-        }
-
     end = 20 + 10 * len(kernels)
     host = [("user_annotation", "ProfilerStep#1", 0, end), *calls, ("cuda_runtime", "cudaGraphLaunch", 10, 5)]
     place = {"device": 0, "stream": 7, "correlation": 1}

@@ -11,6 +11,7 @@ import pftrace_files
 import pytest
 from test_graph_parts import by, read
 from test_modules import of_run
+from torch_events import event
 
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.digest.build import digest
@@ -29,19 +30,6 @@ KERNEL = "triton_poi_fused_add_mul_0"
 
 def launched(*ops: tuple[str, dict[str, Any]], frames: tuple[tuple[str, int, int], ...] = ()) -> bytes:
     """Operators of 10 us, by their arguments, each of which launches a kernel of 10 us that has its name."""
-
-    def event(category: str, name: str, start: int, length: int, tid: int, **args: Any) -> dict[str, Any]:
-        return {
-            "ph": "X",
-            "cat": category,
-            "name": name,
-            "ts": start,
-            "dur": length,
-            "pid": 1,
-            "tid": tid,
-            "args": args,
-        }
-
     events = [event("user_annotation", "ProfilerStep#1", 0, 20 * len(ops) + 500, 1)]
     events += [event("python_function", name, start, end - start, 1) for name, start, end in frames]
     for at, (name, args) in enumerate(ops):
@@ -165,16 +153,7 @@ def test_the_json_and_the_terminal_say_the_file(
     monkeypatch.setenv("COLUMNS", "160")
     job = Path(of_run(tmp_path, ([], [])))
     trace = json.loads(launched(*[(KERNEL, {"kernel_file": FILE})] * 3))
-    watched = {
-        "ph": "X",
-        "cat": "user_annotation",
-        "name": "nn.Module: layers.0",
-        "ts": 0,
-        "dur": 90,
-        "pid": 1,
-        "tid": 1,
-    }
-    trace["traceEvents"].append(watched)
+    trace["traceEvents"].append(event("user_annotation", "nn.Module: layers.0", 0, 90, 1))
     (path,) = job.iterdir()
     path.write_text(json.dumps(trace))
     assert main(["diagnose", str(job), "--json"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from torch_events import event
 from traces import MS, digests, job
 
 from tb_ddp_doctor.digest.build import digest
@@ -58,11 +59,8 @@ def test_what_two_ranks_send_has_the_time_in_which_both_have_it_running() -> Non
 
 
 def test_gloo_does_not_name_the_other_rank() -> None:
-    events = [event("ProfilerStep#1", 0, 100), event("gloo:send", 10, 5), event("gloo:send", 20, 5)]
-    events += [event("gloo:recv", 30, 50), event("gloo:all_reduce", 90, 5), event("gloo:send", 200, 5)]
+    called = [("send", 10, 5), ("send", 20, 5), ("recv", 30, 50), ("all_reduce", 90, 5), ("send", 200, 5)]
+    events = [event("user_annotation", f"gloo:{name}", start, length, 1) for name, start, length in called]
+    events.insert(0, event("user_annotation", "ProfilerStep#1", 0, 100, 1))
     trace = decode([json.dumps({"traceEvents": events}).encode()], "rank0")
     assert rows(digest(trace).messages) == [(0, 0, -1, 1, -1), (0, 1, -1, 2, -1)]
-
-
-def event(name: str, start: int, length: int) -> dict[str, object]:
-    return {"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": length}

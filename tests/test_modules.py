@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from torch_events import event
 from traces import write
 
 import tb_ddp_doctor
@@ -61,18 +62,17 @@ def read(calls: Sequence[Call], kernels: Sequence[Kernel] = (), unit: int = 1000
 def trace(calls: Sequence[Call], kernels: Sequence[Kernel], unit: int) -> bytes:
     """A trace of these events."""
 
-    def event(category: str, name: str, start: int, end: int, tid: int, **args: Any) -> dict[str, Any]:
-        at, length = start * unit / 1000, (end - start) * unit / 1000
-        return {"ph": "X", "cat": category, "name": name, "ts": at, "dur": length, "pid": 1, "tid": tid, "args": args}
+    def spanning(category: str, name: str, start: int, end: int, tid: int, **args: Any) -> dict[str, Any]:
+        return event(category, name, start * unit / 1000, (end - start) * unit / 1000, tid, **args)
 
     events = [
-        event(category, name, start, end, tid, **({} if number is None else {"Sequence number": number}))
+        spanning(category, name, start, end, tid, **({} if number is None else {"Sequence number": number}))
         for category, name, start, end, tid, number in calls
     ]
     for number, (at, tid, start, end, stream, name) in enumerate(kernels, 1):
-        events.append(event("cuda_runtime", "cudaLaunchKernel", at, at + 1, tid, correlation=number))
+        events.append(spanning("cuda_runtime", "cudaLaunchKernel", at, at + 1, tid, correlation=number))
         category = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
-        events.append(event(category, name, start, end, stream, device=0, stream=stream, correlation=number))
+        events.append(spanning(category, name, start, end, stream, device=0, stream=stream, correlation=number))
     return json.dumps({"traceEvents": events}).encode()
 
 

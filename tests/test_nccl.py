@@ -491,12 +491,17 @@ def test_calls_are_matched_to_collectives_by_their_number(
     inside, across = [1, 2, 3, 5] * 9, [2, 1, 5, 3] * 9
     path = tmp_path / "nccl.log"
     path.write_text(_logged(0xA0, "RING", inside) + _logged(0xB0, "TREE", across))
+    are_matched([path], inside, across)
+
+
+def are_matched(files: list[Path], inside: list[int], across: list[int]) -> None:
+    """Of AllReduces of two groups, so many elements each, NCCL says of one that it chose rings, of the other trees."""
     # torch counts from 1; of the trace's window only the middle is recorded.
     traced = [
         NumberedCalls("7", group, {number: ("all_reduce", 4 * sizes[number - 1]) for number in range(20, 30)})
         for group, sizes in (("inside", inside), ("across", across))
     ]
-    found = read_logs([path], {"7"}, 4, traced)
+    found = read_logs(files, {"7"}, 4, traced)
     assert found
     assert {(choice.group, choice.algorithm) for choice in found.choices} == {("inside", "ring"), ("across", "tree")}
     assert sum(choice.times for choice in found.choices) == len(inside) + len(across)
@@ -513,13 +518,19 @@ def test_a_group_that_no_communicator_fits_alone_is_not_matched(tmp_path: Path) 
 
 def test_a_finding_says_what_nccl_chose_for_its_group(tmp_path: Path) -> None:
     folder = write(tmp_path / "job", ranks(BOUND, BOUND), sequence=True)
-    (run,) = discover(folder)
-    digest = engine.diagnose(run, reading=engine.Reading(cache=Cache(None))).job.digests[0]
-    (traced,) = numbered_calls(digest)
-    last, elements = max(traced.calls), traced.calls[max(traced.calls)][1] // 4
+    pid, last, elements = last_call(folder)
     # Another communicator has more calls of this kind and size, at other numbers.
     text = _logged(0xA0, "TREE", [elements] * (last + 1)) + _logged(0xB0, "RING", [5] * (last + 20) + [elements] * 100)
     text = "vm:7:9 [0] NCCL INFO 16 coll channels\n" + text
-    (folder / "nccl.vm.log").write_text(text.replace("vm:7:", f"vm:{digest.pid}:"))
+    (folder / "nccl.vm.log").write_text(text.replace("vm:7:", f"vm:{pid}:"))
     (found,) = [finding for finding in diagnose(folder).findings if finding.rule == "communication-bound"]
     assert "For all_reduce NCCL chose tree, LL128, 2 of 16 channels." in found.why
+
+
+def last_call(folder: Path) -> tuple[str, int, int]:
+    """The process of a job's first rank, the number of its last collective, and how many elements that has."""
+    (run,) = discover(folder)
+    digest = engine.diagnose(run, reading=engine.Reading(cache=Cache(None))).job.digests[0]
+    (traced,) = numbered_calls(digest)
+    last = max(traced.calls)
+    return digest.pid, last, traced.calls[last][1] // 4

@@ -5,16 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_nccl import BOUND
+from test_nccl import BOUND, are_matched, diagnose, last_call
 from traces import ranks, write
 
-from tb_ddp_doctor import engine
-from tb_ddp_doctor.cache import Cache
-from tb_ddp_doctor.digest.numbered_calls import numbered_calls
 from tb_ddp_doctor.discover.recorders.nccl_logs import NcclLogs
 from tb_ddp_doctor.discover.runs import discover
-from tb_ddp_doctor.findings import Diagnosis, NcclCalls, NcclChoice
-from tb_ddp_doctor.nccl_logs.matching import NumberedCalls
+from tb_ddp_doctor.findings import NcclCalls, NcclChoice
 from tb_ddp_doctor.nccl_logs.read import read_logs
 
 
@@ -43,11 +39,6 @@ def profile(
             f'{{"name": "Group", "cat": "GROUP", "ph": "e", {place}}},',
         ]
     return "\n".join([*lines, "{}]"])
-
-
-def diagnosed(folder: Path) -> Diagnosis:
-    (run,) = discover(folder)
-    return engine.diagnose(run, reading=engine.Reading(cache=Cache(None))).diagnosis
 
 
 @pytest.mark.parametrize("channels", ["nChannels", "nMaxChannels"])
@@ -86,15 +77,7 @@ def test_calls_are_matched_to_collectives_by_their_number(tmp_path: Path) -> Non
     paths = [tmp_path / "prof_10_0.json", tmp_path / "prof_11_0.json"]
     paths[0].write_text(profile(10, inside))
     paths[1].write_text(profile(11, across, algorithm="TREE"))
-    # torch counts from 1; of the trace's window only the middle is recorded.
-    traced = [
-        NumberedCalls("7", group, {number: ("all_reduce", 4 * sizes[number - 1]) for number in range(20, 30)})
-        for group, sizes in (("inside", inside), ("across", across))
-    ]
-    network = read_logs(paths, {"7"}, 4, traced)
-    assert network
-    assert {(one.group, one.algorithm) for one in network.choices} == {("inside", "ring"), ("across", "tree")}
-    assert sum(one.times for one in network.choices) == len(inside) + len(across)
+    are_matched(paths, inside, across)
 
 
 def test_damaged_calls_are_left_out_and_said(tmp_path: Path) -> None:
@@ -128,14 +111,11 @@ def test_a_profile_is_no_trace_of_a_rank(tmp_path: Path, name: str) -> None:
 
 def test_a_finding_says_what_nccl_chose_for_its_group(tmp_path: Path) -> None:
     folder = write(tmp_path / "job", ranks(BOUND, BOUND), sequence=True)
-    (run,) = discover(folder)
-    digest = engine.diagnose(run, reading=engine.Reading(cache=Cache(None))).job.digests[0]
-    (traced,) = numbered_calls(digest)
-    last, elements = max(traced.calls), traced.calls[max(traced.calls)][1] // 4
-    (folder / "prof_10_0.json").write_text(profile(10, [elements] * (last + 1), pid=digest.pid, algorithm="TREE"))
+    pid, last, elements = last_call(folder)
+    (folder / "prof_10_0.json").write_text(profile(10, [elements] * (last + 1), pid=pid, algorithm="TREE"))
     # Another communicator has more calls of this kind and size, at other numbers.
-    (folder / "prof_11_0.json").write_text(profile(11, [5] * (last + 20) + [elements] * 100, pid=digest.pid))
-    (found,) = [one for one in diagnosed(folder).findings if one.rule == "communication-bound"]
+    (folder / "prof_11_0.json").write_text(profile(11, [5] * (last + 20) + [elements] * 100, pid=pid))
+    (found,) = [one for one in diagnose(folder).findings if one.rule == "communication-bound"]
     assert "For all_reduce NCCL chose tree, LL." in found.why
 
 

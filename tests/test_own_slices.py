@@ -16,6 +16,7 @@ import traces
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from torch_events import READERS
 from traces import MS, write
 
 from tb_ddp_doctor import engine
@@ -27,7 +28,7 @@ from tb_ddp_doctor.findings import Diagnosis
 from tb_ddp_doctor.slices import chrome, cut, files
 from tb_ddp_doctor.slices.cut import SliceWindow
 from tb_ddp_doctor.storage.paths import ProcessPath
-from tb_ddp_doctor.trace import native, reader
+from tb_ddp_doctor.trace import reader
 from tb_ddp_doctor.trace.args import ARGUMENTS
 from tb_ddp_doctor.trace.model import Category, RankTrace, TraceError
 from tb_ddp_doctor.trace.own_slice import RankOfSlice, SliceClock, of_file
@@ -47,7 +48,6 @@ JOB = """
           nccl                     [ar@8]               [ar@8]               [ar@8]
 """
 FORMATS = ("json", "pftrace")
-READERS = ["native", "msgspec"] if native.is_available() else ["msgspec"]
 DEMO = Path(__file__).parents[1] / "demo_logs" / "straggler_cpu"
 
 

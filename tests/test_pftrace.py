@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import DebugAnnotation, Trace, TracePacket, TrackEvent
 from test_native import blocks, rows
+from torch_events import READERS
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import digest_version
@@ -32,7 +33,7 @@ from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.discover.runs import DiscoverError, discover
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage import column_file
-from tb_ddp_doctor.trace import native, reader
+from tb_ddp_doctor.trace import reader
 from tb_ddp_doctor.trace.args import ARGUMENTS
 from tb_ddp_doctor.trace.losses import Losses
 from tb_ddp_doctor.trace.model import Category, RankTrace, TraceError
@@ -41,7 +42,6 @@ from tb_ddp_doctor.trace.pftrace.packets import PythonPackets
 from tb_ddp_doctor.trace.pftrace.read import PacketsAsColumns, PacketsAsJson
 
 FILES = sorted((Path(__file__).parent / "pftrace").glob("*.pftrace"))
-READERS = ["native", "msgspec"] if native.is_available() else ["msgspec"]
 DRAWN = """
     rank0 step     |1                                          |2
           host     [load.][fwd][walk][bwd][item....][update]    [load.][fwd][bwd]     [sync.....]
