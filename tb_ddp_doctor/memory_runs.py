@@ -26,6 +26,7 @@ from tb_ddp_doctor.discover.recorders.memory_snapshots import MemorySnapshots
 from tb_ddp_doctor.discover.runs import Run
 from tb_ddp_doctor.discover.trace_file import Parts
 from tb_ddp_doctor.findings import FixParts, MemoryFailure, MemoryFinding, MemoryRun, MemorySnapshot
+from tb_ddp_doctor.memory_snapshot.categories import is_of_keys_and_values
 from tb_ddp_doctor.memory_snapshot.read import read
 from tb_ddp_doctor.storage.paths import RemotePath
 from tb_ddp_doctor.storage.reach import Reach
@@ -196,6 +197,9 @@ def _fix(one: MemorySnapshot, failure: MemoryFailure) -> str:
     if free + failure.free_in_pools >= failure.bytes:
         return _OF_POOLS
     most = max(one.categories, key=lambda name: one.categories[name])
+    fullest = next((each.source for each in one.holders if each.category == most), None)
+    if most == "other" and fullest and is_of_keys_and_values(fullest):
+        return _OF_KEYS_AND_VALUES
     return _OF_NO_STACK if most == "other" and one.without_stack > one.allocated / 2 else _FIXES[most]
 
 
@@ -239,6 +243,10 @@ release graphs that are not replayed any more.
 pool = torch.cuda.graph_pool_handle()
 with torch.cuda.graph(graph, pool=pool):
     output = model(static_input)"""
+_OF_KEYS_AND_VALUES = """\
+The server's cache of keys and values takes most: leave more of the GPU to the rest.
+
+vllm serve MODEL --gpu-memory-utilization 0.85   # SGLang: --mem-fraction-static 0.8"""
 _OF_NO_STACK = """\
 What is allocated has no stacks, so what takes most is not known. Record them from the start of the job, before the \
 model is made.

@@ -74,6 +74,15 @@ def test_the_fix_is_for_what_keeps_the_memory(
     assert advice in finding.fix and "expandable_segments:True" not in finding.fix
 
 
+def test_a_server_that_ran_out_of_memory_has_advice_for_servers(tmp_path: Path) -> None:
+    made = snapshot("xxxxxxa.", oom=(3, 0))
+    where = ("/site-packages/vllm/v1/worker/gpu_model_runner.py", "_allocate_kv_cache_tensors")
+    made["segments"][0]["blocks"][0]["frames"] = [{"filename": where[0], "name": where[1], "line": 7}]
+    (tmp_path / "oom_rank0.pickle").write_bytes(pickle.dumps(made))
+    (finding,) = only(tmp_path).findings
+    assert "--gpu-memory-utilization" in finding.fix and "keys and values" in finding.fix
+
+
 def test_a_job_that_went_on_after_a_failed_request_is_unknown(tmp_path: Path) -> None:
     made = snapshot("aa..", oom=(3, 0))
     made["device_traces"][0].append({"action": "alloc", "addr": 1, "size": 4 * MB})

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from tb_ddp_doctor.findings import Source
 from tb_ddp_doctor.flight.model import StackFrame
 from tb_ddp_doctor.trace import names
 
@@ -39,6 +40,11 @@ def _shows(category: str, file: str = "", function: str = "") -> _Shows:
     return _Shows(category, re.compile(file) if file else None, re.compile(function) if function else None)
 
 
+#: The keys and values of a server's requests, which it allocates at its start: no parameters.
+_KEYS_AND_VALUES = (
+    _shows("other", r"mem_cache/|kv_?cache\w*\.py|memory_pool\w*\.py"),
+    _shows("other", function=r"\w*(allocate|init|initialize|create)_kv_?cache\w*"),
+)
 #: Asked of each function in this order.
 _TABLE = (
     # FSDP shards parameters, gathers them and scatters gradients from the same files.
@@ -63,9 +69,7 @@ _TABLE = (
     _shows("gradients", r"torch/autograd/__init__\.py"),
     _shows("gradients", function=r"_engine_run_backward|backward|torch::autograd::(Engine|AccumulateGrad)\b.*"),
     _shows("activations", function=r"forward|_call_impl|_wrapped_call_impl"),
-    # The keys and values of a server's requests, which it allocates at its start: no parameters.
-    _shows("other", r"mem_cache/|kv_?cache\w*\.py|memory_pool\w*\.py"),
-    _shows("other", function=r"\w*(allocate|init|initialize|create)_kv_?cache\w*"),
+    *_KEYS_AND_VALUES,
     _shows("parameters", r"torch/nn/parameter\.py"),
     _shows("parameters", function=r"__init__|_apply|reset_parameters|\w*load_state_dict\w*|convert|from_pretrained|"
            r"load_(model|weights)|create_weights|\w*materialize\w*|set_module_tensor_to_device"),
@@ -91,6 +95,11 @@ def category(frames: Sequence[StackFrame]) -> str:
 @lru_cache(_MOST_FUNCTIONS)
 def _of_function(frame: StackFrame) -> str:
     return next((one.category for one in _TABLE if one.at(frame)), "")
+
+
+def is_of_keys_and_values(source: Source) -> bool:
+    """Whether a function allocates the keys and values of a server's requests."""
+    return any(one.at(StackFrame(source.file, source.line, source.function)) for one in _KEYS_AND_VALUES)
 
 
 def module(frames: Sequence[StackFrame]) -> str:
