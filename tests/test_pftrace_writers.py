@@ -218,6 +218,16 @@ def test_tables_behind_many_tracks_are_seen(tmp_path: Path, by: str) -> None:
     assert sorted_rows(found) == sorted_rows(decode([data], by))
 
 
+def test_a_file_that_begins_with_a_long_table_of_names_is_a_trace(tmp_path: Path) -> None:
+    """More than the beginning that is looked at when traces are sought, with the categories behind it."""
+    tables = TracePacket(trusted_packet_sequence_id=9, sequence_flags=1)
+    for iid in range(1, 900):
+        tables.interned_data.event_names.add(iid=iid, name=f"aten::operator_{iid}_" + "x" * 200)
+    (tmp_path / "rank0.pftrace").write_bytes(as_file([tables]) + staged(traces.draw(DRAWN)[0]))
+    (run,) = discover(tmp_path)
+    assert [file.path.name for file in run.files] == ["rank0.pftrace"]
+
+
 def test_damage_in_what_is_compressed_is_told(tmp_path: Path, by: str) -> None:
     _, packets = drawn()
     whole = compressed(packets)

@@ -52,7 +52,12 @@ _KINETO_CATEGORIES = (
     *(b"cpu_op", b"user_annotation", b"cuda_runtime", b"cuda_driver", b"hip_runtime", b"kernel", b"gpu_memcpy"),
     *(b"gpu_memset", b"gpu_user_annotation", b"python_function", b"cpu_instant_event"),
 )
-_KINETO_PACKET = re.compile(b"|".join(re.escape(bytes((len(name),)) + name) for name in _KINETO_CATEGORIES))
+#: Names of operators and steps may fill the beginning, where a file has tables of its names, and categories after them.
+_KINETO_PACKET = re.compile(
+    b"|".join(
+        [*(re.escape(bytes((len(name),)) + name) for name in _KINETO_CATEGORIES), rb"aten::\w", rb"ProfilerStep#\d"]
+    )
+)
 _PACKET = b"\n"
 #: The field of a packet that Perfetto's SDK compressed others into: its size, and zlib's first bytes.
 _COMPRESSED = re.compile(rb"\x92\x03[\x80-\xff]{0,4}[\x00-\x7f]\x78[\x01\x5e\x9c\xda]")
