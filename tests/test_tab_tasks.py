@@ -38,7 +38,7 @@ class Task:
 
 
 def test_nine_tasks_take_two_clicks_at_most(context: BrowserContext, new_page: Page, server: str) -> None:
-    """Each leaves its Playwright trace beside the screenshots. Memory's peak is one click away (test_memory_tab)."""
+    """A Playwright trace of them is left beside the screenshots. Memory's peak is one click away (test_memory_tab)."""
     page = new_page
     page.add_init_script("if (navigator.clipboard) navigator.clipboard.writeText = async (text) => (top.copied = text)")
     context.tracing.start(snapshots=True)
@@ -46,9 +46,8 @@ def test_nine_tasks_take_two_clicks_at_most(context: BrowserContext, new_page: P
     @contextmanager
     def task(name: str) -> Iterator[Task]:
         emptied(page)
-        context.tracing.start_chunk(title=name)
-        yield Task(page, server)
-        context.tracing.stop_chunk(path=SCREENSHOTS / f"task_{name.replace(' ', '_')}.zip")
+        with context.tracing.group(name):
+            yield Task(page, server)
 
     with task("find the slow rank") as one:
         expect(one.tab.locator("h1")).to_contain_text("Rank 1 (node0) costs 125")
@@ -96,7 +95,7 @@ def test_nine_tasks_take_two_clicks_at_most(context: BrowserContext, new_page: P
         page.goto("about:blank")
         page.goto(link)
         expect(one.tab.locator("details.finding[open] .title")).to_contain_text("Rank 1")
-    context.tracing.stop()
+    context.tracing.stop(path=SCREENSHOTS / "tasks.zip")
 
 
 def test_by_keyboard_from_the_verdict_to_perfetto_and_back(page: Page, server: str) -> None:
