@@ -17,6 +17,7 @@ from tb_ddp_doctor.capture.process import Start
 from tb_ddp_doctor.capture.requests import CapturePlan, Mailbox, Request
 from tb_ddp_doctor.capture.starts import JoinedStart, join
 from tb_ddp_doctor.capture.windows import CaptureWindow
+from tb_ddp_doctor.check.__main__ import main as check
 from tb_ddp_doctor.choices import did_you_mean, number, refusal, whole
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.facts.peaks import DEVICES, limits
@@ -283,20 +284,35 @@ def test_what_was_asked_for_is_withdrawn(job: JoinedStart, capsys: pytest.Captur
     assert "There is no request to withdraw" in refused(capsys, "capture", job.logdir, "--cancel")
 
 
-def test_the_check_says_what_its_options_take() -> None:
-    command = [sys.executable, "-m", "tb_ddp_doctor.check"]
-    pytest.importorskip("torch")
-    for option, given, said in (
-        ("--backend", "glo", "--backend: torch has no 'glo' here. gloo works on CPUs, nccl on GPUs."),
+@pytest.mark.parametrize(
+    ("option", "given", "said"),
+    [
         ("--fail-on", "much", "takes percent, 0 or more, not 'much'"),
         ("--seconds", "0", "takes seconds, above 0, not '0'"),
         ("--max-bytes", "lots", "takes a size up to 1024G, such as 64M, not 'lots'"),
         ("--html", "/nowhere/check.html", "/nowhere/check.html cannot be written: there is no folder /nowhere."),
         ("--sconds", "3", "Did you mean '--seconds'?"),
-    ):
-        done = subprocess.run([*command, option, given], capture_output=True, text=True, check=False)
-        assert done.returncode == 2
-        assert said in done.stderr
+    ],
+)
+def test_the_check_says_what_its_options_take(
+    option: str, given: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "FATAL")  # as the command sets it, here for this test alone
+    try:
+        assert check([option, given]) == 2
+    except SystemExit as ended:
+        assert ended.code == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_check_says_which_backends_there_are() -> None:
+    """As a command."""
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "tb_ddp_doctor.check", "--backend", "glo"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--backend: torch has no 'glo' here. gloo works on CPUs, nccl on GPUs." in done.stderr
 
 
 @pytest.mark.parametrize("given", ["soon", "-1", "nan", "inf"])
