@@ -19,9 +19,9 @@ class PrefillInDecode(Rule):
     """Prefill delays decode: requests wait for their next token while the server reads the prompts of others.
 
     What:
-        Iterations that mix prefill with decode and take much longer than those that only decode, and iterations of
-        prefill alone between these. The cost is what the GPU works more in mixed ones, and all that it works in those
-        of prefill alone.
+        Iterations that mix prefill with decode and take much longer than those that only decode, or a tenth longer,
+        where these come so often that they cost a tenth. And iterations of prefill alone between those that decode. The
+        cost is what the GPU works more in mixed ones, and all that it works in those of prefill alone.
     Why:
         All requests in decode wait for such an iteration: their time between tokens is that of the prefill (and of
         an iteration that decodes, where it is alone), and not that of a decode step.
@@ -42,6 +42,9 @@ class PrefillInDecode(Rule):
     min_times: float = threshold(
         1.5, "times as long", "Chunks of prompts that fit beside decode make an iteration longer by less than half."
     )
+    often: float = threshold(
+        0.1, "longer, and of the mean iteration", "Chunks that fit beside decode make tokens late if they come often."
+    )
     min_cost: float = threshold(0.03, "of the mean iteration", "Below this, few tokens are late.")
 
     def check(self, *, frame: Frame, whatif: WhatIf, iterations: Iterations, places: Places) -> Result:
@@ -58,7 +61,12 @@ class PrefillInDecode(Rule):
         excess = np.where(alone, work, np.maximum(work - typical, 0))
         # Behind prefill alone, requests wait for an iteration of theirs as well.
         waited = np.median(work, axis=0) + np.where(alone, np.median(typical), 0)
-        late = _between_decodes(iterations) & (waited > self.min_times * np.median(typical))
+        late, longer = (
+            _between_decodes(iterations) & (waited > times * np.median(typical))
+            for times in (self.min_times, 1 + self.often)
+        )
+        if whatif.cost_ns(Change(device_ns=np.where(longer, excess, 0))) >= self.often * frame.step_ns:
+            late = longer
         change = Change(device_ns=np.where(late, excess, 0))
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:

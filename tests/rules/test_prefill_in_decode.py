@@ -20,6 +20,12 @@ HEALTHY = """
           within [attend][sync.............]  [attend][sync................]
           gpu      [attend.................]    [attend....................]
 """
+#: One that only decodes.
+DECODE = """
+    rank# host   [own_context_0_generation_8.]
+          within [attend][sync.............]
+          gpu      [attend.................]
+"""
 LATE, FITTING = ranks(FAULTY, FAULTY), ranks(HEALTHY, HEALTHY)
 
 
@@ -46,6 +52,21 @@ def test_prefill_alone_delays_decode_by_all_of_itself_though_it_takes_as_long() 
 
 def test_chunks_of_prompts_that_fit_beside_decode_are_clear() -> None:
     assert outcome(RULE, FITTING).status == "clear"
+
+
+def test_chunks_that_add_less_than_half_are_found_where_they_are_in_most_iterations() -> None:
+    """One that adds a third to an iteration is no fault by itself; every second iteration is slower by a third here."""
+    third = """
+        rank# host   [own_context_0_generation_8.][own_context_2_generation_8............]
+              within [attend][sync.............]  [attend][sync........................]
+              gpu      [attend.................]    [attend............................]
+    """
+    found = finding(RULE, ranks(third, third))
+    # 11 ms more in one of two iterations.
+    assert found.cost_ms == pytest.approx(11 / 2, rel=0.05)
+    assert found.steps == (1, 3, 5)
+    seldom = in_row(ranks(third, third, steps=1), *[ranks(DECODE, DECODE, steps=1)] * 6)
+    assert outcome(RULE, seldom).status == "clear"
 
 
 def test_prefill_before_any_decode_delays_none() -> None:
