@@ -468,6 +468,8 @@ def _in_rounds(
 ) -> dict[int, tuple[RankFile, RankDigest]]:
     """The ranks with their steps, of reinforcement learning the rounds that all traces show together."""
     ends = rounds_of({rank: digest for rank, (_, digest) in by_rank.items()})
+    if not ends:
+        return by_rank
     files = [by_rank[rank][0] for rank in ends]
     again, _ = digest_files(files, reading, ends={by_rank[rank][0].path: each for rank, each in ends.items()})
     of_path = {file.path: digest for file, digest in again}

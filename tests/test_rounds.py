@@ -137,3 +137,10 @@ def test_steps_of_all_ranks_that_are_marked_stay(tmp_path: Path) -> None:
     marked = [text.replace("rank# host  ", "rank# step |1\n          host  ") for text in (ROLLS_OUT, UPDATES)]
     found = examined(tmp_path, *marked)
     assert (found.kind, found.steps) == ("RL", (1, 2, 3, 4, 5))
+
+
+def test_rounds_of_ranks_of_which_some_are_marked_end_with_the_sync(tmp_path: Path) -> None:
+    marked = UPDATES.replace("rank# host  ", "rank# step |1\n          host  ")
+    found = examined(tmp_path, ROLLS_OUT, ROLLS_OUT, marked, marked)
+    assert (found.kind, found.ranks, found.incomplete) == ("RL", (0, 1, 2, 3), ())
+    assert (found.verdict, found.steps) == ("role-bubble", (0, 1, 2, 3)), found.headline
