@@ -185,6 +185,8 @@ def train(rank: int, scenario: str, folder: Path) -> None:
     )
     if kind == "missing" and rank == 1:  # as on a full disk: no file may grow beyond this
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+        sys.dont_write_bytecode = True  # nor any byte code, which Python would keep as it is cut
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     batches: Iterator[torch.Tensor] = repeat(torch.ones(8, 64))
     if kind == "busy":
         batches = repeat(torch.ones(BATCH, WIDTH))
