@@ -26,6 +26,19 @@ export function h(tag, attributes = {}, ...children) {
 }
 
 /**
+ * An element of a picture, with a text in it.
+ * @param {string} tag
+ * @param {Record<string, string | number>} [attributes]
+ * @param {string} [text]
+ */
+export function svg(tag, attributes = {}, text = "") {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
+  if (text) element.textContent = text;
+  return element;
+}
+
+/**
  * A text that does not turn the direction of what stands behind it.
  * @param {string} text
  */

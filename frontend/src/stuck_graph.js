@@ -1,6 +1,7 @@
 // Who waits for whom as a picture: columns by the number of steps to a rank at the root, which stand on the left.
 // Coordinates are CSS pixels of the picture.
 
+import { svg } from "./dom.js";
 import { ranges } from "./format.js";
 
 /** @typedef {import("./stuck_model.js").StuckRun} StuckRun */
@@ -155,10 +156,8 @@ function arrow(from, to) {
 function box({ ranks, what, call, root }, { x, y }) {
   const name = `${ranks.length === 1 ? "rank" : "ranks"} ${ranges(ranks.toSorted((a, b) => a - b))}`;
   const group = svg("g", { class: root ? "box root" : "box" });
-  const title = svg("title", {});
-  title.textContent = root ? `${name}: at the root` : `${name} in ${what}`;
   group.append(
-    title,
+    svg("title", {}, root ? `${name}: at the root` : `${name} in ${what}`),
     svg("rect", { x, y, width: WIDTH, height: HEIGHT, rx: 7 }),
     text(short(name), x + 10, y + 17, "name"),
     text(short(root ? "at the root" : call), x + 10, y + 33, "soft"),
@@ -176,17 +175,5 @@ const short = (words) => (words.length > LETTERS ? `${words.slice(0, LETTERS - 1
  * @param {string} kind
  */
 function text(words, x, y, kind) {
-  const element = svg("text", { x, y, class: kind });
-  element.textContent = words;
-  return element;
-}
-
-/**
- * @param {string} tag
- * @param {Record<string, string | number>} attributes
- */
-function svg(tag, attributes) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
-  return element;
+  return svg("text", { x, y, class: kind }, words);
 }

@@ -2,6 +2,7 @@
 // measured. The x axis is logarithmic in the values, or has a place for each where they are no positive numbers; y is ms
 // from the least to the most that shows; coordinates are CSS pixels of the picture.
 
+import { svg } from "../dom.js";
 import { decimals, ms, percent } from "../format.js";
 import { shownStop } from "./stops.js";
 
@@ -67,9 +68,7 @@ export function chart(plan, chosen, width) {
   for (const { run, bucket_mb, step_ms } of measured) {
     const here = x(Math.log10(bucket_mb));
     const point = svg("circle", { class: "measured", cx: here, cy: y(step_ms), r: 5 });
-    const title = svg("title", {});
-    title.textContent = `${run}: ${ms(step_ms)} measured`;
-    point.append(title);
+    point.append(svg("title", {}, `${run}: ${ms(step_ms)} measured`));
     const late = here > width / 2;
     picture.append(point, text(`${run} ${decimals(step_ms, 1)}`, here + (late ? -9 : 9), y(step_ms) - 8, late ? "end" : "start"));
   }
@@ -97,17 +96,5 @@ export function ticks(least, most) {
  * @param {string} anchor
  */
 function text(words, x, y, anchor) {
-  const element = svg("text", { x, y, "text-anchor": anchor });
-  element.textContent = words;
-  return element;
-}
-
-/**
- * @param {string} tag
- * @param {Record<string, string | number>} attributes
- */
-function svg(tag, attributes) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
-  return element;
+  return svg("text", { x, y, "text-anchor": anchor }, words);
 }
