@@ -133,7 +133,7 @@ def test_a_run_that_is_gone_is_a_sentence(many: Examiners, sources: list[RunFile
     for path in folder.iterdir():
         os.unlink(path)
     shown = many.show(RunFiles(99, run), silent)
-    assert shown.error and "no trace of this run has a complete step" in shown.error
+    assert shown.error and "no trace of this run can be read" in shown.error
     reply = many.reply(asked(RunFiles(99, run)))
     assert (reply.code, json.loads(reply.content)["error"][:24]) == (409, "gone could not be read: ")
 
