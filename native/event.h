@@ -56,6 +56,10 @@ enum value {
     ANNOTATED_TEXT,
     AUTOGRAD_PHASE,
     KERNEL_FILE,
+    /* What the CUPTI monitor in torch writes of a copy, whose name is "Memcpy". */
+    COPY_KIND,
+    COPY_SOURCE,
+    COPY_DESTINATION,
     /* What NCCL's profiler plugin in torch writes of a collective. */
     FUNC,
     DATATYPE,
@@ -156,8 +160,10 @@ static inline enum value argument_of(struct span key) {
         return IS(key, "Src Rank")   ? SOURCE
                : IS(key, "Dst Rank") ? DESTINATION
                : IS(key, "datatype") ? DATATYPE
+               : IS(key, "src kind") ? COPY_SOURCE
+               : IS(key, "dst kind") ? COPY_DESTINATION
                                      : OTHER;
-    case 9: return IS(key, "Device Id") ? DEVICE_ID : OTHER;
+    case 9: return IS(key, "Device Id") ? DEVICE_ID : IS(key, "copy kind") ? COPY_KIND : OTHER;
     case 10:
         return IS(key, "Input Dims")   ? INPUT_DIMS
                : IS(key, "Input type") ? INPUT_TYPE

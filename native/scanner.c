@@ -744,17 +744,27 @@ static struct span annotation(const struct event *event) {
     return get(event, is_list ? ANNOTATION : is_named ? ANNOTATED_NAME : ANNOTATED_TEXT);
 }
 
+/* The host's memory of a copy, as "pinned"; of one between devices where it comes from. */
+static struct span host_memory(const struct event *event) {
+    const bool is_to_host = IS(get(event, COPY_KIND), "\"DtoH\"");
+    return get(event, is_to_host ? COPY_DESTINATION : COPY_SOURCE);
+}
+
 static void add_arguments(struct scanner *scanner, const struct event *event, int code) {
     static const struct span none = {NULL, 0};
     const int table = SCANNER_EVENTS;
     const bool on_device = code >= SCANNER_KERNEL && code <= SCANNER_MEMSET;
+    const bool is_described = code == SCANNER_MEMCPY && has(event, COPY_KIND);
     set_integer(scanner, event, table, EVENT_DEVICE, on_device ? DEVICE : NOTHING);
     set_integer(scanner, event, table, EVENT_STREAM, on_device ? STREAM : NOTHING);
     set_integer(scanner, event, table, EVENT_CORRELATION,
                 on_device || code == SCANNER_RUNTIME ? CORRELATION : NOTHING);
     set_integer(scanner, event, table, EVENT_BYTES, on_device ? BYTES : NOTHING);
     set_number(scanner, event, table, EVENT_SHAPE, SCANNER_SHAPES,
-               on_device ? get(event, GRID) : code == SCANNER_OP ? get(event, INPUT_DIMS) : none, &event->shape);
+               on_device            ? get(event, is_described ? COPY_KIND : GRID)
+               : code == SCANNER_OP ? get(event, INPUT_DIMS)
+                                    : none,
+               &event->shape);
     if (code == SCANNER_OP) {
         set_word(scanner, event, table, EVENT_OCCUPANCY, SCANNER_SHAPES, get(event, KERNEL_FILE));
     } else {
@@ -762,7 +772,10 @@ static void add_arguments(struct scanner *scanner, const struct event *event, in
     }
     set_integer(scanner, event, table, EVENT_SEQUENCE, code == SCANNER_OP ? SEQUENCE_NUMBER : NOTHING);
     set_number(scanner, event, table, EVENT_TYPES, SCANNER_SHAPES,
-               on_device ? get(event, AUTOGRAD_PHASE) : code == SCANNER_OP ? get(event, INPUT_TYPE) : none, &event->types);
+               on_device            ? is_described ? host_memory(event) : get(event, AUTOGRAD_PHASE)
+               : code == SCANNER_OP ? get(event, INPUT_TYPE)
+                                    : none,
+               &event->types);
     set_number(scanner, event, table, EVENT_VALUES, SCANNER_SHAPES,
                on_device ? annotation(event) : code == SCANNER_OP ? get(event, CONCRETE_INPUTS) : none, &event->inputs);
 }

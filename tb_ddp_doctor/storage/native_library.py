@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 #: `SCANNER_VERSION` of native/scanner.h, which any change of what the library and this code have in common raises.
-VERSION = 24
+VERSION = 25
 #: The type of the result, and those of the arguments, by the function's name.
 Prototypes: TypeAlias = Mapping[str, tuple[Any, Sequence[Any]]]
 

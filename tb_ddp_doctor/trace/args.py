@@ -38,6 +38,14 @@ class DeviceArgs(msgspec.Struct, gc=False):
     #: Tells whether the event has `CommunicationArgs`.
     collective: Raw = msgspec.field(default=ABSENT, name="Collective name")
     func: Raw = ABSENT
+    #: Of a copy that the CUPTI monitor calls "Memcpy": "HtoD", "pinned" and "device".
+    copy_kind: Raw = msgspec.field(default=ABSENT, name="copy kind")
+    copy_source: Raw = msgspec.field(default=ABSENT, name="src kind")
+    copy_destination: Raw = msgspec.field(default=ABSENT, name="dst kind")
+
+    def host_memory(self) -> Raw:
+        """The host's memory of a copy, as "pinned"; of one between devices where it comes from."""
+        return self.copy_destination if bytes(self.copy_kind) == b'"DtoH"' else self.copy_source
 
     def annotation(self) -> Raw:
         """What names the part of the model that a kernel of a graph is of; ABSENT where nothing does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -43,6 +44,8 @@ from tb_ddp_doctor.trace.times import nanoseconds
 _CODES = {name: int(category) for name, category in CATEGORIES.items()}
 #: What `dropped` calls events that say neither category nor phase.
 UNKNOWN = "unknown"
+#: A copy of which only arguments tell what goes where, as "HtoD".
+_COPY, _DIRECTION = "Memcpy", re.compile("[A-Z]to[A-Z]")
 
 EVENT_TYPES, COMM_TYPES = column_types(Events), column_types(CommArgs)
 MEMORY_TYPES, FRAME_TYPES = column_types(MemoryEvents), column_types(Frames)
@@ -129,6 +132,7 @@ class Columns:
         """All columns joined, with `base_ns` added to every start; they are given up on the way."""
         joined = _joined(self._parts, EVENT_TYPES)
         joined["start_ns"] += base_ns
+        name_copies(joined, self.strings)
         name_kernel_files(joined, self.strings)
         mark_annotations(joined, self.strings)
         return Events(**joined)
@@ -201,6 +205,10 @@ class Columns:
         part["shape"][rows] = _column([self._shapes[bytes(args.grid)] for args in device])
         part["types"][rows] = _column([self._shapes[bytes(args.autograd_phase)] for args in device])
         part["values"][rows] = _column([self._shapes[bytes(args.annotation())] for args in device])
+        for place in np.flatnonzero(category[rows] == Category.MEMCPY).tolist():
+            if bytes((copy := device[place]).copy_kind):
+                part["shape"][rows[place]] = self._shapes[bytes(copy.copy_kind)]
+                part["types"][rows[place]] = self._shapes[bytes(copy.host_memory())]
         has_metadata = np.array([bytes(args.collective) + bytes(args.func) != b"" for args in device], np.bool_)
 
         communication = np.union1d(rows[has_metadata], np.flatnonzero(part["name"] == self.strings[RECORD_PARAM_COMMS]))
@@ -251,6 +259,35 @@ def mark_annotations(columns: Mapping[str, NDArray[Any]], strings: Iterable[str]
     annotations = np.array([is_annotation(text) for text in strings], np.bool_)
     category = columns["category"]
     category[(category == Category.OP) & annotations[columns["name"]]] = Category.ANNOTATION
+
+
+def name_copies(columns: Mapping[str, NDArray[Any]], strings: Strings) -> None:
+    """Name copies as Kineto does, "Memcpy HtoD (Pinned -> Device)", where the CUPTI monitor has "Memcpy".
+
+    The columns `shape` and `types` of such copies have the raw JSON of "copy kind" and of the host's memory ("src kind"
+    or "dst kind"), as indices into `strings`, and are -1 then.
+    """
+    rows = np.flatnonzero((columns["category"] == Category.MEMCPY) & (columns["shape"] >= 0))
+    if not len(rows):
+        return
+    of_copies = np.stack([columns[name][rows] for name in ("name", "shape", "types")])
+    different, which = np.unique(of_copies, axis=1, return_inverse=True)
+    texts = list(strings)
+    numbers = []
+    for name, *indices in different.T.tolist():
+        kind, memory = (_text(texts[index]) if index >= 0 else "" for index in indices)
+        is_plain = texts[name] == _COPY and _DIRECTION.fullmatch(kind)
+        numbers.append(strings[f"{_COPY} {kind} ({_ends(kind, memory)})"] if is_plain else name)
+    columns["name"][rows] = np.array(numbers, np.int32)[which.reshape(-1)]
+    for column in ("shape", "types"):
+        columns[column][rows] = MISSING
+
+
+def _ends(kind: str, memory: str) -> str:
+    """From where to where a copy goes: "HtoD" from "pinned" is "Pinned -> Device"."""
+    memory = memory.replace("_", " ").title()
+    has_host = "H" in kind
+    return " -> ".join("Device" if has_host and end != "H" else memory for end in (kind[0], kind[-1]))
 
 
 def name_kernel_files(columns: Mapping[str, NDArray[Any]], strings: Strings) -> None:

@@ -32,6 +32,7 @@ from tb_ddp_doctor.trace.columns import (
     Strings,
     Threads,
     mark_annotations,
+    name_copies,
     name_kernel_files,
 )
 from tb_ddp_doctor.trace.document import Document
@@ -215,6 +216,7 @@ class NativeColumns:
     def events(self, base_ns: int) -> Events:
         """All columns, with `base_ns` added to every start."""
         self._events["start_ns"] += base_ns
+        name_copies(self._events, self.strings)
         name_kernel_files(self._events, self.strings)
         mark_annotations(self._events, self.strings)
         return Events(**self._events)
