@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TypeGuard, TypeVar
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -34,6 +34,9 @@ from tb_ddp_doctor.storage.paths import FilePath, identity
 from tb_ddp_doctor.storage.whole_file import written_whole
 from tb_ddp_doctor.trace.model import RankTrace, TraceError
 from tb_ddp_doctor.version import __version__
+
+if TYPE_CHECKING:
+    from tb_ddp_doctor.digest.rounds import RoundEnds
 
 #: Entries younger than this are not removed, whatever their size: another process may be about to use them.
 _KEPT_S = 60.0
@@ -110,8 +113,8 @@ def read(path: FilePath) -> RankTrace:
     return reader.read(path)
 
 
-def digest(trace: RankTrace, ends: tuple[int, ...] | None = None) -> RankDigest:
-    """Digest a trace; its steps are what it marks, or rounds that end at `ends` (`digest.rounds.RoundEnds`)."""
+def digest(trace: RankTrace, ends: RoundEnds | None = None) -> RankDigest:
+    """Digest a trace; its steps are what it marks, or rounds that end at `ends`."""
     from tb_ddp_doctor.digest import build
 
     return build.digest(trace, ends)
@@ -139,11 +142,11 @@ class Cache(msgspec.Struct, frozen=True):
             self._save(head, key, path)
         return head
 
-    def digest(self, path: FilePath, ends: tuple[int, ...] | None = None) -> RankDigest:
+    def digest(self, path: FilePath, ends: RoundEnds | None = None) -> RankDigest:
         """The digest of a trace file, or what a digest file holds. Raises TraceError if it is neither.
 
-        Steps are what the trace marks, or rounds that end at `ends` (`digest.rounds.RoundEnds`). A digest file has them
-        only if its trace lies beside it.
+        Steps are what the trace marks, or rounds that end at `ends`. A digest file has them only if its trace lies
+        beside it.
         """
         if _is_digest(path):
             trace = digested_trace(path)
@@ -163,7 +166,7 @@ class Cache(msgspec.Struct, frozen=True):
             self._save(kept, key, path, ends)
         return kept
 
-    def kept(self, path: FilePath, ends: tuple[int, ...] | None = None) -> RankDigest | None:
+    def kept(self, path: FilePath, ends: RoundEnds | None = None) -> RankDigest | None:
         """What a digest file holds, or the digest of a trace file if it is kept; None if the trace must be read."""
         if _is_digest(path):
             trace = digested_trace(path) if ends is not None else None
@@ -323,7 +326,7 @@ class Cache(msgspec.Struct, frozen=True):
         value: Head | RankTrace | RankDigest | EventModules,
         key: str,
         source: FilePath,
-        ends: tuple[int, ...] | None = None,
+        ends: RoundEnds | None = None,
     ) -> None:
         path = self._path(type(value), _of_rounds(key, ends))
         if path is None or _key(source) != key:  # the file changed while it was read
@@ -370,7 +373,7 @@ def _key(path: FilePath) -> str:
         return ""
 
 
-def _of_rounds(key: str, ends: tuple[int, ...] | None) -> str:
+def _of_rounds(key: str, ends: RoundEnds | None) -> str:
     """The name for an entry whose steps are rounds that end at `ends`; None: what the trace marks."""
     return key if ends is None or not key else f"{key}\n{ends}"
 

@@ -69,20 +69,25 @@ def incremental(packets: list[TracePacket], unit_ns: int = 1) -> list[TracePacke
     return made
 
 
+def in_clock(number: int, behind: int, first: TracePacket, packets: list[TracePacket]) -> list[TracePacket]:
+    """In a clock that `first` shows, and that runs so much behind the trace's."""
+    made = [first]
+    for packet in packets:
+        one = TracePacket()
+        one.CopyFrom(packet)
+        if packet.HasField("track_event"):
+            one.timestamp, one.timestamp_clock_id = packet.timestamp - behind, number
+        made.append(one)
+    return made
+
+
 def absolute(packets: list[TracePacket]) -> list[TracePacket]:
     """In a clock of the sequence that begins with the trace."""
     first = TracePacket(trusted_packet_sequence_id=packets[0].trusted_packet_sequence_id, sequence_flags=1)
     add = first.clock_snapshot.clocks.add
     add(clock_id=6, timestamp=EPOCH)
     add(clock_id=70, timestamp=0)
-    made = [first]
-    for packet in packets:
-        one = TracePacket()
-        one.CopyFrom(packet)
-        if packet.HasField("track_event"):
-            one.timestamp, one.timestamp_clock_id = packet.timestamp - EPOCH, 70
-        made.append(one)
-    return made
+    return in_clock(70, EPOCH, first, packets)
 
 
 def other_clock(packets: list[TracePacket]) -> list[TracePacket]:
@@ -91,14 +96,7 @@ def other_clock(packets: list[TracePacket]) -> list[TracePacket]:
     add = first.clock_snapshot.clocks.add
     add(clock_id=6, timestamp=EPOCH + BOOT)
     add(clock_id=3, timestamp=EPOCH)
-    made = [first]
-    for packet in packets:
-        one = TracePacket()
-        one.CopyFrom(packet)
-        if packet.HasField("track_event"):
-            one.timestamp, one.timestamp_clock_id = packet.timestamp - BOOT, 3
-        made.append(one)
-    return made
+    return in_clock(3, BOOT, first, packets)
 
 
 def as_file(packets: list[TracePacket]) -> bytes:

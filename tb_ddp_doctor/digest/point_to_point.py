@@ -25,8 +25,6 @@ from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
 
-#: No job has more.
-
 
 def messages(trace: RankTrace, steps: Steps) -> PointToPoint:
     """The messages of each step, from what names them on the host; gloo's names do not say the other rank."""
