@@ -84,8 +84,9 @@ def snapshot_sentences(one: MemorySnapshot) -> list[str]:
         lines.append(f"The process has memory of {len(one.devices)} GPUs: {each}.")
     if one.without_stack > _MOST_WITHOUT_STACK * one.allocated:
         lines.append(
-            f"{wording.size(one.without_stack)} of what is allocated has no stack, which would show what it is for: "
-            "torch.cuda.memory._record_memory_history(max_entries=100_000) before the model is made records them."
+            f"{wording.size(one.without_stack)} of what is allocated has no stack, so what it is for is not known: "
+            "torch.cuda.memory._record_memory_history(max_entries=100_000), called before the model is made, records "
+            "stacks."
         )
     if one.free_blocks:
         lines.append(
