@@ -6,7 +6,7 @@ export interface Account {
   method: "busy_time" | "replay";
   /** All steps of all ranks, ns. */
   total_ns: number;
-  /** The floor first, then tracing, the findings in the order in which they are charged, and what is unexplained. */
+  /** The floor first, then tracing, the time in which a server has no request (only where there is some), the findings in the order in which they are charged, and what is unexplained. */
   lines: AccountLine[];
   /** null where nothing is. */
   unexplained: Unexplained | null;
@@ -17,7 +17,7 @@ export interface Account {
 
 /** A part of the step. */
 export interface AccountLine {
-  kind: "finding" | "floor" | "tracing" | "unexplained";
+  kind: "finding" | "floor" | "no-requests" | "tracing" | "unexplained";
   /** The finding's id, null for the other kinds. */
   finding: string | null;
   /** Summed over ranks and steps, ns; the lines of an account sum to its total. */

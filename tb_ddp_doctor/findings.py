@@ -35,7 +35,7 @@ MEMORY = tuple(step_parts.MEMORY)
 
 Status = Literal["finding", "opportunity", "clear", "not-applicable", "error"]
 Confidence = Literal["high", "medium", "low"]
-LineKind = Literal["floor", "tracing", "finding", "unexplained"]
+LineKind = Literal["floor", "tracing", "no-requests", "finding", "unexplained"]
 #: Kinds of jobs; "inference" is forward passes alone.
 JobKind = Literal["training", "recommender", "RL", "inference server", "diffusion", "inference", "benchmark", "unknown"]
 #: What a diagnosis has as a table.
@@ -205,7 +205,8 @@ class Account(msgspec.Struct, frozen=True):
     method: Literal["replay", "busy_time"]
     #: All steps of all ranks, ns.
     total_ns: int
-    #: The floor first, then tracing, the findings in the order in which they are charged, and what is unexplained.
+    #: The floor first, then tracing, the time in which a server has no request (only where there is some), the findings
+    #: in the order in which they are charged, and what is unexplained.
     lines: tuple[AccountLine, ...]
     #: None where nothing is.
     unexplained: Unexplained | None
@@ -849,6 +850,7 @@ class Rates(msgspec.Struct, frozen=True):
 _BAR_COLOURS: dict[LineKind, str] = {
     "floor": "#8a94a6",
     "tracing": "#c3c9d4",
+    "no-requests": "#e3e7ee",
     "finding": "#d1495b",
     "unexplained": "#e9a346",
 }

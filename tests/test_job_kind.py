@@ -283,6 +283,8 @@ def test_roles_by_their_marks(annotation: str, role: Role | None) -> None:
         ("step[DECODE bs=32]", Iteration(0, 32)),
         ("step[EXTEND bs=4 toks=812]", Iteration(4, 0)),
         ("step[MIXED bs=5]", Iteration(1, 4)),
+        ("[Executor] _forward_step 12587: 2 ctx reqs, 1000 ctx tokens, 18 gen reqs", Iteration(2, 18)),
+        ("[Executor] _forward_step: 0 ctx reqs, 18 gen reqs", Iteration(0, 18)),
         ("ProfilerStep#3", None),
         ("execute_model", None),
     ],

@@ -29,7 +29,7 @@ class Steps:
     base: Change = _NOTHING
     loading: float = 50.0
     stalling: float = 10.0
-    tracing: ClassVar[Change] = _NOTHING
+    no_fault: ClassVar[Change] = _NOTHING
     plays: ClassVar[bool] = True
     recorded_ns: ClassVar[np.ndarray] = np.full((3, 1), 100)
     faultless: ClassVar[Change] = Change(device_at_median=np.ones((3, 1), np.bool_), no_host=True)

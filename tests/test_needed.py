@@ -18,7 +18,7 @@ class HostOrDevice:
     """Steps of four ranks that end when the last host has loaded and stalled, and the devices are done, ms."""
 
     shape = (4, 2)
-    tracing = Change()
+    no_fault = Change()
     plays = True
 
     def __init__(self, load: int, stall: tuple[int, ...], device: int) -> None:

@@ -116,7 +116,7 @@ class _Looks:
             each for each in fixed if each.rule.id in ids and not each.rule.only_informs and not each.change.is_nothing
         ]
         serious = [each for each in serious if not self._costs_nothing(each)] or serious
-        fixes = reduce(or_, [each.change for each in serious], self._played.tracing)
+        fixes = reduce(or_, [each.change for each in serious], self._played.no_fault)
         if not serious or _unexplained_share(self._played, fixes) < _NOTHING_HIDDEN:
             return False
         silent = {outcome.rule for outcome in self.outcomes if outcome.status == "clear"}
@@ -151,7 +151,7 @@ class _Looks:
         The rules are applied twice: with every GPU as fast as the median rank's, to find faults of CPUs, and with CPUs
         that need no time, to find faults of GPUs. Rules that already found something costly are left out.
         """
-        fixes = reduce(or_, [each.change for each in self.all_faults], self._played.tracing)
+        fixes = reduce(or_, [each.change for each in self.all_faults], self._played.no_fault)
         if _unexplained_share(self._played, fixes) < MOST_UNEXPLAINED:
             return
         least = _least_ns(self._played)
@@ -172,7 +172,7 @@ class _Looks:
 
         Rules may then name what takes most of that time, although no gap of the record shows it.
         """
-        fixes = reduce(or_, [each.change for each in self.all_faults], self._played.tracing)
+        fixes = reduce(or_, [each.change for each in self.all_faults], self._played.no_fault)
         if _unexplained_share(self._played, fixes) < MOST_UNEXPLAINED:
             return
         silent = {outcome.rule for outcome in self.outcomes if outcome.status == "clear"}

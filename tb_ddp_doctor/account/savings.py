@@ -1,10 +1,10 @@
 """Measures what each fix saves, and the account of the step that follows from it.
 
-    step = floor + tracing + findings + unexplained
+    step = floor + tracing + no requests + findings + unexplained
 
 in integer ns summed over all ranks and steps. The account is a chain of what-if changes, each added to those before:
 
-1. Remove what tracing adds.
+1. Remove what tracing adds; then, of a server, the time in which it has no request.
 2. Fix each rule's findings, rule by rule.
 3. Fix everything at once (`WhatIf.faultless`).
 
@@ -110,6 +110,13 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         return min(self.total_ns(self.whatif.tracing), self.step_total_ns)
 
     @cached_property
+    def _start_total_ns(self) -> int:
+        """Length of all steps of all ranks without tracing and without the time in which no request is there, ns: what
+        the rules' findings are charged to.
+        """
+        return min(self.total_ns(self.whatif.no_fault), self._untraced_total_ns)
+
+    @cached_property
     def _chain(self) -> tuple[_Link, ...]:
         """The rules' findings in the order in which they are charged.
 
@@ -121,12 +128,12 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         both = [each.split(_is_alarm) for each in _by_precedence(self._needed, self._alone)]
         alarms = [alarm for alarm, _ in both if alarm]
         infos = [info for _, info in both if info]
-        links = self._links([*alarms, *infos], self.whatif.tracing, self._untraced_total_ns)
+        links = self._links([*alarms, *infos], self.whatif.no_fault, self._start_total_ns)
         small = [link.rule_faults for link in links if link.rule_faults in alarms and not self._is_serious(link)]
         serious = [each for each in alarms if each not in small]
         if [*serious, *small] == alarms:
             return links
-        return self._links([*serious, *small, *infos], self.whatif.tracing, self._untraced_total_ns)
+        return self._links([*serious, *small, *infos], self.whatif.no_fault, self._start_total_ns)
 
     @cached_property
     def _needed(self) -> list[RuleFaults]:
@@ -190,8 +197,8 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def _fixes(self) -> Change:
-        """What the fixes of all faults take out, with tracing."""
-        return reduce(or_, [link.rule_faults.change for link in self._chain], self.whatif.tracing)
+        """What the fixes of all faults take out, with what is no fault."""
+        return reduce(or_, [link.rule_faults.change for link in self._chain], self.whatif.no_fault)
 
     @cached_property
     def opportunities(self) -> tuple[Finding, ...]:
@@ -203,7 +210,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         fixes = self._fixes
         played = self.whatif.after(fixes)
         order = list(_by_precedence(self.possible, lambda each: played.cost_ns(each.change)))
-        before_ns = min(self.total_ns(fixes), self._untraced_total_ns)
+        before_ns = min(self.total_ns(fixes), self._start_total_ns)
         made = [one for link in self._links(order, fixes, before_ns) for one in self._findings(link, played)]
         least_ms = _LEAST_SAVED * self.step_total_ns / self.size / 1e6
         return tuple(sorted((one for one in made if one.cost_ms >= least_ms), key=lambda one: -one.cost_ms))
@@ -354,13 +361,15 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
     def account(self) -> Account:
         """The account of the step."""
         links = self._chain
-        before_ns = self._untraced_total_ns - sum(link.total_ns for link in links)
+        before_ns = self._start_total_ns - sum(link.total_ns for link in links)
         fixes = self._fixes
         floor_ns = min(before_ns, self.total_ns(self.faultless))
         is_said = before_ns - floor_ns >= _LEAST_LOCATED * self.step_total_ns
         floor_ns -= min(self._unrecorded_arrivals_ns, floor_ns)
         lines: list[tuple[LineKind, str, int]] = [("floor", "", floor_ns)]
         lines.append(("tracing", "", self.step_total_ns - self._untraced_total_ns))
+        if self._start_total_ns < self._untraced_total_ns:
+            lines.append(("no-requests", "", self._untraced_total_ns - self._start_total_ns))
         charged = {finding.id: finding for finding in self.findings}
         for link in links:
             for name, (_, part) in self._parts(link, self.whatif).items():
@@ -491,10 +500,10 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
                     if not rule_faults.rule.is_of_tracing:
                         change.append(fault.change)
         untraced = any(each.rule.is_of_tracing and each.rule.id in fixed for each in self.everything)
-        together = reduce(or_, change, self.whatif.tracing)
+        together = reduce(or_, change, self.whatif.no_fault)
         known = self._of_prefixes.get(frozenset(fixed) - {"profiler-overhead"})
-        after_ns = min(self.total_ns(together), self._untraced_total_ns) if known is None else known
-        saved_ns = (self.step_total_ns if untraced else self._untraced_total_ns) - after_ns
+        after_ns = min(self.total_ns(together), self._start_total_ns) if known is None else known
+        saved_ns = self._start_total_ns - after_ns + untraced * (self.step_total_ns - self._untraced_total_ns)
         step_ns = self.step_total_ns / self.size
         saved = saved_ns / self.size
         least, most = interval(saved, self.job.clock.residual_ns or 0.0, step_ns)
@@ -513,10 +522,10 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         the same numbers.
         """
         findings = {finding.id: finding for finding in self.findings}
-        untraced = self._untraced_total_ns
-        known = {frozenset[str](): untraced}
-        every: tuple[set[str], int] = set(), untraced
-        serious: tuple[set[str], int] = set(), untraced
+        start = self._start_total_ns
+        known = {frozenset[str](): start}
+        every: tuple[set[str], int] = set(), start
+        serious: tuple[set[str], int] = set(), start
         hiding, fixed = sum(bool(link.rule_faults.hides_with) for link in self._chain), 0
         for link in self._chain:
             for name, (_, part) in self._parts(link, self.whatif).items():

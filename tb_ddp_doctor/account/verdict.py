@@ -8,6 +8,7 @@ from collections.abc import Sequence, Sized
 import msgspec
 
 from tb_ddp_doctor import record_again, wording
+from tb_ddp_doctor.facts.unrecognised import may_have_waited
 from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Account, Finding, Headline, RuleOutcome, Severity, Unexplained
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.setting import setting
@@ -90,6 +91,8 @@ def _unexplained(lost_ms: float, job: Job, where: Unexplained | None, causeless:
         )
     elif where:
         said += f": {place(where, job.ranks, job.steps, has_gpu=job.has_device)}"
+    if waits := may_have_waited(job):
+        return f"{said}. {waits}"
     how = record_again.stacks_in_words(setting(job)) if where and where.owner in IDLE else "more steps"
     return f"{said}. To learn more, capture {how}."
 

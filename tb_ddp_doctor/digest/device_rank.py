@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.digest import owners
 from tb_ddp_doctor.digest.allocator import Allocations
+from tb_ddp_doctor.digest.attended import attended
 from tb_ddp_doctor.digest.attention import OnScores, attention, on_scores
 from tb_ddp_doctor.digest.collectives import device_collectives
 from tb_ddp_doctor.digest.compiled import compiled_work, prepares
@@ -63,11 +64,14 @@ from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.digest.waiting_work import idle_with_work
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.program_names import Program
 
 
 class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
     """What several parts of the digest are made from: what host and device do in the steps, made once."""
 
+    #: A `Program`.
+    program: str
     host: HostCalls
     #: Each with the step that it is of.
     device: DeviceEvents
@@ -102,14 +106,15 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
     allocations: Allocations
 
     @classmethod
-    def of(cls, host: HostCalls, device: DeviceEvents, steps: Steps, device_number: int) -> _DeviceRank:
-        layers = owners.device_layers(host, device)
+    def of(cls, host: HostCalls, device: DeviceEvents, steps: Steps, device_number: int, program: str) -> _DeviceRank:
+        layers = owners.device_layers(host, device, program)
         owner_ns, pieces = owners.cut(layers, steps)
         phases, parts = host_phases(host, device), GraphParts.of(device)
         stalled_calls = host_stalls(host, device, layers.device_busy)
         calls = blocking_calls(host, device, steps)
         updates = host_updates(host, device, steps, calls)
         return cls(
+            program=program,
             host=host,
             device=device,
             steps=steps,
@@ -151,7 +156,7 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask, ends: RoundEnds 
     """
     trace, words, number = host.trace, Vocabulary(), rows.busiest
     contents, marked, device, steps = _steps_on_device(host, DeviceEvents.of(host, number, rows), ends)
-    rank = _DeviceRank.of(host, device, steps, number)
+    rank = _DeviceRank.of(host, device, steps, number, contents.program)
     layers, phases, phase = rank.layers, rank.phases, rank.launch_phase
     once, removable = rank.once(), rank.blocking_calls.chosen(~rank.updates.awaited)
     late_launch_ns, blocking = late_launches(
@@ -245,10 +250,18 @@ def _step_work(rank: _DeviceRank, late_launch_ns: Ints) -> StepWork:
         redundant=redundant(host, device, steps, rank.recomputes),
         recording_ns=recording(host, device, steps),
         graph_walks=graph_walks(host, steps),
-        serving=serving_work(host, steps, rank.layers.device_busy),
+        serving=serving_work(host, steps, rank.layers.device_busy, _attended(rank)),
         compiled=compiled_work(host, steps),
         late_launch_ns=late_launch_ns,
     )
+
+
+def _attended(rank: _DeviceRank) -> tuple[Ints, Ints]:
+    """Which steps read prompts and which generate answers, by their kernels; zeros for what is no server."""
+    size = len(rank.steps)
+    if rank.program != Program.SERVING.value:
+        return np.zeros(size, np.int64), np.zeros(size, np.int64)
+    return attended(rank.host, rank.device, size)
 
 
 def _steps_on_device(

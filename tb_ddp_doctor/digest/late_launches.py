@@ -129,7 +129,7 @@ def _gaps(device: DeviceEvents, layers: owners.Layers, apart: Intervals, steps: 
     arrives = np.where(known, returned[by] + LATENCY_NS, idle.start)
     late = Intervals.union(idle.start, np.minimum(idle.end, arrives))
     stalled = late - layers.host_busy
-    long = stalled.end - stalled.start >= owners.LONG_STALL_NS
+    long = stalled.end - stalled.start >= layers.stall_ns
     others = layers.input | Intervals(stalled.start[long], stalled.end[long]) | apart
     points = different(late.start, late.end, steps.start_ns, steps.end_ns)
     start, end = points[:-1], points[1:]

@@ -30,7 +30,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 36
+MEANING = 37
 
 
 class RankOwner(IntEnum):
@@ -1112,14 +1112,25 @@ class GemmWork(msgspec.Struct, frozen=True, eq=False):
 
 
 class ServingWork(msgspec.Struct, frozen=True, eq=False):
-    """What a server's iterations work on, as the server marks them, shape (S,); zeros for a program without marks."""
+    """What a server's iterations work on, shape (S,); zeros for other programs.
 
-    #: Number of marked iterations.
+    For example, without marks, where decode is replayed as one CUDA graph, and the prompts of the second step are not:
+
+        iterations  prefills  decodes  reads  writes
+                 0         0        0      0       1
+                 0         0        0      1       1
+    """
+
+    #: Number of iterations that the server marks; zeros without marks.
     iterations: Ints
-    #: Number of requests whose prompt is read, in whole or in part.
+    #: Number of requests whose prompt is read, in whole or in part; by marks.
     prefills: Ints
-    #: Number of requests that get a token each.
+    #: Number of requests that get a token each; by marks.
     decodes: Ints
+    #: 1 where prompts are read, by marks or else by kernels. Where neither tells, `reads` and `writes` are zeros.
+    reads: Ints
+    #: 1 where requests get tokens. Kernels may not tell it of a step that reads prompts: then it counts as 1.
+    writes: Ints
     #: Time in which the host does each of `ServerWork` while the device idles, shape (S, len(ServerWork)), ns.
     idle_ns: Annotated[Ints, ServerWork]
 

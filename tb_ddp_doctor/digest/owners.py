@@ -18,6 +18,7 @@ from tb_ddp_doctor.digest.sums import total_by
 from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints
+from tb_ddp_doctor.trace.program_names import Program
 
 #: Pieces shorter than this share of their step are summed, not kept: 2,000 pieces draw any step.
 KEPT_SHARE = 1 / 2000
@@ -25,6 +26,9 @@ KEPT_SHARE = 1 / 2000
 
 #: From here on a stretch with the host outside operators is a stall; below, it is Python between two operators, ns.
 LONG_STALL_NS = 1_000_000
+#: The same for servers: their iterations take a few ms, and a hundred operators or one graph, so that what they do
+#: between two of them (scheduling, inputs in numpy, sampling) is no Python between two operators.
+_LONG_STALL_OF_SERVERS_NS = 100_000
 
 
 class Layers(msgspec.Struct, frozen=True, dict=True):
@@ -37,6 +41,8 @@ class Layers(msgspec.Struct, frozen=True, dict=True):
     sync: Intervals
     alloc: Intervals
     dispatch: Intervals
+    #: From here on a stretch with the host outside of all of them is a stall, ns.
+    stall_ns: int = LONG_STALL_NS
 
     @cached_property
     def device_busy(self) -> Intervals:
@@ -52,8 +58,11 @@ class Layers(msgspec.Struct, frozen=True, dict=True):
         return (self.compute, self.copy, self.communication, self.input, self.sync, self.alloc, self.dispatch)
 
 
-def device_layers(host: HostCalls, device: DeviceEvents) -> Layers:
-    """Layers of a rank with a device. Copies from or to pageable memory hold the host until they are done."""
+def device_layers(host: HostCalls, device: DeviceEvents, program: str) -> Layers:
+    """Layers of a rank with a device that runs a `Program`.
+
+    Copies from or to pageable memory hold the host until they are done.
+    """
     calls = host.is_runtime & host.trains
     blocking = np.zeros(len(host), np.bool_)
     blocking[device.launch[device.is_pageable & device.is_launched]] = True
@@ -66,6 +75,7 @@ def device_layers(host: HostCalls, device: DeviceEvents) -> Layers:
         sync=host.over(calls & (host.named(names.is_sync) | blocking)),
         alloc=host.over(calls & host.named(names.is_alloc)),
         dispatch=_called(host),
+        stall_ns=_LONG_STALL_OF_SERVERS_NS if program == Program.SERVING.value else LONG_STALL_NS,
     )
 
 

@@ -14,7 +14,7 @@ from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, different
 from tb_ddp_doctor.digest.late_launches import BLOCKING, BlockingCalls, recording_ns
 from tb_ddp_doctor.digest.launch_queue import StalledCalls
 from tb_ddp_doctor.digest.model import HostMeetings, LaunchDelay, Steps, Track
-from tb_ddp_doctor.digest.owners import LONG_STALL_NS, Layers
+from tb_ddp_doctor.digest.owners import Layers
 from tb_ddp_doctor.digest.phases import HostPhases
 from tb_ddp_doctor.digest.steps import step_of
 from tb_ddp_doctor.storage.column_table import empty
@@ -116,7 +116,7 @@ def _host_time(host: HostCalls, device: DeviceEvents, steps: Steps, use: HostUse
     """
     window = Intervals.span(int(steps.host_start_ns[0]), int(steps.host_end_ns[-1]))
     idle = window - use.layers.host_busy
-    long = idle.end - idle.start >= LONG_STALL_NS
+    long = idle.end - idle.start >= use.layers.stall_ns
     idle = Intervals(idle.start[long], idle.end[long])
     needs_event = np.sort(host.start_ns[host.is_runtime & host.trains & host.named(names.needs_event)])
     following = searchsorted(needs_event, idle.end)

@@ -1,4 +1,4 @@
-"""What a server's iterations work on: prompts (prefill), answers (decode), or both."""
+"""What a server's iterations work on: prompts (prefill), answers (decode), or both; and when it has work."""
 
 from __future__ import annotations
 
@@ -12,26 +12,87 @@ from tb_ddp_doctor.facts import Facts, MissingFactError, fact
 from tb_ddp_doctor.findings import IterationKind
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job, of_steps
-from tb_ddp_doctor.trace.model import Flags, Ints
+from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 from tb_ddp_doctor.trace.program_names import Program
 
-#: What takes so many times as long as the median iteration may have waited for requests.
-_MOST_TIMES = 2.0
+#: An iteration that takes so many times as long as the median one may have waited for requests.
+_MAY_WAIT = 2.0
+#: One that takes less than this did not: its CPU goes on to the next one at once.
+_GOES_ON = 1.5
 Kind = Literal["prefill", "decode", "mixed"]
 
 
 class Iterations(msgspec.Struct, frozen=True, eq=False):
-    """What each of S steps works on, as the ranks' marks tell; S is 0 for a job that serves no requests."""
+    """What each of S steps works on, as the ranks' marks or kernels tell; S is 0 for a job that serves no requests.
+
+    For example, of a server that marks its iterations, and to which new requests come after the others have ended:
+
+        kind      prefills  decodes  pending  delays
+        decode           0        8     True   False
+        prefill          2        0     True    True    8 of the next 10 requests wait for it
+        decode           0       10    False   False    all of them end: none is left
+        prefill          4        0     True   False
+        decode           0        4     True   False
+    """
 
     #: Shape (S,).
     kind: tuple[Kind, ...]
-    #: Requests whose prompt is read, and requests of which each gets a token; the median rank's, shape (S,).
+    #: Requests whose prompt is read, and requests of which each gets a token; the median rank's, shape (S,). Zeros
+    #: where kernels tell the kinds: they do not tell numbers.
     prefills: Ints
     decodes: Ints
+    #: Whether marks tell these numbers.
+    counted: bool
+    #: How long each takes the CPUs, relative to the median one, shape (S,).
+    length: Floats
+    #: Whether some request that has begun still needs tokens after the step, shape (S,).
+    pending: Flags
+    #: Whether the step reads prompts while requests in decode wait for it, shape (S,).
+    delays: Flags
+
+    @classmethod
+    def of(cls, kind: tuple[Kind, ...], prefills: Ints, decodes: Ints, length: Floats) -> Iterations:
+        """Those of some kinds. Where no numbers are known, steps at regular intervals tell of work."""
+        counted = bool((prefills + decodes).any())
+        reads = np.array([one != "decode" for one in kind], np.bool_)
+        answers = decodes > 0 if counted else ~reads
+        step, size = np.arange(len(kind)), len(kind)
+        last = np.maximum.accumulate(np.append(-1, np.where(answers, step, -1)[:-1]))
+        following = np.minimum.accumulate(np.append(np.where(answers, step, size)[1:], size)[::-1])[::-1]
+        goes_on = following < size
+        if counted:
+            read = np.append(0, np.cumsum(prefills))
+            # The prompts that are read before requests get tokens again: the rest of these requests had begun before.
+            new = read[np.minimum(following, size)] - read[np.minimum(step + 1, size)]
+            pending = goes_on & ((decodes[np.minimum(following, size - 1)] > new) | (prefills > 0))
+            pending[-1:] |= answers[-1:]
+        else:
+            pending = reads | (length <= _MAY_WAIT)
+        before = pending if counted else pending & (length <= _GOES_ON)
+        behind = (last >= 0) & goes_on & before[last] if size else reads
+        return cls(kind, prefills, decodes, counted, length, pending, reads & (behind | (answers & counted)))
 
     def are(self, *kinds: Kind) -> Flags:
         """Which steps are of one of some kinds, shape (S,)."""
         return np.array([one in kinds for one in self.kind], np.bool_)
+
+    @property
+    def may_have_waited(self) -> Flags:
+        """After which steps the server may have waited for requests, shape (S,): it takes long until prompts are read.
+
+        Empty where numbers of requests are known, which tell it for sure.
+        """
+        prompts_follow = np.append(~self.are("decode")[1:], False)
+        return np.asarray(~self.pending & (not self.counted) & prompts_follow)
+
+    @property
+    def without_requests(self) -> Flags:
+        """Which steps end with no request in decode, before the prompts of new ones are read; shape (S,).
+
+        Only numbers of requests tell it.
+        """
+        prompts_follow = np.append(self.are("prefill")[1:], False)
+        return np.asarray(~self.pending & (self.decodes > 0) & prompts_follow)
 
 
 class Pending(msgspec.Struct, frozen=True, eq=False):
@@ -48,41 +109,45 @@ def _pending(facts: Facts) -> Pending:
     """
     job = facts.job
     served = iterations(job) if job_kind.program(job) is Program.SERVING else None
-    if served is None:
-        marks = {digest.contents.steps_from for digest in job.digests}
-        return Pending(_come_regularly(job) if ROUND_TRIP in marks else np.ones(len(job.steps), np.bool_))
-    decodes: Flags = served.decodes > 0
-    return Pending(np.logical_and(decodes, np.append(decodes[1:], True)))
+    if served is not None:
+        return Pending(served.pending)
+    marks = {digest.contents.steps_from for digest in job.digests}
+    return Pending(_lengths(job) <= _MAY_WAIT if ROUND_TRIP in marks else np.ones(len(job.steps), np.bool_))
 
 
-def _come_regularly(job: Job) -> Flags:
-    """Which steps take the CPUs at most twice as long as the median one, shape (S,)."""
-    lengths = of_steps([one.steps.host_end_ns - one.steps.host_start_ns for one in job.digests], job.step_index)
-    length = np.median(lengths, axis=0)
-    return np.asarray(length <= _MOST_TIMES * np.median(length))
+def _lengths(job: Job) -> Floats:
+    """How long each step takes the CPUs, relative to the median one, shape (S,)."""
+    every = of_steps([one.steps.host_end_ns - one.steps.host_start_ns for one in job.digests], job.step_index)
+    length = np.median(every, axis=0)
+    return np.asarray(length / max(float(np.median(length)), 1.0)) if len(length) else length
 
 
 @fact
 def _iterations(facts: Facts) -> Iterations:
     if job_kind.program(facts.job) is not Program.SERVING:
-        return Iterations((), np.zeros(0, np.int64), np.zeros(0, np.int64))
+        none = np.zeros(0, np.int64)
+        return Iterations.of((), none, none, none.astype(np.float64))
     of_job = iterations(facts.job)
     if of_job is None:
-        raise MissingFactError("No mark tells which requests the iterations work on, as those of vLLM and SGLang do.")
+        raise MissingFactError(
+            "Neither marks, as those of vLLM, SGLang and TensorRT-LLM, nor kernels tell which iterations read prompts."
+        )
     return of_job
 
 
 def iterations(job: Job) -> Iterations | None:
-    """What the steps of a server work on; None where a step is no single iteration that some mark tells."""
+    """What the steps of a server work on; None where a step is no single iteration that marks or kernels tell."""
     work = job.work(lambda one: one.serving)
-    if not (np.median(work.iterations, axis=0) == 1).all():
+    marked = (np.median(work.iterations, axis=0) == 1).all()
+    reads, writes = (np.median(column, axis=0) > 0 for column in (work.reads, work.writes))
+    if not marked and (work.iterations.any() or not (reads | writes).all()):
         return None
     prefills, decodes = (np.median(column, axis=0).astype(np.int64) for column in (work.prefills, work.decodes))
     kinds: list[Kind] = [
-        "mixed" if reads and writes else "prefill" if reads else "decode"
-        for reads, writes in zip(prefills.tolist(), decodes.tolist(), strict=True)
+        "mixed" if both else "prefill" if alone else "decode"
+        for both, alone in zip((reads & writes).tolist(), reads.tolist(), strict=True)
     ]
-    return Iterations(tuple(kinds), prefills, decodes)
+    return Iterations.of(tuple(kinds), prefills, decodes, _lengths(job))
 
 
 def by_kind(job: Job) -> tuple[IterationKind, ...]:

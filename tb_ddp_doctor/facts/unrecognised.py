@@ -14,7 +14,7 @@ import numpy as np
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.trace_contents import MARKED
-from tb_ddp_doctor.facts.iterations import by_kind
+from tb_ddp_doctor.facts.iterations import by_kind, iterations
 from tb_ddp_doctor.findings import OWNERS, IterationKind, Severity
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.lost_calls import lost_calls_ns
@@ -24,6 +24,7 @@ from tb_ddp_doctor.step_parts import IDLE
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Floats
 from tb_ddp_doctor.trace.names import COMBINE, DISPATCH
+from tb_ddp_doctor.trace.program_names import Program, ServerWork
 
 #: Kernel launches that went into graphs, of all: one that warms up before the capture launches each kernel more often.
 _CAPTURED = 0.2
@@ -276,10 +277,30 @@ def _no_training(job: Job) -> str | None:
     said = [
         f"This program {words.does} and does not train.",
         f"In {where} {pace}.",
+        may_have_waited(job) or "",
         of_experts(job) or "",
         "Checks of a training loop do not apply.",
     ]
     return " ".join(filter(None, said))
+
+
+def may_have_waited(job: Job) -> str | None:
+    """Where a server that marks nothing may have waited for requests, as a sentence."""
+    served = iterations(job) if job_kind.program(job) is Program.SERVING else None
+    if served is None or not served.may_have_waited.any() or _shows_waits(job):
+        return None
+    seen = np.flatnonzero(served.may_have_waited)
+    many = "iteration comes" if len(seen) == 1 else "iterations come"
+    return (
+        f"{len(seen)} {many} late and {'reads' if len(seen) == 1 else 'read'} prompts (after "
+        f"{wording.steps(job.steps[seen].tolist())}): the server may have waited for requests. Only marks of its "
+        "iterations or Python stacks show that."
+    )
+
+
+def _shows_waits(job: Job) -> bool:
+    """Whether Python functions show that the server waits for requests."""
+    return bool(job.work(lambda work: work.serving).idle_ns[:, :, ServerWork.WAITING].any())
 
 
 def _kinds(kinds: Sequence[IterationKind]) -> str:

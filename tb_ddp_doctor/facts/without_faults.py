@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tb_ddp_doctor.facts import Facts, fact
+from tb_ddp_doctor.facts.requests import waits_for_requests
 from tb_ddp_doctor.replay.whatif import WhatIf
 
 
@@ -23,4 +24,5 @@ def charged(_: Facts) -> Charged:
 @fact
 def whatif(facts: Facts) -> WhatIf:
     """The job's steps as they were recorded, which a rule plays again without the fault that it found."""
-    return WhatIf.of(facts.job)
+    played = WhatIf.of(facts.job)
+    return played.without_idle(waits_for_requests(facts.job, played))

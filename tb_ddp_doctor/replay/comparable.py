@@ -49,7 +49,7 @@ def comparable(job: Job, sequence: Ints) -> Comparable:
     role = np.broadcast_to(_roles(job)[:, None], shape).ravel()
     as_long = np.broadcast_to(_clusters(length, _EQUALLY_LONG)[None, :], shape).ravel()
     serving = job.work(lambda work: work.serving)
-    reads, writes = ((requests > 0).ravel() for requests in (serving.prefills, serving.decodes))
+    reads, writes = serving.reads.ravel(), serving.writes.ravel()
     but_for_length = numbered(sequence.ravel(), role, reads, writes)
     return Comparable(
         numbered(but_for_length, as_long).reshape(shape),

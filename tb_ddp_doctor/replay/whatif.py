@@ -86,9 +86,11 @@ class WhatIf:
         self._absent_ns = np.zeros_like(budget.busy_ns) if absent_ns is None else absent_ns
         self._owners = _OF_DEVICES if has_device else _OF_CPUS
         self._played: dict[object, Ints] = {}
-        #: The change that removes what tracing adds to the steps. Savings are relative to the steps with `_base`: this
-        #: change, and those of the faults that are fixed already.
-        self.tracing = self._base = self.without(CpuTime.OVERHEAD, CpuTime.RECORDING)
+        #: The change that removes what tracing adds to the steps.
+        self.tracing = self.without(CpuTime.OVERHEAD, CpuTime.RECORDING)
+        #: What no fix can save: what tracing adds, and the time in which a server has no request. Savings are relative
+        #: to the steps with `_base`: this change, and those of the faults that are fixed already.
+        self.no_fault = self._base = self.tracing
         #: Whether findings are fixed in this job. Faults that were hidden behind them show in no gap of the record.
         self.fixes_something = False
         #: Whether the rules look for the last time: they found no more, but much of the step is still unexplained.
@@ -121,6 +123,14 @@ class WhatIf:
         for of_base in ("_base_ns", "busy_ns"):
             later.__dict__.pop(of_base, None)
         return later
+
+    def without_idle(self, requests: Change) -> WhatIf:
+        """The same job, in which savings are relative to the steps without the time that `requests` removes: that in
+        which there is no request to serve.
+        """
+        busy = copy(self)
+        busy.no_fault = busy._base = self.tracing | requests
+        return busy
 
     @cached_property
     def busy_ns(self) -> Ints:
@@ -291,7 +301,7 @@ class WhatIf:
         return self.replay is not None
 
     def saving(self, change: Change) -> Saving:
-        """How much shorter a change makes the steps, relative to the steps without tracing."""
+        """How much shorter a change makes the steps, relative to the steps without what is no fault (`no_fault`)."""
         if change.is_nothing:
             return Saving(np.zeros(self.shape[1]))
         return Saving(np.asarray((self._base_ns - self.step_ns(self._base | change)).mean(axis=0)))

@@ -94,6 +94,8 @@ def account_parts(diagnosis: findings.Diagnosis) -> Iterator[tuple[str, findings
                 yield "unexplained", line, parts
             case "tracing":
                 yield "tracing", line, "what recording the traces adds"
+            case "no-requests":
+                yield "no requests", line, "the server waits for requests, and its GPUs idle"
             case "floor":
                 yield "floor", msgspec.structs.replace(line, ms=_floor_ms(diagnosis)), "the rest of the step"
 

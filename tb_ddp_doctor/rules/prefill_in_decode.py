@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor import wording
+from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.iterations import Iterations
@@ -20,8 +21,8 @@ class PrefillInDecode(Rule):
 
     What:
         Iterations that mix prefill with decode and take much longer than those that only decode, or a tenth longer,
-        where these come so often that they cost a tenth. And iterations of prefill alone between those that decode. The
-        cost is what the GPU works more in mixed ones, and all that it works in those of prefill alone.
+        where these come so often that they cost a tenth. And iterations of prefill alone while requests are in decode.
+        The cost is what GPU and launches take more in mixed ones, and all that they take in those of prefill alone.
     Why:
         All requests in decode wait for such an iteration: their time between tokens is that of the prefill (and of
         an iteration that decodes, where it is alone), and not that of a decode step.
@@ -30,9 +31,11 @@ class PrefillInDecode(Rule):
     Fix:
         Smaller chunks of prompts in an iteration, or prefill on GPUs of its own.
     Limits:
-        Needs the marks of vLLM or SGLang, which say how many requests of each kind an iteration has, and three
-        iterations that only decode. Prefill has to be done somewhere: smaller chunks make the first token of a request
-        later.
+        Needs three iterations that only decode, and marks of vLLM, SGLang or TensorRT-LLM, which say how many requests
+        of each kind an iteration has. Without marks kernels tell prompts from answers where attention has a kernel for
+        each, or where a CUDA graph replays answers alone; the confidence is less, and an iteration of which they do not
+        tell whether it also decodes counts as mixed. Prefill has to be done somewhere: smaller chunks make the first
+        token of a request later.
     """
 
     id = "prefill-in-decode"
@@ -55,37 +58,41 @@ class PrefillInDecode(Rule):
             return NotApplicable("Fewer than three iterations only decode.")
         if not whatif.plays:
             return NotApplicable("Steps cannot be replayed, so it is not known what prefill costs.")
-        work = whatif.device_ns
-        typical = np.median(work[:, decode], axis=1, keepdims=True).astype(np.int64)
+        work, launching = whatif.device_ns, whatif.host_ns(CpuTime.WORK)
+        typical, usual = (
+            np.median(time[:, decode], axis=1, keepdims=True).astype(np.int64) for time in (work, launching)
+        )
         alone = iterations.are("prefill")
         excess = np.where(alone, work, np.maximum(work - typical, 0))
+        more = np.where(alone, 1.0, np.maximum(1 - usual / np.maximum(launching, 1), 0))
+
+        def without(steps: Flags) -> Change:
+            share = {CpuTime.WORK: np.where(steps, more, 0.0)}
+            return Change(device_ns=np.where(steps, excess, 0), shared=share)
+
         # Behind prefill alone, requests wait for an iteration of theirs as well.
-        waited = np.median(work, axis=0) + np.where(alone, np.median(typical), 0)
-        late, longer = (
-            _between_decodes(iterations) & (waited > times * np.median(typical))
-            for times in (self.min_times, 1 + self.often)
-        )
-        if whatif.cost_ns(Change(device_ns=np.where(longer, excess, 0))) >= self.often * frame.step_ns:
+        length = frame.window_ns.mean(axis=0)
+        decoding = float(np.median(length[decode]))
+        waited = length + np.where(alone, decoding, 0)
+        late, longer = (iterations.delays & (waited > times * decoding) for times in (self.min_times, 1 + self.often))
+        if whatif.cost_ns(without(longer)) >= self.often * frame.step_ns:
             late = longer
-        change = Change(device_ns=np.where(late, excess, 0))
+        change = without(late)
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Prefill delays decode by {wording.ms(cost)} an iteration.")
-        length = frame.window_ns.mean(axis=0)
         numbers = frame.steps[late]
-        waiting = iterations.decodes[_decodes_before(iterations)[late]]
         worst = int(np.where(late, length, 0).argmax())
         rank = int(frame.window_ns[:, worst].argmax())
         many = int(late.sum())
         return Fault(
             change=change,
             steps=tuple(numbers.tolist()),
-            confidence="high" if many > 1 else "medium",
+            confidence="high" if many > 1 and iterations.counted else "medium",
             title=f"Prefill delays decode: {many} of {len(decode)} iterations read prompts and take "
             f"{wording.ms(float(length[late].mean()))}, where those that only decode take "
             f"{wording.ms(float(length[decode].mean()))}.",
-            why=f"About {wording.decimals(float(waiting.mean()), 0)} requests in decode get their next token only "
-            "after such an iteration.",
+            why=f"{_waiting(iterations, late)} get their next token only after such an iteration.",
             fix=_FIX,
             evidence=(places.window(rank, worst, "The longest iteration with prefill."),),
             measurements=tuple(
@@ -99,18 +106,14 @@ class PrefillInDecode(Rule):
 _FEWEST = 3
 
 
-def _decodes_before(iterations: Iterations) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The last step up to each one that has requests in decode, shape (S,); 0 where there is none."""
+def _waiting(iterations: Iterations, late: Flags) -> str:
+    """Who waits for late steps, with how many requests the last step before each has in decode, if that is known."""
+    if not iterations.counted:
+        return "Requests in decode"
     step = np.arange(len(iterations.kind))
-    return np.maximum.accumulate(np.where(iterations.decodes > 0, step, 0))
-
-
-def _between_decodes(iterations: Iterations) -> Flags:
-    """Which steps have prefill while requests are in decode: mixed ones, and prefill with decode before and after."""
-    decodes = iterations.decodes > 0
-    before = np.logical_or.accumulate(decodes)
-    after = np.logical_or.accumulate(decodes[::-1])[::-1]
-    return (iterations.prefills > 0) & before & after
+    before = np.maximum.accumulate(np.where(iterations.decodes > 0, step, 0))
+    requests = float(iterations.decodes[before[late]].mean())
+    return f"About {wording.decimals(requests, 0)} requests in decode"
 
 
 _FIX = """\

@@ -67,10 +67,24 @@ _SERVES = re.compile(
 )
 _DIFFUSION = re.compile(r"(^|[/ ])(diffusers|xfuser|comfy)/|execute_diffusion|(?<![a-z])denois(e|ing)(?![a-z])")
 _BENCHMARK = re.compile(r"triton/testing\.py|torch/utils/benchmark/|(?<![a-z])do_bench(?![a-z])")
-#: An iteration of vLLM, and of SGLang: how many requests are in their prefill, and how many in their decode.
+#: An iteration of vLLM, SGLang and TensorRT-LLM: how many requests are in their prefill, and how many in their decode.
 _VLLM = re.compile(r"context_(\d{1,9})(?:\([^)]{0,200}\))?_generation_(\d{1,9})")
 _VLLM_OF_2024 = re.compile(r"execute_new_(\d{1,9})_cached_(\d{1,9})")
 _SGLANG = re.compile(r"step\[(DECODE|PREFILL|EXTEND|MIXED)\b(?:[^\]]{0,200}\bbs=(\d{1,9}))?")
+_TENSORRT_LLM = re.compile(
+    r"\[Executor\] _forward_step(?: \d{1,18})?: (\d{1,9}) ctx reqs, (?:\d{1,9} ctx tokens, )?(\d{1,9}) gen reqs"
+)
+#: Attention of a single query to a cache, as only answers have it; and of many queries at once, as only prompts have
+#: it. Kernels of either kind of work, such as FlashAttention's with a cache in pages, are of none.
+_ATTENDS_ONE = re.compile(
+    r"Batch_?Decode|masked_multihead_attention|(?<![a-z])xqa|(?<![a-z])paged_attention_(v[12]|ll4mi|kernel)|"
+    r"flash_decod|decode_(grouped_)?att|splitkv_mla|flash_fwd_mla|_fwd_(grouped_)?kernel_stage[12]|fmhaSm\d+\w*ForGen",
+    re.IGNORECASE,
+)
+_ATTENDS_MANY = re.compile(
+    r"BatchPrefill|(context|prefill|extend)_attention|flash_fwd_kernel|fmha_v2|FmhaFwdKernel|fmhaSm\d+\w*Context|"
+    r"^_fwd_kernel(_with_v1|_alibi|_no_prompt_cache|_flashattn)?$"
+)
 
 
 class ServerWork(IntEnum):
@@ -79,6 +93,8 @@ class ServerWork(IntEnum):
     SCHEDULING = 0
     SAMPLING = 1
     DETOKENISING = 2
+    #: Nothing: it waits for requests.
+    WAITING = 3
 
 
 #: Python functions of servers, and of these functions and of annotations of vLLM, what they do: the innermost first.
@@ -110,6 +126,13 @@ _SERVER_WORK = (
 )
 
 
+#: Functions in which a server takes new requests: what blocks in them waits for requests, since with work at hand they
+#: only look. SGLang instead looks again and again, and checks itself each time that it has nothing to do.
+_TAKES_REQUESTS = re.compile(r"\): (_process_input_queue|_?get_from_request_queue|maybe_sleep(_on_idle)?)$")
+_CHECKS_ITSELF_IDLE = re.compile(r"\): (self_check_during_idle|check_during_idle|self_check_on_idle|on_idle)$")
+_BLOCKS = re.compile(r"^<built-in (method|function) (acquire|wait|poll|zmq_poll|select|recv\w*|sleep|sched_yield)\b")
+
+
 class Iteration(msgspec.Struct, frozen=True):
     """What a server's iteration works on."""
 
@@ -124,7 +147,7 @@ def iteration(annotation: str) -> Iteration | None:
     SGLang does not say how a mixed batch is divided: at least one request is of either kind.
     """
     annotation = annotation[:_LETTERS]
-    if mark := _VLLM.search(annotation) or _VLLM_OF_2024.match(annotation):
+    if mark := _VLLM.search(annotation) or _VLLM_OF_2024.match(annotation) or _TENSORRT_LLM.match(annotation):
         return Iteration(int(mark[1]), int(mark[2]))
     if mark := _SGLANG.match(annotation):
         requests = max(int(mark[2] or 1), 1)
@@ -149,6 +172,31 @@ def server_work(name: str) -> ServerWork | None:
 def server_function(name: str) -> ServerWork | None:
     """What a server's own Python function does beside the model; None for every other name."""
     return server_work(name) if ".py(" in name else None
+
+
+def takes_requests(function: str) -> bool:
+    """Whether a server takes new requests in this Python function."""
+    return bool(_TAKES_REQUESTS.search(function[:_LETTERS]) and _OF_SERVER.search(function[:_LETTERS]))
+
+
+def checks_itself_idle(function: str) -> bool:
+    """Whether a server calls this Python function only when it has no request."""
+    return bool(_CHECKS_ITSELF_IDLE.search(function[:_LETTERS]) and _OF_SERVER.search(function[:_LETTERS]))
+
+
+def blocks(function: str) -> bool:
+    """Whether this is a built-in function in which Python waits."""
+    return bool(_BLOCKS.match(function[:_LETTERS]))
+
+
+def attends_one(kernel: str) -> bool:
+    """Whether a kernel is attention of single queries, of requests in decode."""
+    return bool(_ATTENDS_ONE.search(kernel[:_LETTERS]))
+
+
+def attends_many(kernel: str) -> bool:
+    """Whether a kernel is attention of many queries at once, of prompts."""
+    return bool(_ATTENDS_MANY.search(kernel[:_LETTERS])) and not attends_one(kernel)
 
 
 def program(name: str) -> Program | None:

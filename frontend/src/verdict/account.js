@@ -19,6 +19,8 @@ import { byOwner, byRank, lengthOf, phases, stepToShow, stretches } from "./path
 const LEAST_PLACED = 0.01;
 /** Smaller parts of the step are in the list only. */
 const LEAST_DRAWN = 0.001;
+/** Lines that are called otherwise than their kind. */
+const NAMES = new Map([["no-requests", "no requests"]]);
 /** Ticks of the axis: about so many. */
 const TICKS = 9;
 /** Behind this share of the width a number would not fit. */
@@ -43,7 +45,7 @@ export function account(shown) {
 }
 
 /**
- * The floor and tracing, the findings by number, and what is unexplained.
+ * The floor and tracing, a server's time without requests, the findings by number, and what is unexplained.
  * @param {Diagnosis} diagnosis
  */
 function inOrder(diagnosis) {
@@ -51,7 +53,8 @@ function inOrder(diagnosis) {
   const findings = lines.filter(({ kind }) => kind === "finding");
   findings.sort((a, b) => numberOf(diagnosis, a.finding) - numberOf(diagnosis, b.finding));
   const tracing = line(diagnosis, "tracing");
-  return [line(diagnosis, "floor"), ...(tracing.ms > 0 ? [tracing] : []), ...findings, line(diagnosis, "unexplained")];
+  const idle = lines.filter(({ kind }) => kind === "no-requests");
+  return [line(diagnosis, "floor"), ...(tracing.ms > 0 ? [tracing] : []), ...idle, ...findings, line(diagnosis, "unexplained")];
 }
 
 /**
@@ -60,11 +63,12 @@ function inOrder(diagnosis) {
  * @param {number} step ms
  */
 function sum(lines, step) {
-  const parts = ["floor", "tracing", "finding", "unexplained"].flatMap((kind) => {
+  const parts = ["floor", "tracing", "no-requests", "finding", "unexplained"].flatMap((kind) => {
     const some = lines.filter((one) => one.kind === kind);
     const total = some.reduce((all, one) => all + rounded(one.ms, 1), 0);
     if (kind === "tracing" && !(total > 0)) return [];
-    return some.length ? [`${decimals(total, 1)}\u00a0${kind === "finding" ? (some.length > 1 ? "findings" : "finding") : kind}`] : [];
+    const name = kind === "finding" ? (some.length > 1 ? "findings" : "finding") : (NAMES.get(kind) ?? kind);
+    return some.length ? [`${decimals(total, 1)}\u00a0${name}`] : [];
   });
   return `${decimals(step, 1)} = ${parts.join(" + ")} (ms)`;
 }
@@ -110,7 +114,7 @@ function item({ diagnosis, link }, one) {
 }
 
 /** @param {AccountLine} line */
-const nameOf = ({ kind, finding }) => (kind === "finding" ? (finding ?? "") : kind);
+const nameOf = ({ kind, finding }) => (kind === "finding" ? (finding ?? "") : (NAMES.get(kind) ?? kind));
 
 /**
  * The class that colours a part of the step: a finding has the colour of the owner that its fix removes; what is
