@@ -71,6 +71,14 @@ def test_what_no_graph_replays_and_takes_longer_reads_prompts() -> None:
     assert kinds(short, ONE) is None
 
 
+def test_requests_that_get_answers_after_a_gap_had_begun_before_it() -> None:
+    """Nothing reads prompts: no request is new, however long the GPU idles."""
+    at = len(in_order(*[ITERATION] * 4).split("\n", maxsplit=1)[0])
+    late = "\n".join(row[:at] + " " * 60 + row[at:] for row in in_order(*[ITERATION] * 8).split("\n"))
+    assert outcome("iteration-gap", late, names=NAMES, kernels=ONE).status == "clear"
+    assert finding("iteration-gap", late, names=NAMES, kernels=TWO).cost_ms * 6 == pytest.approx(60, rel=0.1)
+
+
 def test_prefill_that_delays_decode_is_found_without_marks() -> None:
     found = finding("prefill-in-decode", BURST, names=NAMES, kernels=TWO)
     assert found.steps == (3,)

@@ -31,6 +31,7 @@ WORKS = """
           inner   [nap]
 """
 STEP, CALL = "train.py(4): step", "torch/nn/modules/module.py(1775): _call_impl"
+SLEEP = {STEP: "lightllm/server/router/model_infer/mode_backend/chunked_prefill/impl.py(80): infer_loop"}
 TAKE = {STEP: "vllm/v1/engine/core.py(1174): _process_input_queue"}
 LOOK = {STEP: "sglang/srt/managers/scheduler.py(800): self_check_during_idle"}
 
@@ -93,7 +94,7 @@ def unmarked(between: str) -> str:
     return served(*[ITERATION] * 5, between, *[ITERATION] * 5)
 
 
-@pytest.mark.parametrize(("between", "names"), [(TAKES, TAKE), (LOOKS, LOOK)])
+@pytest.mark.parametrize(("between", "names"), [(TAKES, TAKE), (LOOKS, LOOK), (TAKES, SLEEP)])
 def test_stacks_show_the_wait_without_marks(between: str, names: dict[str, str]) -> None:
     text, names = unmarked(between), NAMES | names
     found = diagnosed(text, names=names)

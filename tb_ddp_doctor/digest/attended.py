@@ -32,9 +32,10 @@ _LONGER = 1.5
 
 
 def attended(host: HostCalls, device: DeviceEvents, steps: int) -> tuple[Ints, Ints]:
-    """Which of the steps read prompts and which generate answers, as 0 and 1; zeros where not both kinds are clear.
+    """Which of the steps read prompts and which generate answers, as 0 and 1; zeros where that is not clear.
 
-    Of steps that are of no clear kind answers are expected, which most iterations have.
+    Where all iterations are replays, some may be replays with prompts. Of steps that are of no clear kind answers are
+    expected, which most iterations have.
     """
     one, many = (
         count(device.step, device.computes & device.named(test), steps) > 0
@@ -45,7 +46,8 @@ def attended(host: HostCalls, device: DeviceEvents, steps: int) -> tuple[Ints, I
     reads = many & one.any()
     if replayed.any():
         reads |= ~replayed & ~one & (compute_ns > _LONGER * np.median(compute_ns[replayed]))
-    if not reads.any() or not ((one | replayed) & ~reads).any():
+    answers = one | replayed if reads.any() else one
+    if not (answers & ~reads).any():
         return np.zeros(steps, np.int64), np.zeros(steps, np.int64)
     writes = one | ~many | ~one.any()
     return reads.astype(np.int64), writes.astype(np.int64)

@@ -19,8 +19,10 @@ from tb_ddp_doctor.trace.program_names import (
     ServerWork,
     blocks,
     checks_itself_idle,
+    loops,
     server_function,
     server_work,
+    sleeps,
     takes_requests,
 )
 
@@ -54,7 +56,7 @@ def serving_work(host: HostCalls, steps: Steps, busy: Intervals, by_kernels: tup
 def _has_functions(host: HostCalls) -> bool:
     """Whether any Python function is a server's."""
     strings, used = host.trace.strings, np.unique(host.trace.frames.name).tolist()
-    tests = (server_function, takes_requests, checks_itself_idle)
+    tests = (server_function, takes_requests, checks_itself_idle, loops)
     return any(test(strings[index]) not in (None, False) for index in used for test in tests)
 
 
@@ -78,8 +80,8 @@ def _idle(
 def _waiting(host: HostCalls) -> Intervals:
     """When the server waits for requests, as its Python functions tell it.
 
-    It is blocked in a function that takes requests, or it looks for requests again and again: then it waits from one
-    check of itself to the next, if it launches nothing between.
+    It is blocked in a function that takes requests, it sleeps in its loop, or it looks for requests again and again:
+    then it waits from one check of itself to the next, if it launches nothing between.
 
         server functions  [take requests.........][schedule]    [idle check] [idle check] [idle check]  [schedule]
         built-in             [acquire..........]
@@ -88,8 +90,10 @@ def _waiting(host: HostCalls) -> Intervals:
     checks = over_named(host, checks_itself_idle)
     launches = np.sort(host.start_ns[host.is_runtime])
     idle = np.diff(searchsorted(launches, checks.start)) == 0
-    return (over_named(host, takes_requests) & over_named(host, blocks)) | Intervals.union(
-        np.append(checks.start, checks.start[:-1][idle]), np.append(checks.end, checks.end[1:][idle])
+    return (
+        (over_named(host, takes_requests) & over_named(host, blocks))
+        | (over_named(host, loops) & over_named(host, sleeps))
+        | Intervals.union(np.append(checks.start, checks.start[:-1][idle]), np.append(checks.end, checks.end[1:][idle]))
     )
 
 

@@ -52,7 +52,7 @@ class Iterations(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, kind: tuple[Kind, ...], prefills: Ints, decodes: Ints, length: Floats) -> Iterations:
-        """Those of some kinds. Where no numbers are known, steps at regular intervals tell of work."""
+        """Those of some kinds. Where no numbers are known, answers that follow tell of work, and regular intervals."""
         counted = bool((prefills + decodes).any())
         reads = np.array([one != "decode" for one in kind], np.bool_)
         answers = decodes > 0 if counted else ~reads
@@ -67,7 +67,8 @@ class Iterations(msgspec.Struct, frozen=True, eq=False):
             pending = goes_on & ((decodes[np.minimum(following, size - 1)] > new) | (prefills > 0))
             pending[-1:] |= answers[-1:]
         else:
-            pending = reads | (length <= _MAY_WAIT)
+            # Answers without prompts before them are of requests that had begun.
+            pending = reads | ~np.append(reads[1:], False) | (length <= _MAY_WAIT)
         before = pending if counted else pending & (length <= _GOES_ON)
         behind = (last >= 0) & goes_on & before[last] if size else reads
         return cls(kind, prefills, decodes, counted, length, pending, reads & (behind | (answers & counted)))
@@ -78,12 +79,11 @@ class Iterations(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def may_have_waited(self) -> Flags:
-        """After which steps the server may have waited for requests, shape (S,): it takes long until prompts are read.
-
-        Empty where numbers of requests are known, which tell it for sure.
+        """After which steps the server may have waited for requests, shape (S,): it takes long until prompts are read,
+        and no number of requests tells whether any had begun.
         """
         prompts_follow = np.append(~self.are("decode")[1:], False)
-        return np.asarray(~self.pending & (not self.counted) & prompts_follow)
+        return np.asarray(~self.pending & ~self.without_requests & prompts_follow & (self.length > _MAY_WAIT))
 
     @property
     def without_requests(self) -> Flags:

@@ -34,9 +34,9 @@ class IterationGap(Rule):
         Schedule the next iteration while the GPU works on this one; give the server's processes cores of their own.
     Limits:
         A server's GPU also idles where no request is there: marks of vLLM, SGLang or TensorRT-LLM tell how many
-        requests each iteration decodes, and Python stacks that the server waits for some. Without either, only
-        iterations at regular intervals are judged, of at most twice the median length. What one rank alone takes is a
-        straggler.
+        requests each iteration decodes, and Python stacks that the server waits for some. Without either, iterations of
+        at most twice the median length are judged, and those before others that only decode, if kernels tell these.
+        What one rank alone takes is a straggler.
     """
 
     id = "iteration-gap"

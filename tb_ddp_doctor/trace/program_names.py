@@ -129,7 +129,10 @@ _SERVER_WORK = (
 #: Functions in which a server takes new requests: what blocks in them waits for requests, since with work at hand they
 #: only look. SGLang instead looks again and again, and checks itself each time that it has nothing to do.
 _TAKES_REQUESTS = re.compile(r"\): (_process_input_queue|_?get_from_request_queue|maybe_sleep(_on_idle)?)$")
-_CHECKS_ITSELF_IDLE = re.compile(r"\): (self_check_during_idle|check_during_idle|self_check_on_idle|on_idle)$")
+_CHECKS_ITSELF_IDLE = re.compile(r"\): (self_check_during_idle|on_idle)$")
+#: lightllm's loop sleeps where it has neither prompts nor answers to work on; all else in the loop waits for threads.
+_LOOPS = re.compile(r"(^|[/\\])lightllm[/\\].*\): infer_loop$")
+_SLEEPS = re.compile(r"^<built-in (method|function) sleep\b")
 _BLOCKS = re.compile(r"^<built-in (method|function) (acquire|wait|poll|zmq_poll|select|recv\w*|sleep|sched_yield)\b")
 
 
@@ -187,6 +190,16 @@ def checks_itself_idle(function: str) -> bool:
 def blocks(function: str) -> bool:
     """Whether this is a built-in function in which Python waits."""
     return bool(_BLOCKS.match(function[:_LETTERS]))
+
+
+def loops(function: str) -> bool:
+    """Whether this Python function is a server's loop that sleeps, itself, only without requests."""
+    return bool(_LOOPS.search(function[:_LETTERS]))
+
+
+def sleeps(function: str) -> bool:
+    """Whether this is the built-in function in which Python sleeps for a given time."""
+    return bool(_SLEEPS.match(function[:_LETTERS]))
 
 
 def attends_one(kernel: str) -> bool:
