@@ -574,6 +574,20 @@ def test_what_awaits_a_collective_in_a_graph_comes_sooner_without_it() -> None:
     assert whatif.cost_ns(halved) / MS == pytest.approx(8, rel=0.02)
 
 
+def test_transfers_side_by_side_share_the_time_that_is_removed() -> None:
+    """A reduce-scatter beside the next all-gather: the 8 ms in which both are exposed are removed from both."""
+    step = """
+        rank# step |1
+              host [a][ag][rs][b]       [sync.....]
+              gpu   [a...]        [b....]
+              nccl        [ag....]
+              comm        [rs....]
+    """
+    whatif = WhatIf.of(job(ranks(step, step)))
+    halved = Change(transfer_ns=np.full(whatif.shape, 4 * MS))
+    assert whatif.cost_ns(halved) / MS == pytest.approx(4, abs=0.05)
+
+
 @pytest.mark.parametrize("copy", ["", "copy  [c]   [d]"])
 def test_a_copy_beside_the_work_that_runs_late_ties_no_kernel_to_its_launch(copy: str) -> None:
     found = job(f"""

@@ -5,7 +5,8 @@ A graph break ends a compiled region, runs what cannot be compiled, and begins t
     host  [Torch-Compiled Region: 0/0][item][Torch-Compiled Region: 1/0]
                                       ^ gap ^
 
-Regions of other modules follow each other as well, so only a gap in which the host waits for the device is one.
+Regions of other modules follow each other as well, so only a gap in which the host waits for the device is one. A break
+is within one call of a function: a gap with a backward pass, an update, loading or the end of a step is none.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
 from tb_ddp_doctor.digest.model import CompiledWork, Steps
 from tb_ddp_doctor.digest.named_calls import over_named
+from tb_ddp_doctor.digest.phases import HostPhases
 from tb_ddp_doctor.digest.steps import within
 from tb_ddp_doctor.digest.sums import count
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.names import Phase
 
 
-def compiled_work(host: HostCalls, steps: Steps) -> CompiledWork:
+def compiled_work(host: HostCalls, steps: Steps, phases: HostPhases) -> CompiledWork:
     """Of each step, by its host window."""
     compiles, tunes = over_named(host, names.compiles), over_named(host, names.autotunes)
     captures = captured(host) - compiles
     waits = host.over(host.is_runtime & host.trains & host.named(names.is_sync))
-    gaps = _breaks(host, waits)
+    gaps = _breaks(host, waits, steps, phases)
     launches = np.flatnonzero(host.is_runtime & host.named(names.launches_graph))
     at, size = within(host.start_ns[launches], steps), len(steps)
     begins, ends = steps.host_start_ns, steps.host_end_ns
@@ -71,7 +74,7 @@ def captured(host: HostCalls) -> Intervals:
     return Intervals.union(np.concatenate((start, host.start_ns[ready])), np.concatenate((end, host.end_ns[ready])))
 
 
-def _breaks(host: HostCalls, waits: Intervals) -> Intervals:
+def _breaks(host: HostCalls, waits: Intervals, steps: Steps, phases: HostPhases) -> Intervals:
     """The gaps of graph breaks, given when the host waits for the device."""
     regions = np.flatnonzero(host.trains & host.named(_is_region))
     regions = regions[np.lexsort((host.start_ns[regions], host.thread[regions]))]
@@ -81,7 +84,10 @@ def _breaks(host: HostCalls, waits: Intervals) -> Intervals:
     before, after = regions[:-1], regions[1:]
     follows = (host.thread[before] == host.thread[after]) & (code[:-1] != code[1:])
     start, end = host.end_ns[before], host.start_ns[after]
-    follows &= (end > start) & (waits.measure(start, np.maximum(start, end)) > 0)
+    end = np.maximum(start, end)
+    follows &= (waits.measure(start, end) > 0) & (within(start, steps) == within(end, steps))
+    for phase in (Phase.LOADING, Phase.BACKWARD, Phase.OPTIMIZER):
+        follows &= phases.of(phase).measure(start, end) == 0
     return Intervals.union(start[follows], end[follows])
 
 

@@ -251,7 +251,7 @@ def _step_work(rank: _DeviceRank, late_launch_ns: Ints) -> StepWork:
         recording_ns=recording(host, device, steps),
         graph_walks=graph_walks(host, steps),
         serving=serving_work(host, steps, rank.layers.device_busy, _attended(rank)),
-        compiled=compiled_work(host, steps),
+        compiled=compiled_work(host, steps, rank.phases),
         late_launch_ns=late_launch_ns,
     )
 

@@ -33,6 +33,8 @@ class Transfers(msgspec.Struct, frozen=True, eq=False):
     from_backward: float
     #: Element types seen, as torch names them.
     dtypes: tuple[str, ...]
+    #: From a backward pass's first gradient to its last one on the device, the median pass, ns; None if not recorded.
+    ready_within_ns: float | None
 
 
 def transfers(job: Job) -> Transfers:
@@ -63,7 +65,18 @@ def transfers(job: Job) -> Transfers:
         largest_share=float((heaviest / np.maximum(total, 1)).max()),
         from_backward=float((calls.column("backward")[launched] >= 0).mean()) if len(launched) else 0.0,
         dtypes=calls.text("dtype").among(reduces),
+        ready_within_ns=_ready_within_ns(job),
     )
+
+
+def _ready_within_ns(job: Job) -> float | None:
+    spans = []
+    for table in (digest.gradients for digest in job.digests):
+        for one in np.unique(table.backward[table.backward >= 0]).tolist():
+            done = table.done_ns[table.backward == one]
+            if len(done) > 1:
+                spans.append(int(done.max() - done.min()))
+    return float(np.median(spans)) if spans else None
 
 
 def mostly_untraced(job: Job) -> NDArray[np.bool_]:

@@ -72,12 +72,14 @@ class Cells(msgspec.Struct, frozen=True, eq=False):
         there[self.cell[items]] = True
         return there.reshape(ranks, steps + 1)
 
-    def spread(self, weights: Ints, amount: Ints) -> Ints:
+    def spread(self, weights: Ints, amount: Ints, counted: Ints | None = None) -> Ints:
         """Divide the amount of each cell, shape (R, S), among its items in proportion to their weights.
 
-        No item gets more than its weight: of an amount of 6, items of the weights 2 and 1 get 2 and 1.
+        No item gets more than its weight: of an amount of 6, items of the weights 2 and 1 get 2 and 1. `counted` is how
+        much of each weight is in no other item's as well, None for all of it: time of two items side by side counts
+        once, and has to be removed from both.
         """
-        share = np.minimum(amount / np.maximum(self._total(weights), 1), 1)
+        share = np.minimum(amount / np.maximum(self._total(weights if counted is None else counted), 1), 1)
         return np.rint(weights * self.of_each(share)).astype(np.int64)
 
     def padded(self, share: Floats) -> Floats:

@@ -29,7 +29,9 @@ from tb_ddp_doctor.replay.model import GUEST, Parts
 from tb_ddp_doctor.replay.tracks import Tracks
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
-_OF_GUESTS = {"own_step": -1, "step": -1, "like": GUEST, "absent_ns": 0, "transfer_ns": 0, "exposed_ns": 0}
+_OF_GUESTS = {"own_step": -1, "step": -1, "like": GUEST} | dict.fromkeys(
+    ("absent_ns", "transfer_ns", "exposed_ns", "first_exposed_ns"), 0
+)
 #: The columns in which a row that launches a guest differs from the row that launches its partner.
 _OWN: dict[str, int | bool] = {
     "blocked_by": -1,

@@ -120,6 +120,9 @@ class Parts(msgspec.Struct, frozen=True, eq=False):
     transfer_ns: Ints
     #: How much of `transfer_ns` has no kernel beside it.
     exposed_ns: Ints
+    #: How much of `exposed_ns` no part with an earlier arrival on the rank exposes too. These sum to the time in which
+    #: transfers are exposed, also where two run side by side.
+    first_exposed_ns: Ints
     #: When it ended in the record; in the replay too, for parts that no row launches, if their rank begins as recorded.
     end_ns: Ints
     #: The part that has to end before: the one before it on its stream, or one on another; the last part if none.

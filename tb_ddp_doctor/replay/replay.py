@@ -516,7 +516,8 @@ class Replay:
         takes = transfer if change.absent else parts.absent_ns + transfer
         if change.transfer_ns is None:
             return takes
-        return takes - np.minimum(self._part_cells.spread(parts.exposed_ns, change.transfer_ns), takes)
+        removed = self._part_cells.spread(parts.exposed_ns, change.transfer_ns, parts.first_exposed_ns)
+        return takes - np.minimum(removed, takes)
 
     @cached_property
     def _transfers_at_median(self) -> Ints:

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
 from tb_ddp_doctor.digest.numbering import numbered, ordinals
 from tb_ddp_doctor.digest.track import LONG_AGO
@@ -165,7 +166,7 @@ def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
     after = of_launch(np.where(follows < nothing, follows, tracks.parts("after", nothing)), nothing)
     ready = of_launch(tracks.column("ready_ns"), 0)
     like = numbered(calls.text("kind").code, calls.column("elements"), calls.column("group_size"))
-    exposed = waiting.exposed.measure(job.axis.place(rank, arrived), job.axis.place(rank, end))
+    exposed = Exposed.of(waiting.exposed, job.axis.place(rank, arrived), job.axis.place(rank, end))
     needs = of_launch(tracks.rows("needs"), -1)
     # A part that began `ready_ns` after the end of the one that it came after did not begin when device work was done.
     free = np.append(calls.column("arrival_ns"), 0) - ready == np.append(end, 0)[after]
@@ -179,7 +180,8 @@ def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
         collective=collective,
         absent_ns=np.append(arrived - traced, 0),
         transfer_ns=np.append(end - arrived, 0),
-        exposed_ns=np.append(exposed, 0),
+        exposed_ns=np.append(exposed.whole_ns, 0),
+        first_exposed_ns=np.append(exposed.first_ns, 0),
         end_ns=np.append(end - job.clock.correction(rank, end), LONG_AGO),
         after=PartIndex(after),
         needs=RowIndex(needs),
@@ -189,6 +191,28 @@ def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
         bytes=np.append(calls.column("bytes"), 0),
         family=_and(family, 0),
     )
+
+
+class Exposed(msgspec.Struct, frozen=True, eq=False):
+    """How long each transfer is exposed, and how long none that began before it is as well; shape (transfers,), ns."""
+
+    whole_ns: Ints
+    first_ns: Ints
+
+    @classmethod
+    def of(cls, exposed: Intervals, start: Ints, end: Ints) -> Exposed:
+        """Of transfers between places of the job's axis, given where communication is exposed.
+
+        Two side by side, "=" exposed, have 5 and 6 whole, and 5 and 3 first: what is exposed takes 8.
+
+            transfer 0  ..=====
+            transfer 1    ======
+        """
+        order = np.argsort(start, kind="stable")
+        taken = np.maximum.accumulate(end[order])
+        since = start.copy()
+        since[order[1:]] = np.maximum(since[order[1:]], taken[:-1])
+        return cls(exposed.measure(start, end), exposed.measure(np.minimum(since, end), end))
 
 
 class _Launched(msgspec.Struct, frozen=True, eq=False):

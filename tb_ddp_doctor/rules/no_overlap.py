@@ -30,11 +30,12 @@ class NoOverlap(Rule):
     Evidence:
         The longest exposed communication on the slowest rank of the step.
         The cause is `one_bucket` (nearly all bytes are in one), `after_backward` (the backward pass launches none of
-        them), `unused_search` (several, but DDP searches for unused parameters, and so never orders its buckets as
-        gradients become ready) or `late_buckets` (several, for another reason).
+        them), `ready_at_end` (its gradients are ready together, when it ends), `unused_search` (several, but DDP
+        searches for unused parameters, and so never orders its buckets as gradients become ready) or `late_buckets`
+        (several, for another reason).
     Fix:
-        By cause: smaller buckets; DDP instead of a loop over gradients; no search for unused parameters, or a static
-        graph.
+        By cause: smaller buckets; DDP instead of a loop over gradients; a backward pass in parts; no search for unused
+        parameters, or a static graph.
     Limits:
         AllReduces of gradients only, and backward kernels must be joined to their launches. Judged on the slowest rank:
         a rank that waits for it exposes communication that would otherwise be hidden. The last bucket is always
@@ -51,6 +52,9 @@ class NoOverlap(Rule):
     achievable: float = threshold(*limits.ACHIEVABLE_OVERLAP)
     min_backward: float = threshold(
         0.2, "of the communication", "A shorter backward pass could hide at best an eighth of the communication."
+    )
+    at_end: float = threshold(
+        0.1, "of the backward pass", "Layer by layer, gradients become ready over most of it; of one graph all at once."
     )
     one_bucket: float = threshold(0.8, "of the bytes", "DDP's default first bucket of 1 MB leaves less to the largest.")
     min_cost: float = threshold(0.01, "of the step", "Less is the tail that every DDP job exposes.")
@@ -100,7 +104,7 @@ class NoOverlap(Rule):
         by_step = whatif.at_slowest(transfers.allreduce_exposed_ns)
         seen = int((by_step > 0.5 * total).sum())
         level, basis = certainty.confidence(frame, cost, seen, of_transfer=True)
-        cause = self._cause(transfers, unused_search)
+        cause = self._cause(transfers, unused_search, backward)
         return Fault(
             change=change,
             cause=cause,
@@ -115,9 +119,11 @@ class NoOverlap(Rule):
             ),
         )
 
-    def _cause(self, transfers: Transfers, search: UnusedSearch) -> str:
+    def _cause(self, transfers: Transfers, search: UnusedSearch, backward_ns: float) -> str:
         if not transfers.from_backward:
             return "after_backward"
+        if transfers.ready_within_ns is not None and transfers.ready_within_ns < self.at_end * backward_ns:
+            return "ready_at_end"
         if transfers.largest_share > self.one_bucket:
             return "one_bucket"
         return "unused_search" if search.walks.any() else "late_buckets"
@@ -129,6 +135,11 @@ def _seen(cause: str, transfers: Transfers) -> str:
     calls = f"{transfers.allreduces} AllReduce{'s' if transfers.allreduces > 1 else ''} a step"
     if cause == "after_backward":
         return f"The gradients{size} go in {calls}, and the backward pass launches none of them."
+    if cause == "ready_at_end":
+        return (
+            f"The gradients{size} go in {calls}, and are ready together, when backward has ended: it is one piece, as "
+            "a compiled or captured graph is."
+        )
     if cause == "one_bucket":
         if transfers.allreduces == 1:
             return f"The gradients{size} go in one bucket, which is full only when backward is over."
@@ -144,6 +155,8 @@ def _seen(cause: str, transfers: Transfers) -> str:
 
 def _fix(cause: str, size: int, plans: Plans) -> str:
     """With the buckets that are predicted to be best; else of a fifth of the gradients, which overlap."""
+    if cause == "ready_at_end":
+        return _IN_PARTS
     best = None if cause == "after_backward" else plans.best_buckets()
     bucket = min(max(round(size / 5 / 2**20), 1), 25) if size else 5
     if best and best.question.bucket_mb:
@@ -160,6 +173,14 @@ model = DistributedDataParallel(
     static_graph=True,  # if the graph never changes
 )"""
 
+
+_IN_PARTS = """\
+Let backward run in parts, so that the gradients of one are sent while the next one runs: wrap the model in \
+DistributedDataParallel first and compile it then, since torch.compile splits its graph at DDP's buckets only if it \
+sees them; or compile each layer.
+
+torch._dynamo.config.optimize_ddp = "ddp_optimizer"  # the default: one graph for each bucket
+model = torch.compile(DistributedDataParallel(model, device_ids=[local_rank], gradient_as_bucket_view=True))"""
 
 _ADVICE = {
     "one_bucket": """\

@@ -37,3 +37,25 @@ def test_compiled_modules_in_a_row_are_clear() -> None:
 def test_the_same_region_again_is_no_break() -> None:
     names = {f"aten::region{code}": "Torch-Compiled Region: 0/0" for code in range(2)}
     assert outcome(RULE, ranks(FAULTY, FAULTY), names=names).status == "clear"
+
+
+def test_reading_the_loss_between_two_steps_of_a_model_of_several_compiled_modules_is_no_break() -> None:
+    drawn = """
+        rank# step     |1
+              host     [region0][region1]     [update][item.............]
+              autograd                   [bwd]
+              gpu       [region0............][region1....][bwd.......]
+              nccl                                           [ar...]
+    """
+    assert outcome(RULE, ranks(drawn, drawn), **OPTIONS).status == "clear"
+
+
+def test_reading_a_value_after_a_model_has_gone_backward_is_no_break() -> None:
+    """As a GAN's discriminator and generator do, each compiled."""
+    drawn = """
+        rank# step     |1
+              host     [region0]     [item.............][region1]     [update]
+              autograd          [bwd]                            [bwd]
+              gpu       [region0.......][bwd......]      [region1....][bwd.......]
+    """
+    assert outcome(RULE, ranks(drawn, drawn), **OPTIONS).status == "clear"

@@ -54,6 +54,12 @@ def test_a_straggler_that_collects_garbage() -> None:
     assert "garbage collection" in line(diagnosis).lower()
 
 
+def test_the_annotation_of_a_phase_is_nothing_to_move_out_of_the_training_loop() -> None:
+    found = only("straggler", ranks(USUAL, SAVES.replace("[note.....] [fwd]", "[ddp......] [fwd]"), USUAL))
+    assert (found.cause, "py-spy" in found.fix) == ("host", True)
+    assert "Move" not in found.fix.split()[0] and "DistributedDataParallel" not in found.fix
+
+
 def test_an_annotation_tells_it_as_well() -> None:
     found = only("straggler", ranks(USUAL, SAVES, USUAL))
     assert (found.cause, "async_save" in found.fix) == ("checkpoint", True)

@@ -113,6 +113,31 @@ def test_gradients_that_are_reduced_after_backward_by_hand_are_told() -> None:
     assert found.fix.startswith("Let the backward pass send gradients")
 
 
+def test_gradients_of_one_compiled_graph_are_ready_together() -> None:
+    compiled = """
+        rank# step     |1
+              host     [fwd]
+              autograd      [bwd][grad@1][grad@1][grad@1][ar][ar][ar]
+              gpu      [fwd......][bwd............................]
+              nccl                                                 [ar..][ar..][ar]
+    """
+    found = finding(RULE, ranks(compiled, compiled))
+    assert found.cause == "ready_at_end"
+    assert "3 AllReduces a step, and are ready together, when backward has ended" in found.why
+    assert "torch.compile(DistributedDataParallel(" in found.fix and "bucket_cap_mb" not in found.fix
+
+
+def test_gradients_that_become_ready_layer_by_layer_are_not_of_one_graph() -> None:
+    layers = """
+        rank# step     |1
+              host     [fwd]
+              autograd      [b0][grad@1][b1][grad@1][b2][grad@1][ar][ar][ar]
+              gpu      [fwd......][b0.......][b1......][b2........]
+              nccl                                                 [ar..][ar..][ar]
+    """
+    assert finding(RULE, ranks(layers, layers)).cause == "late_buckets"
+
+
 def test_a_search_for_unused_parameters_is_told() -> None:
     found = finding(RULE, ranks(SEARCHED, SEARCHED))
     assert found.cause == "unused_search"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from traces import finding, lies_in_its_step, outcome, ranks
+
+from tb_ddp_doctor.findings import Finding
 
 RULE = "slow-kernels"
 FAULTY = """
@@ -55,3 +59,35 @@ def test_without_known_peaks_it_says_so() -> None:
 def test_low_occupancy_at_the_roof_is_no_finding() -> None:
     assert finding("low-occupancy", ranks(FAULTY, FAULTY), occupancy={"gelu": 20}, **SLOW)
     assert outcome("low-occupancy", ranks(FAULTY, FAULTY), occupancy={"gelu": 20}, **FAST).status == "clear"
+
+
+def kernels_of(operator: str, inputs: list[list[int]], **more: Any) -> Finding:
+    """What is found of a slow kernel of that operator, 20 ms long."""
+    text = FAULTY.replace("gelu", "op12")
+    drawn: dict[str, Any] = {
+        "device": H100,
+        "dims": {"op12": inputs},
+        "types": {"op12": ["c10::BFloat16"] * len(inputs)},
+    }
+    return finding(RULE, ranks(text, text), names={"aten::op12": operator}, **drawn, **more)
+
+
+def test_attention_gets_a_backend_that_it_does_not_use() -> None:
+    heads = [[4, 16, 2048, 128]] * 3
+    flash = kernels_of("aten::_scaled_dot_product_flash_attention", heads)
+    assert flash.cause == "fused_attention"
+    assert "[SDPBackend.CUDNN_ATTENTION]" in flash.fix and "FLASH_ATTENTION" not in flash.fix
+    cudnn = kernels_of("aten::_scaled_dot_product_cudnn_attention", heads)
+    assert "[SDPBackend.FLASH_ATTENTION]" in cudnn.fix and "CUDNN_ATTENTION" not in cudnn.fix
+
+
+@pytest.mark.parametrize(("rows", "padded"), [(8192, False), (8190, True)])
+def test_gemms_whose_sizes_fit_are_not_to_be_padded(rows: int, padded: bool) -> None:
+    found = kernels_of("aten::mm", [[rows, 2048], [2048, 4096]], kernels={"op12": "sm90_xmma_gemm_bf16bf16_tn"})
+    assert (found.cause, "50_304" in found.fix or "50,304" in found.fix) == ("gemm", padded)
+
+
+def test_what_is_compiled_is_not_to_be_compiled() -> None:
+    name = "triton_poi_fused_gelu_0"
+    found = kernels_of(name, [[4000, 102_400], [4000, 102_400]], kernels={"op12": name})
+    assert (found.cause, "coordinate_descent" in found.fix, "torch.compile(" in found.fix) == ("compiled", True, False)

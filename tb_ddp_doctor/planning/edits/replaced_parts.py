@@ -189,6 +189,7 @@ def _joined(old: Parts, gone: Flags, last_of: Ints, new: NewParts) -> Parts:
         absent_ns=joined(old.absent_ns, new.absent_ns),
         transfer_ns=joined(old.transfer_ns, new.transfer_ns),
         exposed_ns=joined(old.exposed_ns, new.exposed_ns),
+        first_exposed_ns=joined(old.first_exposed_ns, new.exposed_ns),
         end_ns=joined(np.where(survives, old.end_ns, LONG_AGO), LONG_AGO),
         after=PartIndex(joined(np.where(old.after == nothing, nothing + added, old.after), nothing + added)),
         needs=RowIndex(joined(np.where(old.needs >= 0, last_of[old.needs], -1).astype(np.int32), new.needs)),

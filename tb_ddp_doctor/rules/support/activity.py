@@ -11,7 +11,7 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Doing
 from tb_ddp_doctor.rules.support import naming
-from tb_ddp_doctor.trace.names import Activity, activity
+from tb_ddp_doctor.trace.names import Activity, Phase, activity, phase
 
 _WORDS = {
     Activity.GARBAGE: "garbage collection",
@@ -49,7 +49,10 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def most(doing: Sequence[Doing], least_ns: float, others: Sequence[Doing] = ()) -> Known | None:
-    """The activity with most of the stalls, beyond what `others` do of it, if at least so much."""
+    """The activity with most of the stalls, beyond what `others` do of it, if at least so much.
+
+    None too where all that shows is the phase of training that Python is in, as "DistributedDataParallel.forward".
+    """
     total: dict[Activity, float] = defaultdict(float)
     for one in doing:
         total[activity(one.what)] += one.mean_ns
@@ -61,6 +64,8 @@ def most(doing: Sequence[Doing], least_ns: float, others: Sequence[Doing] = ()) 
     first = next(one for one in doing if activity(one.what) is kind)
     place = naming.function(first.what)
     called = f", called by {naming.function(first.own)}" if first.own not in ("", first.what) else ""
+    if kind is Activity.PYTHON and phase(first.own or first.what) in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
+        return None
     said = f"{wording.ms(total[kind])} in {_WORDS[kind]}, for example in {place}{called}"
     return Known(kind, said, naming.function(first.own) if first.own else place)
 
