@@ -189,7 +189,7 @@ def _absent(facts: Facts) -> Absent:
 
 
 def _all_transfers(facts: Facts) -> Transfers:
-    return transfers(facts.job)
+    return transfers(facts.job, has_stages=facts.get(_shown_stages) is not None)
 
 
 @fact
@@ -252,12 +252,18 @@ def _sharding(facts: Facts) -> Sharding | None:
     return sharding(job)
 
 
+def _shown_stages(facts: Facts) -> Pipeline | None:
+    return pipeline(facts.job, facts.get(frame).mesh)
+
+
 @fact
 def stages(facts: Facts) -> Pipeline | None:
     """The pipeline that the messages of a job show; None without one. `MissingFactError` if messages lack peers."""
     job = facts.job
-    shown = pipeline(job, facts.get(frame).mesh)
-    if not shown and any({"send", "recv"} & {*digest.strings} or len(digest.messages) for digest in job.digests):
+    shown = facts.get(_shown_stages)
+    named = any((digest.message_ends.peer >= 0).any() for digest in job.digests)
+    sent = any({"send", "recv"} & {*digest.strings} or len(digest.messages) for digest in job.digests)
+    if not shown and sent and not named:
         raise MissingFactError(
             "Ranks send to each other, but the traces do not show a pipeline: torch records the peer since 2.4, with "
             "activities=[CPU, CUDA] on every rank."

@@ -20,7 +20,8 @@ class Transfers(msgspec.Struct, frozen=True, eq=False):
     #: The same of AllReduces of gradients alone, and the part of it with nothing beside it.
     allreduce_ns: Ints
     allreduce_exposed_ns: Ints
-    #: Sends and receives with nothing beside them once both sides have arrived, shape (R, S), ns.
+    #: Sends and receives with nothing beside them that are no communication of their own, shape (R, S), ns: between
+    #: stages of a pipeline, and those whose other side has no known arrival.
     messages_exposed_ns: Ints
     #: The same of collectives of groups most of whose ranks have no trace: nobody knows how much of it is waiting.
     untraced_exposed_ns: Ints
@@ -37,8 +38,8 @@ class Transfers(msgspec.Struct, frozen=True, eq=False):
     ready_within_ns: float | None
 
 
-def transfers(job: Job) -> Transfers:
-    """Measure the transfers of every rank and step."""
+def transfers(job: Job, *, has_stages: bool = False) -> Transfers:
+    """Measure the transfers of every rank and step. `has_stages` says whether the ranks are stages of pipelines."""
     calls, exposed = job.calls, job.waiting.exposed
     start, end = moving(job)
     reduces = calls.of_gradients
@@ -58,7 +59,9 @@ def transfers(job: Job) -> Transfers:
         total_ns=job.measure(Intervals.union(start, end)),
         allreduce_ns=job.measure(reducing),
         allreduce_exposed_ns=job.measure(reducing & exposed),
-        messages_exposed_ns=job.measure(exposed_alone(job, calls.between_two)),
+        messages_exposed_ns=job.measure(
+            exposed_alone(job, calls.between_two if has_stages else calls.between_two & met_nobody(job))
+        ),
         untraced_exposed_ns=job.measure(exposed_alone(job, mostly_untraced(job))),
         allreduces=int(job.sum_by_step(launched).max()),
         allreduce_bytes=int(total[sized].max(initial=0)),

@@ -77,7 +77,7 @@ class PipelineBubble(Rule):
         places: Places,
     ) -> Result:
         if pipeline is None:
-            return Clear("No two ranks send to and receive from each other: there is no pipeline.")
+            return Clear("No ranks send to each other as the stages of a pipeline do: there is no pipeline.")
         compute, ranks = pipeline.of_stages(budget.of("compute"))
         waits = float(pipeline.exposed_ns.mean())
         must = pipeline.bubble_ns(float(compute.mean()))
@@ -85,7 +85,7 @@ class PipelineBubble(Rule):
         uneven = min(float(compute.max() - compute.mean()) * (1 + pipeline.least_wait), excess)
         share = pipeline.least_wait / (1 + pipeline.least_wait)
         more = must / 2 if share > self.large_bubble else 0.0
-        change = Change(transfer_ns=np.full(whatif.shape, round(excess + min(more, waits))))
+        change = _without(excess, min(more, waits), pipeline, whatif)
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
@@ -129,6 +129,21 @@ class PipelineBubble(Rule):
         return float(alone.max() - np.median(alone)) + of_experts
 
 
+def _without(excess_ns: float, bubble_ns: float, pipeline: Pipeline, whatif: WhatIf) -> Change:
+    """What goes of a step whose stages wait less: waits beyond the bubble, and a part of the bubble.
+
+    A bubble consists of other stages' work on the first and the last micro-batches, and no transfer is longer for it.
+    Played, it becomes shorter where all slots do; a step is (1 + bubble over compute) times the compute of a stage.
+    """
+    if not whatif.plays:
+        return Change(transfer_ns=np.full(whatif.shape, round(excess_ns + bubble_ns)))
+    shorter = round(bubble_ns / (1 + pipeline.least_wait))
+    return Change(
+        transfer_ns=np.full(whatif.shape, round(excess_ns)),
+        device_ns=np.full(whatif.shape, shorter) if shorter else None,
+    )
+
+
 def _longest(compute: Floats, ranks: Sequence[Ints], kernels: KernelTable, frame: Frame) -> str:
     """The stage that computes longest, and whether it runs more kernels than the median stage, or longer ones."""
     longest, launches = int(compute.argmax()), kernels.launches()
@@ -153,15 +168,7 @@ def _longest_wait(pipeline: Pipeline, places: Places) -> Evidence:
 
 
 _FIXES = {
-    "uneven_stages": """\
-Balance the stages: move layers from the longest stage to other stages. The embedding and the loss belong to the \
-first and the last stage, which therefore need fewer layers.
-
-# Megatron-LM
---account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split
-
-# torch.distributed.pipelining: choose where to split
-pipe = pipeline(model, mb_args=(x,), split_spec={"layers.7": SplitPoint.BEGINNING, ...})""",
+    "uneven_stages": stage_layers.BALANCED,
     "schedule": """\
 Overlap sends and receives with compute, and give each rank several chunks of layers (interleaved stages), so that \
 stages compute during transfers. Check that the links between stages are the fast ones.

@@ -10,10 +10,13 @@ from traces import finding, job, lies_in_its_step, outcome, repeat
 from tb_ddp_doctor.account.witnesses import Witnesses
 from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.arrivals import arrivals, stages
+from tb_ddp_doctor.facts.frame import frame
 from tb_ddp_doctor.facts.pipeline import pipeline
+from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.mesh.mesh import Mesh, mesh
 from tb_ddp_doctor.rules.pipeline_bubble import PipelineBubble
+from tb_ddp_doctor.rules.support.straggler_fixes import fix
 
 RULE = "pipeline-bubble"
 #: Two stages and six micro-batches, one forward and one backward pass in turn: a step of seven turns.
@@ -163,6 +166,71 @@ def test_few_micro_batches_make_a_large_bubble() -> None:
     assert lies_in_its_step(window, text)
 
 
+AS_MUCH = """
+    rank0 step |1
+          gpu  [fwd....][bwd....]
+          nccl                   [ar]
+    rank1 step |1
+          gpu  [fwd....][bwd....]
+          nccl                   [ar]
+"""
+
+
+def played(*ranks: list[tuple[str, str, int, int]]) -> str:
+    """A step whose CPUs launch all at once, so that it can be replayed: name, lane, start and end of each event, ms."""
+    lines = []
+    for rank, events in enumerate(ranks):
+        lanes = dict.fromkeys(("gpu", "nccl"), "")
+        for name, lane, start, end in events:
+            lanes[lane] = lanes[lane].ljust(start) + f"[{name}".ljust(end - start - 1, ".") + "]"
+        host = "".join(f"[{name}]" for name, *_ in events)
+        host += "[sync".ljust(max(end for *_, end in events) - len(host) - 1, ".") + "]"
+        lines += [f"rank{rank} step |1", f"host {host}", *(f"{lane:<4} {drawn}" for lane, drawn in lanes.items())]
+    return repeat("\n".join(line if line[:4] == "rank" else f"      {line}" for line in lines), 3)
+
+
+def two_stages() -> str:
+    """Two micro-batches, forward passes of 20 ms and backward passes of 40."""
+    fwd, bwd = ("fwd", "gpu"), ("bwd", "gpu")
+    first = [
+        (*fwd, 0, 20),
+        ("s1", "nccl", 20, 24),
+        (*fwd, 20, 40),
+        ("s1", "nccl", 40, 44),
+        ("r1", "nccl", 44, 108),
+        (*bwd, 108, 148),
+        ("r1", "nccl", 108, 148),
+        (*bwd, 148, 188),
+    ]
+    second = [
+        ("r0", "nccl", 0, 24),
+        (*fwd, 24, 44),
+        ("r0", "nccl", 24, 44),
+        (*fwd, 44, 64),
+        (*bwd, 64, 104),
+        ("s0", "nccl", 104, 108),
+        (*bwd, 104, 144),
+        ("s0", "nccl", 144, 148),
+    ]
+    return played(first, second)
+
+
+def test_the_bubble_of_steps_that_are_replayed_costs_what_more_micro_batches_save() -> None:
+    text = two_stages()
+    assert Facts(job(text)).get(whatif).plays
+    found = finding(RULE, text)
+    # 120 ms of compute and half of it bubble, of which twice the micro-batches leave half.
+    assert (found.cause, found.severity) == ("few_micro_batches", "major")
+    assert found.cost_ms == pytest.approx(60 / 2, abs=2)
+
+
+def test_a_stage_with_more_work_gets_fewer_layers_and_a_replica_of_it_other_samples() -> None:
+    stages, replicas = (Facts(job(text)).get(frame) for text in (two_stages(), steps(AS_MUCH)))
+    assert "move layers from the longest stage" in fix("more_work", [1], stages)
+    assert "DistributedSampler" in fix("more_work", [0, 1], stages)
+    assert "DistributedSampler" in fix("more_work", [1], replicas)
+
+
 def test_a_stage_that_computes_longer_makes_all_wait() -> None:
     found = finding(RULE, steps(UNEVEN))
     assert (found.cause, found.ranks) == ("uneven_stages", (1,))
@@ -205,8 +273,27 @@ def test_a_ring_that_passes_on_is_no_pipeline() -> None:
               nccl [s0][r1] [s0][r1]
     """
     ended = outcome(RULE, steps(ring))
-    assert ended.status == "not-applicable"
-    assert "do not show a pipeline" in ended.reason
+    assert (ended.status, "there is no pipeline" in ended.reason) == ("clear", True)
+
+
+def test_transfers_around_a_ring_are_communication() -> None:
+    """As of ring attention: both sides have arrived, and nothing runs beside them."""
+    ring = """
+        rank0 step |1
+              host [fwd][s1r2][bwd]
+              gpu  [fwd......]                          [bwd......]
+              nccl            [s1r2....................]
+        rank1 step |1
+              host [fwd][s2r0][bwd]
+              gpu  [fwd......]                          [bwd......]
+              nccl            [s2r0....................]
+        rank2 step |1
+              host [fwd][s0r1][bwd]
+              gpu  [fwd......]                          [bwd......]
+              nccl            [s0r1....................]
+    """
+    found = finding("communication-bound", steps(ring))
+    assert "26.0 ms of every 48.0 ms is exposed communication" in found.title
 
 
 def test_a_job_that_reduces_gradients_is_no_pipeline() -> None:

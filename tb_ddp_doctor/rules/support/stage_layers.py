@@ -23,6 +23,17 @@ from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: The last part of a path that ends with a number, and what is before it: "Block_" of "Net_0.Block_7".
 _NUMBERED = re.compile(r"(?:^|\.)((?:[^.]*[ _])?)\d+$")
+#: What to do about a stage that computes longer than the others.
+BALANCED = """\
+Balance the stages: move layers from the longest stage to other stages. The embedding and the loss belong to the \
+first and the last stage, which therefore need fewer layers.
+
+# Megatron-LM
+--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split
+
+# torch.distributed.pipelining: choose where to split
+pipe = pipeline(model, mb_args=(x,), split_spec={"layers.7": SplitPoint.BEGINNING, ...})"""
+
 #: Another split is worth a sentence if it shortens the longest stage by this share.
 _WORTH = 0.03
 #: Fewer modules of one kind are no layers.

@@ -9,7 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.rules.support import naming
+from tb_ddp_doctor.rules.support import naming, stage_layers
 from tb_ddp_doctor.rules.support.causal_split import CAUSAL_SPLIT
 
 #: Goes before the fix where all traced ranks of a node are slow.
@@ -135,7 +135,19 @@ def fix(cause: str, stragglers: Sequence[int], frame: Frame) -> str:
     fixes |= {} if frame.trains else _FIXES_OF_INFERENCE
     if setting.device == "rocm":
         fixes |= _FIXES_OF_AMD
+    if cause == "more_work" and _is_stage(stragglers, frame):
+        return stage_layers.BALANCED
     shared = _NODE if naming.whole_nodes(stragglers, frame) else ""
     numbers = sorted(frame.rank_numbers(np.array(stragglers)))
     again = record_again.with_stacks(setting, shapes=True)
     return shared + fixes[cause].format(ranks=wording.ranks(numbers), pid=pid, at=at, again=again)
+
+
+def _is_stage(ranks: Sequence[int], frame: Frame) -> bool:
+    """Whether these ranks (indices) are all ranks of one stage of pipelines, and others are of other stages."""
+    column = next((i for i, one in enumerate(frame.mesh.dimensions) if one.name == "pp"), None)
+    if column is None:
+        return False
+    stage = frame.mesh.coordinates[:, column]
+    same = np.flatnonzero(stage == stage[ranks[0]])
+    return len(same) < len(stage) and set(same.tolist()) == set(ranks)
