@@ -18,7 +18,7 @@ from tb_ddp_doctor.facts.peaks import given, peak, speedup
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Floats, Ints
 
 Number = TypeVar("Number", int, float)
 
@@ -48,11 +48,11 @@ class Gemms(msgspec.Struct, frozen=True, eq=False):
 
 
 class KernelKind(msgspec.Struct, frozen=True):
-    """All launches of one kernel with one grid, on one rank; `blocks` are the grid's."""
+    """Launches of one kernel with one grid in a step, the mean over a rank's steps; `blocks` are the grid's."""
 
-    count: int
-    total_ns: int
-    blocks: int
+    count: float
+    total_ns: float
+    blocks: float
 
     @property
     def mean_ns(self) -> float:
@@ -60,20 +60,20 @@ class KernelKind(msgspec.Struct, frozen=True):
 
 
 class KernelTable(msgspec.Struct, frozen=True, eq=False):
-    """Compute kernels of each rank."""
+    """Compute kernels of each rank, in a step: records may have other numbers of steps."""
 
     _job: Job
 
-    def launches(self) -> Ints:
-        """Kernels that each rank launched, shape (R,)."""
-        return np.array([digest.kernels.count.sum() for digest in self._job.digests], np.int64)
+    def launches(self) -> Floats:
+        """Kernels that each rank launches in a step, shape (R,)."""
+        return np.array([digest.kernels.count.sum() / max(len(digest.steps), 1) for digest in self._job.digests])
 
     def of(self, rank: int) -> dict[tuple[str, str], KernelKind]:
         """The kernels of a rank (index) by name and grid."""
         digest = self._job.digests[rank]
-        kinds, text = digest.kernels, digest.strings
+        kinds, text, steps = digest.kernels, digest.strings, max(len(digest.steps), 1)
         return {
-            (text[name], text[shape]): KernelKind(int(count), int(total), blocks(text[shape]))
+            (text[name], text[shape]): KernelKind(count / steps, total / steps, blocks(text[shape]))
             for name, shape, count, total in zip(kinds.name, kinds.shape, kinds.count, kinds.total_ns, strict=True)
         }
 

@@ -170,9 +170,7 @@ Their sizes fit the tiles of tensor cores. Let torch measure which kernel is fas
 input (q, k and v), and batch small ones; look whether the GPU's clock is low.
 
 model = torch.compile(model, mode="max-autotune-no-cudagraphs")
-qkv = torch.nn.Linear(width, 3 * width)
-
-nvidia-smi --query-gpu=clocks.sm,clocks_event_reasons.active,power.draw --format=csv -l 1""",
+qkv = torch.nn.Linear(width, 3 * width)""",
 )
 
 #: What they are, the fix in a few words, and the fix.

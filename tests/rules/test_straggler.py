@@ -133,7 +133,11 @@ def test_an_excess_below_the_threshold_is_clear() -> None:
             "slow_device",
             "takes 1.44 times as long (the median), and fwd_kernel 13.0 ms instead of 9.0",
         ),
-        (MORE_KERNELS, "more_work", "in 1.50 times as many kernels, mostly fwd_kernel: 6 launches instead of 3."),
+        (
+            MORE_KERNELS,
+            "more_work",
+            "in 1.50 times as many kernels, mostly fwd_kernel: 2 launches a step instead of 1.",
+        ),
         (LARGER_KERNELS, "more_work", "kernels with larger grids, mostly fwd_kernel: 256 blocks instead of 128."),
         (OTHER_KERNELS, "unknown", "in other kernels"),
         (SLOW_COPY, "unknown", "more in exposed copies"),
@@ -144,6 +148,48 @@ def test_the_cause_is_what_its_budget_has_more_of(drawing: str, cause: str, seen
     assert result.ranks == (2,)
     assert result.cause == cause
     assert seen in result.why
+
+
+def test_a_longer_record_is_not_more_work() -> None:
+    """All record three steps, and rank 1 three more."""
+    recorded = ranks(HEALTHY, SLOW_DEVICE, HEALTHY, HEALTHY), SLOW_DEVICE.replace("#", "1")
+    result = found(in_row(recorded[0], *[recorded[1]] * 3))
+    assert (result.ranks, result.cause) == ((1,), "slow_device")
+
+
+FURTHER_LAUNCH = """
+    rank# step |1
+          gpu  [a*40][fwd....][fwd....][bwd.]
+          nccl                               [ar]
+"""
+LONG_LOOKUP = """
+    rank# step |1
+          gpu  [look..............][fwd....][bwd.]
+          nccl                                    [ar....]
+"""
+LOOKUP = "fbgemm_gpu::split_embedding_codegen_forward_unweighted_kernel<float, float, float, long, false, 128>"
+
+
+def test_one_further_launch_of_a_long_kernel_is_more_work() -> None:
+    """Of 42 kernels, so that there are 2 % more of them."""
+    usual = FURTHER_LAUNCH.replace("[fwd....][fwd....][bwd.]", "[fwd....][bwd.]").replace(
+        "                               [ar]", "                      [ar.........]"
+    )
+    result = found(ranks(usual, FURTHER_LAUNCH, usual))
+    assert (result.ranks, result.cause) == ((1,), "more_work")
+    assert "mostly fwd_kernel: 2 launches a step instead of 1" in result.why
+
+
+def test_longer_lookups_in_an_embedding_table_are_no_slow_device() -> None:
+    usual = (
+        LONG_LOOKUP.replace("[look..............]", "[look]")
+        .replace("[ar....]", "[ar..................]")
+        .replace("                                    [ar", "                      [ar")
+    )
+    result = found(ranks(usual, LONG_LOOKUP, usual), kernels={"look": LOOKUP})
+    assert (result.ranks, result.cause) == ((1,), "more_work")
+    assert "all of it in lookups of embedding tables" in result.why
+    assert "EmbeddingShardingPlanner" in result.fix
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,13 @@ from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import work_compared
 from tb_ddp_doctor.rules.support.slowness import Slowness, behind
 from tb_ddp_doctor.step_parts import IDLE, OWNERS
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Floats
 
 #: The owners of idle time that is its CPU's; loading is a cause of its own.
 HOST_OWNERS = tuple(owner for owner in IDLE if owner != "input")
+#: Further launches are the cause from this share of what a rank computes longer on.
+_MOST = 0.5
 
 
 class WorkThresholds(msgspec.Struct, frozen=True):
@@ -59,9 +62,9 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
     phases: Phases
     has_device: bool
     kernels: KernelTable
-    #: Kernels that each rank launched, shape (R,); those of the rank that is well with the median number of them.
-    launches: Ints
-    median_launches: int
+    #: Kernels that each rank launches in a step, shape (R,); of the rank that is well with the median number of them.
+    launches: Floats
+    median_launches: float
     median_kernels: Mapping[tuple[str, str], KernelKind]
 
     @classmethod
@@ -91,7 +94,7 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
             frame.has_device,
             kernels,
             launches,
-            int(launches[typical]),
+            float(launches[typical]),
             kernels.of(typical),
         )
 
@@ -135,23 +138,31 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
 
     def _compute_cause(self, rank: int, limits: WorkThresholds) -> tuple[str, str]:
         """The cause of longer compute, and how the sentence on it goes on."""
-        units, blocks = ("kernels", "blocks") if self.has_device else ("operators", "elements")
+        units, blocks, launches = (
+            ("kernels", "blocks", "launches") if self.has_device else ("operators", "elements", "calls")
+        )
         larger_units = "kernels with larger grids" if self.has_device else "operators on larger tensors"
         mine, peer = self.kernels.of(rank), self.median_kernels
-        count, typical = int(self.launches[rank]), self.median_launches
-        if typical and count > typical * (1 + limits.same_work):
-            named = _mostly(work_compared.most_launched(mine, peer), "launches" if self.has_device else "calls")
+        count, typical = float(self.launches[rank]), self.median_launches
+        further = count > typical and work_compared.launched_share(mine, peer) >= _MOST
+        if typical and (further or count > typical * (1 + limits.same_work)):
+            named = _mostly(work_compared.most_launched(mine, peer), f"{launches} a step")
             return "more_work", f", in {wording.decimals(count / typical, 2)} times as many {units}{named}."
         share = work_compared.larger_share(mine, peer)
         if share > limits.larger_share:
             named = _mostly(work_compared.most_enlarged(mine, peer), blocks)
             return "more_work", f": {wording.percent(share)} of its time is in {larger_units}{named}."
         ratio = work_compared.slowdown(mine, peer)
+        most = work_compared.most_slowed(mine, peer)
+        rest = work_compared.slowdown_without(mine, peer, names.looks_up_embeddings)
+        if most and names.looks_up_embeddings(most.name) and rest < 1 + limits.same_work:
+            # A slow device is slow in all kernels. How long a lookup takes depends on how many rows it reads.
+            lookup = f"{kernel_names.short(most.name)} {wording.us(most.mine)} instead of {wording.us(most.peers)}"
+            return "more_work", f", all of it in lookups of embedding tables, in the same kernels: {lookup}."
         if ratio < 1 + limits.same_work:
             if not mine:
                 return "unknown", "; without shapes the trace does not show why."
             return "unknown", f", in other {units} than the median rank."
-        most = work_compared.most_slowed(mine, peer)
         named = (
             f" (the median), and {kernel_names.short(most.name)} {wording.us(most.mine)} instead of "
             f"{wording.us(most.peers)}"

@@ -11,6 +11,7 @@ from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.rules.support import naming, stage_layers
 from tb_ddp_doctor.rules.support.causal_split import CAUSAL_SPLIT
+from tb_ddp_doctor.trace.program_names import Program
 
 #: Goes before the fix where all traced ranks of a node are slow.
 _NODE = """\
@@ -111,6 +112,18 @@ rocm-smi --showclocks --showtemp --showpower --showperflevel
 rocm-smi --showpids""",
 }
 
+#: For sharded embedding tables.
+_FIXES_OF_RECOMMENDERS = {
+    "more_work": """\
+Give every rank as much to look up: tell the planner how many rows a sample looks up in each table, and shard the \
+tables with most lookups by row or by column. Batches and dense layers should be of one size on all ranks.
+
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+constraints = {{"table": ParameterConstraints(pooling_factors=[20.0])}}  # rows of a sample, by feature
+planner = EmbeddingShardingPlanner(topology=Topology(world_size, "cuda"), constraints=constraints)
+plan = planner.collective_plan(model, sharders, process_group)""",
+}
+
 #: For programs that do not train.
 _FIXES_OF_INFERENCE = {
     "host": """\
@@ -135,6 +148,8 @@ def fix(cause: str, stragglers: Sequence[int], frame: Frame) -> str:
     fixes |= {} if frame.trains else _FIXES_OF_INFERENCE
     if setting.device == "rocm":
         fixes |= _FIXES_OF_AMD
+    if frame.program == Program.RECOMMENDER.value:
+        fixes |= _FIXES_OF_RECOMMENDERS
     if cause == "more_work" and _is_stage(stragglers, frame):
         return stage_layers.BALANCED
     shared = _NODE if naming.whole_nodes(stragglers, frame) else ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ _LARGER = 1.1
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """The kernel that differs most between two ranks: its name, and what each has of it."""
+    """The kernel that differs most between two ranks: its name, and what each has of it in a step."""
 
     name: str
     mine: float
@@ -60,6 +61,21 @@ def larger_share(mine: Kinds, peer: Kinds) -> float:
     return larger / total if total else 0.0
 
 
+def launched_share(mine: Kinds, peer: Kinds) -> float:
+    """Which share of the time that a rank computes longer is in further launches of kernels that both launch."""
+    own, other = _by_name(mine), _by_name(peer)
+    longer = sum(kind.total_ns for kind in own.values()) - sum(kind.total_ns for kind in other.values())
+    further = sum((own[name].count - other[name].count) * own[name].mean_ns for name in own if name in other)
+    return further / longer if longer > 0 else 0.0
+
+
+def slowdown_without(mine: Kinds, peer: Kinds, chosen: Callable[[str], bool]) -> float:
+    """How many times as long all kernels but some chosen ones take as on the peer, of those that both launch."""
+    both = [key for key in mine if key in peer and not chosen(key[0])]
+    total = sum(peer[key].total_ns for key in both)
+    return sum(mine[key].mean_ns * peer[key].count for key in both) / total if total else math.inf
+
+
 def slowdown(mine: Kinds, peer: Kinds) -> float:
     """How many times as long the same kernels take as on the peer, median weighted by time; 1 if none are the same."""
     both = [key for key in mine if key in peer and peer[key].total_ns > 0]
@@ -79,7 +95,7 @@ def _is_larger(mine: KernelKind, peers: KernelKind) -> bool:
 
 def _by_name(kinds: Kinds) -> dict[str, KernelKind]:
     """Launches of each kernel over all its grids; `blocks` is then the sum over launches."""
-    merged: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    merged: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0, 0])
     for (name, _), kind in kinds.items():
         entry = merged[name]
         entry[0] += kind.count
