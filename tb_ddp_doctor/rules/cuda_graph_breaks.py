@@ -14,6 +14,7 @@ from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.host_work import shares
+from tb_ddp_doctor.trace.program_names import Program
 
 
 class CudaGraphBreaks(Rule):
@@ -78,7 +79,7 @@ class CudaGraphBreaks(Rule):
             confidence="high" if len(steps) > 1 else "medium",
             title=f"{_WHAT[cause]} in {wording.steps_seen(len(steps), len(frame.steps))}{on}.",
             why=f"The CPU works up to {wording.ms(float(removed.max()))} longer in such a step. {_WHY[cause]}",
-            fix=_FIX,
+            fix=_FIX_OF_SERVERS if frame.program == Program.SERVING.value else _FIX,
             evidence=(places.of_most(removed, "The step that loses most."),),
         )
 
@@ -100,3 +101,10 @@ Pad inputs to the shapes that are captured, keep them in the same tensors, or ca
 for length in (512, 1024, 2048):                 # all lengths that batches are padded to
     step(example(length))
 torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True"""
+
+_FIX_OF_SERVERS = """\
+Let the server capture a graph for the batch sizes of these iterations: a batch larger than all of them runs without \
+one. Iterations with prompts run without a graph on purpose, where the server does not capture them in pieces.
+
+vllm serve MODEL --max-num-seqs 64 --compilation-config '{"cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64]}'
+python -m sglang.launch_server --model-path MODEL --cuda-graph-max-bs 64"""

@@ -78,3 +78,10 @@ def test_a_captured_graph_of_many_kernels_costs_its_capture(kernels: int) -> Non
     assert found.cost_ms == pytest.approx(34 / 5, rel=0.1)
     verdict = engine.examine(job(text))
     assert [one.rule for one in verdict.findings if one.severity != "info"] == [RULE]
+
+
+def test_a_server_is_told_which_batch_sizes_to_capture() -> None:
+    names = {"aten::bwd": "vllm::unified_attention_with_output"}
+    text = job_of(EAGER).replace("autograd", "thread2 ")
+    found = finding(RULE, text, names=names)
+    assert "cudagraph_capture_sizes" in found.fix and "step(example" not in found.fix
