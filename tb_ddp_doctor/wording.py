@@ -43,6 +43,12 @@ def whole(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def figures(value: float, digits: int) -> str:
+    """A number with as many figures, and all of those before its point: "0.109", "5.78", "1,307"."""
+    text = f"{value:.{digits}g}"
+    return text if "e+" not in text else whole(value)
+
+
 def ms(ns: float) -> str:
     """A time in ns: "1,206.8 ms" from 1 ms on, "0.12 ms" below, "12 µs" below 10 µs, "12.35 s" from 10 s on."""
     return duration(ns / 1e6)

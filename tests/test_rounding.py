@@ -105,3 +105,7 @@ def test_sizes_are_made_into_text_by_wording_alone() -> None:
     package = Path(wording.__file__).parent
     sources = [path for path in package.rglob("*.py") if path.name != "wording.py"]
     assert not [(path.name, found) for path in sources for found in of_size.findall(path.read_text())]
+
+
+def test_figures_have_no_exponent() -> None:
+    assert [wording.figures(value, 3) for value in (0.1094, 5.78, 998.2, 1307.4)] == ["0.109", "5.78", "998", "1,307"]

@@ -92,14 +92,16 @@ class LargerBatch(Rule):
         fits = memory.largest_batch if memory else None
         times = min(self.supposed if fits is None else fits, self.most)
         if times < self.least:
-            return Clear(f"The free memory allows {times:.2g} times the batch, which is not worth a try.")
+            return Clear(
+                f"The free memory allows {wording.figures(times, 2)} times the batch, which is not worth a try."
+            )
         spared = self._spared(roofline, times)
         fewer = 1 - 1 / times
         gemms = [one for one in roofline.kernels if one.kind is GpuTime.GEMM]
         larger = _Larger(
             fewer,
             spared,
-            batch=f"A batch {times:.2g} times as large",
+            batch=f"A batch {wording.figures(times, 2)} times as large",
             same="samples",
             why=f"{_room(fits, times)} {_reached(gemms, spared)}Launches, AllReduces of gradients and the optimizer "
             "come once a step, whatever its batch.",
@@ -122,7 +124,7 @@ class LargerBatch(Rule):
         larger = _Larger(
             fewer,
             spared,
-            batch=f"{self.supposed:.2g} times as many sequences in an iteration",
+            batch=f"{wording.figures(self.supposed, 2)} times as many sequences in an iteration",
             same="tokens",
             why=f"GEMMs take {wording.ms(sum(one.step_ns for one in kernels))} of an iteration at the bandwidth of the "
             f"memory, which reads their weights for few tokens: {listed(kernels)}. For more tokens they hardly take "
@@ -237,7 +239,8 @@ def _room(fits: float | None, times: float) -> str:
     """What memory allows, a sentence."""
     if fits is None:
         return "Which memory is free was not recorded (profile_memory=True): that it fits is supposed."
-    return f"The free memory allows {fits:.2g} times the batch{'' if times == fits else f'; {times:.2g} are supposed'}."
+    supposed = "" if times == fits else f"; {wording.figures(times, 2)} are supposed"
+    return f"The free memory allows {wording.figures(fits, 2)} times the batch{supposed}."
 
 
 def _reached(gemms: Sequence[KernelRoof], spared: Mapping[KernelRoof, float]) -> str:

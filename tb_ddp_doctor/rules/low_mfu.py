@@ -56,11 +56,11 @@ class LowMfu(Rule):
         mfu, hfu = model / peak, executed / peak
         computed_again = f", {wording.percent(hfu)} with recomputation (HFU)" if hfu > 1.01 * mfu else ""
         sentence = (
-            f"{model / 1e12:.3g} of {peak / 1e12:.3g} TFLOPS in {utilization.precision}: "
+            f"{_tera(model)} of {_tera(peak)} TFLOPS in {utilization.precision}: "
             f"an MFU of {wording.percent(mfu)}{computed_again}."
         )
         if measured:
-            sentence += f" Large GEMMs reach {measured / 1e12:.3g} TFLOPS on these GPUs, by the calibration."
+            sentence += f" Large GEMMs reach {_tera(measured)} TFLOPS on these GPUs, by the calibration."
         if mfu >= self.min_mfu:
             return Clear(f"The model computes {sentence}")
         per_rank = utilization.model_flops.mean(axis=1)
@@ -69,10 +69,14 @@ class LowMfu(Rule):
             ranks=frame.rank_numbers(np.arange(len(frame.ranks))),
             confidence="medium",
             title=f"The MFU is {wording.percent(mfu)}: the share of the peak FLOPS of the GPU that the model uses.",
-            why=f"The model computes {sentence} That is {float(per_rank.mean()) / 1e12:.3g} TFLOP a step and rank.",
+            why=f"The model computes {sentence} That is {_tera(float(per_rank.mean()))} TFLOP a step and rank.",
             fix=_FIX,
             evidence=(places.window(int(per_rank.argmin()), 0, "A whole step."),),
         )
+
+
+def _tera(value: float) -> str:
+    return wording.figures(value / 1e12, 3)
 
 
 _FIX = """\
