@@ -207,7 +207,7 @@ qkv = torch.nn.Linear(width, 3 * width)""",
         "convolutions",
         "channels_last, cuDNN benchmark",
         """\
-Use NHWC, and let cuDNN measure which of its kernels is fastest for these sizes.
+Use NHWC, and let cuDNN (MIOpen on AMD GPUs) measure which of its kernels is fastest for these sizes.
 
 model, images = model.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
 torch.backends.cudnn.benchmark = True""",
