@@ -17,6 +17,8 @@ from tb_ddp_doctor.trace.names import Phase
 
 #: With this share of its transfer exposed, a call runs alone: prefetched ones have some compute beside them.
 _ALONE = 0.9
+#: As many all-gathers of a step are nearly all.
+_NEARLY_ALL = 0.9
 #: Gradients are scattered by the backward pass, but for the root's, which come when it is over. A group in which more
 #: than this share of the reduce-scatters comes from elsewhere moves activations (tensor parallelism).
 _MOST_OUTSIDE = 0.3
@@ -60,6 +62,17 @@ class ShardCalls(msgspec.Struct, frozen=True, eq=False):
     #: Transfer of the call, and the part of it with nothing beside it.
     length_ns: Ints
     exposed_ns: Ints
+
+    @property
+    def follow_the_update(self) -> bool:
+        """Whether all-gathers send round what each rank has updated (ZeRO 1 and 2, Megatron's distributed optimizer):
+        nearly all of them are launched after the last reduce-scatter of their step.
+        """
+        cell, gathers = numbered(self.rank, self.step), self.is_gather
+        last = np.full(int(cell.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+        last[cell[~gathers]] = -1
+        np.maximum.at(last, cell[~gathers], self.row[~gathers])
+        return bool(gathers.any() and (self.row[gathers] > last[cell[gathers]]).mean() >= _NEARLY_ALL)
 
     def late_ns(self, schedule: Schedule, *, forward: bool) -> Ints:
         """How much of the exposed transfer prefetching would hide, summed over calls, shape (R, S), ns.

@@ -121,6 +121,8 @@ class ShardingWait(Rule):
 
 
 def _fix(cause: str, sharding: Sharding, plans: Plans, has_nodes: bool) -> str:
+    if cause == "forward" and sharding.calls.follow_the_update:
+        return _AFTER_THE_UPDATE
     between = _BETWEEN_NODES if has_nodes else ""
     smaller = _FLOAT32 if "Float" in sharding.dtypes else ""
     advice, code = (_FORWARD if cause == "forward" else _BACKWARD).split("\n\n", 1)
@@ -183,6 +185,16 @@ for block, following in zip(blocks, blocks[1:]):
 
 # FSDP1
 model = FullyShardedDataParallel(model, forward_prefetch=True, limit_all_gathers=True, ...)"""
+
+_AFTER_THE_UPDATE = """\
+Gather the updated parameters while the next forward pass computes, those of a layer before it needs them, instead of \
+all of them after the optimizer's step.
+
+# Megatron-LM
+--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather
+
+# FSDP2 gathers unit by unit in forward; parameters stay for backward, as without it
+fully_shard(block, reshard_after_forward=False)"""
 
 _BACKWARD = """\
 Gather the next unit's parameters before this one's gradients are computed, so that the all-gather overlaps compute. \

@@ -6,9 +6,12 @@ import pytest
 from test_plan_sharding import FSDP
 from traces import MS, finding, job, lies_in_its_step, outcome, ranks
 
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.facts.sharding import sharding
 from tb_ddp_doctor.findings import Finding
+from tb_ddp_doctor.planning.fact import Plans
 from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.sharding_wait import _fix
 
 RULE = "sharding-wait"
 #: Each all-gather runs alone, and compute waits for it.
@@ -198,3 +201,21 @@ def test_the_fix_says_what_each_way_to_gather_is_predicted_to_give() -> None:
     fix = finding(RULE, ranks(FSDP, FSDP)).fix
     for asked in ("all-gathers issued in time", "prefetch=1", "prefetch=2", "zero2", "units of 14.5 MiB, zero3"):
         assert re.search(rf"{re.escape(asked)}: (1[89]|2[12])\d\.\d ms a step \(", fix), asked
+
+
+#: The optimizer of each rank updates its part, and sends it to the other ranks before the next step.
+UPDATED_PARTS = """
+    rank# step     |1
+          host     [fwd0][fwd1]                      [update][ag0][ag1]     [sync.............]
+          autograd             [bwd0][rs0][bwd1][rs1]
+          gpu      [fwd0......][fwd1......][bwd0.......][bwd1.......]    [opt]
+          nccl                                          [rs0]        [rs1]    [ag0....][ag1....]
+"""
+
+
+def test_parameters_that_are_gathered_after_the_update_get_no_units_to_prefetch() -> None:
+    parts, units = (sharding(job(ranks(text, text))) for text in (UPDATED_PARTS, LATE_FORWARD))
+    assert parts and units
+    assert (parts.calls.follow_the_update, units.calls.follow_the_update) == (True, False)
+    fix = _fix("forward", parts, Plans(Facts(job(ranks(UPDATED_PARTS, UPDATED_PARTS)))), False)
+    assert "--overlap-param-gather" in fix and "set_modules_to_forward_prefetch" not in fix
