@@ -27,6 +27,7 @@ HEADERS = (
     "numbers",
     "perfetto",
     "replay",
+    "rounding",
     "scanner",
     "vocabulary",
 )

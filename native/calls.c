@@ -1,20 +1,38 @@
 #include "calls.h"
 
+#include "rounding.h"
+
 /* Products are statements of their own: no compiler may join them with a sum, so that the results are those of numpy. */
 
+/* Running sums of the time of a rank's pairs in a share of each call; the first is 0. */
+static void sum_up(const struct calls_table *table, size_t rank, const double *share_of_call, double *running) {
+    const double *shares = share_of_call + table->calls[rank];
+    const int32_t *call = table->call[rank];
+    const int64_t *took = table->ns[rank];
+    double sum = running[0] = 0;
+    for (int64_t i = 0; i < table->pairs[rank]; i++) {
+        const double part = (double)took[i] * shares[call[i]];
+        running[i + 1] = sum = sum + part;
+    }
+}
+
 void calls_share(const struct calls_table *table, const double *share_of_call, double *ns, double *running) {
-    running[0] = 0;
     for (size_t rank = 0; rank < table->ranks; rank++) {
-        const double *shares = share_of_call + table->calls[rank];
-        const int32_t *call = table->call[rank];
-        const int64_t *took = table->ns[rank];
-        double sum = 0;
-        for (int64_t i = 0; i < table->pairs[rank]; i++) {
-            const double part = (double)took[i] * shares[call[i]];
-            running[i + 1] = sum = sum + part;
-        }
+        sum_up(table, rank, share_of_call, running);
         for (int64_t row = table->rows[rank]; row < table->rows[rank + 1]; row++) {
             ns[row] = running[table->end[row]] - running[table->first[row]];
+        }
+    }
+}
+
+void calls_placed(const struct calls_table *table, const double *share_of_call, const double *part_of_row,
+                  const int32_t *place, size_t size, int64_t *ns, double *running) {
+    for (size_t rank = 0; rank < table->ranks; rank++) {
+        sum_up(table, rank, share_of_call, running);
+        for (int64_t row = table->rows[rank]; row < table->rows[rank + 1]; row++) {
+            const double time = running[table->end[row]] - running[table->first[row]];
+            const double counts = time * part_of_row[row];
+            if (place[row] >= 0 && (size_t)place[row] < size) ns[place[row]] = counts > 0 ? nearest(counts) : 0;
         }
     }
 }

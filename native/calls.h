@@ -25,6 +25,11 @@ struct calls_table {
 NATIVE_API void calls_share(const struct calls_table *, const double *share_of_call, double *ns,
                             double *room);
 
+/* The same, times the part of the row that counts, in whole ns, each at the row's place in a column of `size`; it has
+ * nothing below 0, and nothing from rows whose place is outside of the column. */
+NATIVE_API void calls_placed(const struct calls_table *, const double *share_of_call, const double *part_of_row,
+                             const int32_t *place, size_t size, int64_t *ns, double *room);
+
 /* What a call needs at least, ns, NaN if unknown, and which share of it remains. */
 struct calls_least {
     const double *least_ns, *remains;

@@ -281,7 +281,7 @@ static double *shares(size_t count) {
 }
 
 static struct replay_cut cut(size_t rows, size_t ranks, size_t steps) {
-    struct replay_cut found = {{0}, {0}, {0}, {0}, 0, 0, (int64_t)steps, (int64_t)ranks, any() % 8 == 0};
+    struct replay_cut found = {{0}, {0}, {0}, {0}, 0, 0, 0, (int64_t)steps, (int64_t)ranks, any() % 8 == 0};
     for (int kind = 0; kind < REPLAY_KINDS; kind++) {
         if (any() & 1) {
             const size_t working = any() % (rows + 1);
@@ -293,6 +293,7 @@ static struct replay_cut cut(size_t rows, size_t ranks, size_t steps) {
         found.device_ns = instants(rows, rows, false);
         found.chosen = any() & 1 ? flags(ranks * (steps + 1)) : NULL;
     }
+    if (any() & 1) found.gone_ns = instants(rows, rows, false);
     return found;
 }
 
@@ -337,7 +338,7 @@ static void play(const struct job *job, const struct replay_ordering *now, int64
     for (int kind = 0; kind < REPLAY_KINDS; kind++) {
         free((void *)gone.share[kind]), free((void *)gone.working[kind]), free((void *)gone.working_ns[kind]);
     }
-    free((void *)gone.device_ns), free((void *)gone.chosen), free(plan);
+    free((void *)gone.device_ns), free((void *)gone.chosen), free((void *)gone.gone_ns), free(plan);
     for (int i = 0; i < 9; i++) {
         free(times[i]), free(state[i]);
     }
@@ -384,12 +385,15 @@ static void calls(void) {
     const struct calls_table table = {RANKS, rows, counts, pairs, (const int32_t *const *)call,
                                       (const int64_t *const *)count, (const int64_t *const *)ns, first, end, size};
     const struct calls_least known = {least, remains};
+    int32_t *places = indices(all, -1, all + 1);
+    int64_t *placed = instants(all, all, false);
     calls_share(&table, remains, of_rows[0], running);
+    calls_placed(&table, remains, of_rows[0], places, all, placed, running);
     calls_sums(&table, &known, &(struct calls_excess){of_rows[0], of_rows[1], of_rows[2], of_rows[3]}, running);
     calls_kinds(&table, &known, of_rows[4], of_rows[5], kind, by_kind, running);
     for (int rank = 0; rank < RANKS; rank++) free(call[rank]), free(count[rank]), free(ns[rank]);
     for (int i = 0; i < 6; i++) free(of_rows[i]);
-    free(first), free(end), free(kind), free(running), free(least), free(remains);
+    free(first), free(end), free(kind), free(running), free(least), free(remains), free(places), free(placed);
 }
 
 static void replay(void) {

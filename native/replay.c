@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "rounding.h"
+
 #define AT(column, i) ((column).at[(size_t)(i) * (column).step])
 
 /* Far times are sums of "long ago": they wrap, as numpy's do. */
@@ -10,19 +12,6 @@ static int64_t plus(int64_t one, int64_t other) { return (int64_t)((uint64_t)one
 static int64_t later(int64_t one, int64_t other) { return one > other ? one : other; }
 
 static int64_t minus(int64_t one, int64_t other) { return (int64_t)((uint64_t)one - (uint64_t)other); }
-
-/* Without its fraction; what is out of range is as numpy has it. */
-static int64_t whole(double value) { return value > -0x1p63 && value < 0x1p63 ? (int64_t)value : INT64_MIN; }
-
-/* The nearest whole number, the even one of two, as rint has it, which would need the library of mathematics. */
-static double rounded(double value) {
-    const double large = 0x1p52;
-    if (value >= 0 && value < large) return value + large - large;
-    if (value < 0 && value > -large) return value - large + large;
-    return value;
-}
-
-static int64_t nearest(double value) { return whole(rounded(value)); }
 
 /* How long a row takes. */
 struct row_lengths {
@@ -57,9 +46,15 @@ static size_t cell_of(const struct replay_schedule *schedule, const struct repla
     return (size_t)((step >= 0 ? step : cut->steps) * cut->ranks + AT(schedule->rank, row));
 }
 
-/* What the device needs for a row. */
+/* What the device needs for a row. Of a row that is shorter than recorded, less goes, in proportion. */
 static int64_t needed(const struct replay_cut *cut, size_t cell, int64_t row, int64_t as_recorded) {
-    return cut->device_ns && (!cut->chosen || cut->chosen[cell]) ? cut->device_ns[row] : as_recorded;
+    int64_t need = cut->device_ns && (!cut->chosen || cut->chosen[cell]) ? cut->device_ns[row] : as_recorded;
+    int64_t gone = cut->gone_ns ? cut->gone_ns[row] : 0;
+    if (gone && need != as_recorded) {
+        double remains = (double)need / (double)later(as_recorded, 1);
+        gone = nearest((double)gone * (remains < 1 ? remains : 1));
+    }
+    return minus(need, later(gone < need ? gone : need, 0));
 }
 
 /* Far sooner than anything else. */
@@ -104,7 +99,7 @@ static inline struct row_lengths shortened(const struct replay_schedule *schedul
     } else if (cursor->kinds) {
         shorten_host(&of, schedule, cut, cursor, cell, row);
     }
-    if (!cut->device_ns) return of;
+    if (!cut->device_ns && !cut->gone_ns) return of;
     int64_t need = needed(cut, cell, row, of.device), behind = AT(schedule->queue_row, row);
     of.lead = minus(of.lead, minus(of.device, need));
     of.device = need;

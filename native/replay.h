@@ -65,6 +65,8 @@ struct replay_cut {
      * needs as recorded. */
     const int64_t *device_ns;
     const uint8_t *chosen;
+    /* What goes of that, of each row; null for nothing. */
+    const int64_t *gone_ns;
     int64_t steps, ranks;
     /* Whether hosts need no time at all. */
     int64_t no_host;

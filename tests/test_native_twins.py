@@ -254,12 +254,14 @@ def test_sums_over_the_calls_of_rows(seed: int, ranks: list[tuple[int, int, int]
     least = np.where(draw.random(calls) < 0.3, np.nan, draw.random(calls) * 300)
     share, of_rows = draw.random(calls), (draw.random(rows), draw.random(rows))
     kind = draw.integers(0, len(GpuTime), calls).astype(np.int32)
+    place = draw.permutation(rows + 2)[:rows].astype(np.int32)
 
     def act() -> list[list[float]]:
         sums = table.excess(least, share)
         every = (sums.took, sums.least, sums.unknown, sums.gone)
         of_kinds = table.by_kind(least, share, of_rows, kind)
-        return [column.tolist() for column in (table.in_share(share), *every, of_kinds)]
+        placed = table.placed(share, of_rows[0], place, rows + 2)
+        return [column.tolist() for column in (table.in_share(share), placed, *every, of_kinds)]
 
     natively = act()
     table.__dict__["_native"] = None
@@ -285,7 +287,8 @@ TESTED = {
     "columns_search": "test_native_twins.py::test_places_of_any_shape_and_type",
     "columns_add": "test_native_twins.py::test_sums",
     **dict.fromkeys(
-        ("calls_share", "calls_sums", "calls_kinds"), "test_native_twins.py::test_sums_over_the_calls_of_rows"
+        ("calls_share", "calls_placed", "calls_sums", "calls_kinds"),
+        "test_native_twins.py::test_sums_over_the_calls_of_rows",
     ),
     "intervals_union": "test_native_twins.py::test_sets_of_intervals",
     "intervals_either": "test_native_twins.py::test_sets_of_intervals",

@@ -132,9 +132,12 @@ def test_the_native_library_shortens_any_job_as_numpy_does(traces: list[RankTrac
             shape
         )
 
+    rows = len(replay.schedule.recorded)
+    of_rows = np.array(data.draw(st.lists(st.integers(0, 2 * MS), min_size=rows, max_size=rows)), np.int64)
     less = Change(
         {kind: drawn(st.sampled_from([0.0, 0.3, 1.0])) for kind in data.draw(st.sets(st.sampled_from(CpuTime)))},
         device_ns=data.draw(st.sampled_from([None, drawn(st.integers(0, 5 * MS)).astype(np.int64)])),
+        row_ns=data.draw(st.sampled_from([None, of_rows])),
         device_at_median=data.draw(st.sampled_from([None, drawn(st.booleans()).astype(np.bool_)])),
         balanced=data.draw(st.sampled_from([None, drawn(st.booleans()).astype(np.bool_)])),
         no_host=data.draw(st.booleans()),

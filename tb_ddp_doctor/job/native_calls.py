@@ -55,6 +55,17 @@ class NativeCalls:
         self._library.calls_share(byref(self._table), *native.addresses(share, ns, room))
         return ns
 
+    def placed(self, share: Floats, part: Floats, place: Indices, size: int) -> Ints:
+        """As `PairSums.placed` has it; raises IndexError for columns of another length than the rows."""
+        part, place = native.plain(part, np.float64), native.plain(place, np.int32)
+        if not len(part) == len(place) == self._rows:
+            raise IndexError("not a part and a place for each row")
+        share, ns, room = self._of_calls(share), np.zeros(size, np.int64), self._room()
+        self._library.calls_placed(
+            byref(self._table), *native.addresses(share, part, place), size, *native.addresses(ns, room)
+        )
+        return ns
+
     def excess(self, least_ns: Floats, remains: Floats) -> list[Floats]:
         """The columns of `ExcessSums`."""
         columns = [self._of_calls(column) for column in (least_ns, remains)]

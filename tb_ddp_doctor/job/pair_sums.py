@@ -60,6 +60,16 @@ class PairSums(msgspec.Struct, frozen=True, eq=False, dict=True):
             rank.sums(rank.pairs.ns * share[rank.calls].take(rank.pairs.call)) for rank in self._ranks()
         )
 
+    def placed(self, share: Floats, part: Floats, place: Indices, size: int) -> Ints:
+        """The same times a part of each row, shape (N,), in whole ns and not below 0: each row's at its place, shape
+        (N,), in a column of `size`, which is 0 elsewhere.
+        """
+        if self._native is not None:
+            return self._native.placed(share, part, place, size)
+        ns = np.zeros(size, np.int64)
+        ns[place] = np.rint(np.maximum(self.in_share(share) * part, 0))
+        return ns
+
     def excess(self, least_ns: Floats, remains: Floats) -> ExcessSums:
         """How far each row's pairs are from the least that they need."""
         if self._native is not None:

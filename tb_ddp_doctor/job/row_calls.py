@@ -86,12 +86,14 @@ class RowCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
         """The same for what does not depend on how long they take."""
         return self.counts / np.maximum(self.repeats, 1)
 
-    def of_share(self, share: Floats) -> Ints:
-        """The device's time of each row in a share of each call, 0 to 1, shape (K,); ns, shape (N,)."""
-        ns = self.pairs.in_share(share)
-        ns *= self.share
-        np.maximum(ns, 0, out=ns)
-        return np.rint(ns, out=ns).astype(np.int64)
+    def of_share(self, share: Floats, place: Indices | None = None, size: int = 0) -> Ints:
+        """The device's time of each row in a share of each call, 0 to 1, shape (K,); ns, shape (N,).
+
+        With `place`, shape (N,), each row's is at its place in a column of `size`, which is 0 elsewhere.
+        """
+        if place is None:
+            place, size = np.arange(len(self.share), dtype=np.int32), len(self.share)
+        return self.pairs.placed(share, self.share, place, size)
 
     def excess(self, least_ns: Floats, remains: Floats) -> RowExcess:
         """How far rows are from the least that their calls need, if only a share of each call remains.

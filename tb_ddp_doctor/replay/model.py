@@ -264,6 +264,8 @@ class Cut(msgspec.Struct, frozen=True, eq=False):
     device_ns: Ints | None = None
     #: Flags the ranks and steps in which `device_ns` counts; None if it counts in all.
     chosen: Flags | None = None
+    #: What is removed of that, shape (rows,), ns (see `shortened`); None if nothing.
+    gone_ns: Ints | None = None
 
 
 class Lengths(msgspec.Struct, frozen=True, eq=False):

@@ -103,6 +103,9 @@ def _cut(schedule: Schedule, cut: Cut, no_host: bool, kept: list[Any]) -> CutTab
     if cut.chosen is not None:
         _refuse_unlike(cut.chosen.shape, shape)
         table.chosen = library.address(cut.chosen.T, np.bool_, kept)
+    if cut.gone_ns is not None:
+        _refuse_unlike(cut.gone_ns.shape, (rows,))
+        table.gone_ns = library.address(cut.gone_ns, np.int64, kept)
     return table
 
 

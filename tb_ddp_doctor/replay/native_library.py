@@ -53,7 +53,7 @@ class CutTable(Structure):
     _fields_ = (
         *((name, c_void_p * KINDS) for name in ("share", "working", "working_ns")),
         ("count", c_size_t * KINDS),
-        *((name, c_void_p) for name in ("device_ns", "chosen")),
+        *((name, c_void_p) for name in ("device_ns", "chosen", "gone_ns")),
         *((name, c_int64) for name in ("steps", "ranks", "no_host")),
     )
 

@@ -11,8 +11,8 @@ S = steps of the job; rows and parts are those of the schedule.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -278,17 +278,9 @@ class Replay:
 
         The columns of rows are as recorded: no copy of them is made for each change.
         """
-        rows, host, chosen = self.schedule.rows, {}, None
+        rows, host = self.schedule.rows, {}
         if not change.no_host:
             host = {kind: self._cells.padded(share) for kind, share in self._shares(change).items()}
-        need: Ints | None = None
-        of_rows = (change.row_ns, change.faster_calls, change.smaller_calls)
-        if change.device_ns is not None or change.balanced is not None or any(one is not None for one in of_rows):
-            need = self._device(change)
-        elif change.device_at_median is not None:
-            need = self._device_at_median
-            if not change.device_at_median.all():
-                chosen = self._cells.padded(change.device_at_median.astype(np.float64)) >= 0.5
         return Lengths(
             work_ns=rows.work_ns,
             blocked_ns=rows.blocked_ns,
@@ -298,8 +290,19 @@ class Replay:
             queue_ns=rows.queue_ns,
             transfer_ns=self._transfer(change),
             no_host=change.no_host,
-            cut=Cut(host, need, chosen),
+            cut=self._device_cut(change, host),
         )
+
+    def _device_cut(self, change: Change, host: Mapping[CpuTime, Floats]) -> Cut:
+        """What a change removes of rows: `host` of the time of their hosts, and the rest of the devices'."""
+        at_median, gone_ns = change.device_at_median, self._gone_ns(change)
+        if change.device_ns is not None or change.balanced is not None:
+            need, whole = self._device_but_rows(change)
+            return Cut(host, need, gone_ns=gone_ns) if whole is need else Cut(host, self._device(change))
+        if at_median is None:
+            return Cut(host, gone_ns=gone_ns)
+        chosen = None if at_median.all() else self._cells.padded(at_median.astype(np.float64)) >= 0.5
+        return Cut(host, self._device_at_median, chosen, gone_ns)
 
     def removed_ns(self, change: Change) -> int:
         """How much time a change removes from the record on all ranks together, ns: no fix can save more than that.
@@ -387,6 +390,14 @@ class Replay:
 
     def _device(self, change: Change) -> Ints:
         """How long the device needs for each row with a change, shape (rows,), ns."""
+        (need, whole), gone_ns = self._device_but_rows(change), self._gone_ns(change)
+        return need if gone_ns is None else shortened(need, whole, self.schedule.rows.device_ns, gone_ns)
+
+    def _device_but_rows(self, change: Change) -> tuple[Ints, Ints]:
+        """The same without what the change removes of single rows (`_gone_ns`).
+
+        Last with what it takes of calls by name: that leaves other calls as they were. Twice the same if it takes none.
+        """
         need = self.schedule.rows.device_ns
         if change.device_at_median is not None:
             need = self._lowered(change.device_at_median)
@@ -396,15 +407,15 @@ class Replay:
             shared = self._device_balanced(change.balanced)
             need = np.where(lowered, np.minimum(need, shared), shared)
         if change.device_ns is None:
-            return self._of_rows(change, need, need)
+            return need, need
         rest = change.device_ns
         if change.of_calls is None or not len(self.schedule.recorded):
             need = need - self._cells.spread(need, rest)
-            return self._of_rows(change, need, need)
+            return need, need
         calls_ns = self._cells.spread(np.minimum(self._of_calls(change.of_calls), need), rest)
         rest = np.maximum(rest - self._cells.sum(calls_ns), 0)
         need = need - self._cells.spread(need - calls_ns, rest)
-        return self._of_rows(change, need - calls_ns, need)
+        return need - calls_ns, need
 
     def _lowered(self, chosen: Flags) -> Ints:
         """How long the device needs for each row if it is no slower than the median in some steps, shape (R, S).
@@ -418,37 +429,21 @@ class Replay:
             self._lowered_last = chosen, need
         return self._lowered_last[1]
 
-    def _of_rows(self, change: Change, need: Ints, whole: Ints) -> Ints:
-        """How long the device needs for each row without what a change removes of rows and of single calls.
-
-        `need` is what the rest of the change leaves of each row; `whole` is the same with what it takes of calls by
-        name, which leaves other calls as they were. Shape (rows,), ns.
+    def _gone_ns(self, change: Change) -> Ints | None:
+        """What a change removes of each row by `row_ns` and by a share of the calls in it, shape (rows,), ns; None if
+        nothing.
         """
-        amounts = [] if change.row_ns is None else [change.row_ns]
-        if (calls := change.shorter_calls) is not None:
-            amounts.append(self.schedule.frame.calls.of_share(calls))
-        if not len(self.schedule.recorded) or not amounts:
-            return need
-        return shortened(need, whole, self.schedule.rows.device_ns, self._in_order(sum(amounts[1:], amounts[0])))
+        share, row_ns, recorded = change.shorter_calls, change.row_ns, self.schedule.recorded
+        if not len(recorded) or (share is None and row_ns is None):
+            return None
+        gone_ns: Ints = np.zeros(len(self.schedule.rows.rank), np.int64) if share is None else self._of_calls(share)
+        if row_ns is not None:
+            gone_ns[recorded] = row_ns if share is None else gone_ns[recorded] + row_ns
+        return gone_ns
 
     def _of_calls(self, share: Floats) -> Ints:
         """Device time of each row in a share of each call, 0 to 1 as `Change.of_calls` has it, (rows,), ns."""
-        in_order: Ints = self._in_order(self.schedule.frame.calls.of_share(share))
-        return in_order
-
-    def _in_order(self, of_rows: Any) -> Any:
-        """A column of the ranks' own rows in the order of the schedule, shape (rows,); 0 in other rows."""
-        row, others = self._own_rows
-        in_order = of_rows.take(row)
-        in_order[others] = 0
-        return in_order
-
-    @cached_property
-    def _own_rows(self) -> tuple[Ints, Ints]:
-        """Which of the ranks' own rows each row of the schedule is, -1 for none, shape (rows,); and the rows of -1."""
-        row = np.full(len(self.schedule.rows.rank), -1)
-        row[self.schedule.recorded] = np.arange(len(self.schedule.recorded))
-        return row, np.flatnonzero(row < 0)
+        return self.schedule.frame.calls.of_share(share, self.schedule.recorded, len(self.schedule.rows.rank))
 
     @cached_property
     def routing(self) -> Routing:
