@@ -32,6 +32,7 @@ _WORDS = {
 }
 #: Of forward passes alone, as many steps tell that no backward pass follows, though the file is cut off.
 _LEAST_STEPS = 2
+_FORWARD = Program.INFERENCE.value
 _KINDS: dict[Program, JobKind] = {
     Program.TRAINING: "training",
     Program.RECOMMENDER: "recommender",
@@ -62,7 +63,8 @@ def program_of(digests: Collection[RankDigest]) -> Program:
     Where some ranks serve and others train, or marks name a rollout and another role, the job does reinforcement
     learning. Otherwise the ranks agree, or it is not known; forward passes alone are a part of whatever the others do.
     """
-    programs = {Program(digest.contents.program) for digest in digests if not _may_go_on(digest)} - {Program.UNKNOWN}
+    named = {digest.contents.program for digest in digests if not _may_go_on(digest)}
+    programs = {Program(name) for name in named} - {Program.UNKNOWN}
     roles = {name for digest in digests for name in digest.contents.roles}
     if Program.RL in programs or {Program.SERVING, Program.TRAINING} <= programs or _are_of_rl(roles):
         return Program.RL
@@ -78,7 +80,7 @@ def is_cut(digest: RankDigest) -> bool:
 
 def _may_go_on(digest: RankDigest) -> bool:
     """Whether a backward pass may follow what shows forward passes alone: the file is cut off in its first steps."""
-    is_forward = digest.contents.program == Program.INFERENCE.value
+    is_forward = digest.contents.program == _FORWARD
     return is_forward and len(digest.steps) < _LEAST_STEPS and is_cut(digest)
 
 
