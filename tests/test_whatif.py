@@ -11,8 +11,16 @@ from traces import MS, in_row, job, ranks, repeat
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.replay import native_library
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
+
+LOADED = """
+    rank# step |1
+          host [load][fwd][bwd][ar][sync.....]
+          gpu         [fwd...][bwd...]
+          nccl                        [ar....]
+"""
 
 
 def budget(**ranks_by_owner: list[list[int]]) -> Budget:
@@ -123,6 +131,23 @@ def test_the_cost_of_a_drawn_straggler_is_its_excess() -> None:
     slow = np.zeros(whatif.shape, np.bool_)
     slow[1] = True
     assert whatif.cost_ns(whatif.at_the_median(slow)) == 4 * MS
+
+
+@pytest.mark.skipif(not native_library.is_available(), reason="the native library was not built")
+def test_what_is_foreseen_is_played_once_and_saves_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = job(ranks(LOADED, LOADED, steps=1))
+    fixes = [Change({CpuTime.INPUT: np.full((2, 1), share)}) for share in (0.3, 0.6, 1.0, 0.6)]
+    expected = [WhatIf.of(drawn).cost_ns(fix) for fix in fixes]
+    monkeypatch.setattr("tb_ddp_doctor.replay.replay._LARGE", 0)
+    whatif = WhatIf.of(drawn)
+    assert whatif.replay
+    plays, step_ns = [], whatif.replay.step_ns
+    monkeypatch.setattr(whatif.replay, "step_ns", lambda change, **how: plays.append(change) or step_ns(change, **how))
+    whatif.foresee(fixes)
+    assert len(plays) == 3
+    assert [whatif.cost_ns(fix) for fix in fixes] == expected
+    assert len(plays) == 4  # with the recorded steps
+    assert expected[2] > expected[1] > expected[0] > 0
 
 
 def test_without_a_replay_the_slowest_rank_no_longer_waits_for_missing_ranks() -> None:

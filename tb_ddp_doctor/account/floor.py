@@ -12,6 +12,8 @@ limit is what the last play leaves, without the kernels that no row of the repla
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from operator import or_
 
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.digest.model import GpuTime
@@ -44,6 +46,8 @@ def floor_lines(savings: Savings, roofline: JobRoofline, link_excess_ns: Ints | 
         "below-link-speed": None if link_excess_ns is None else Change(transfer_ns=link_excess_ns),
         "not-modelled": _rows(times.not_modelled),
     }
+    there = [cut for cut in cuts.values() if cut is not None and not cut.is_nothing]
+    savings.whatif.foresee_steps(list(accumulate(there, or_, initial=without)))
     parts: dict[FloorKind, int] = {}
     before_ns = savings.total_ns(without)
     possible_ns = 0

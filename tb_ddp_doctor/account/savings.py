@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
+from itertools import accumulate
 from operator import or_
 
 import msgspec
@@ -151,6 +152,8 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         """What each rule's fix saves on top of a change and of the fixes before it; `before_ns` is the job with that
         change.
         """
+        fixes = [rule_faults.change for rule_faults in order]
+        self.whatif.foresee_steps(list(accumulate(fixes, or_, initial=together)))
         steps = self.whatif.step_ns(together)
         links = []
         for rule_faults in order:
@@ -209,6 +212,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
             return ()
         fixes = self._fixes
         played = self.whatif.after(fixes)
+        played.foresee(each.change for each in self.possible)
         order = list(_by_precedence(self.possible, lambda each: played.cost_ns(each.change)))
         before_ns = min(self.total_ns(fixes), self._start_total_ns)
         made = [one for link in self._links(order, fixes, before_ns) for one in self._findings(link, played)]
@@ -254,6 +258,9 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         """
         played = played or self.whatif
         rule, step_ns = link.rule_faults.rule, self.step_total_ns / self.size
+        if not rule.is_of_tracing:
+            faults = link.rule_faults.faults
+            played.foresee(change for fault in faults for change in (fault.change, *(fault.between or ())))
         for name, (fault, total_ns) in self._parts(link, played).items():
             cost_ns = total_ns / self.size
             share = cost_ns / step_ns if step_ns else 0.0

@@ -45,6 +45,8 @@ _FEWEST_LIKE = 3
 FAR_MORE = 1.25
 #: At most this many passes search the lead that hosts both begin and end with.
 _MOST_PASSES = 6
+#: As many rows are played in some 2 ms.
+_LARGE = 100_000
 #: Leads that change by less than this share of a step from pass to pass are steady.
 _STEADY = 0.002
 #: A lead that changes steadily in one direction is moved by this many passes at once.
@@ -87,6 +89,11 @@ class Replay:
         shortened = native_library.is_available() and not (change.no_host and self._updates)
         lengths = self._cut_natively(change) if shortened else self.lengths(change)
         return self.steps_ns(replace(lengths, alone=alone))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a play takes so long that threads are worth their start: they only help in the native library."""
+        return native_library.is_available() and len(self.schedule.rows.rank) >= _LARGE
 
     def in_effect(self, change: Change) -> Change:
         """The same change without those parts that change nothing here: shares of kinds of work that nobody does there.

@@ -15,7 +15,8 @@ be without tracing. R = ranks, S = steps of the job.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from functools import cached_property, reduce
 from operator import or_
@@ -38,6 +39,8 @@ from tb_ddp_doctor.trace.model import Ints
 
 #: Results of this many plays are kept: rules, the account and the what-if ask for the same ones.
 _KEPT = 64
+#: So many plays at the same time: each waits for memory most of the time, and more would share what there is of it.
+_AT_ONCE = 2
 #: The same as `replay.FAR_MORE` for all time that a rank needs for a step. That differs less than one kind of time:
 #: with noise of 6 % a step, medians over steps differ by less than 4 %.
 _FAR_MORE_IN_ALL = 1.1
@@ -316,6 +319,21 @@ class WhatIf:
         remaining: Ints = np.maximum(self._budget.window_ns - own.astype(np.int64), 0)
         return remaining
 
+    def foresee(self, fixes: Iterable[Change]) -> None:
+        """Plays fixes that `saving` will be asked for: those of large jobs at the same time."""
+        self.foresee_steps([self._base | fix for fix in fixes if not fix.is_nothing])
+
+    def foresee_steps(self, changes: Sequence[Change]) -> None:
+        """The same for `step_ns`. More than are kept are not played."""
+        if self.replay is None or not self.replay.is_large:
+            return
+        effects = {(False, effect.key()): effect for effect in map(self.replay.in_effect, changes[: _KEPT // 2])}
+        new = {key: effect for key, effect in effects.items() if key not in self._played}
+        if len(new) > 1:
+            with ThreadPoolExecutor(_AT_ONCE) as threads:
+                for key, step_ns in zip(new, threads.map(self.replay.step_ns, new.values()), strict=True):
+                    self._keep(key, step_ns)
+
     def _played_ns(self, replay: Replay, change: Change, *, alone: bool = False) -> Ints:
         """How long the steps take when played with a change, shape (R, S), ns; the last `_KEPT` results are kept.
 
@@ -324,10 +342,13 @@ class WhatIf:
         change = replay.in_effect(change)
         key = (alone, change.key())
         if key not in self._played:
-            if len(self._played) >= _KEPT:
-                del self._played[next(iter(self._played))]
-            self._played[key] = replay.step_ns(change, alone=alone)
+            self._keep(key, replay.step_ns(change, alone=alone))
         return self._played[key]
+
+    def _keep(self, key: object, step_ns: Ints) -> None:
+        if len(self._played) >= _KEPT:
+            del self._played[next(iter(self._played))]
+        self._played[key] = step_ns
 
     @property
     def bindings(self) -> Bindings | None:
@@ -379,13 +400,13 @@ class WhatIf:
         Each fix gets a part in proportion to what it saves once the others are made. So each of two slow ranks has a
         part, although fixing only one of them saves nothing: the step would stay as long as the other rank needs.
         """
-        total = self.cost_ns(reduce(or_, several))
+        together = reduce(or_, several)
         if len(several) == 1:
-            return [total]
-        last = [
-            max(total - self.cost_ns(reduce(or_, [*several[:i], *several[i + 1 :]], Change())), 0.0)
-            for i in range(len(several))
-        ]
+            return [self.cost_ns(together)]
+        without_one = [reduce(or_, [*several[:i], *several[i + 1 :]], Change()) for i in range(len(several))]
+        self.foresee([together, *without_one])
+        total = self.cost_ns(together)
+        last = [max(total - self.cost_ns(others), 0.0) for others in without_one]
         return [total * (cost / sum(last) if sum(last) else 1 / len(last)) for cost in last]
 
     def _busy_part(self, change: Change) -> Ints:

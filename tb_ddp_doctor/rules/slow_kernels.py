@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import GpuTime
@@ -11,6 +12,7 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.facts.roofline import JudgedRoofline, KernelRoof
 from tb_ddp_doctor.facts.without_faults import Charged
+from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
@@ -18,6 +20,9 @@ from tb_ddp_doctor.rules.support.gemm_tiles import gemm
 from tb_ddp_doctor.rules.support.redundant import of_step
 from tb_ddp_doctor.rules.support.roofline import KernelCase, at_share, in_modules, is_charged, listed, longest
 from tb_ddp_doctor.trace import names
+
+#: The changes that make kernels faster: the least, the one to expect, and the most.
+_Faster: TypeAlias = tuple[Change, Change, Change]
 
 
 class SlowKernels(Rule):
@@ -76,22 +81,28 @@ class SlowKernels(Rule):
         has_softmax = any(names.is_softmax(one.operator) for one in slow)
         for one in slow:
             groups.setdefault(_group(one, has_softmax), []).append(one)
-        faults = [self._fault(cause, some, case, modules) for cause, some in groups.items()]
+        changes = {cause: self._changes(cause, some, roofline) for cause, some in groups.items()}
+        whatif.foresee(reached for _, reached, _ in changes.values())
+        faults = [self._fault(cause, some, changes[cause], case, modules) for cause, some in groups.items()]
         costly = tuple(one for one in faults if one)
         if not costly:
             total = of_step(sum(one.above_ns for one in slow), frame.step_ns)
             return Clear(f"Kernels below half of their attainable speed are {total} above it, in all.")
         return costly
 
+    def _changes(self, cause: str, kernels: Sequence[KernelRoof], roofline: JudgedRoofline) -> _Faster:
+        """What makes kernels of a kind as fast as others are."""
+        shares = self.reached_least, self.reached, 1.0
+        if cause == "fused_attention":
+            shares = self.slow * self.attention / self.reached, self.attention, self.reached
+        least, reached, most = (at_share(kernels, share, roofline) for share in shares)
+        return least, reached, most
+
     def _fault(
-        self, cause: str, kernels: Sequence[KernelRoof], case: KernelCase, modules: ModuleTree | None
+        self, cause: str, kernels: Sequence[KernelRoof], faster: _Faster, case: KernelCase, modules: ModuleTree | None
     ) -> Fault | None:
         """The opportunity in one kind of kernels; None where it saves too little."""
-        frame, roofline = case.frame, case.roofline
-        least, reached, most = self.reached_least, self.reached, 1.0
-        if cause == "fused_attention":
-            least, reached, most = self.slow * self.attention / self.reached, self.attention, self.reached
-        change = at_share(kernels, reached, roofline)
+        (least, change, most), frame, roofline = faster, case.frame, case.roofline
         if change.is_nothing or (cost := case.whatif.cost_ns(change)) < self.min_cost * frame.step_ns:
             return None
         level, basis = certainty.confidence(frame, cost, len(frame.steps))
@@ -110,7 +121,7 @@ class SlowKernels(Rule):
             fix=fix,
             evidence=longest(kernels[:2], case.places),
             remedy=remedy,
-            between=(at_share(kernels, least, roofline), at_share(kernels, most, roofline)),
+            between=(least, most),
         )
 
 
