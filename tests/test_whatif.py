@@ -212,3 +212,16 @@ def test_what_all_ranks_share_is_taken_once_from_a_rank_that_stalls_longer() -> 
     in_one_step = whatif.shared_in(np.arange(5) == 2)
     taken = (in_one_step | whatif.shared(CpuTime.STALL)).of_host[CpuTime.STALL] * whatif.host_ns(CpuTime.STALL)
     assert taken[1, 2] / MS == pytest.approx(22, abs=0.1)
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_changes_with_other_values_or_places_have_other_keys(size: int) -> None:
+    amount = np.arange(size)
+    swapped, further, last = amount.copy(), amount.copy(), amount.copy()
+    swapped[[3, 4]] = amount[[4, 3]]
+    further[[3, size // 2]] = amount[[size // 2, 3]]
+    last[-1] = 0
+    keys = [Change(row_ns=one).key() for one in (amount, swapped, further, last, amount.astype(np.float64))]
+    assert len(set(keys)) == 5
+    assert Change(row_ns=amount.copy()).key() == keys[0]
+    assert Change(row_ns=np.broadcast_to(np.int64(7), size)).key() != Change(row_ns=np.full(size, 8)).key()

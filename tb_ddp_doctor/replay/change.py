@@ -12,6 +12,10 @@ from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.job.row_calls import RowCalls
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 
+#: Arrays of as many values are hashed by their blocks, whose values have these weights.
+_LARGE = 1 << 16
+_WEIGHTS = np.random.default_rng(0).integers(0, 1 << 64, 1 << 10, np.uint64) | np.uint64(1)
+
 
 class Change(msgspec.Struct, frozen=True, eq=False):
     """What a fix removes from the steps. None, an empty mapping and False remove nothing.
@@ -151,9 +155,18 @@ def _of_both(one: Floats, other: Floats) -> Floats:
 
 
 def _hashed(amount: Floats | Ints | Flags) -> int:
-    """A hash of an array's shape, type and values; of a broadcast value only that value is read."""
-    distinct = amount[:1] if not any(amount.strides) else np.ascontiguousarray(amount)
-    return hash((amount.shape, amount.dtype.char, distinct.tobytes()))
+    """A hash of an array's shape, type and values; of a broadcast value only that value is read.
+
+    Of a large array sums of its blocks are hashed, in which each place of a block has a weight of its own: a hash reads
+    1 GB a second, and some amounts have 16 MB.
+    """
+    distinct = amount[:1] if not any(amount.strides) else np.ascontiguousarray(amount).ravel()
+    told = amount.shape, amount.dtype.char
+    if distinct.itemsize != _WEIGHTS.itemsize or distinct.size < _LARGE:
+        return hash((*told, distinct.tobytes()))
+    rest = distinct.size % len(_WEIGHTS)
+    blocks = distinct[: distinct.size - rest].view(np.uint64).reshape(-1, len(_WEIGHTS))
+    return hash((*told, (blocks @ _WEIGHTS).tobytes(), distinct[distinct.size - rest :].tobytes()))
 
 
 def _larger(one: Mapping[CpuTime, Floats], other: Mapping[CpuTime, Floats]) -> Mapping[CpuTime, Floats]:

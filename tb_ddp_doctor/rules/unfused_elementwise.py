@@ -68,12 +68,13 @@ class UnfusedElementwise(Rule):
         reads = Change(host={CpuTime.WORK: launches}, row_ns=roofline.times.fused_reads)
         change = reads | Change(row_ns=roofline.times.fused_temporaries)
         cost = 0.0 if change.is_nothing else whatif.cost_ns(change)
+        if cost < self.min_cost * frame.step_ns:
+            return Clear(f"Elementwise kernels take {taken}; fusion would avoid {wording.ms(cost)} of it.")
         times = roofline.times
         most = Change(host=reads.host)
         for some in (roofline.above(_LOOPS), times.avoidable, times.possible):
             most |= Change(row_ns=some)
-        if cost < self.min_cost * frame.step_ns:
-            return Clear(f"Elementwise kernels take {taken}; fusion would avoid {wording.ms(cost)} of it.")
+        whatif.foresee([reads, most])
         level, basis = certainty.confidence(frame, cost, len(frame.steps))
         count = sum(one.count for one in loops)
         where = in_modules(loops, roofline, modules, frame.ranks)
