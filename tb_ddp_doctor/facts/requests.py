@@ -45,5 +45,5 @@ def _between_requests(served: Iterations, spent: Ints) -> Ints:
     """
     if not served.counted or served.pending.sum() < _FEWEST:
         return np.zeros_like(spent)
-    usual = np.median(spent[:, served.pending], axis=1, keepdims=True).astype(np.int64)
-    return np.where(served.without_requests, np.maximum(spent - usual, 0), 0)
+    typical = np.median(spent[:, served.pending], axis=1, keepdims=True).astype(np.int64)
+    return np.where(served.without_requests, np.maximum(spent - typical, 0), 0)

@@ -161,12 +161,12 @@ def _hashed(amount: Floats | Ints | Flags) -> int:
     1 GB a second, and some amounts have 16 MB.
     """
     distinct = amount[:1] if not any(amount.strides) else np.ascontiguousarray(amount).ravel()
-    told = amount.shape, amount.dtype.char
+    kind = amount.shape, amount.dtype.char
     if distinct.itemsize != _WEIGHTS.itemsize or distinct.size < _LARGE:
-        return hash((*told, distinct.tobytes()))
+        return hash((*kind, distinct.tobytes()))
     rest = distinct.size % len(_WEIGHTS)
     blocks = distinct[: distinct.size - rest].view(np.uint64).reshape(-1, len(_WEIGHTS))
-    return hash((*told, (blocks @ _WEIGHTS).tobytes(), distinct[distinct.size - rest :].tobytes()))
+    return hash((*kind, (blocks @ _WEIGHTS).tobytes(), distinct[distinct.size - rest :].tobytes()))
 
 
 def _larger(one: Mapping[CpuTime, Floats], other: Mapping[CpuTime, Floats]) -> Mapping[CpuTime, Floats]:

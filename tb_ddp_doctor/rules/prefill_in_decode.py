@@ -59,12 +59,12 @@ class PrefillInDecode(Rule):
         if not whatif.plays:
             return NotApplicable("Steps cannot be replayed, so it is not known what prefill costs.")
         work, launching = whatif.device_ns, whatif.host_ns(CpuTime.WORK)
-        typical, usual = (
+        typical, typical_launching = (
             np.median(time[:, decode], axis=1, keepdims=True).astype(np.int64) for time in (work, launching)
         )
         alone = iterations.are("prefill")
         excess = np.where(alone, work, np.maximum(work - typical, 0))
-        more = np.where(alone, 1.0, np.maximum(1 - usual / np.maximum(launching, 1), 0))
+        more = np.where(alone, 1.0, np.maximum(1 - typical_launching / np.maximum(launching, 1), 0))
 
         def without(steps: Flags) -> Change:
             share = {CpuTime.WORK: np.where(steps, more, 0.0)}
