@@ -8,11 +8,14 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.compile_logs.model import CompileReason
-from tb_ddp_doctor.digest.model import LaunchDelay, RankOwner
+from tb_ddp_doctor.digest.model import LaunchDelay, RankDigest, RankOwner
 from tb_ddp_doctor.digest.owners import LONG_STALL_NS
 from tb_ddp_doctor.facts import Facts, MissingFactError, fact, needs_device
+from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Flags, Floats, Ints
+from tb_ddp_doctor.trace.program_names import Program
 
 
 class Loaders(msgspec.Struct, frozen=True, eq=False):
@@ -126,19 +129,31 @@ class LateLaunches(msgspec.Struct, frozen=True, eq=False):
     _job: Job
     #: Shape (R, S, len(LaunchDelay)), ns.
     _idle_ns: Ints
+    #: Of each rank, the rows of its `Blocking` in which it reads tokens back that it generates. In the job's rounds
+    #: of reinforcement learning these are no fault: no answer goes on without its last token.
+    _reads_tokens: Sequence[Flags]
 
     def of(self, cause: LaunchDelay) -> Ints:
         """Shape (R, S), ns."""
         return self._idle_ns[:, :, cause]
 
+    def share(self, kind: LaunchDelay) -> Floats:
+        """How much of the time that calls of a kind block each CPU is of those in `calls`, shape (R, 1)."""
+        shares = np.ones((len(self._reads_tokens), 1))
+        for rank, (digest, reads) in enumerate(zip(self._job.digests, self._reads_tokens, strict=True)):
+            blocked = digest.blocking.blocked_ns[digest.blocking.kind == kind].sum()
+            of_tokens = digest.blocking.blocked_ns[(digest.blocking.kind == kind) & reads].sum()
+            shares[rank] = 1 - of_tokens / max(blocked, 1)
+        return shares
+
     def calls(self, kind: LaunchDelay) -> list[BlockingCallsOfOp]:
-        """The calls of a kind by name and operator, those that cost most first."""
+        """The calls of a kind by name and operator, without those that read tokens back; those that cost most first."""
         merged: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for rank, digest in enumerate(self._job.digests):
             table, text = digest.blocking, digest.strings
             if not len(table.kind):
                 continue
-            for row in np.flatnonzero(table.kind == kind).tolist():
+            for row in np.flatnonzero((table.kind == kind) & ~self._reads_tokens[rank]).tolist():
                 merged.setdefault((text[table.call[row]], text[table.op[row]]), []).append((rank, row))
         by_cost = [self._merge(call, op, rows) for (call, op), rows in merged.items()]
         return sorted(by_cost, key=lambda calls: (-calls.lost_ns, -calls.blocked_ns, calls.call, calls.op))
@@ -255,7 +270,26 @@ def _late_launches(facts: Facts) -> LateLaunches:
         raise MissingFactError(
             "No kernel can be joined to its launch: record the CPU as well (activities=[CPU, CUDA])."
         )
-    return LateLaunches(job, job.work(lambda work: work.late_launch_ns))
+    return LateLaunches(job, job.work(lambda work: work.late_launch_ns), _reads_tokens(job))
+
+
+def _reads_tokens(job: Job) -> list[Flags]:
+    """Of each rank, which rows of its `Blocking` are reads of tokens: on a rank that generates for reinforcement
+    learning, copies to the host and calls outside any op.
+    """
+    learns = job_kind.program(job) is Program.RL
+    return [
+        _copies_to_host(digest) if learns and job_kind.generates(digest) else np.zeros(len(digest.blocking), np.bool_)
+        for digest in job.digests
+    ]
+
+
+def _copies_to_host(digest: RankDigest) -> Flags:
+    """Which rows of a `Blocking` are copies to the host, or calls outside any op."""
+    table, text = digest.blocking, digest.strings
+    copies = [not text[op] or names.moves_tensor(text[op]) for op in table.op.tolist()]
+    of_tokens: Flags = np.array(copies, np.bool_) & (table.kind == LaunchDelay.SYNC)
+    return of_tokens
 
 
 @fact

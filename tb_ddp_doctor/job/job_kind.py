@@ -51,6 +51,9 @@ _ROLES = {
     Program.INFERENCE: Role.LOG_PROB,
 }
 
+#: Programs of ranks that generate, alone or in turn with other roles.
+_GENERATES = (Program.SERVING.value, Program.RL.value)
+
 
 def program(job: Job) -> Program:
     """What the job does, from what its ranks do."""
@@ -120,3 +123,8 @@ def role(digest: RankDigest) -> str:
         return max(times, key=lambda name: (name != Role.WEIGHT_SYNC.value, times[name]))
     known = _ROLES.get(Program(digest.contents.program))
     return known.value if known else ""
+
+
+def generates(digest: RankDigest) -> bool:
+    """Whether a rank of reinforcement learning generates answers, alone or in turn with other roles."""
+    return digest.contents.program in _GENERATES or Role.ROLLOUT.value in digest.contents.roles

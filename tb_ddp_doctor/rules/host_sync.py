@@ -18,6 +18,7 @@ from tb_ddp_doctor.rules.support import blocking_calls, certainty, naming, part
 from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import median_rank, median_rank_index
+from tb_ddp_doctor.trace import names
 
 #: Where the median rank is held for less than this share of what a rank is, that rank waits alone.
 _ALONE = 0.1
@@ -42,9 +43,10 @@ class HostSync(Rule):
     Limits:
         Blocking copies from pageable memory to the GPU are pageable-memcpy's, and syncs on one rank alone are
         straggler's; so is what the CPU of one rank stalls beside them. Syncs that await what an optimizer on the CPU
-        works on do not count. Where stacks were recorded (with_stack=True), the function of each call is named, with
-        the line where the function begins, not that of the call. Calls that the job cannot do without count as well:
-        the trace does not show which these are.
+        works on do not count, and neither do reads of tokens on ranks that generate for reinforcement learning.
+        Where stacks were recorded (with_stack=True), the function of each call is named, with the line where the
+        function begins, not that of the call. Calls that the job cannot do without count as well: the trace does not
+        show which these are.
     """
 
     id = "host-sync"
@@ -71,10 +73,11 @@ class HostSync(Rule):
         idle = part.mean(synced[typical], frame.window_ns[typical])
         if not calls:
             return self._costless(calls, idle) or Clear("No call in the steps syncs with the GPU.")
-        idle_ns = late_launches.of(LaunchDelay.SYNC)
+        counted = late_launches.share(LaunchDelay.SYNC)
+        idle_ns = np.rint(late_launches.of(LaunchDelay.SYNC) * counted).astype(np.int64)
         blocked_ns = whatif.host_ns(CpuTime.SYNC)
         # A rank that waits alone is a straggler.
-        share = blocking_calls.removable(whatif, CpuTime.SYNC, idle_ns)
+        share = blocking_calls.removable(whatif, CpuTime.SYNC, idle_ns) * counted
         change = Change({CpuTime.SYNC: np.where(median_rank(blocked_ns) > _ALONE * blocked_ns, share, 0.0)})
         cost = blocking_calls.cost_ns(whatif, change, CpuTime.SYNC)
         number = sum(call.count for call in calls)
@@ -123,11 +126,10 @@ def _place(call: BlockingCallsOfOp) -> str:
 def _cause(call: BlockingCallsOfOp) -> str:
     if not call.op:
         return "explicit"
-    return "read_back" if call.op in _VALUES else "copy" if call.op in _COPIES else "operator"
+    return "read_back" if call.op in _VALUES else "copy" if names.moves_tensor(call.op) else "operator"
 
 
 _VALUES = ("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal")
-_COPIES = ("aten::copy_", "aten::_to_copy", "aten::to")
 
 _ADVICE = {
     "read_back": """\

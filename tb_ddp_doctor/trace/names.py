@@ -526,6 +526,11 @@ def reads_value(name: str) -> bool:
     return name in ("aten::_local_scalar_dense", "aten::item")
 
 
+def moves_tensor(name: str) -> bool:
+    """Whether an operator copies a tensor, as to the host (`.cpu()`, `.tolist()`)."""
+    return name in ("aten::copy_", "aten::_to_copy", "aten::to")
+
+
 def accumulates_gradient(name: str) -> bool:
     """Whether an op adds to a parameter's gradient, which is complete with it."""
     return name == "torch::autograd::AccumulateGrad"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from traces import check, finding, lies_in_its_step, outcome, ranks, step_ms
+from traces import check, finding, job, lies_in_its_step, outcome, ranks, step_ms
 
 from tb_ddp_doctor.findings import Finding
 
@@ -176,3 +176,25 @@ def test_where_steps_are_not_replayed_it_costs_no_more_than_its_calls_leave_the_
     found = finding(RULE, ranks(UNPLAYED, UNPLAYED))
     assert "the GPU then idles 4.0 ms" in found.why
     assert found.cost_ms == pytest.approx(4.0, abs=0.1)
+
+
+#: Tokens that ranks which generate read back; the GPU idles until the next ones are launched.
+READS_TOKENS = """
+    rank# step |1
+          host   [g1][to.............][g2][to............]
+          within      [sync.........]      [sync........]
+          gpu     [g1...........]      [g2...........]
+"""
+UPDATES_ALONE = """
+    rank# step |1
+          host   [fwd]       [update.....]
+          autograd    [bwd..]
+          gpu     [fwd.........][bwd.....]
+"""
+
+
+def test_tokens_that_are_read_back_are_no_sync_that_could_go() -> None:
+    names = {"aten::g1": "vllm::unified_attention", "aten::g2": "vllm::unified_attention"}
+    text = ranks(READS_TOKENS, READS_TOKENS, READS_TOKENS, UPDATES_ALONE)
+    assert job(text, names=names).digests[0].contents.program == "serving"
+    assert outcome(RULE, text, names=names).status != "fault"
