@@ -24,6 +24,7 @@ from tb_ddp_doctor.job.beginnings import beginnings
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.comparable import comparable
 from tb_ddp_doctor.replay.guests import with_guests
+from tb_ddp_doctor.replay.hand_overs import HandOvers, TiedTracks, hand_overs, with_hand_overs
 from tb_ddp_doctor.replay.host_meetings import with_host_meetings
 from tb_ddp_doctor.replay.model import (
     GUEST,
@@ -46,12 +47,27 @@ from tb_ddp_doctor.storage.constant import has_one_value, is_constant
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
 
-def schedule(job: Job) -> Schedule:
-    """The schedule of a job as it was recorded. Raises CircularWaitError if ranks wait for each other in a circle."""
+def schedule(job: Job, *, tied: bool = True) -> Schedule:
+    """The schedule of a job as it was recorded, `tied` with the hand-overs between its roles.
+
+    Raises CircularWaitError if ranks wait for each other in a circle.
+    """
+    in_order = _schedule(job, None)
+    if tied and (ties := hand_overs(job, in_order)):
+        in_order = _schedule(job, ties)
+    for digest in job.digests:
+        give_back(digest.track)
+    return in_order
+
+
+def _schedule(job: Job, ties: HandOvers | None) -> Schedule:
+    """The schedule of a job with some hand-overs between its roles."""
     recorded = RecordedTracks(job.digests)
     family, every_family = families(job.calls)
     parts = with_host_meetings(job, recorded_parts(job, recorded, family))
     tracks, parts = with_guests(job, recorded, parts)
+    if ties:
+        tracks, parts = with_hand_overs(tracks, parts, ties)
     host_start_ns, device_start_ns = _starts(job)
     compared = comparable(job, sequences(parts, every_family, job.step_index))
     frame = StepFrame(
@@ -70,13 +86,12 @@ def schedule(job: Job) -> Schedule:
         calls=job.row_calls,
     )
     awaits = awaited(tracks, parts, job.calls)
+    if isinstance(tracks, TiedTracks):
+        awaits = tracks.after_pauses(awaits, len(parts.rank) - 1)
     order = ordered(tracks, parts, awaits)
     # From here on only the ordered parts and the schedule are needed: the memory of the others is given back.
     parts = _completing(parts, order)
-    in_order = _scheduled(tracks, parts, awaits, order, frame)
-    for digest in job.digests:
-        give_back(digest.track)
-    return in_order
+    return _scheduled(tracks, parts, awaits, order, frame)
 
 
 def _left_out_meet(job: Job) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from traces import finding, findings, in_row, job, lies_in_its_step, outcome, ranks
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.job.rl_roles import of_roles
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
 
 RULE = "role-bubble"
 #: Two ranks generate, then two train on the samples, and send the weights.
@@ -191,9 +195,9 @@ ROLLS_OUT = """
 """
 TRAINS_LATER = """
     rank# step |1
-          host                              [own_update_actor......]
-          within                            [fwd][sync......]
-          gpu                                [fwd...........]
+          host                                [own_update_actor....]
+          within                              [fwd][sync...........]
+          gpu                                  [fwd................]
 """
 ROLLS_ON = """
     rank# step |1
@@ -217,5 +221,19 @@ def test_roles_without_a_collective_between_them_at_once_are_clear() -> None:
 def test_roles_without_a_collective_between_them_cost_no_more_than_the_longest_one_idles() -> None:
     text = ranks(ROLLS_OUT, ROLLS_OUT, TRAINS_LATER, TRAINS_LATER)
     found = finding(RULE, text)
-    # The rollout computes 26 of the 48 ms of a step.
-    assert found.cost_ms == pytest.approx(22, rel=0.06)
+    # The rollout computes 26 of the 45 ms that its steps take on average.
+    assert found.cost_ms == pytest.approx(19.3, rel=0.06)
+
+
+def test_who_waits_for_another_role_without_a_collective_gains_with_it() -> None:
+    """Samples and weights go by a queue or a file: a pause ends as much earlier as the others are done."""
+    drawn = job(ranks(ROLLS_OUT, ROLLS_OUT, TRAINS_LATER, TRAINS_LATER))
+    played = WhatIf.of(drawn)
+    work = np.zeros(played.shape, np.int64)
+    work[2:] = 5_000_000
+    assert played.cost_ns(Change(device_ns=work)) == pytest.approx(5e6, rel=0.35)
+    # What the CPUs of one role do sooner does not end the wait for the other one. (What begins or ends with the record
+    # is not known to be a wait.)
+    within = np.zeros(played.shape)
+    within[:, 1] = 1
+    assert played.cost_ns(Change(host={CpuTime.STALL: within})) < 1e6
