@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tb_ddp_doctor.facts import Facts, fact
-from tb_ddp_doctor.facts.requests import waits_for_requests
+from tb_ddp_doctor.facts.iterations import waits_for_requests
 from tb_ddp_doctor.replay.whatif import WhatIf
 
 
