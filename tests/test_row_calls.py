@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tb_ddp_doctor.digest.model import RankDigest, RooflineRows, RooflineStretches
 from tb_ddp_doctor.digest.row_calls import calls_of_rows
 from tb_ddp_doctor.job.row_calls import RowCalls
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: One letter for each call, which takes 100 ns; rows are between "|", steps between "/".
 Drawn = str
@@ -47,6 +47,12 @@ def listed(table: tuple[RooflineRows, RooflineStretches]) -> list[str]:
         for call, count in zip(stretches.call.tolist(), stretches.count.tolist(), strict=True)
     ]
     return [" ".join(calls[first:end]) for first, end in zip(rows.first.tolist(), rows.end.tolist(), strict=True)]
+
+
+def of_share(calls: RowCalls, share: Floats) -> Ints:
+    """Of the rows one after the other."""
+    rows = int(calls.begins[-1])
+    return calls.of_share(share, np.arange(rows, dtype=np.int32), rows)
 
 
 def test_the_calls_of_a_row_are_counted() -> None:
@@ -120,13 +126,13 @@ class Table:
 def test_a_share_of_a_call_is_taken_from_the_rows_that_have_it() -> None:
     calls = joined("abab|c/ab|abc", "a|c")
     share = np.array([0.5, 0, 0, 0, 0, 0, 1.0, 0])
-    assert calls.of_share(share).tolist() == [100, 0, 50, 50, 0, 100]
+    assert of_share(calls, share).tolist() == [100, 0, 50, 50, 0, 100]
     assert calls.begins.tolist() == [0, 4, 6]
     assert calls.calls_begin.tolist() == [0, 4, 8]
 
 
 def test_calls_that_run_side_by_side_count_for_less() -> None:
-    assert joined("ab|c", needs=0.5).of_share(np.array([1.0, 0, 1, 0])).tolist() == [50, 50]
+    assert of_share(joined("ab|c", needs=0.5), np.array([1.0, 0, 1, 0])).tolist() == [50, 50]
 
 
 def test_time_beyond_the_least_of_calls_is_that_of_their_rows() -> None:
@@ -152,8 +158,8 @@ def test_calls_of_which_less_remains_are_less_beyond_their_least() -> None:
 def test_all_calls_of_a_row_take_as_long_as_its_device(one: list[list[str]], other: list[list[str]]) -> None:
     calls = joined(*("/".join("|".join(rows) for rows in steps * 2) for steps in (one, other)))
     texts = [row for steps in (one, other) for rows in steps * 2 for row in rows]
-    assert calls.of_share(np.ones(8)).tolist() == [100 * len(text) for text in texts]
+    assert of_share(calls, np.ones(8)).tolist() == [100 * len(text) for text in texts]
 
 
 def test_no_ranks_have_no_calls() -> None:
-    assert len(RowCalls.of([]).of_share(np.empty(0))) == 0
+    assert len(of_share(RowCalls.of([]), np.empty(0))) == 0

@@ -46,8 +46,8 @@ def floor_lines(savings: Savings, roofline: JobRoofline, link_excess_ns: Ints | 
         "below-link-speed": None if link_excess_ns is None else Change(transfer_ns=link_excess_ns),
         "not-modelled": _rows(times.not_modelled),
     }
-    there = [cut for cut in cuts.values() if cut is not None and not cut.is_nothing]
-    savings.whatif.foresee_steps(list(accumulate(there, or_, initial=without)))
+    there = (cut for cut in cuts.values() if cut is not None and not cut.is_nothing)
+    savings.whatif.foresee_steps(accumulate(there, or_, initial=without))
     parts: dict[FloorKind, int] = {}
     before_ns = savings.total_ns(without)
     possible_ns = 0

@@ -145,5 +145,5 @@ class _Selection(msgspec.Struct, frozen=True, eq=False):
 
 
 def _total_ns(whatif: WhatIf, fixes: Iterable[Change]) -> float:
-    """Length of the untraced steps of all ranks with some fixes, ns."""
+    """Length of the steps of all ranks with some fixes, without what is no fault, ns."""
     return float(whatif.step_ns(reduce(or_, fixes, whatif.no_fault)).sum())

@@ -152,8 +152,8 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         """What each rule's fix saves on top of a change and of the fixes before it; `before_ns` is the job with that
         change.
         """
-        fixes = [rule_faults.change for rule_faults in order]
-        self.whatif.foresee_steps(list(accumulate(fixes, or_, initial=together)))
+        fixes = (rule_faults.change for rule_faults in order)
+        self.whatif.foresee_steps(accumulate(fixes, or_, initial=together))
         steps = self.whatif.step_ns(together)
         links = []
         for rule_faults in order:

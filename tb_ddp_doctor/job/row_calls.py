@@ -86,13 +86,11 @@ class RowCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
         """The same for what does not depend on how long they take."""
         return self.counts / np.maximum(self.repeats, 1)
 
-    def of_share(self, share: Floats, place: Indices | None = None, size: int = 0) -> Ints:
-        """The device's time of each row in a share of each call, 0 to 1, shape (K,); ns, shape (N,).
+    def of_share(self, share: Floats, place: Indices, size: int) -> Ints:
+        """The device's time of each row in a share of each call, 0 to 1, shape (K,); ns.
 
-        With `place`, shape (N,), each row's is at its place in a column of `size`, which is 0 elsewhere.
+        Each row's is at its place, shape (N,), in a column of `size`, which is 0 elsewhere.
         """
-        if place is None:
-            place, size = np.arange(len(self.share), dtype=np.int32), len(self.share)
         return self.pairs.placed(share, self.share, place, size)
 
     def excess(self, least_ns: Floats, remains: Floats) -> RowExcess:

@@ -29,7 +29,7 @@ from tb_ddp_doctor.digest.owners import LONG_STALL_NS
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.guests import TracksWithGuests
-from tb_ddp_doctor.replay.model import GUEST, Lengths, Parts, Schedule
+from tb_ddp_doctor.replay.model import GUEST, Parts, Schedule
 from tb_ddp_doctor.replay.play import play
 from tb_ddp_doctor.replay.tracks import Tracks
 from tb_ddp_doctor.trace.model import Indices, Ints
@@ -61,7 +61,7 @@ class HandOvers(msgspec.Struct, frozen=True, eq=False):
         return len(self.pause)
 
 
-class _Row(msgspec.Struct, frozen=True, eq=False):
+class _RankRows(msgspec.Struct, frozen=True, eq=False):
     """When the rows of one rank's track were issued and over, and their device work done; ns on the common clock."""
 
     first: int
@@ -104,21 +104,10 @@ def _meet(job: Job, roles: NDArray[np.str_]) -> bool:
     return bool((segments.max(of_part) != segments.min(of_part)).any()) if len(job.matched) else False
 
 
-def _rows(schedule: Schedule, ranks: int) -> list[_Row]:
+def _rows(schedule: Schedule, ranks: int) -> list[_RankRows]:
     """The rows of each rank's own track, as they were recorded."""
     table, place = schedule.rows, schedule.recorded
-    parts = schedule.parts
-    lengths = Lengths(
-        work_ns=table.work_ns,
-        blocked_ns=table.blocked_ns,
-        device_ns=table.device_ns,
-        lead_ns=table.lead_ns,
-        queue_tail_ns=table.queue_tail_ns,
-        queue_ns=table.queue_ns,
-        transfer_ns=parts.absent_ns + parts.transfer_ns,
-        no_host=False,
-    )
-    played = play(schedule, lengths, kept=True)
+    played = play(schedule, schedule.lengths, kept=True)
     own, stalls = table.rank[place], (table.blocked_by[place] == CpuTime.STALL) & ~table.synced[place]
     rows = []
     for rank in range(ranks):
@@ -128,11 +117,11 @@ def _rows(schedule: Schedule, ranks: int) -> list[_Row]:
         # What ends with the record may have gone on.
         goes_on = ended < ended.max(initial=0)
         pauses = np.flatnonzero(stalls[mine] & goes_on & (idle >= LONG_STALL_NS))
-        rows.append(_Row(int(mine[0]) if len(mine) else 0, issued, ended, done, pauses))
+        rows.append(_RankRows(int(mine[0]) if len(mine) else 0, issued, ended, done, pauses))
     return rows
 
 
-def _together(rows: list[_Row], peers: Ints) -> list[tuple[int, int]]:
+def _together(rows: list[_RankRows], peers: Ints) -> list[tuple[int, int]]:
     """The pauses of a role that end together on at least half of its ranks: each a rank and a row of it."""
     pauses = np.concatenate([rows[rank].pauses for rank in peers.tolist()])
     rank = np.repeat(peers, [len(rows[rank].pauses) for rank in peers.tolist()])
@@ -151,7 +140,7 @@ def _together(rows: list[_Row], peers: Ints) -> list[tuple[int, int]]:
     ]
 
 
-def _tied(rows: list[_Row], waits: list[tuple[int, int]], others: list[Ints]) -> HandOvers | None:
+def _tied(rows: list[_RankRows], waits: list[tuple[int, int]], others: list[Ints]) -> HandOvers | None:
     """The hand-overs of these pauses, each a rank and a row of it."""
     receivers: list[tuple[int, int, int]] = []
     senders: list[tuple[int, int, int]] = []

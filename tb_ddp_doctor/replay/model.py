@@ -223,6 +223,21 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True):
     #: Where each row of the ranks' own tracks is, rank by rank; empty where rows are not the recorded ones.
     recorded: Indices
 
+    @property
+    def lengths(self) -> Lengths:
+        """How long each row and part took, without a change."""
+        rows, parts = self.rows, self.parts
+        return Lengths(
+            work_ns=rows.work_ns,
+            blocked_ns=rows.blocked_ns,
+            device_ns=rows.device_ns,
+            lead_ns=rows.lead_ns,
+            queue_tail_ns=rows.queue_tail_ns,
+            queue_ns=rows.queue_ns,
+            transfer_ns=parts.absent_ns + parts.transfer_ns,
+            no_host=False,
+        )
+
 
 class Ordering(msgspec.Struct, frozen=True, eq=False):
     """What is to be put in order, and how far that has come."""

@@ -285,16 +285,11 @@ class Replay:
 
         The columns of rows are as recorded: no copy of them is made for each change.
         """
-        rows, host = self.schedule.rows, {}
+        host = {}
         if not change.no_host:
             host = {kind: self._cells.padded(share) for kind, share in self._shares(change).items()}
-        return Lengths(
-            work_ns=rows.work_ns,
-            blocked_ns=rows.blocked_ns,
-            device_ns=rows.device_ns,
-            lead_ns=rows.lead_ns,
-            queue_tail_ns=rows.queue_tail_ns,
-            queue_ns=rows.queue_ns,
+        return replace(
+            self.schedule.lengths,
             transfer_ns=self._transfer(change),
             no_host=change.no_host,
             cut=self._device_cut(change, host),

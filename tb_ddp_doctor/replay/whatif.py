@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from functools import cached_property, reduce
+from itertools import islice
 from operator import or_
 
 import msgspec
@@ -321,13 +322,13 @@ class WhatIf:
 
     def foresee(self, fixes: Iterable[Change]) -> None:
         """Plays fixes that `saving` will be asked for: those of large jobs at the same time."""
-        self.foresee_steps([self._base | fix for fix in fixes if not fix.is_nothing])
+        self.foresee_steps(self._base | fix for fix in fixes if not fix.is_nothing)
 
-    def foresee_steps(self, changes: Sequence[Change]) -> None:
+    def foresee_steps(self, changes: Iterable[Change]) -> None:
         """The same for `step_ns`. More than are kept are not played."""
         if self.replay is None or not self.replay.is_large:
             return
-        effects = {(False, effect.key()): effect for effect in map(self.replay.in_effect, changes[: _KEPT // 2])}
+        effects = {(False, effect.key()): effect for effect in map(self.replay.in_effect, islice(changes, _KEPT // 2))}
         new = {key: effect for key, effect in effects.items() if key not in self._played}
         if len(new) > 1:
             with ThreadPoolExecutor(_AT_ONCE) as threads:
