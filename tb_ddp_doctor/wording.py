@@ -13,6 +13,8 @@ from tb_ddp_doctor.findings import JobKind, MeshTable, Network, RateGain, Rates
 TIMES = ((10_000.0, 1000.0, "s", 2), (0.995, 1.0, "ms", 1), (0.01, 1.0, "ms", 2), (0.0005, 0.001, "µs", 0))
 #: The ends of intervals that are so wide have no digits, ms.
 WIDE_MS = 3.0
+#: Intervals that end below it have two digits, as times have there, ms.
+FINE_MS = 0.995
 #: Shares from here on are whole percents; those below this one are not told apart.
 WHOLE_SHARE, LEAST_SHARE = 0.1, 0.001
 #: Rates below this have digits.
@@ -77,8 +79,8 @@ def kind(job: JobKind) -> str:
 
 
 def interval(least_ms: float, most_ms: float) -> str:
-    """An interval in ms, without its unit: "118 to 131" where it is 3 ms wide or more, else "3.1 to 4.2"."""
-    digits = 0 if most_ms - least_ms >= WIDE_MS else 1
+    """An interval in ms, without its unit: "118 to 131" where it is 3 ms wide or more, "3.1 to 4.2", "0.21 to 0.34"."""
+    digits = 0 if most_ms - least_ms >= WIDE_MS else 1 if most_ms >= FINE_MS else 2
     return f"{decimals(least_ms, digits)} to {decimals(most_ms, digits)}"
 
 

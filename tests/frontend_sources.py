@@ -169,6 +169,8 @@ def rounding() -> str:
             f"export const TIMES = {json.dumps(wording.TIMES, ensure_ascii=False)};",
             "/** The ends of intervals that are so wide have no digits, ms. */",
             f"export const WIDE_MS = {json.dumps(wording.WIDE_MS)};",
+            "/** Intervals that end below it have two digits, as times have there, ms. */",
+            f"export const FINE_MS = {json.dumps(wording.FINE_MS)};",
             "/** Shares from here on are whole percents; those below the least are not told apart. */",
             f"export const WHOLE_SHARE = {json.dumps(wording.WHOLE_SHARE)};",
             f"export const LEAST_SHARE = {json.dumps(wording.LEAST_SHARE)};",

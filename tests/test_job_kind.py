@@ -84,6 +84,11 @@ def test_attention_to_a_cache_in_pages_is_a_server(name: str) -> None:
     assert job_kind.kind(named(ranks(ROLLOUT), {"attend": name}, world_size=1)) == "inference server"
 
 
+@pytest.mark.parametrize("name", ["RegisterPostBackwardFunction", "_DDPSink"])
+def test_what_forward_prepares_for_a_backward_pass_is_training(name: str) -> None:
+    assert job_kind.kind(named(ranks(ROLLOUT), {"aten::attend": name}, world_size=1)) == "training"
+
+
 def test_a_denoising_loop_is_diffusion() -> None:
     text = ranks("""
         rank# host   [own_denoise_step........]
@@ -91,6 +96,24 @@ def test_a_denoising_loop_is_diffusion() -> None:
               gpu      [op...................]
     """)
     assert job_kind.kind(job(text, world_size=1)) == "diffusion"
+
+
+@pytest.mark.parametrize(
+    "module", ["FluxTransformer2DModel_0", "UNet2DConditionModel_0", "AutoencoderKLWan_0", "DiT_0", "MMDiT_1"]
+)
+def test_modules_of_diffusion_models_are_diffusion(module: str) -> None:
+    assert program_names.program(f"nn.Module: {module}") is program_names.Program.DIFFUSION
+
+
+@pytest.mark.parametrize("module", ["UNet_0", "VisionTransformer_0", "Dithering_0", "Autoencoder_0"])
+def test_modules_of_others_are_no_diffusion(module: str) -> None:
+    assert program_names.program(f"nn.Module: {module}") is None
+
+
+def test_a_few_kernels_of_a_server_are_no_benchmark() -> None:
+    kernel = "void turbomind::attention_kernel<turbomind::DecodingCtaMap>"
+    text = f"rank0 host {'[mm]' * 30}\n      gpu  {'[mm]' * 30}"
+    assert job_kind.kind(named(text, {"mm": kernel}, world_size=1)) == "inference server"
 
 
 def test_a_few_kernels_over_and_over_are_a_benchmark() -> None:

@@ -90,6 +90,15 @@ def test_the_tab_rounds_as_the_terminal_does() -> None:
     ]
 
 
+def test_ends_of_intervals_have_the_digits_of_times() -> None:
+    assert [wording.interval(*ends) for ends in ((0.021, 0.043), (0.5, 0.99), (0.4, 1.2), (3.1, 6.2))] == [
+        "0.02 to 0.04",
+        "0.50 to 0.99",
+        "0.4 to 1.2",
+        "3 to 6",
+    ]
+
+
 def test_sizes_of_measured_messages_are_powers_of_two() -> None:
     assert [wording.binary_size(1 << power) for power in (3, 10, 16, 26, 30)] == [
         "8 bytes",

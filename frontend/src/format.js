@@ -1,6 +1,6 @@
 // Numbers and lists as words. Every number carries its unit; a no-break space keeps the two together.
 
-import { LEAST_SHARE, TIMES, WHOLE_SHARE, WIDE_MS } from "./rounding.js";
+import { FINE_MS, LEAST_SHARE, TIMES, WHOLE_SHARE, WIDE_MS } from "./rounding.js";
 
 const NBSP = "\u00a0";
 // Amounts below this have a digit.
@@ -74,12 +74,12 @@ export function percent(share) {
 }
 
 /**
- * Where a time lies: "52.1 to 54.9 ms", and "48 to 55 ms" where that is wide.
+ * Where a time lies: "52.1 to 54.9 ms", "48 to 55 ms" where that is wide, and "0.21 to 0.34 ms" below 1 ms.
  * @param {number} least ms
  * @param {number} most ms
  */
 export function range(least, most) {
-  const digits = most - least >= WIDE_MS ? 0 : 1;
+  const digits = most - least >= WIDE_MS ? 0 : most >= FINE_MS ? 1 : 2;
   return `${decimals(least, digits)} to ${decimals(most, digits)}${NBSP}ms`;
 }
 

@@ -92,7 +92,7 @@ def _trains(used: UsedNames) -> bool:
     """Whether anything is of a backward pass or of an optimizer."""
     phases = (names.Phase.BACKWARD, names.Phase.OPTIMIZER)
     return (
-        any(map(program_names.trains, used.operators))
+        any(map(program_names.trains, (*used.operators, *used.annotations)))
         or any(names.phase(name) in phases for name in used.annotations)
         or any(map(program_names.is_training_kernel, used.kernels))
     )

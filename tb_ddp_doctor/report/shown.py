@@ -19,6 +19,8 @@ _LEAST_PLACED = 0.01
 #: Less of a floor is not said, ms; and of so many classes of kernels it is said what they have.
 _LEAST_MS = 0.05
 _MOST_CLASSES = 3
+#: The ends of a shorter window of evidence have two digits, ms.
+_SHORT_MS = 0.1
 _FLOOR_WORDS: Mapping[findings.FloorKind, str] = {
     "below-attainable": "is spent above what kernels could reach",
     "avoidable-traffic": "is traffic that fusion avoids",
@@ -62,10 +64,9 @@ def where(evidence: findings.Evidence, job: Job) -> str:
     step = job.steps.tolist().index(evidence.step)
     origin = int(job.budget.start_ns[rank, step])
     start, end = (evidence.start_ns - origin) / 1e6, (evidence.end_ns - origin) / 1e6
-    place = (
-        f"rank {evidence.rank}, step {evidence.step}, {wording.decimals(start, 1)} to {wording.decimals(end, 1)} "
-        "ms of it"
-    )
+    digits = 1 if end - start >= _SHORT_MS else 2
+    window = f"{wording.decimals(start, digits)} to {wording.decimals(end, digits)} ms"
+    place = f"rank {evidence.rank}, step {evidence.step}, {window} of it"
     return f"{place}: {evidence.what}{_code(evidence)}"
 
 

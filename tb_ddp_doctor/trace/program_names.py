@@ -49,8 +49,9 @@ _TRAINING_KERNEL = re.compile(
     r"bprop|backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])bw_|wgrad|igemm_wrw|BwdSpatial|Fused(Adam|Sgd|Adagrad)|fused_adam",
     re.IGNORECASE,
 )
-#: Megatron-LM's linear layers add to the gradient of their weights.
-_TRAINING_OPERATOR = re.compile(r"GradAccumulation")
+#: Megatron-LM's linear layers add to the gradient of their weights. In forward, FSDP and DDP prepare a backward pass
+#: where there will be one.
+_TRAINING_OPERATOR = re.compile(r"GradAccumulation|RegisterPostBackwardFunction|_DDPSink")
 #: Embedding tables that are sharded over ranks, their lookups and their metrics: FBGEMM and torchrec.
 _EMBEDDINGS = re.compile(
     r"split_embedding|(^|[^a-z])_?embedding_bag|permute_[12]D_(sparse|lengths)|all2all_data:kjt|KJTAllToAll|"
@@ -62,10 +63,14 @@ _GENERATES = re.compile(
     r"unified_kv_cache|\[(DECODE|PREFILL|EXTEND|MIXED)\b"
 )
 _SERVES = re.compile(
-    r"(^|[/:. _])(vllm|sglang|sgl_kernel|tensorrt_llm|lmdeploy|text_generation_server|ray/serve)([/:._ ]|$)|"
+    r"(^|[/:. _])(vllm|sglang|sgl_kernel|tensorrt_llm|lmdeploy|turbomind|text_generation_server|ray/serve)([/:._ ]|$)|"
     r"kv_?cache|copy_kv|kv_(indices|index)"
 )
-_DIFFUSION = re.compile(r"(^|[/ ])(diffusers|xfuser|comfy)/|execute_diffusion|(?<![a-z])denois(e|ing)(?![a-z])")
+#: Libraries, marks of the loop, and classes of models: U-Nets, diffusion transformers, and what decodes latent images.
+_DIFFUSION = re.compile(
+    r"(^|[/ ])(diffusers|xfuser|comfy)/|execute_diffusion|(?<![a-z])denois(e|ing)(?![a-z])|"
+    r"UNet\w*Model|Transformer[23]DModel|Autoencoder(KL|DC)|(?<![A-Za-z])(MM)?DiT(?![a-z])"
+)
 _BENCHMARK = re.compile(r"triton/testing\.py|torch/utils/benchmark/|(?<![a-z])do_bench(?![a-z])")
 #: An iteration of vLLM, SGLang and TensorRT-LLM: how many requests are in their prefill, and how many in their decode.
 _VLLM = re.compile(r"context_(\d{1,9})(?:\([^)]{0,200}\))?_generation_(\d{1,9})")
