@@ -42,7 +42,10 @@ class AllocatorEvents(ColumnTable, frozen=True, eq=False):
         if device == ON_CPU:
             chosen &= events.device_type == CPU
         else:
-            chosen &= (events.device_type != CPU) & (events.device == device) & (events.reserved >= 0)
+            chosen &= (events.device_type != CPU) & (events.reserved >= 0)
+            numbers = np.unique(events.device[chosen])
+            # Of ROCm, kernels have another number of the same device.
+            chosen &= events.device == (numbers[0] if len(numbers) == 1 else device)
         rows = np.flatnonzero(chosen)
         rows = rows[np.argsort(events.time_ns[rows], kind="stable")]
         reserved = events.allocated if device == ON_CPU else events.reserved

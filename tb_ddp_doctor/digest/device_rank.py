@@ -155,6 +155,7 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask, ends: RoundEnds 
     ask for them.
     """
     trace, words, number = host.trace, Vocabulary(), rows.busiest
+    listed = trace.header.listed(number)
     contents, marked, device, steps = _steps_on_device(host, DeviceEvents.of(host, number, rows), ends)
     rank = _DeviceRank.of(host, device, steps, number, contents.program)
     layers, phases, phase = rank.layers, rank.phases, rank.launch_phase
@@ -170,9 +171,9 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask, ends: RoundEnds 
         file=trace.file,
         header=trace.header,
         has_device=True,
-        device=trace.header.devices.get(number, ""),
+        device=trace.header.devices.get(listed, ""),
         device_number=number,
-        device_bytes=trace.header.device_bytes.get(number, 0),
+        device_bytes=trace.header.device_bytes.get(listed, 0),
         has_launches=bool(device.is_launched.any()),
         has_steps=contents.steps_from != "",
         pid=host.training_process(),

@@ -195,6 +195,15 @@ class Header(msgspec.Struct, frozen=True):
     #: What a step does, as the user told the `Doctor` that captured it ("ddp_doctor").
     workload: Workload = Workload()
 
+    def listed(self, number: int) -> int:
+        """The number by which `devices` has the device that events call `number`; `number` itself where that is unknown.
+
+        ROCm counts a machine's CPUs before its GPUs in events, and lists GPUs alone, from 0. Those of one kind are alike.
+        """
+        if number in self.devices or len(set(self.devices.values())) != 1:
+            return number
+        return next(iter(self.devices))
+
 
 class RankTrace(msgspec.Struct, frozen=True, eq=False):
     """One file, read."""
