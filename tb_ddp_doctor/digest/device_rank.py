@@ -165,7 +165,7 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask, ends: RoundEnds 
     )
     collectives = device_collectives(host, device, phase, words)
     meetings = host_meetings(host, steps, words)
-    track, row_end_ns = rank_track(host, device, steps, rank.use(once), phases, meetings)
+    track, track_row = rank_track(host, device, steps, rank.use(once), phases, meetings)
     parameters = gradients(host, device, steps, phase, words)
     return RankDigest(
         file=trace.file,
@@ -196,10 +196,10 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask, ends: RoundEnds 
         memory=memory(host, number, rank.allocations, steps, phases, collectives, words),
         track=track,
         roofline=(
-            work := roofline(host, device, track, row_end_ns, parameters, rank.scores, rank.updates_alone, phase, words)
+            work := roofline(host, device, track, track_row, parameters, rank.scores, rank.updates_alone, phase, words)
         )[0],
         gradients=parameters,
-        modules=_modules(rank, work[1], track, row_end_ns, words),
+        modules=_modules(rank, work[1], track, track_row, words),
         contents=contents,
         warnings=(
             *trace.warnings,
@@ -210,8 +210,8 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask, ends: RoundEnds 
     )
 
 
-def _modules(rank: _DeviceRank, calls: CallEvents, track: Track, row_end_ns: Ints, words: Vocabulary) -> Modules:
-    """The model's modules; `row_end_ns` is when each row of the track ends on the host."""
+def _modules(rank: _DeviceRank, calls: CallEvents, track: Track, track_row: Ints, words: Vocabulary) -> Modules:
+    """The model's modules; `track_row` is the row of the track that launches each device event."""
     device = rank.device
     return device_modules(
         rank.modules,
@@ -223,7 +223,7 @@ def _modules(rank: _DeviceRank, calls: CallEvents, track: Track, row_end_ns: Int
         rank.recomputes,
         np.where(rank.kernel_file >= 0, rank.kernel_file, of_stacks(rank.host, rank.function)),
         calls,
-        event_segments(track, row_end_ns, np.where(device.is_launched, device.launch_ns, -1)),
+        event_segments(track, track_row),
         rank.allocations,
         words,
     )

@@ -31,14 +31,10 @@ def row_segments(track: Track) -> Ints:
     return before - before[first] if len(before) else before
 
 
-def event_segments(track: Track, row_end_ns: Ints, launched_ns: Ints) -> Ints:
-    """The segment of each device event by when it was launched, -1 where that is not known, or beyond the track.
-
-    `row_end_ns` is when each row of the track ends on the host, shape (rows,).
-    """
-    row = searchsorted(row_end_ns, launched_ns, side="right")
-    known = (launched_ns >= 0) & (row < len(row_end_ns))
-    return np.where(known, np.append(row_segments(track), -1)[np.where(known, row, -1)], -1)
+def event_segments(track: Track, track_row: Ints) -> Ints:
+    """The segment of each device event by the row of the track that launches it, -1 where that is -1."""
+    segments: Ints = np.append(row_segments(track), -1)[track_row]
+    return segments
 
 
 def module_segments(segment: Ints, parts: TimeParts, row: Ints, kernels: ModuleKernels, times: int) -> ModuleSegments:

@@ -45,11 +45,11 @@ def rank_track(
     phases: HostPhases,
     meetings: HostMeetings,
 ) -> tuple[Track, Ints]:
-    """The rank's track, and when each of its rows ends on the host, shape (rows,), ns; no rows where the trace does not
-    show what the host does when it launches.
+    """The rank's track, and the row of it that launches each device event, shape (events,), -1 for none; no rows where
+    the trace does not show what the host does when it launches.
     """
     if not len(steps) or not _launched_by_operators(host, device):
-        return empty(Track), np.empty(0, np.int64)
+        return empty(Track), np.full(len(device.launch_ns), -1)
     # A call that a step ends with is of that step.
     within = step_of(device.launch_ns, steps.host_start_ns)
     until = np.append(steps.host_start_ns[1:], steps.host_end_ns[-1])[within]
@@ -62,7 +62,7 @@ def rank_track(
     launched = _one_by_one(np.where(waits, device.launch_ns, launched), device)
     of_comm = device.communicates[device.by_start]
     work, comm = device.by_start[~of_comm], device.by_start[of_comm]
-    return track.track(
+    made, end_ns = track.track(
         steps,
         track.DeviceWork(device.start_ns[work], device.end_ns[work], launched[work], device.stream[work]),
         track.Communication(device.start_ns[comm], device.end_ns[comm], launched[comm], device.stream[comm]),
@@ -70,6 +70,8 @@ def rank_track(
         [phases.of(phase) for phase in Phase if phase is not Phase.OTHER],
         track.Meetings(meetings.start_ns, meetings.end_ns),
     )
+    row = searchsorted(end_ns, launched, side="right")
+    return made, np.where((launched >= 0) & (row < len(end_ns)), row, -1)
 
 
 def _one_by_one(launched_ns: Ints, device: DeviceEvents) -> Ints:

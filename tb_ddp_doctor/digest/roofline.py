@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.digest import operator_work
 from tb_ddp_doctor.digest.attention import OnScores
-from tb_ddp_doctor.digest.columns import distinct, searchsorted
+from tb_ddp_doctor.digest.columns import distinct
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.fused_linear import fused_linears
 from tb_ddp_doctor.digest.fusion import FUSED, Loop, LoopCalls, avoidable
@@ -67,7 +67,7 @@ def roofline(
     host: HostCalls,
     device: DeviceEvents,
     track: Track,
-    row_end_ns: Ints,
+    track_row: Ints,
     parameters: Gradients,
     scores: OnScores,
     updates: Mask,
@@ -76,7 +76,7 @@ def roofline(
 ) -> tuple[Roofline, CallEvents]:
     """The work of the steps' kernels, and which kernel stands for each call.
 
-    `row_end_ns` is when each row of `track` ends on the host, shape (rows,). `scores` and `updates` flag device
+    `track_row` is the row of `track` that launches each device event, -1 for none. `scores` and `updates` flag device
     events (see `digest.attention` and `digest.optimizer`), and `phase` is what launched each.
     """
     events = np.flatnonzero((device.step >= 0) & ~device.communicates)
@@ -84,13 +84,11 @@ def roofline(
         return empty(Roofline), empty(CallEvents)
     calls = _Calls.of(host, device, events)
     signature, work, table = calls.signatures(_elements(parameters))
-    launched = np.where(device.is_launched[calls.longest], device.launch_ns[calls.longest], -1)
-    row = searchsorted(row_end_ns, launched, side="right")
-    in_track = (launched >= 0) & (row < len(row_end_ns))
-    mine = np.flatnonzero(in_track)
-    mine = mine[np.argsort(launched[mine], kind="stable")]
+    row = track_row[calls.longest]
+    mine = np.flatnonzero(row >= 0)
+    mine = mine[np.lexsort((device.launch_ns[calls.longest[mine]], row[mine]))]
     rows, stretches = calls_of_rows(row[mine], track.step[row[mine]], signature[mine], work[mine], calls.total_ns[mine])
-    loops = _loop_calls(calls, signature, np.where(in_track, row, -1), phase)
+    loops = _loop_calls(calls, signature, row, phase)
     made = Roofline(
         calls=_table(calls, signature, table, scores, updates, words),
         rows=rows,

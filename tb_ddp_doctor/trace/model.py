@@ -196,9 +196,9 @@ class Header(msgspec.Struct, frozen=True):
     workload: Workload = Workload()
 
     def listed(self, number: int) -> int:
-        """The number by which `devices` has the device that events call `number`; `number` itself where that is unknown.
+        """The number by which `devices` has the device that events call `number`; `number` itself where none fits.
 
-        ROCm counts a machine's CPUs before its GPUs in events, and lists GPUs alone, from 0. Those of one kind are alike.
+        ROCm counts a node's CPUs before its GPUs in events, and lists GPUs alone, from 0. Those of one kind are alike.
         """
         if number in self.devices or len(set(self.devices.values())) != 1:
             return number
