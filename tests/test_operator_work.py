@@ -418,6 +418,100 @@ BY_HAND: dict[str, tuple[Work | None, tuple[int, int, int]]] = {
         ),
         (2 * 8 * 16 * 4, 8 * 16 + 16 * 4 + 4 * 12, 2 * 8 * 4),
     ),
+    # 1,024 rows of 256 times the transpose of weights (512, 256), in a byte each, with a scale of each column.
+    "8-bit weights": (
+        of("aten::_weight_int8pack_mm", TOKENS, ([512, 256], "signed char"), ([512], BF16)),
+        (2 * ELEMENTS * 512, 2 * ELEMENTS + 512 * 256 + 2 * 512, 2 * 1024 * 512),
+    ),
+    "added to a vector": (
+        of("aten::addmv", ([1024], BF16), TOKENS, ([256], BF16), "1", "1"),
+        (2 * ELEMENTS, 2 * (ELEMENTS + 1024 + 256), 2 * 1024),
+    ),
+    # 8-bit experts, 8 of 256 x 512; the scales of 1,024 rows and of the experts' columns stand before the ends.
+    "grouped 8 bits": (
+        of(
+            "aten::_scaled_grouped_mm",
+            ([1024, 256], FP8),
+            ([8, 256, 512], FP8),
+            ([1024], FP32),
+            ([8, 512], FP32),
+            ([8], "int"),
+        ),
+        (2 * ELEMENTS * 512, ELEMENTS + 8 * 256 * 512 + 4 * (1024 + 8 * 512 + 8), 2 * 1024 * 512),
+    ),
+    # 4 bits, eight in an int: (256, 512 / 8); scales and zeros of groups of 128.
+    "AWQ": (
+        of(
+            "_C::awq_gemm",
+            TOKENS,
+            ([256, 64], "int"),
+            ([2, 512], BF16),
+            ([2, 64], "int"),
+            "8",
+        ),
+        (2 * ELEMENTS * 512, 2 * ELEMENTS + 4 * 256 * 64 + 2 * 2 * 512 + 4 * 2 * 64, 2 * 1024 * 512),
+    ),
+    # Marlin's sizes are numbers, one after the other; the output that is given is not read.
+    "Marlin": (
+        of(
+            "_C::gptq_marlin_gemm",
+            TOKENS,
+            ([1024, 512], BF16),
+            ([16, 1024], "int"),
+            ([2, 512], BF16),
+            "772",
+            "1024",
+            "512",
+            "256",
+            "True",
+        ),
+        (2 * ELEMENTS * 512, 2 * ELEMENTS + 4 * 16 * 1024 + 2 * 2 * 512, 2 * 1024 * 512),
+    ),
+    # Each of four rows of 256 goes to two of 64 experts, of gate and up (2 x 128) and down: eight are read at most.
+    "experts": (
+        of(
+            "vllm::inplace_fused_experts",
+            ([4, 256], BF16),
+            ([64, 256, 256], BF16),
+            ([64, 256, 128], BF16),
+            ([4, 2], FP32),
+            ([4, 2], "int"),
+        ),
+        (2 * 8 * 256 * 3 * 128, 2 * 4 * 256 + 2 * 8 * 256 * 3 * 128 + 4 * 8, 2 * 4 * 256),
+    ),
+    # 32 queries of 8 heads of 64 and keys of 2 turn by 32 of the 131,072 rows of angles.
+    "rotary": (
+        of("_C::rotary_embedding", ([32], LONG), ([32, 512], BF16), ([32, 128], BF16), "64", ([131072, 64], BF16)),
+        (0, 8 * 32 + 2 * 32 * (512 + 128 + 64), 2 * 32 * (512 + 128)),
+    ),
+    "cache of 8 bits": (
+        of(
+            "_C_cache_ops::reshape_and_cache_flash",
+            ([32, 2, 64], BF16),
+            ([32, 2, 64], BF16),
+            ([100, 16, 2, 64], FP8),
+            ([100, 16, 2, 64], FP8),
+            ([32], LONG),
+        ),
+        (0, 2 * 2 * 32 * 128, 2 * 32 * 128),
+    ),
+    "norm of a sum": (
+        of(
+            "aiter::rmsnorm2d_fwd_with_add_ck",
+            *[TOKENS] * 4,
+            ([256], BF16),
+            "1e-5",
+        ),
+        (0, 2 * (2 * ELEMENTS + 256), 2 * 2 * ELEMENTS),
+    ),
+    "of 4 bits": (
+        of("bitsandbytes::dequantize_4bit", ([131072, 1], "unsigned char"), ([4096], FP32), "64", ""),
+        (0, 131072 + 4 * 4096, 2 * 2 * 131072),
+    ),
+    # Over all: one element; the norm's power stands before its dimensions.
+    "norm of columns": (of("aten::linalg_vector_norm", WIDE, "2", "[0]", "False"), (0, 4 * ELEMENTS, 4 * 256)),
+    "largest of rows": (of("aten::max", WIDE, "-1", "False"), (0, 4 * ELEMENTS, (4 + 8) * 1024)),
+    "place of the largest": (of("aten::argmax", TOKENS, "-1", "False"), (0, 2 * ELEMENTS, 8 * 1024)),
     "where": (of("aten::where", ([1024, 256], "bool"), TOKENS, TOKENS), (0, 5 * ELEMENTS, 2 * ELEMENTS)),
     "halves": (of("aten::glu", TOKENS, "-1"), (0, 2 * ELEMENTS, ELEMENTS)),
     "copied": (of("aten::flip", TOKENS, "[0]"), (0, 2 * ELEMENTS, 2 * ELEMENTS)),

@@ -6,10 +6,9 @@ computes (exponentials, comparisons) is not counted, since memory limits such ke
 (sequences of unknown lengths, a stride that is not recorded), there is none: such time is not modelled.
 
 Sources: the schemas of `aten/src/ATen/native/native_functions.yaml` (torch 2.9) for the order of inputs, and for their
-own `hopper/flash_api.cpp` of flash-attention 3, `csrc/common_extension.cc` of sgl-kernel and `aiter/ops/mha.py` of
-AITER; Williams et al., "Roofline" (CACM 2009) for compulsory traffic; Dao et al., "FlashAttention" (NeurIPS 2022),
-section 3.1, for attention, whose backward pass has five products for forward's two; cuDNN's documentation for
-convolutions; the documentation of torch.optim for what optimizers read and write.
+own `csrc/common_extension.cc` of sgl-kernel and `csrc/torch_bindings.cpp` of vLLM; Williams et al., "Roofline" (CACM
+2009) for compulsory traffic; cuDNN's documentation for convolutions; the documentation of torch.optim for what
+optimizers read and write. Attention and images have modules of their own.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
-
+from tb_ddp_doctor.digest.attention_work import ATTENTION_WORK, sum_of_seen
 from tb_ddp_doctor.digest.image_work import IMAGE_WORK, at
 from tb_ddp_doctor.digest.least_work import Work, WorkOf, aten
 from tb_ddp_doctor.digest.model import GpuTime
@@ -27,6 +25,8 @@ from tb_ddp_doctor.trace import names
 
 #: More operations or bytes in one operator are nonsense.
 _MOST = 10**16
+#: Bytes of a number in half precision, and dimensions of a matrix.
+_HALF, _MATRIX = 2, 2
 #: Bytes of an element by c10's number of its type, as inputs have it: "15" is bfloat16.
 _BY_CODE = {"0": 1, "1": 1, "2": 2, "3": 4, "4": 8, "5": 2, "6": 4, "7": 8, "11": 1, "15": 2, "23": 1, "24": 1}
 
@@ -88,27 +88,90 @@ def _scaled(code: int) -> WorkOf:
     return function
 
 
-def _grouped(inputs: Inputs) -> Work:
-    """Of groups one after the other, whose ends are an input that no trace shows: all rows are in some group.
+def _grouped(ends: int) -> WorkOf:
+    """Of groups one after the other, whose ends are input `ends`, without values: all rows are in some group.
 
     (M, k) x (groups, k, n) multiplies each row with its group's matrix, as experts do; (m, K) x (K, n) makes a matrix
-    of each group of columns, as the gradients of their weights do.
+    of each group of columns, as the gradients of their weights do. What stands before the ends are scales.
     """
-    left, right, ends = inputs.tensor(0), inputs.tensor(1), inputs.tensor(2)
-    groups, rows, columns = ends.elements, left.sizes[-2], right.sizes[-1]
-    if len(left.sizes) == len(right.sizes) == 3:
-        return _gemm(left, right)
-    if left.sizes[-1] != right.sizes[-2]:
+
+    def function(inputs: Inputs) -> Work:
+        left, right = inputs.tensor(0), inputs.tensor(1)
+        groups, rows, columns = inputs.tensor(ends).elements, left.sizes[-2], right.sizes[-1]
+        if len(left.sizes) == len(right.sizes) == 3:
+            return _gemm(left, right)
+        if left.sizes[-1] != right.sizes[-2]:
+            raise ValueError
+        made = rows * columns * (groups if len(left.sizes) == len(right.sizes) else 1)
+        flops = 2 * rows * columns * left.sizes[-1]
+        read = count_of([one for some in inputs.tensors[: ends + 1] for one in some])
+        return Work(GpuTime.GEMM, flops, read, made * max(left.element, 2))
+
+    return function
+
+
+def _vector(first: int = 0) -> WorkOf:
+    """A matrix, input `first`, times a vector; what stands before is added."""
+
+    def function(inputs: Inputs) -> Work:
+        matrix, vector = inputs.tensor(first), inputs.tensor(first + 1)
+        rows = matrix.elements // max(vector.elements, 1)
+        return Work(GpuTime.GEMM, 2 * matrix.elements, count_of(inputs.every()), rows * matrix.element)
+
+    return function
+
+
+def _linear(inputs: Inputs) -> Work:
+    """(..., k) times the transpose of weights (n, k)."""
+    left, weights = inputs.tensor(0), inputs.tensor(1)
+    if left.sizes[-1] != weights.sizes[-1] or len(weights.sizes) != _MATRIX:
         raise ValueError
-    made = rows * columns * (groups if len(left.sizes) == len(right.sizes) else 1)
-    flops = 2 * rows * columns * left.sizes[-1]
-    return Work(GpuTime.GEMM, flops, left.bytes + right.bytes + ends.bytes, made * max(left.element, 2))
+    rows, columns = left.elements // max(left.sizes[-1], 1), weights.sizes[0]
+    return Work(GpuTime.GEMM, 2 * left.elements * columns, count_of(inputs.every()), rows * columns * left.element)
 
 
-def _vector(inputs: Inputs) -> Work:
-    matrix, vector = inputs.tensor(0), inputs.tensor(1)
-    rows = matrix.elements // max(vector.elements, 1)
-    return Work(GpuTime.GEMM, 2 * matrix.elements, matrix.bytes + vector.bytes, rows * matrix.element)
+def _by_scales(index: int) -> WorkOf:
+    """(m, k) times packed weights, whose scales, input `index`, are (k / group, n)."""
+
+    def function(inputs: Inputs) -> Work:
+        left, columns = inputs.tensor(0), inputs.tensor(index).sizes[-1]
+        return _of_packed_weights(left, columns, inputs)
+
+    return function
+
+
+def _by_numbers(inputs: Inputs) -> Work:
+    """(m, k) times packed weights, as Marlin has them: m, n and k are numbers, one after the other."""
+    left = inputs.tensor(0)
+    rows, inner = left.elements // max(left.sizes[-1], 1), left.sizes[-1]
+    numbers = [int(text) if text.isdigit() else -1 for text in inputs.values]
+    triples = zip(numbers, numbers[1:], numbers[2:], strict=False)
+    columns = next((n for m, n, k in triples if (m, k) == (rows, inner) and n > 0), 0)
+    if not columns:
+        raise LookupError
+    return _of_packed_weights(left, columns, inputs)
+
+
+def _of_packed_weights(left: Tensor, columns: int, inputs: Inputs) -> Work:
+    """Weights, scales and zeros are read; an output that is given is not."""
+    rows = left.elements // max(left.sizes[-1], 1)
+    read = sum(one.bytes for one in inputs.every() if one.sizes != (rows, columns))
+    return Work(GpuTime.GEMM, 2 * left.elements * columns, read, rows * columns * left.element)
+
+
+def _experts(inputs: Inputs) -> Work:
+    """Gated MLPs of experts: rows (m, k), weights (experts, 2 n, k) and (experts, k, n), how much each expert
+    of a row counts, and which experts these are, (m, chosen). An expert that several rows choose is read once.
+
+    Whether 8-bit weights are multiplied as such is not told.
+    """
+    rows, up, down, chosen = (inputs.tensor(index) for index in (0, 1, 2, 4))
+    if min(up.element, rows.element) < _HALF:
+        raise LookupError
+    experts, both, inner = up.sizes[0], up.sizes[1], rows.sizes[-1]
+    products = 2 * chosen.elements * inner * (both + both // 2)
+    read = min(chosen.elements, experts) * (up.bytes + down.bytes) // max(experts, 1)
+    return Work(GpuTime.GEMM, products, rows.bytes + read + chosen.bytes, rows.bytes)
 
 
 def _in_4_bits(inputs: Inputs) -> Work:
@@ -239,104 +302,22 @@ def _gradients(made: Tensor, taken: Tensor, weight: Tensor, *, of_input: bool, o
     )
 
 
-# -- attention
-
-
-def _attention(
-    first: int, causal: int, *, by_rows: bool = False, backward: bool = False, packed: _Packed | None = None
-) -> WorkOf:
-    """Of queries, keys and values from input `first` on, (B, H, rows, width), or (B, rows, H, width) `by_rows`.
-
-    Causal attention has to compute the scores below the diagonal alone. Heads that share keys and values (grouped)
-    read these once. Backward reads the output and its gradient too, and writes three gradients. `packed` says where
-    an operator has what tells its window, and the lengths of sequences that lie one after the other, (rows, H, width).
-    """
-
-    def function(inputs: Inputs) -> Work:
-        query, key, value = (inputs.tensor(first + index) for index in range(3))
-        if packed is not None and len(query.sizes) == 3:
-            return _of_packed(query, key, value, inputs, causal, packed, backward=backward)
-        if packed is not None and packed.window_of(inputs) is not None:
-            raise LookupError
-        if not len(query.sizes) == len(key.sizes) == len(value.sizes) == 4:
-            raise ValueError
-        rows = -3 if by_rows else -2
-        queries, keys = query.sizes[rows], key.sizes[rows]
-        is_causal = inputs.value(causal) in ("True", "1")
-        # Below the diagonal, and on it: query i sees min(i + 1, keys) of the keys.
-        seen = sum_of_seen(queries, keys) if is_causal else queries * keys
-        heads = query.elements // max(queries * query.sizes[-1], 1)
-        return _of_scores(query, key, value, heads * seen, backward=backward)
-
-    return function
-
-
-def _of_scores(query: Tensor, key: Tensor, value: Tensor, scores: int, *, backward: bool) -> Work:
-    """Attention that computes so many scores, over all heads."""
-    flops = 2 * scores * (query.sizes[-1] + value.sizes[-1])
-    rows = query.elements // max(query.sizes[-1], 1)
-    made, statistics = rows * value.sizes[-1] * query.element, rows * 4
-    given = query.bytes + key.bytes + value.bytes
-    if backward:
-        return Work(GpuTime.ATTENTION, flops * 5 // 2, given + 2 * made + statistics, given)
-    return Work(GpuTime.ATTENTION, flops, given, made + statistics)
-
-
-class _Packed(msgspec.Struct, frozen=True):
-    """Which inputs of attention tell of sequences one after the other: first rows, the longest length, a window."""
-
-    starts: int
-    longest: int
-    window: int
-
-    def window_of(self, inputs: Inputs) -> int | None:
-        """How many keys before its own a query sees; None if all."""
-        text = inputs.value(self.window)
-        return int(text) if text.isdigit() else None
-
-
-#: Lengths that are not recorded leave a range of scores: it is modelled where its ends differ by no more.
-_NARROW = 0.75
-
-
-def _of_packed(
-    query: Tensor, key: Tensor, value: Tensor, inputs: Inputs, causal: int, packed: _Packed, *, backward: bool
-) -> Work:
-    """Causal attention over packed sequences. Their lengths are not recorded, only how many and the longest.
-
-    Sequences of equal lengths have the fewest scores, as many as fit of the longest length the most. Raises LookupError
-    where these are far apart.
-    """
-    rows, count, longest = query.sizes[0], inputs.tensor(packed.starts).elements - 1, int(inputs.value(packed.longest))
-    if inputs.value(causal) not in ("True", "1") or key.sizes[0] != rows or count < 1 or not 0 < longest <= rows:
-        raise LookupError
-    window = packed.window_of(inputs)
-    fewest = count * _in_window(rows // count, window)
-    whole, rest = divmod(rows, longest)
-    most = whole * _in_window(longest, window) + _in_window(rest, window)
-    if fewest < _NARROW * most:
-        raise LookupError
-    return _of_scores(query, key, value, query.sizes[1] * fewest, backward=backward)
-
-
-def _in_window(length: int, window: int | None) -> int:
-    """Scores of a causal sequence whose queries see themselves and at most `window` keys before."""
-    seen = length if window is None else min(window + 1, length)
-    return seen * (seen + 1) // 2 + (length - seen) * seen
-
-
-def sum_of_seen(queries: int, keys: int) -> int:
-    """Scores at or below the diagonal of (queries, keys), which begins at the first of both."""
-    triangle = min(queries, keys)
-    return triangle * (triangle + 1) // 2 + max(queries - keys, 0) * keys
-
-
 # -- normalisation and reduction
 
 
 def _norm(inputs: Inputs) -> Work:
     """Reads its first input and the parameters, writes as much as the first."""
     return _loop(GpuTime.NORM, inputs.every(), inputs.tensor(0))
+
+
+def _norm_of_sum(read: Sequence[int], written: Sequence[int]) -> WorkOf:
+    """Of an input and what is added to it, which is written as well; outputs are inputs, too."""
+
+    def function(inputs: Inputs) -> Work:
+        given, made = ([inputs.tensor(index) for index in some] for some in (read, written))
+        return Work(GpuTime.NORM, 0, count_of(given), count_of(made), made[0].elements)
+
+    return function
 
 
 def _norm_backward(made: int = 0, taken: int = 1) -> WorkOf:
@@ -374,17 +355,26 @@ def _causal_softmax(inputs: Inputs) -> Work:
     return Work(GpuTime.NORM, 0, below, scores.bytes, scores.elements)
 
 
-def _reduction(inputs: Inputs) -> Work:
-    """Reads its input; writes what is left of it, at least an element."""
-    taken = inputs.tensor(0)
-    remaining = 1
-    text = inputs.value(1).strip()
-    if text.startswith("[") and text != "[]":
-        over = {index % max(len(taken.sizes), 1) for index in inputs.integers(1)}
-        remaining = math.prod(size for index, size in enumerate(taken.sizes) if index not in over)
-    elif text.lstrip("-").isdigit() and taken.sizes:
-        remaining = taken.elements // max(taken.sizes[int(text) % len(taken.sizes)], 1)
-    return Work(GpuTime.NORM, 0, taken.bytes, remaining * taken.element)
+def _reduction(over: int = 1, made: int = 0, index_bytes: int = 0) -> WorkOf:
+    """Reads its input; writes what is left of it over the dimensions of input `over`, at least an element.
+
+    `made`: bytes of what it writes, if they are not those of its input; `index_bytes` of where it found that, which it
+    writes as well where it reduces one dimension.
+    """
+
+    def function(inputs: Inputs) -> Work:
+        taken = inputs.tensor(0)
+        remaining, more = 1, 0
+        text = inputs.value(over).strip()
+        if text.startswith("[") and text != "[]":
+            dimensions = {index % max(len(taken.sizes), 1) for index in inputs.integers(over)}
+            remaining = math.prod(size for index, size in enumerate(taken.sizes) if index not in dimensions)
+        elif text.lstrip("-").isdigit() and taken.sizes:
+            remaining = taken.elements // max(taken.sizes[int(text) % len(taken.sizes)], 1)
+            more = index_bytes
+        return Work(GpuTime.NORM, 0, taken.bytes, remaining * ((made or taken.element) + more))
+
+    return function
 
 
 def _statistics(given: int) -> WorkOf:
@@ -545,6 +535,12 @@ def _cast(element_of_output: float) -> WorkOf:
     return function
 
 
+def _from_4_bits(inputs: Inputs) -> Work:
+    """bitsandbytes: two numbers of a byte, with a scale for each block, to two bytes each."""
+    packed = inputs.tensor(0)
+    return Work(GpuTime.COPY, 0, packed.bytes + inputs.tensor(1).bytes, 2 * 2 * packed.bytes)
+
+
 def _quantized_into(inputs: Inputs) -> Work:
     """vLLM: output first, then the input."""
     return Work(GpuTime.COPY, 0, inputs.tensor(1).bytes, inputs.tensor(0).bytes)
@@ -690,6 +686,24 @@ def _in_and_out(kind: GpuTime, *changed: int) -> WorkOf:
     return function
 
 
+def _rotary(inputs: Inputs) -> Work:
+    """VLLM's: of a table of angles, input 4, the rows of the positions, input 0, for queries and keys in place."""
+    table, positions = inputs.tensor(4), inputs.tensor(0)
+    turned = count_of([one for some in inputs.tensors[1:3] for one in some])
+    rows = min(positions.elements, table.sizes[0]) * table.bytes // max(table.sizes[0], 1)
+    return Work(GpuTime.ELEMENTWISE, 0, positions.bytes + turned + rows, turned)
+
+
+def _cached(parts: int) -> WorkOf:
+    """Writes its first inputs to a cache, the input after them; the number of a row's place in it is read."""
+
+    def function(inputs: Inputs) -> Work:
+        given, cache = [inputs.tensor(index) for index in range(parts)], inputs.tensor(parts)
+        return Work(GpuTime.EMBEDDING, 0, count_of(given), cache.element * sum(one.elements for one in given))
+
+    return function
+
+
 def _into_first(kind: GpuTime) -> WorkOf:
     """Writes its first input, and reads the others."""
     return lambda inputs: _loop(kind, inputs.every(0), inputs.tensor(0))
@@ -717,11 +731,9 @@ _IN_PLACE = """
     leaky_relu hardtanh addcmul addcdiv lerp masked_fill sign reciprocal floor round bitwise_and bitwise_or logical_and
     logical_or logical_not erf sin cos hardswish elu square maximum tril triu
 """
+_PLACES = ("inplace", "outplace")
 _FILLS = "fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ log_normal_"
-_REDUCTIONS = """
-    sum mean var std norm linalg_vector_norm prod max min amax amin argmax argmin all any logsumexp nansum count_nonzero
-    var_mean std_mean
-"""
+_REDUCTIONS = "sum mean var std prod amax amin logsumexp nansum var_mean std_mean"
 _FOREACH = """
     add addcdiv addcmul clamp_max clamp_min div exp lerp log max maximum mul neg pow reciprocal round rsqrt sigmoid
     sign sqrt sub tanh zero abs
@@ -741,44 +753,32 @@ _WORK: Mapping[str, WorkOf] = {
     **aten(lambda inputs: _gemm(inputs.tensor(0), inputs.tensor(1)), "mm bmm _int_mm"),
     **aten(_added, "addmm baddbmm _addmm_activation addmm_ baddbmm_"),
     "aten::_scaled_mm": _scaled(6),
-    **_each(_scaled(4), "sgl_kernel::fp8_scaled_mm", "sgl_kernel::int8_scaled_mm"),
+    **_each(
+        _scaled(4), "sgl_kernel::fp8_scaled_mm", "sgl_kernel::int8_scaled_mm", "sgl_kernel::fp8_blockwise_scaled_mm"
+    ),
     # Transformer Engine: in 1.x its products may be operators, else they are parts of autograd's.
     "tex_ts::te_gemm_ts": _of_three(0, 5, 10),
     **_each(_fused_linear(1), "_Linear", "_LayerNormLinear", "_GroupedLinear"),
     **_each(_fused_linear(2), "_LinearBackward", "_LayerNormLinearBackward", "_GroupedLinearBackward"),
-    "aten::_grouped_mm": _grouped,
+    "aten::_grouped_mm": _grouped(ends=2),
+    "aten::_scaled_grouped_mm": _grouped(ends=4),
     "aten::_weight_int4pack_mm": _in_4_bits,
-    **aten(_vector, "mv dot"),
+    "aten::_weight_int8pack_mm": _linear,
+    **aten(_vector(), "mv dot vdot"),
+    **aten(_vector(1), "addmv addmv_"),
+    # vLLM's and SGLang's: https://github.com/vllm-project/vllm, csrc/torch_bindings.cpp.
     **_each(_into, "_C::cutlass_scaled_mm", "vllm::cutlass_scaled_mm"),
+    **_each(_linear, "vllm::rocm_unquantized_gemm", "vllm::rocm_unquantized_gemm_impl"),
+    "_C::awq_gemm": _by_scales(2),
+    "_C::gptq_gemm": _by_scales(3),
+    **_each(_by_numbers, *(f"{library}::gptq_marlin_gemm" for library in ("_C", "sgl_kernel"))),
+    **_each(_by_numbers, "_C::marlin_gemm", "_C::fp8_marlin_gemm", "_C::gptq_marlin_24_gemm"),
+    **_each(_experts, *(f"{library}::{word}_fused_experts" for library in ("vllm", "sglang") for word in _PLACES)),
     # Convolutions. https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional
     **_FORWARD_CONVOLUTIONS,
     "aten::convolution_backward": _convolution_backward,
     **aten(_old_convolution_backward, "cudnn_convolution_backward miopen_convolution_backward"),
-    # Attention: the value that says whether it is causal.
-    "aten::_cudnn_attention_forward": _attention(0, causal=10),
-    "aten::_cudnn_attention_backward": _attention(1, causal=14, backward=True),
-    "aten::_scaled_dot_product_cudnn_attention": _attention(0, causal=6),
-    "aten::_scaled_dot_product_cudnn_attention_backward": _attention(1, causal=14, backward=True),
-    "aten::_scaled_dot_product_flash_attention": _attention(0, causal=4),
-    "aten::_scaled_dot_product_flash_attention_backward": _attention(1, causal=11, backward=True),
-    "aten::_flash_attention_forward": _attention(0, causal=8, by_rows=True),
-    "aten::_flash_attention_backward": _attention(1, causal=11, by_rows=True, backward=True),
-    "aten::_scaled_dot_product_efficient_attention": _attention(0, causal=6),
-    "aten::_scaled_dot_product_efficient_attention_backward": _attention(1, causal=11, backward=True),
-    "aten::_efficient_attention_forward": _attention(0, causal=9, by_rows=True),
-    "aten::_efficient_attention_backward": _attention(1, causal=14, by_rows=True, backward=True),
-    "flash_attn::_flash_attn_forward": _attention(0, causal=5, by_rows=True),
-    "flash_attn::_flash_attn_backward": _attention(1, causal=11, by_rows=True, backward=True),
-    "flash_attn::_flash_attn_varlen_forward": _attention(0, causal=9, by_rows=True, packed=_Packed(3, 5, 10)),
-    "flash_attn::_flash_attn_varlen_backward": _attention(1, causal=15, backward=True, packed=_Packed(9, 11, 16)),
-    **_each(_attention(0, causal=24, by_rows=True, packed=_Packed(7, 12, 25)), "flash_attn_3::fwd"),
-    **_each(_attention(1, causal=16, by_rows=True, backward=True, packed=_Packed(9, 13, 17)), "flash_attn_3::bwd"),
-    # AMD's: https://github.com/ROCm/aiter, aiter/ops/mha.py.
-    **_each(
-        _attention(0, causal=5, by_rows=True), "aiter::_flash_attn_forward", "aiter::mha_fwd", "aiter::fmha_v3_fwd"
-    ),
-    "aiter::_flash_attn_backward": _attention(1, causal=12, by_rows=True, backward=True),
-    **_each(_attention(1, causal=8, by_rows=True, backward=True), "aiter::mha_bwd", "aiter::fmha_v3_bwd"),
+    **ATTENTION_WORK,
     # Normalisation and reduction.
     **aten(_norm, "native_layer_norm native_group_norm _fused_rms_norm cudnn_batch_norm native_batch_norm"),
     **aten(_norm, "miopen_batch_norm _batch_norm_with_update _native_batch_norm_legit rms_norm"),
@@ -787,7 +787,11 @@ _WORK: Mapping[str, WorkOf] = {
     **aten(_norm_backward(1, 0), "cudnn_batch_norm_backward miopen_batch_norm_backward batch_norm_backward"),
     **aten(_softmax, "_softmax _log_softmax"),
     **aten(_softmax_backward, "_softmax_backward_data _log_softmax_backward_data"),
-    **aten(_reduction, _REDUCTIONS),
+    **aten(_reduction(), _REDUCTIONS),
+    **aten(_reduction(over=2), "norm linalg_vector_norm"),
+    **aten(_reduction(index_bytes=8), "max min"),
+    **aten(_reduction(made=8), "argmax argmin count_nonzero"),
+    **aten(_reduction(made=1), "all any"),
     **aten(_norm, "cumsum cumprod sort"),
     **_each(_norm, "FusedLayerNormAffineFunction", "FusedRMSNormAffineFunction", "ScaledMaskedSoftmax"),
     **_each(_norm, "_LayerNorm", "_RMSNorm"),
@@ -797,6 +801,10 @@ _WORK: Mapping[str, WorkOf] = {
     "ScaledUpperTriangMaskedSoftmax": _causal_softmax,
     **_each(_norm, "aiter::rms_norm", "aiter::_groupnorm_run"),
     **_each(_into_first(GpuTime.NORM), "_C::rms_norm", "sgl_kernel::rmsnorm", "sgl_kernel::gemma_rmsnorm"),
+    "_C::rms_norm_static_fp8_quant": _into_first(GpuTime.NORM),
+    "_C::fused_add_rms_norm_static_fp8_quant": _norm_of_sum(read=(1, 2, 3, 4), written=(0, 2)),
+    "aiter::rmsnorm2d_fwd_with_add_ck": _norm_of_sum(read=(1, 2, 4), written=(0, 3)),
+    "aiter::rmsnorm2d_fwd_ck": _norm,
     **_each(_in_and_out(GpuTime.NORM, 0, 1), "_C::fused_add_rms_norm", "sgl_kernel::fused_add_rmsnorm"),
     "sgl_kernel::gemma_fused_add_rmsnorm": _in_and_out(GpuTime.NORM, 0, 1),
     **aten(_norm, "batch_norm_elemt batch_norm_backward_elemt"),
@@ -829,7 +837,10 @@ _WORK: Mapping[str, WorkOf] = {
         _into_first(GpuTime.ELEMENTWISE),
         *(f"{library}::{word}_and_mul" for library in ("_C", "sgl_kernel") for word in ("silu", "gelu", "gelu_tanh")),
     ),
-    "_C::rotary_embedding": _in_and_out(GpuTime.ELEMENTWISE, 1, 2),
+    "_C::rotary_embedding": _rotary,
+    **_each(
+        _into_first(GpuTime.ELEMENTWISE), "_C::silu_and_mul_quant", "_C::gelu_new", "_C::gelu_fast", "_C::gelu_quick"
+    ),
     # Copies and casts.
     "aten::copy_": _copy,
     **aten(_concatenation, "cat _chunk_cat"),
@@ -842,6 +853,8 @@ _WORK: Mapping[str, WorkOf] = {
     "fbgemm::HFP8QuantizedToFloat": _cast(4),
     **_each(_quantized_into, "_C::static_scaled_fp8_quant", "_C::dynamic_scaled_fp8_quant"),
     **_each(_quantized_into, "_C::dynamic_per_token_scaled_fp8_quant"),
+    "_C::per_token_group_fp8_quant": _quantized_from,
+    "bitsandbytes::dequantize_4bit": _from_4_bits,
     **_each(_quantized_from, "sgl_kernel::sgl_per_token_quant_fp8", "sgl_kernel::sgl_per_tensor_quant_fp8"),
     **_each(_quantized_from, "sgl_kernel::sgl_per_token_group_quant_fp8", "sgl_kernel::sgl_per_token_group_quant_int8"),
     "sgl_kernel::sgl_per_token_group_quant_8bit": _quantized_from,
@@ -867,12 +880,8 @@ _WORK: Mapping[str, WorkOf] = {
     "aten::_embedding_bag_dense_backward": _bags_backward,
     **aten(_nll_loss, "nll_loss_forward nll_loss2d_forward"),
     **aten(_nll_loss_backward, "nll_loss_backward nll_loss2d_backward"),
-    "_C_cache_ops::reshape_and_cache_flash": lambda inputs: Work(
-        GpuTime.EMBEDDING,
-        0,
-        inputs.tensor(0).bytes + inputs.tensor(1).bytes,
-        inputs.tensor(2).element * (inputs.tensor(0).elements + inputs.tensor(1).elements),
-    ),
+    **_each(_cached(2), "_C_cache_ops::reshape_and_cache_flash", "_C_cache_ops::reshape_and_cache"),
+    "_C_cache_ops::concat_and_cache_mla": _cached(2),
 }
 
 
