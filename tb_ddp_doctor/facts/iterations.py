@@ -120,6 +120,24 @@ def _pending(facts: Facts) -> Pending:
     return Pending(_lengths(job) <= _MAY_WAIT if ROUND_TRIP in marks else np.ones(len(job.steps), np.bool_))
 
 
+class Workloads(msgspec.Struct, frozen=True, eq=False):
+    """Which of S steps send as much as each other, where sizes are not recorded: not all iterations of a server do."""
+
+    #: Steps of one number do; -1 of those that read prompts, whose lengths no mark tells; shape (S,).
+    number: Ints
+
+
+@fact
+def _workloads(facts: Facts) -> Workloads:
+    """Numbers of requests count by their power of two."""
+    job = facts.job
+    served = iterations(job) if job_kind.program(job) is Program.SERVING else None
+    if served is None:
+        return Workloads(np.zeros(len(job.steps), np.int64))
+    power = np.log2(np.maximum(served.decodes, 1)).astype(np.int64)
+    return Workloads(np.where(served.are("decode"), power, -1))
+
+
 def _lengths(job: Job) -> Floats:
     """How long each step takes the CPUs, relative to the median one, shape (S,)."""
     every = of_steps([one.steps.host_end_ns - one.steps.host_start_ns for one in job.digests], job.step_index)

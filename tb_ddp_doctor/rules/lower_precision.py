@@ -86,6 +86,8 @@ class LowerPrecision(Rule):
         kernels = sorted(falls, key=lambda one: -falls[one] * one.step_ns)
         taken = of_step(sum(one.step_ns for one in kernels), frame.step_ns)
         title, caveat, remedy, fix = _CAUSES[cause]
+        if not frame.trains:
+            fix = _OF_A_MODEL[cause]
         return Fault(
             change=change,
             cause=cause,
@@ -147,4 +149,19 @@ from torchao.float8 import convert_to_float8_training
 convert_to_float8_training(model, module_filter_fn=lambda module, name: "head" not in name)
 model = torch.compile(model)""",
     ),
+}
+
+#: The fix of a model that does not train.
+_OF_A_MODEL = {
+    "bfloat16": """\
+Keep the model in bfloat16, and compare what it answers in both before you adopt it.
+
+model = model.to(torch.bfloat16)  # a server: --dtype bfloat16""",
+    "fp8": """\
+Compute the large linear layers in 8-bit floats, and leave the first and the last one as they are. Compare what it \
+answers in both before you adopt it.
+
+from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, quantize_
+quantize_(model, Float8DynamicActivationFloat8WeightConfig())  # a server: --quantization fp8
+model = torch.compile(model)""",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tb_ddp_doctor import findings, record_again, wording
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.findings import Memory, Setting
+from tb_ddp_doctor.findings import Memory
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
@@ -53,7 +53,7 @@ class MemoryGrowth(Rule):
             "it goes on.",
             why=f"Seen in {growth.steps} steps, each against the one before.{_allocated_by(growth)}"
             f"{_full_in(growth, memory_contents)}",
-            fix=_fix(frame.setting),
+            fix=_fix(frame),
             evidence=(places.window(rank, len(frame.steps) - 1, "More is allocated after this step than before it."),),
         )
 
@@ -77,8 +77,9 @@ def _full_in(growth: findings.GrowingMemory, memory: Memory) -> str:
     return f" At this rate the GPU's {wording.size(memory.capacity)} are full in about {steps:,} steps."
 
 
-def _fix(setting: Setting) -> str:
-    return _ADVICE + (_SNAPSHOT if setting.has_gpu else _OF_CPUS)
+def _fix(frame: Frame) -> str:
+    advice = _ADVICE if frame.trains else _OF_REQUESTS
+    return advice + (_SNAPSHOT if frame.setting.has_gpu else _OF_CPUS)
 
 
 _ADVICE = """\
@@ -87,6 +88,11 @@ longer than a step.
 
 total += loss.item()                               # not: total += loss
 losses.append(loss.detach())                       # not: losses.append(loss)
+"""
+
+_OF_REQUESTS = """\
+Bound what outlives an iteration: caches, lists of answers, what is kept of each request. Run without gradients \
+(torch.inference_mode()).
 """
 
 _SNAPSHOT = """

@@ -210,7 +210,7 @@ _WHY = {
 }
 _FIXES = {
     "preempted": """\
-Give each rank enough cores of its own: fewer threads (OMP_NUM_THREADS, DataLoader workers), pinned cores, a larger \
+Give each rank enough cores of its own: fewer threads (OMP_NUM_THREADS, worker processes), pinned cores, a larger \
 CPU quota of the container, nothing else on the node.
 
 cat /sys/fs/cgroup/cpu.stat                # nr_throttled, throttled_usec: the CPU quota is used up
@@ -218,11 +218,11 @@ pidstat -wt -p <pid of the rank> 1         # nvcswch/s: preempted that often
 taskset -cp <pid of the rank>              # its cores; other ranks should have different ones
 OMP_NUM_THREADS=<cores per rank> torchrun ...""",
     "first_use": """\
-Record steps after warmup; where the job itself does this now and then (new shapes, new kernels), do it before training.
+Record steps after warmup; where the job itself does this now and then (new shapes, new kernels), do it before.
 
 {schedule}CUDA_MODULE_LOADING=EAGER torchrun ...     # loads all kernels at the start""",
     "op": """\
-Look at what that op does on the CPU: a lock, page faults, work on CPU tensors, a custom op that waits. While it trains:
+Look at what that op does on the CPU: a lock, page faults, work on CPU tensors, a custom op that waits. While it runs:
 
 py-spy dump --native --pid <pid of the rank>
 perf trace -s -p <pid of the rank>         # system calls and how long they take""",

@@ -10,10 +10,11 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.iterations import Iterations
 from tb_ddp_doctor.findings import Measurement
+from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.trace.model import Flags
+from tb_ddp_doctor.trace.model import Flags, Ints
 
 
 class PrefillInDecode(Rule):
@@ -22,7 +23,8 @@ class PrefillInDecode(Rule):
     What:
         Iterations that mix prefill with decode and take much longer than those that only decode, or a tenth longer,
         where these come so often that they cost a tenth. And iterations of prefill alone while requests are in decode.
-        The cost is what GPU and launches take more in mixed ones, and all that they take in those of prefill alone.
+        The cost is what GPU, launches and exposed communication take more in mixed ones, and all that they take in
+        those of prefill alone.
     Why:
         All requests in decode wait for such an iteration: their time between tokens is that of the prefill (and of
         an iteration that decodes, where it is alone), and not that of a decode step.
@@ -50,7 +52,15 @@ class PrefillInDecode(Rule):
     )
     min_cost: float = threshold(0.03, "of the mean iteration", "Below this, few tokens are late.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, iterations: Iterations, places: Places) -> Result:
+    def check(
+        self,
+        *,
+        frame: Frame,
+        whatif: WhatIf,
+        iterations: Iterations,
+        budget: Budget,
+        places: Places,
+    ) -> Result:
         if not iterations.kind:
             return Clear("This job serves no requests.")
         decode = iterations.are("decode")
@@ -58,17 +68,22 @@ class PrefillInDecode(Rule):
             return NotApplicable("Fewer than three iterations only decode.")
         if not whatif.plays:
             return NotApplicable("Steps cannot be replayed, so it is not known what prefill costs.")
-        work, launching = whatif.device_ns, whatif.host_ns(CpuTime.WORK)
-        typical, typical_launching = (
-            np.median(time[:, decode], axis=1, keepdims=True).astype(np.int64) for time in (work, launching)
-        )
         alone = iterations.are("prefill")
-        excess = np.where(alone, work, np.maximum(work - typical, 0))
-        more = np.where(alone, 1.0, np.maximum(1 - typical_launching / np.maximum(launching, 1), 0))
+
+        def beyond_decode(time_ns: Ints) -> Ints:
+            typical = np.median(time_ns[:, decode], axis=1, keepdims=True).astype(np.int64)
+            return np.where(alone, time_ns, np.maximum(time_ns - typical, 0))
+
+        computing, sending = beyond_decode(whatif.device_ns), beyond_decode(budget.of("transfer"))
+        launching = whatif.host_ns(CpuTime.WORK)
+        more = beyond_decode(launching) / np.maximum(launching, 1)
 
         def without(steps: Flags) -> Change:
-            share = {CpuTime.WORK: np.where(steps, more, 0.0)}
-            return Change(device_ns=np.where(steps, excess, 0), shared=share)
+            return Change(
+                device_ns=np.where(steps, computing, 0),
+                transfer_ns=np.where(steps, sending, 0),
+                shared={CpuTime.WORK: np.where(steps, more, 0.0)},
+            )
 
         # Behind prefill alone, requests wait for an iteration of theirs as well.
         length = frame.window_ns.mean(axis=0)

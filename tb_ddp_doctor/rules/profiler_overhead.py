@@ -7,7 +7,6 @@ from tb_ddp_doctor.digest.model import CpuTime, LaunchDelay, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import LateLaunches
-from tb_ddp_doctor.findings import Setting
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, part
 from tb_ddp_doctor.rules.support.affected import most_affected
@@ -68,15 +67,19 @@ class ProfilerOverhead(Rule):
             title=f"Tracing slows the traced step by about {part.of_cost(cost, frame.window_ns)}.",
             why=f"Recording takes the CPU of the slowest rank about {wording.ms(recorded)} a step, estimated from the "
             f"length of its launches; {_STALLS[stalls]} it for {wording.ms(stalled_ns)}. {basis}",
-            fix=_fix(frame.setting),
+            fix=_fix(frame),
             evidence=(places.longest(worst, step, RankOwner.DISPATCH, "GPU idle while the CPU launches and records."),),
         )
 
 
-def _fix(setting: Setting) -> str:
+def _fix(frame: Frame) -> str:
+    setting = frame.setting
     if setting.has_doctor:
         return f"{_OF_DOCTOR}\n\n{record_again.command(setting, steps=3)}"
-    return _OF_NSYS if setting.recorder == "nsys" else _FIX
+    if setting.recorder == "nsys":
+        return _OF_NSYS
+    loop = ("for batch in loader:", "train(batch)") if frame.trains else ("for batch in batches:", "model(batch)")
+    return _FIX.format(*loop)
 
 
 _OF_DOCTOR = """\
@@ -92,7 +95,7 @@ operators (emit_nvtx).
 
 {record_again.NSYS} --sample=none --cpuctxsw=none --capture-range=cudaProfilerApi {record_again.NSYS_OUTPUT}
 
-# in the training loop
+# in the loop
 if step == 100:
     torch.cuda.profiler.start()
 if step == 105:
@@ -110,6 +113,6 @@ with profile(
     profile_memory=False,
     on_trace_ready=handler(logdir, use_gzip=True),
 ) as prof:
-    for batch in loader:
-        train(batch)
+    {}
+        {}
         prof.step()"""

@@ -29,7 +29,7 @@ class Recompilation(Rule):
     Evidence:
         The step with the longest compilation, on its rank.
     Fix:
-        Mark dimensions that change as dynamic, pad to a few shapes, and tune before training.
+        Mark dimensions that change as dynamic, pad to a few shapes, and tune beforehand.
     Limits:
         Seen are the marks of PyTorch 2.5 and later (`dynamo_timed`), or functions of stacks (`with_stack=True`). The
         first steps of a job compile once; record later ones. Why guards reject an input is said where logs of
@@ -100,7 +100,7 @@ TORCH_TRACE=LOGDIR/torch_trace torchrun ...      # which guard failed: said here
 torch._dynamo.mark_dynamic(batch, 0)             # before the first call
 model = torch.compile(model, dynamic=True)""",
     "autotune": """\
-Tune before training: run each shape once, keep Inductor's cache on a disk that all ranks share, and record later steps.
+Tune beforehand: run each shape once, keep Inductor's cache on a disk that all ranks share, and record later steps.
 
 TORCHINDUCTOR_CACHE_DIR=/shared/inductor TORCHINDUCTOR_FX_GRAPH_CACHE=1 torchrun ...""",
 }

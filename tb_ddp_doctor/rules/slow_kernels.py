@@ -20,6 +20,7 @@ from tb_ddp_doctor.rules.support.gemm_tiles import gemm
 from tb_ddp_doctor.rules.support.redundant import of_step
 from tb_ddp_doctor.rules.support.roofline import KernelCase, at_share, in_modules, is_charged, listed, longest
 from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.program_names import Program
 
 #: The changes that make kernels faster: the least, the one to expect, and the most.
 _Faster: TypeAlias = tuple[Change, Change, Change]
@@ -108,7 +109,7 @@ class SlowKernels(Rule):
         level, basis = certainty.confidence(frame, cost, len(frame.steps))
         taken = of_step(sum(one.step_ns for one in kernels), frame.step_ns)
         now = sum(one.attainable_ns for one in kernels) / max(sum(one.step_ns for one in kernels), 1.0)
-        title, remedy, fix = _of(cause, kernels)
+        title, remedy, fix = _of(cause, kernels, frame.program)
         where = in_modules(kernels, roofline, modules, frame.ranks)
         return Fault(
             change=change,
@@ -136,9 +137,13 @@ def _group(one: KernelRoof, has_softmax: bool) -> str:
     return "other" if cause == "optimizer" and "_fused" in one.operator else cause
 
 
-def _of(cause: str, kernels: Sequence[KernelRoof]) -> tuple[str, str, str]:
-    """What they are, the fix in a few words, and the fix: nothing that these kernels have already."""
+def _of(cause: str, kernels: Sequence[KernelRoof], program: str) -> tuple[str, str, str]:
+    """What they are, the fix in a few words, and the fix: nothing that these kernels have already, and of a server what
+    its operator can set.
+    """
     title, remedy, fix = _GROUPS[cause]
+    if program == Program.SERVING.value:
+        return title, *_OF_SERVERS.get(cause, _OF_SERVERS["other"])
     if cause == "fused_attention":
         used = {backend for text, backend in _BACKENDS.items() if any(text in one.operator for one in kernels)}
         first, *others = [one for one in _BACKENDS.values() if one not in used] or list(_BACKENDS.values())
@@ -183,6 +188,35 @@ input (q, k and v), and batch small ones; look whether the GPU's clock is low.
 model = torch.compile(model, mode="max-autotune-no-cudagraphs")
 qkv = torch.nn.Linear(width, 3 * width)""",
 )
+
+#: Of servers: the fix in a few words, and the fix.
+_OF_SERVERS: Mapping[str, tuple[str, str]] = {
+    "gemm": (
+        "quantised weights, more requests at a time",
+        """\
+Of few tokens a GEMM reads all of its weights: read fewer bytes (8-bit or 4-bit weights), or decode more requests at a \
+time.
+
+vllm serve ... --quantization fp8 --max-num-seqs 512
+python -m sglang.launch_server ... --quantization fp8 --max-running-requests 512""",
+    ),
+    "fused_attention": (
+        "another attention backend",
+        """\
+Try the other attention backends: which one is fastest depends on head size, lengths and GPU.
+
+VLLM_ATTENTION_BACKEND=FLASHINFER vllm serve ...
+python -m sglang.launch_server ... --attention-backend flashinfer  # or fa3, triton""",
+    ),
+    "other": (
+        "compiled or custom kernels",
+        """\
+Let the server compile the model, with its fused kernels.
+
+vllm serve ...                                   # without --enforce-eager
+python -m sglang.launch_server ... --enable-torch-compile""",
+    ),
+}
 
 #: What they are, the fix in a few words, and the fix.
 _GROUPS: Mapping[str, tuple[str, str, str]] = {

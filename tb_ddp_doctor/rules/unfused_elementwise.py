@@ -88,7 +88,7 @@ class UnfusedElementwise(Rule):
             f"wrote take {wording.ms(whatif.cost_ns(reads))} of the step, with those writes that hardly anything else "
             f"needs {wording.ms(cost)}. Without all of these writes, at the speed that memory allows, the step would "
             f"be {wording.ms(whatif.cost_ns(most))} shorter. {basis}",
-            fix=_FIX,
+            fix=_FIX if frame.trains else _OF_A_MODEL,
             evidence=longest(sorted(loops, key=lambda one: -one.step_ns)[:2], places),
             remedy="torch.compile",
             between=(reads, most),
@@ -101,3 +101,9 @@ optimizer's.
 
 model = torch.compile(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"""
+
+_OF_A_MODEL = """\
+Compile the model: torch.compile fuses elementwise kernels, norms and casts (vLLM: without --enforce-eager; SGLang: \
+--enable-torch-compile).
+
+model = torch.compile(model)"""

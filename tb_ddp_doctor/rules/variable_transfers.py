@@ -10,6 +10,7 @@ from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.iterations import Workloads
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.findings import Network, Setting
 from tb_ddp_doctor.replay.change import Change
@@ -40,7 +41,8 @@ class VariableTransfers(Rule):
     Limits:
         Compares each collective with those of the same size in the same group, so neither the rank nor the size
         differs. Collectives that are slow in every step are slow-link's or communication-bound's. Where sizes are not
-        recorded, the n-th collective among the same ranks in each step is compared. A record of a few steps shows only
+        recorded, the n-th collective among the same ranks in each step is compared; of a server, in iterations that
+        decode about as many requests, since those that read prompts send more. A record of a few steps shows only
         congestion that is shorter than a step.
     """
 
@@ -61,9 +63,10 @@ class VariableTransfers(Rule):
         whatif: WhatIf,
         communication: tuple[Traffic, ...],
         network: Network | None,
+        workloads: Workloads,
         places: Places,
     ) -> Result:
-        medians = [_median_ns(traffic) for traffic in communication]
+        medians = [_median_ns(traffic, workloads.number) for traffic in communication]
         if not any((each > 0).any() for each in medians):
             return NotApplicable(
                 f"No collective comes {_LEAST_COMPARABLE} times in one size, so there is no median to compare with."
@@ -101,11 +104,12 @@ class VariableTransfers(Rule):
             confidence=level,
             title=f"The same {traffic.kind}{named} takes up to {wording.decimals(times, 0)} "
             f"times as long in some calls: {part.of_cost(cost, frame.window_ns)}.",
-            why=f"{int(late.sum())} of {len(late)} are slow, in {_listed(frame.steps[steps])}; those of the same size "
+            why=f"{int(late.sum())} of {len(late)} are slow, in {_listed(frame.steps[steps])}; "
+            f"{'those of the same size' if traffic.has_bytes else 'comparable ones'} "
             f"take {wording.ms(float(np.median(comparable)))} (p50) and "
-            f"{wording.ms(float(np.percentile(comparable, 99)))} (p99) without straggler wait. Neither one rank nor "
-            "the "
-            f"size explains this: {_shared(frame.setting)}. {wording.network(network)}{basis}",
+            f"{wording.ms(float(np.percentile(comparable, 99)))} (p99) without straggler wait. "
+            f"{'Neither one rank nor the size explains' if traffic.has_bytes else 'No one rank explains'} "
+            f"this: {_shared(frame.setting)}. {wording.network(network)}{basis}",
             fix=_fix(frame.setting),
             evidence=(
                 places.longest(rank, step, RankOwner.COMMUNICATION, "This collective usually takes much less time."),
@@ -113,12 +117,19 @@ class VariableTransfers(Rule):
         )
 
 
-def _median_ns(traffic: Traffic) -> NDArray[np.float64]:
-    """The median transfer of each collective's like, ns; 0 where there are too few."""
-    like: Ints = traffic.bytes if traffic.has_bytes else _place_in_step(traffic.step, traffic.among)
+def _median_ns(traffic: Traffic, workload: Ints) -> NDArray[np.float64]:
+    """The median transfer of each collective's like, ns; 0 where there are too few.
+
+    Without sizes these are of steps with the same `workload`, shape (S,), and of none where that is -1.
+    """
+    like: Ints = traffic.bytes
+    known = np.ones(len(traffic.step), np.bool_)
+    if not traffic.has_bytes:
+        of_step = workload[traffic.step]
+        like, known = numbered(_place_in_step(traffic.step, traffic.among), of_step), of_step >= 0
     _, which, count = np.unique(like, return_inverse=True, return_counts=True)
     median = np.array([np.median(traffic.transfer_ns[which == kind]) for kind in range(len(count))])
-    return np.where(count >= _LEAST_COMPARABLE, median, 0.0)[which]
+    return np.where(known, np.where(count >= _LEAST_COMPARABLE, median, 0.0)[which], 0.0)
 
 
 def _place_in_step(step: Ints, among: Ints) -> Ints:

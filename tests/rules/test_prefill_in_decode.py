@@ -39,6 +39,24 @@ def test_prompts_that_delay_decode_are_found_with_what_they_add() -> None:
     assert "max-num-batched-tokens" in found.fix
 
 
+def test_what_prompts_send_more_is_a_part_of_what_they_add() -> None:
+    """Computing takes 10 ms more, and the AllReduces of tensor parallelism, of unknown sizes, 20 ms."""
+    decode = """
+        rank# host   [own_context_0_generation_8..]
+              within [attend] [sync.............]
+              gpu      [attend..]
+              nccl               [ar............]
+    """
+    mixed = """
+        rank# host   [own_context_2_generation_8................................]
+              within [attend] [sync...........................................]
+              gpu      [attend............]
+              nccl                         [ar................................]
+    """
+    text = in_row(*(ranks(one, one, steps=1) for one in (decode, decode, mixed, decode, decode, decode)))
+    assert finding(RULE, text, metadata="nowhere").cost_ms == pytest.approx(30 / 6, rel=0.05)
+
+
 def test_prefill_alone_between_iterations_that_decode_costs_all_of_itself() -> None:
     alone = LATE.replace("context_2_generation_8", "context_2_generation_0")
     assert finding(RULE, alone).cost_ms == pytest.approx(54 / 3, rel=0.1)

@@ -61,9 +61,12 @@ def test_messages_of_unknown_size_are_compared_with_those_between_the_same_ranks
     took, nothing = np.where(among == 0, short, long), np.zeros(12, np.int64)
     columns = (np.arange(12), steps, among, np.full(12, -1), took, took, nothing)
     traffic = Traffic("send_recv", "", "", np.arange(4), 4, (), 6, *columns, None)
-    assert _median_ns(traffic).tolist() == took.tolist()
+    same = np.zeros(6, np.int64)
+    assert _median_ns(traffic, same).tolist() == took.tolist()
     # Of all ranks together the n-th of each step are no two alike.
-    assert _median_ns(replace(traffic, among=nothing)).tolist() != took.tolist()
+    assert _median_ns(replace(traffic, among=nothing), same).tolist() != took.tolist()
+    # Nor are steps of other workloads; those of none have no like.
+    assert not _median_ns(traffic, np.arange(6)).any() and not _median_ns(traffic, same - 1).any()
 
 
 def test_waiting_for_a_late_rank_is_no_variation() -> None:
@@ -78,6 +81,31 @@ def test_waiting_for_a_late_rank_is_no_variation() -> None:
 
 def test_without_sizes_the_same_place_in_each_step_is_compared() -> None:
     assert finding(RULE, ONCE, metadata="nowhere").steps == (3,)
+
+
+#: An iteration of a server with an AllReduce of tensor parallelism, whose size a custom kernel does not say.
+ITERATION = """
+    rank# host   [own_context_0_generation_8..]
+          within [attend] [sync.............]
+          gpu      [attend..]
+          nccl               [ar............]
+"""
+#: A longer one: of prompts, or of a congested link.
+LONG = """
+    rank# host   [own_context_0_generation_8..........................................]
+          within [attend] [sync.....................................................]
+          gpu      [attend..]
+          nccl               [ar....................................................]
+"""
+PROMPTS = LONG.replace("context_0", "context_2")
+
+
+def test_iterations_that_read_prompts_send_more() -> None:
+    congested, prompts = (drawn(ITERATION, ITERATION, one, *[ITERATION] * 4) for one in (LONG, PROMPTS))
+    found = finding(RULE, congested, metadata="nowhere")
+    assert found.steps == (2,)
+    assert "comparable ones take 16.0 ms (p50)" in found.why
+    assert outcome(RULE, prompts, metadata="nowhere").status == "clear"
 
 
 def test_two_steps_have_no_usual_time() -> None:
