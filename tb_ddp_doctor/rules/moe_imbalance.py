@@ -49,6 +49,7 @@ class MoeImbalance(Rule):
         without faster exchanges, since ranks that share a link move as many tokens over it in all.
     Fix:
         A router with a balancing loss or bias, a capacity limit, copies of busy experts, experts placed by their load.
+        On a server, the latter two alone.
     Limits:
         A rank that is slow in all that it computes is a slow rank. AllToAlls with equal sizes (padded to a capacity, or
         of sequence parallelism), of embedding tables and of optimizers deal out no tokens.
@@ -56,6 +57,7 @@ class MoeImbalance(Rule):
 
     id = "moe-imbalance"
     subject = "Load imbalance of experts"
+    of_every_program = True
     looks_again = True
     names_stragglers = True
     refines = ("straggler", "load-imbalance", "communication-bound")
@@ -154,7 +156,7 @@ def _fault(
         why=f"Before {wording.decimals(len(uneven) / size, 0)} of {wording.decimals(every / size, 0)} exchanges of "
         f"tokens a step, the slowest rank computes {wording.decimals(times, 1)} times as long as the ranks do on "
         f"average, {turns} ({named}). {_sizes(exchanges)}{basis}",
-        fix=_FIX,
+        fix=_FIX if frame.trains else _OF_SERVERS,
         evidence=(
             places.window(
                 int(pieces.rank[first]), int(pieces.step[first]), "The step with the most uneven exchange, whole."
@@ -248,3 +250,9 @@ load (EPLB).
 --moe-expert-capacity-factor 1.25  # tokens beyond it are dropped
 # DeepSeek-V3's way: a bias for each expert, moved by its load
 --moe-router-enable-expert-bias --moe-router-bias-update-rate 1e-3"""
+
+_OF_SERVERS = """\
+Place the experts by their measured load, with copies of the busiest ones (EPLB), and again as requests change.
+
+vllm serve ... --enable-expert-parallel --enable-eplb --eplb-config '{"num_redundant_experts": 32}'
+python -m sglang.launch_server ... --enable-eplb --ep-num-redundant-experts 32"""

@@ -69,6 +69,15 @@ def test_a_rank_whose_experts_always_have_most_is_no_straggler_but_steady() -> N
     assert [one.rule for one in verdict.findings if one.severity != "info"] == [RULE]
 
 
+def test_experts_of_a_server_are_placed_by_their_load() -> None:
+    text, serves = layers([[5, 14, 5, 5]] * 3), {"k": "void paged_attention_v1_kernel<1>"}
+    diagnosis = engine.examine(job(text, kernels=serves))
+    assert diagnosis.kind == "inference server"
+    (found,) = (one for one in diagnosis.findings if one.severity != "info")
+    assert (found.rule, found.ranks) == (RULE, (1,))
+    assert "--enable-eplb" in found.fix and "Megatron" not in found.fix
+
+
 def test_ranks_without_any_tokens_are_no_stragglers_once_the_load_is_balanced() -> None:
     verdict = engine.examine(job(layers([[14, 14, 3, 3]] * 3)))
     assert [(one.rule, one.ranks) for one in verdict.findings if one.severity != "info"] == [(RULE, (0, 1))]
