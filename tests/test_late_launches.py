@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +12,8 @@ from random_traces import OF_JOBS, TRACES
 from traces import MS, digests, ranks
 
 from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.late_launches import recording_ns
 from tb_ddp_doctor.digest.model import LaunchDelay, RankDigest, RankOwner
 from tb_ddp_doctor.trace.model import RankTrace
 
@@ -148,6 +153,12 @@ def test_recording_is_estimated_by_the_events_recorded() -> None:
     )
     # An operator and a launch each: six events and the step's own.
     assert found.work.late_launch_ns[1, LaunchDelay.RECORDING] == pytest.approx(7 * 400, abs=1000)
+
+
+@pytest.mark.parametrize(("launch_us", "event_ns"), [(5, 400), (7, 2_200), (8.5, 4_000), (14, 1_500)])
+def test_launches_longer_than_recording_makes_any_are_a_slow_cpus(launch_us: float, event_ns: int) -> None:
+    device = cast(DeviceEvents, SimpleNamespace(median_launch_ns=launch_us * 1000))
+    assert recording_ns(device) == event_ns
 
 
 @OF_JOBS
