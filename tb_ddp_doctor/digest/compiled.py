@@ -5,8 +5,10 @@ A graph break ends a compiled region, runs what cannot be compiled, and begins t
     host  [Torch-Compiled Region: 0/0][item][Torch-Compiled Region: 1/0]
                                       ^ gap ^
 
-Regions of other modules follow each other as well, so only a gap in which the host waits for the device is one. A break
-is within one call of a function: a gap with a backward pass, an update, loading or the end of a step is none.
+Regions of other modules follow each other as well, so only a gap in which the host waits for the device is one, or one
+of many in a row: code behind a break is compiled when it is first reached, and so has a higher number than that before
+it. A break is within one call of a function: a gap with a backward pass, an update, loading or the end of a step is
+none.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ from tb_ddp_doctor.digest.phases import HostPhases
 from tb_ddp_doctor.digest.steps import within
 from tb_ddp_doctor.digest.sums import count
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Flags, Ints
 from tb_ddp_doctor.trace.names import Phase
+
+#: A model that is compiled in parts on purpose has fewer kinds of them, or runs the same code again for each layer.
+_MANY = 8
 
 
 def compiled_work(host: HostCalls, steps: Steps, phases: HostPhases) -> CompiledWork:
@@ -80,15 +85,23 @@ def _breaks(host: HostCalls, waits: Intervals, steps: Steps, phases: HostPhases)
     regions = regions[np.lexsort((host.start_ns[regions], host.thread[regions]))]
     if len(regions) < 2:
         return EMPTY
-    code = np.array([names.compiled_region(text) for text in host.texts(regions)])
+    code = np.array([int(names.compiled_region(text)) for text in host.texts(regions)])
     before, after = regions[:-1], regions[1:]
     follows = (host.thread[before] == host.thread[after]) & (code[:-1] != code[1:])
     start, end = host.end_ns[before], host.start_ns[after]
     end = np.maximum(start, end)
-    follows &= (waits.measure(start, end) > 0) & (within(start, steps) == within(end, steps))
+    follows &= within(start, steps) == within(end, steps)
     for phase in (Phase.LOADING, Phase.BACKWARD, Phase.OPTIMIZER):
         follows &= phases.of(phase).measure(start, end) == 0
+    follows &= (waits.measure(start, end) > 0) | _in_long_rows(follows & (code[:-1] < code[1:]))
     return Intervals.union(start[follows], end[follows])
+
+
+def _in_long_rows(follows: Flags) -> Flags:
+    """Which of these gaps follow each other in a row of so many that they are breaks of one function."""
+    starts = np.flatnonzero(np.diff(follows, prepend=~follows[:1]))
+    lengths = np.diff(starts, append=len(follows))
+    return follows & np.repeat(lengths >= _MANY, lengths)
 
 
 def _is_region(name: str) -> bool:

@@ -36,7 +36,7 @@ from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.order import CircularWaitError
 from tb_ddp_doctor.replay.replay import FAR_MORE, Replay
 from tb_ddp_doctor.replay.schedule import schedule
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: Results of this many plays are kept: rules, the account and the what-if ask for the same ones.
 _KEPT = 64
@@ -83,12 +83,16 @@ class WhatIf:
         has_device: bool = True,
         absent_ns: Ints | None = None,
         digests: Sequence[RankDigest] = (),
+        pace: Floats | None = None,
     ) -> None:
         self._budget, self._digests = budget, digests
         #: For changes that are more than a `Change`; None where busy times are compared.
         self.replay = replay
         self._absent_ns = np.zeros_like(budget.busy_ns) if absent_ns is None else absent_ns
         self._owners = _OF_DEVICES if has_device else _OF_CPUS
+        #: How long each step's kernels take, as a multiple of what as many with such grids usually take on the rank,
+        #: shape (R, S).
+        self.pace = np.ones(budget.busy_ns.shape) if pace is None else pace
         self._played: dict[object, Ints] = {}
         #: The change that removes what tracing adds to the steps.
         self.tracing = self.without(CpuTime.OVERHEAD, CpuTime.RECORDING)
@@ -114,6 +118,7 @@ class WhatIf:
             has_device=job.has_device,
             absent_ns=job.waiting.absent_ns,
             digests=job.digests,
+            pace=_pace(job),
         )
 
     def after(self, fixed: Change, *, supposed: bool = False) -> WhatIf:
@@ -464,3 +469,18 @@ def _played(job: Job, *, tied: bool) -> Replay | None:
         return None
     missed = np.abs(replay.recorded_ns - job.budget.window_ns).mean()
     return replay if missed <= _MOST_MISSED * job.budget.window_ns.mean() else None
+
+
+def _pace(job: Job) -> Floats:
+    """See `WhatIf.pace`."""
+    takes, usual, count = (
+        job.work(which)
+        for which in (
+            lambda work: work.kernels.kernel_ns,
+            lambda work: work.kernels.sized_ns,
+            lambda work: work.kernels.kernels,
+        )
+    )
+    usual = usual * count / np.maximum(count.mean(axis=1, keepdims=True), 1)
+    pace: Floats = np.where(usual > 0, takes / np.maximum(usual, 1), 1.0)
+    return pace

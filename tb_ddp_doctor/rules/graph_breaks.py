@@ -18,27 +18,29 @@ from tb_ddp_doctor.rules.support.host_work import shares
 
 
 class GraphBreaks(Rule):
-    """A compiled function is broken in parts, between which the CPU waits for the GPU.
+    """A compiled function is broken in parts, between which the CPU waits for the GPU or runs Python.
 
     What:
         Gaps between two compiled regions of different code on one thread, in which the CPU waits for the GPU: it reads
-        a value (`.item()`, `if tensor:`, printing), which torch.compile cannot compile. The cost is what the steps save
+        a value (`.item()`, `if tensor:`, printing), which torch.compile cannot compile. Eight or more gaps in a row,
+        each between code and code that was compiled later, count without a wait. The cost is what the steps save
         without these gaps.
     Why:
-        The GPU has run all that was launched when the CPU goes on, and idles until the next region launches. Kernels
-        cannot be fused over the gap.
+        After a wait the GPU has run all that was launched, and idles until the next region launches; Python that is not
+        compiled takes the CPU longer than small regions take the GPU. Kernels cannot be fused over the gap.
     Evidence:
         The step with the longest such gaps.
     Fix:
-        Leave the value on the GPU (`torch.where`), or read it after the compiled function.
+        Leave the value on the GPU (`torch.where`), or read it after the compiled function; keep what cannot be compiled
+        (logging, other libraries) out of the function.
     Limits:
-        Breaks without a wait look like two compiled modules in a row, and are not counted. Needs the names of compiled
-        regions of PyTorch 2.5 and later (`Torch-Compiled Region: 0/0`). Lines and reasons are said where logs of
-        TORCH_TRACE lie beside the traces.
+        A few breaks without a wait look like compiled modules in a row, and are not counted. Needs the names of
+        compiled regions of PyTorch 2.5 and later (`Torch-Compiled Region: 0/0`). Lines and reasons are said where logs
+        of TORCH_TRACE lie beside the traces.
     """
 
     id = "graph-breaks"
-    subject = "Waiting at graph breaks of torch.compile"
+    subject = "The CPU's time at graph breaks of torch.compile"
     of_every_program = True
     refines = ("host-sync", "launch-bound")
 
@@ -49,7 +51,7 @@ class GraphBreaks(Rule):
     ) -> Result:
         gaps = compiled.break_ns
         if not gaps.any():
-            return Clear("No wait for the GPU lies between two compiled regions.")
+            return Clear("No wait for the GPU lies between two compiled regions, and few regions follow each other.")
         if not whatif.plays:
             return NotApplicable("Steps cannot be replayed, so it is not known what graph breaks cost.")
         waits = compiled.break_sync_ns
@@ -61,13 +63,13 @@ class GraphBreaks(Rule):
             return Clear(f"Graph breaks cost {wording.ms(cost)} a step.")
         ranks, steps = np.flatnonzero(gaps.any(axis=1)), np.flatnonzero(gaps.any(axis=0))
         each = float(compiled.breaks.sum()) / compiled.breaks.size
+        does = "waits for the GPU" if 2 * waits.sum() > gaps.sum() else "runs Python"
         return Fault(
             change=change,
             ranks=frame.rank_numbers(ranks),
             steps=tuple(frame.steps[steps].tolist()),
             confidence="high" if len(steps) > 1 else "medium",
-            title=f"Graph breaks end compiled regions, and the CPU waits for the GPU: {wording.decimals(each, 1)} a "
-            "step.",
+            title=f"Graph breaks end compiled regions, and the CPU {does}: {wording.decimals(each, 1)} a step.",
             why=compile_log.reasons(reasons, "graph-break", frame.rank_numbers(ranks))
             + f"Between the regions before and after a break the CPU spends {wording.ms(float(gaps.mean()))} a step, "
             f"{wording.ms(float(waits.mean()))} of it waiting.",

@@ -26,7 +26,7 @@ from tb_ddp_doctor.rules.support.slowness import (
     phase_of_most,
     slowness,
 )
-from tb_ddp_doctor.trace.model import Floats, Ints
+from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 from tb_ddp_doctor.trace.names import Phase
 
 
@@ -177,9 +177,14 @@ class _UnevenSteps(msgspec.Struct, frozen=True, eq=False):
         return lost
 
     @property
+    def _slow(self) -> Flags:
+        """The ranks that are slow in each step, shape (R, U): without the slowest, the others wait for the next."""
+        return self.excess_ns[:, self.steps] >= _NEXT * self.lost_ns
+
+    @property
     def movers(self) -> Ints:
-        """The ranks (indices) that are the slowest of some of the steps."""
-        return np.unique(self.slowest)
+        """The ranks (indices) that are slow in some of the steps."""
+        return np.flatnonzero(self._slow.any(axis=1))
 
     @property
     def each(self) -> list[tuple[int, int, float]]:
@@ -193,8 +198,9 @@ class _UnevenSteps(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def kind(self) -> str:
-        """Whether the slow rank changes; else whether it is slow again."""
-        return "moving" if len(self.movers) > 1 else "recurring" if len(self) > 1 else "once"
+        """Whether the slow ranks change; else whether they are slow again."""
+        moves = (self._slow != self._slow[:, :1]).any()
+        return "moving" if moves else "recurring" if len(self) > 1 else "once"
 
     def more_ns(self, phases: Phases) -> Floats:
         """How much longer the slowest ranks work in each phase than the median rank, mean, ns."""
@@ -205,6 +211,8 @@ class _UnevenSteps(msgspec.Struct, frozen=True, eq=False):
 
 #: Steps that are shown.
 _SHOWN = 4
+#: A rank that needs this share of what the slowest rank of a step needs more than the median rank is slow there, too.
+_NEXT = 0.5
 #: So many standard deviations from the others a rank's step is no noise: of noise, 1 in 100 means is further out.
 _BEYOND_NOISE = 4
 
@@ -252,9 +260,9 @@ def _title(uneven: _UnevenSteps, frame: Frame, arrivals: Arrivals) -> str:
         ranks = wording.ranks(frame.rank_numbers(uneven.movers))
         return f"A different rank is slow from step to step: {ranks} in turn."
     seen = wording.steps_seen(len(uneven), len(frame.steps))
-    waiting = ", and the other ranks wait for it" if _others_wait(uneven, frame, arrivals) else ""
-    slow = wording.capital(naming.who(uneven.movers[:1].tolist(), frame))
-    return f"{slow} is slow in {seen}{waiting}."
+    are, them = ("is", "it") if len(uneven.movers) == 1 else ("are", "them")
+    waiting = f", and the other ranks wait for {them}" if _others_wait(uneven, frame, arrivals) else ""
+    return f"{wording.capital(naming.who(uneven.movers.tolist(), frame))} {are} slow in {seen}{waiting}."
 
 
 def _occurrence(uneven: _UnevenSteps) -> str:
@@ -275,12 +283,15 @@ def _fix(uneven: _UnevenSteps, phase: Phase | None, sizes: UnevenBatches | None,
         return _FIX_OF_BATCHES
     if phase is Phase.LOADING:
         return _FIX_OF_LOADING
-    return _FIX if uneven.kind == "moving" else _FIX_OF_ONE.format(rank=frame.ranks[uneven.movers[0]])
+    if uneven.kind == "moving":
+        return _FIX
+    does = "does" if len(uneven.movers) == 1 else "do"
+    return _FIX_OF_SOME.format(ranks=wording.ranks(frame.rank_numbers(uneven.movers)), does=does)
 
 
-_FIX_OF_ONE = """\
-Look for what rank {rank} alone does every few steps: logging, saving, evaluating, a longer batch. Let it write \
-from another thread or process, or shard its samples like those of the other ranks.
+_FIX_OF_SOME = """\
+Look for what {ranks} alone {does} every few steps: logging, saving, evaluating, a longer batch. Write from another \
+thread or process, or shard the samples like those of the other ranks.
 
 import torch.distributed.checkpoint as dcp
 saving = dcp.async_save(state, checkpoint_id=path)  # returns when the state is copied"""

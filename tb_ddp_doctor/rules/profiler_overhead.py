@@ -29,9 +29,9 @@ class ProfilerOverhead(Rule):
     Fix:
         Trace fewer steps, without shapes, stacks and memory; measure the untraced step time.
     Limits:
-        Recording is estimated by the number of events: 0.4 to 4 µs each, by how long the median launch takes, and 1.5 µs
-        where that is 10 µs or more, as on a slow CPU. Of a CUDA graph's launch all but 0.2 µs a kernel counts as
-        recording, unless it takes over 5 µs a kernel. Stalls of a CPU that is ahead are not counted.
+        Recording is estimated by the number of events: 0.4 to 4 µs each, by how long the median launch takes, and
+        1.5 µs where that is 10 µs or more, as on a slow CPU. Of a CUDA graph's launch all but 0.2 µs a kernel counts
+        as recording, unless it takes over 5 µs a kernel. Stalls of a CPU that is ahead are not counted.
     """
 
     id = "profiler-overhead"

@@ -33,7 +33,7 @@ from tb_ddp_doctor.rules.support.lateness import Lateness
 from tb_ddp_doctor.rules.support.most_ranks import Most, most_ranks
 from tb_ddp_doctor.rules.support.slow_groups import SlowGroup, slow_groups
 from tb_ddp_doctor.rules.support.slow_ranks import HOST_OWNERS, Peers, WorkThresholds
-from tb_ddp_doctor.rules.support.slowness import Slowness, longest_wait, slowness
+from tb_ddp_doctor.rules.support.slowness import Slowness, device_slower_since, longest_wait, slowness
 from tb_ddp_doctor.rules.support.straggler_fixes import fix
 from tb_ddp_doctor.step_parts import OWNERS
 from tb_ddp_doctor.trace.model import Floats, Ints
@@ -188,6 +188,7 @@ class _More(msgspec.Struct, frozen=True, eq=False):
         if cause == "host":
             said += _op_stalls(rank, self.slow_ranks.others, self.whatif, self.op_stalls)
             said += _update(rank, self.slow_ranks, self.whatif)
+        said += _since(rank, self.slow_ranks, self.whatif, frame)
         said += _beside_traces(cause, rank, self.rank_evidence)
         said += str(self.behind(group))
         if cause in _OF_HARDWARE:
@@ -201,6 +202,18 @@ class _More(msgspec.Struct, frozen=True, eq=False):
         rank = group.ranks[0]
         excess_ns = float(self.slow_ranks.excess_ns[rank].mean())
         return layers.behind(self.modules, rank, self.slow_ranks.others, excess_ns)
+
+
+def _since(rank: int, slow_ranks: Slowness, whatif: WhatIf, frame: Frame) -> str:
+    """From which step on a rank (index) is slow because its device became slower; a sentence after a space."""
+    step = int(device_slower_since(slow_ranks.slow, whatif.pace)[rank])
+    if step == len(frame.steps):
+        return ""
+    before, since = whatif.pace[rank, :step].mean(), whatif.pace[rank, step:].mean()
+    return (
+        f" It is slow from step {frame.steps[step]} on: the same kernels then take "
+        f"{wording.decimals(float(since / before), 2)} times as long as before."
+    )
 
 
 def _beside_traces(cause: str, rank: int, known: Sequence[RankEvidence]) -> str:

@@ -30,6 +30,30 @@ def test_a_break_that_waits_for_the_gpu_is_found_with_its_cost() -> None:
     assert found.title == "Graph breaks end compiled regions, and the CPU waits for the GPU: 1.0 a step."
 
 
+def broken(parts: int, pause: str = "....") -> str:
+    """So many regions in a row, and Python between them that takes the CPU longer than the GPU needs for a region."""
+    lane = "".join(f"[r{code}]{pause}" for code in range(parts)).replace(".", " ")
+    return f"""
+    rank# step     |1
+          host     {lane}
+          autograd {" " * len(lane)}[bwd]
+          gpu       {lane}[bwd.......]
+          nccl     {" " * len(lane)}     [ar...]
+    """
+
+
+def test_many_breaks_in_a_row_need_no_wait() -> None:
+    options = {"names": {f"aten::r{code}": f"Torch-Compiled Region: {code}/0" for code in range(9)}}
+    text = broken(9)
+    found = finding(RULE, ranks(text, text), **options)
+    whole = broken(9, pause="")
+    assert found.cost_ms == pytest.approx(step_ms(ranks(text, text)) - step_ms(ranks(whole, whole)), rel=0.25)
+    assert found.title == "Graph breaks end compiled regions, and the CPU runs Python: 8.0 a step."
+    assert outcome(RULE, ranks(broken(6), broken(6)), **options).status == "clear"
+    again = {name: region.replace("5", "1") for name, region in options["names"].items()}
+    assert outcome(RULE, ranks(text, text), names=again).status == "clear"
+
+
 def test_compiled_modules_in_a_row_are_clear() -> None:
     assert outcome(RULE, ranks(HEALTHY, HEALTHY), **OPTIONS).status == "clear"
 

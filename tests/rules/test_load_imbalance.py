@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from random_jobs import FaultyJob, Work
 from traces import finding, in_row, job, lies_in_its_step, outcome, ranks
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.engine import examine
 from tb_ddp_doctor.mesh.mesh import Mesh
 
 RULE = "load-imbalance"
@@ -130,6 +132,16 @@ def test_one_rank_that_is_slow_now_and_then_is_named() -> None:
     assert outcome("straggler", text).status == "clear"
 
 
+def test_ranks_that_are_slow_in_the_same_steps_are_all_named() -> None:
+    """Once one of them is as fast as the others, all wait for the next."""
+    uneven = (HEAVY, LIGHT, HEAVY, LIGHT, LIGHT)
+    text = in_row(*(ranks(*(uneven if step in (1, 4) else [LIGHT] * 5), steps=1) for step in range(6)))
+    found = finding(RULE, text, settings={"min_cost": 0.04})
+    assert (found.ranks, found.steps, found.cause) == ((0, 2), (2, 5), "recurring")
+    assert found.title.startswith("Ranks 0 and 2 are slow in 2 of 6 steps, and the other ranks wait for them.")
+    assert "Look for what ranks 0 and 2 alone do every few steps" in found.fix
+
+
 def test_a_rank_that_is_slow_now_and_then_has_its_place_in_the_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
     text = in_row(*(ranks(LIGHT, HEAVY if step in (1, 4) else LIGHT, LIGHT, steps=1) for step in range(6)))
     monkeypatch.setattr(Mesh, "place", lambda *_: "dp 0, tp 3")
@@ -169,6 +181,19 @@ def noisy(spread: float, seed: int, *, slow: float = 0.0) -> str:
 def test_noise_is_no_imbalance_and_no_straggler(seed: int) -> None:
     for rule in (RULE, "straggler"):
         assert outcome(rule, noisy(0.06, seed)).status == "clear"
+
+
+def test_sequences_of_any_length_are_seldom_a_straggler_or_a_slow_step() -> None:
+    """By chance some rank has longer ones than the others in these five steps, and some step than the others."""
+    found = Counter[str]()
+    for seed in range(10):
+        rng = random.Random(seed)
+        work = tuple(tuple(Work(backward=rng.choice([80, 120, 200, 300, 420])) for _ in range(5)) for _ in range(8))
+        examined = examine(job(FaultyJob(work, (4,) * 5).drawing))
+        found.update({one.rule for one in examined.findings if one.severity != "info"})
+    assert found[RULE] >= 9
+    assert found["straggler"] <= 3  # in the drawing, longer sequences are the same kernels that take longer
+    assert found["slow-step"] <= 2
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -85,6 +85,19 @@ def test_a_slow_rank_is_named_with_its_cost() -> None:
     assert result.title == "Rank 1 is the straggler: the other ranks wait 4.0 ms of every 27.0 ms."
 
 
+def test_a_device_that_becomes_slower_in_the_record_is_a_straggler_from_then_on() -> None:
+    """A GPU that is throttled stays so; a rank that has more to do in some steps is load-imbalance."""
+    one = (HEALTHY, SLOW_DEVICE, HEALTHY, SLOW_DEVICE, HEALTHY)
+    text = in_row(*(ranks(*(one if step >= 3 else [HEALTHY] * 5), steps=1) for step in range(6)))
+    result = found(text)
+    assert (result.ranks, result.steps, result.cause) == ((1, 3), (4, 5, 6), "slow_device")
+    assert "It is slow from step 4 on: the same kernels then take 1.27 times as long as before." in result.why
+    assert outcome("load-imbalance", text).status == "clear"
+    more = text.replace("[fwd........]", "[fwd@256....]")
+    assert ended(more).status == "clear"
+    assert finding("load-imbalance", more).ranks == (1, 3)
+
+
 def test_evidence_is_the_slow_ranks_step_and_the_wait_that_it_caused() -> None:
     own, caused = found(ONE_OF_FOUR).evidence
     assert own.rank == 1
@@ -584,7 +597,9 @@ def test_steps_in_which_most_ranks_are_slow_together_are_no_noise() -> None:
 
 
 def test_a_rank_that_is_slow_in_half_of_the_steps_is_no_straggler() -> None:
-    text = in_row(ranks(HEALTHY, HEALTHY, HEALTHY, steps=2), ranks(HEALTHY, SLOW_DEVICE, HEALTHY, steps=2))
+    text = in_row(
+        *(ranks(HEALTHY, SLOW_DEVICE if step % 2 else HEALTHY, HEALTHY, steps=1) for step in range(4)),
+    )
     assert ended(text).status == "clear"
 
 

@@ -30,8 +30,15 @@ _LEAST_EXCESS = limits.SLOW_RANK[0]
 #: share of the step. Of drawn jobs with 6 % of noise, 2 to 16 ranks and 3 to 6 steps, 1 in 300 has a rank beyond both.
 _STANDARD_ERRORS = 5
 _CLEAR_OF_NOISE = 0.15
+#: Where ranks and steps differ by far more, as with sequences of any length, chance makes one of eight ranks this many
+#: standard errors slower in one of twenty records of five steps, however long that is.
+_CHANCE = 3
+#: Kernels of a rank vary by 1 or 2 % from step to step; a device is slower from this many times as long on.
+_SLOWER = 1.05
 #: Standard deviations in a median deviation, of a normal distribution.
 _SD_OF_MEDIAN = 1.5
+#: The standard error of a median over that of a mean, of a normal distribution.
+_MEDIAN_BY_MEAN = 1.25
 #: A phase is named from this share of an excess on.
 _MOST = 0.5
 
@@ -89,9 +96,9 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
     """Compare what each rank needs by itself with the median rank in each step.
 
     A rank is slow in a step if its excess is over `min_excess` of the step and over twice the clock skew;
-    it is persistently slow if that holds on average and in at least `min_steps` (a share) of the steps, or in all
-    but the first. Where most ranks are slow, they are compared with those that are not, if these have as much to do
-    on their devices.
+    it is persistently slow if that holds on average and in at least `min_steps` (a share) of the steps, in all but the
+    first, or in all since its device became slower. Where most ranks are slow, they are compared with those that are
+    not, if these have as much to do on their devices.
     """
     own = whatif.busy_ns
     limit = _limit(frame, min_excess)
@@ -101,6 +108,7 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
         excess = own - np.maximum(whatif.typical_need(own), whatif.typical_of_step(own))
         step_excess = np.minimum(of_step - median_rank(whatif.typical_need(own)), of_step)
         step_excess = np.maximum(step_excess, whatif.excess_over_length_ns())
+        step_excess = np.where(step_excess < _CHANCE * _error_of_median(excess), 0, step_excess)
     else:
         excess, step_excess = own - whatif.typical_need(own, among), np.zeros(own.shape[1], np.int64)
     # Without the other rank's trace, waiting for it looks like a longer transfer.
@@ -111,6 +119,7 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
     if slow.shape[1] > 2:
         # What holds the host at the end of a step delays the next one: before the first step it is not recorded.
         often |= slow[:, 1:].all(axis=1)
+    often |= device_slower_since(slow, whatif.pace) < slow.shape[1]
     persistent = often & (mean > limit)
     if among is None:
         persistent &= ~_is_noise(excess, frame)
@@ -123,19 +132,46 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
     return Slowness(excess, slow, slowest_first, among, step_excess, noise, limit)
 
 
+def device_slower_since(slow: NDArray[np.bool_], pace: Floats) -> Ints:
+    """From which step (index) on each rank is slow, if not from the first on, because its device takes longer for the
+    same kernels, shape (R,); the number of steps where that is not so.
+
+    A GPU that is throttled stays so. `slow` and `pace` have the shape (R, S), `pace` as `WhatIf.pace`.
+    """
+    steps = slow.shape[1]
+    after = np.logical_and.accumulate(slow[:, ::-1], axis=1).sum(axis=1)
+    is_since = (after > 1) & (after < steps) & (after == slow.sum(axis=1))
+    slowest_before = np.where(slow, 0, pace).max(axis=1)
+    fastest_since = np.where(slow, pace, np.inf).min(axis=1)
+    return np.where(is_since & (fastest_since > _SLOWER * slowest_before), steps - after, steps)
+
+
 def _is_noise(excess_ns: Ints, frame: Frame) -> NDArray[np.bool_]:
     """Whether what each rank has beyond the median rank, shape (R, S), may be noise of its steps, shape (R,)."""
     ranks, steps = excess_ns.shape
     mean = excess_ns.mean(axis=1)
     if steps < 2:
         return np.zeros(ranks, np.bool_)
-    error = float(median_rank(excess_ns.std(axis=1, ddof=1))) / np.sqrt(steps)
-    return is_noise(mean, error, frame.step_ns)
+    return is_noise(mean, _spread(excess_ns) / np.sqrt(steps), frame.step_ns)
+
+
+def _spread(excess_ns: Ints) -> float:
+    """By how much the median rank differs from step to step, one standard deviation, given shape (R, S)."""
+    return float(median_rank(excess_ns.std(axis=1, ddof=1)))
+
+
+def _error_of_median(excess_ns: Ints) -> float:
+    """How far the median rank of a step is from that of other steps by chance, one standard deviation: ranks with
+    sequences of any length have longer ones in one step than in another.
+    """
+    ranks, steps = excess_ns.shape
+    return _MEDIAN_BY_MEAN * _spread(excess_ns) / np.sqrt(ranks) if min(ranks, steps) > 1 else 0.0
 
 
 def is_noise(mean_ns: Floats, error_ns: Floats | float, step_ns: float) -> NDArray[np.bool_]:
     """Whether means over steps may be noise of these steps, given the standard errors of the means."""
-    return (mean_ns < _STANDARD_ERRORS * error_ns) & (mean_ns < _CLEAR_OF_NOISE * step_ns)
+    may_be_small = (mean_ns < _STANDARD_ERRORS * error_ns) & (mean_ns < _CLEAR_OF_NOISE * step_ns)
+    return may_be_small | (mean_ns < _CHANCE * error_ns)
 
 
 def shared(whatif: WhatIf, frame: Frame, kind: CpuTime) -> Change:
