@@ -31,6 +31,8 @@ from tb_ddp_doctor.trace.names import collective, exchanges_tokens, is_communica
         "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
         "multimem_one_shot_all_reduce_kernel",
         "nvshmemi_proxy_amo_kernel",
+        "oneccl_allreduce_pcie<sycl::half>",
+        "oneccl_reduce_scatter_large_main<float, true, 4, 8>",
     ],
 )
 def test_moves_data_between_ranks(kernel: str) -> None:

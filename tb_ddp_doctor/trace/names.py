@@ -67,7 +67,7 @@ _LOADER = re.compile(r"enumerate\(DataLoader\)#(\w+)\.__next__")
 #: Libraries of collectives, the custom AllReduces of inference engines, of torch's symmetric memory, of Transformer
 #: Engine's user buffers, and NVSHMEM's own kernels.
 _COMMUNICATION_KERNEL = re.compile(
-    r"^(nccl|rccl|mscclpp|msccl)|ncclDevKernel|ncclKernel|cross_device_reduce|multimem_all_|"
+    r"^(nccl|rccl|mscclpp|msccl)|ncclDevKernel|ncclKernel|oneccl_[a-z]|cross_device_reduce|multimem_all_|"
     r"(one|two)_?shot_?all_?reduce|all_?reduce_\w{0,64}(one|two)_?shot|nvshmem|all_gather_kernel|reduce_scatter_kernel|"
     r"userbuffers_(fp16|bf16|fp8|push|pull|all|reduce)",
     re.IGNORECASE,
@@ -489,6 +489,7 @@ def frees_memory(name: str) -> bool:
 #: Whether a runtime call blocks the host until the device has caught up.
 is_sync = _matching(
     r"(Stream|Device|Event|Ctx|Context|Queue)Synchronize|^cudaThreadSynchronize$|^hipMemcpy(WithStream|DtoH|HtoD)?$|^cudaMemcpy$"
+    r"|^ze(Event|Fence)HostSynchronize$|^ur(QueueFinish|EventWait)$"
 )
 
 
