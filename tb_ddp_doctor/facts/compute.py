@@ -23,6 +23,17 @@ from tb_ddp_doctor.trace.model import Floats, Ints
 Number = TypeVar("Number", int, float)
 
 
+class Copied(msgspec.Struct, frozen=True, eq=False):
+    """What each rank copies between host and device in a step, shape (R,); 0 without a device."""
+
+    total_bytes: Floats
+    total_ns: Floats
+
+    def bytes_per_second(self, rank: int) -> float:
+        """How fast a rank (index) copies; 0 where it copies nothing."""
+        return float(self.total_bytes[rank]) * 1e9 / max(float(self.total_ns[rank]), 1.0)
+
+
 class Phases(msgspec.Struct, frozen=True, eq=False):
     """What the training loop is at."""
 
@@ -133,6 +144,14 @@ def _computed(facts: Facts) -> model.KernelWork:
 def _copies(facts: Facts) -> model.CopyWork:
     needs_device(facts.job)
     return facts.job.work(lambda work: work.copies)
+
+
+@fact
+def _copied(facts: Facts) -> Copied:
+    work = facts.job.work(lambda work: work.copies)
+    return Copied(
+        (work.pinned_bytes + work.pageable_bytes).mean(axis=1), (work.pinned_ns + work.pageable_ns).mean(axis=1)
+    )
 
 
 @fact

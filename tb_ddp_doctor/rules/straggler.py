@@ -12,7 +12,7 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts.arrivals import Arrivals
-from tb_ddp_doctor.facts.compute import KernelTable, Phases
+from tb_ddp_doctor.facts.compute import Copied, KernelTable, Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
@@ -39,7 +39,7 @@ from tb_ddp_doctor.step_parts import OWNERS
 from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: Causes that a rank shows without the job too, where it is its hardware's.
-_OF_HARDWARE = ("slow_device", "slow_link", "host", "unknown")
+_OF_HARDWARE = ("slow_device", "slow_link", "slow_copies", "host", "unknown")
 #: Causes of longer compute, which lies in some of the model's modules.
 _OF_COMPUTE = ("more_work", "slow_device", CAUSAL_SPLIT)
 #: Stragglers whose worst steps are evidence.
@@ -61,14 +61,15 @@ class Straggler(Rule):
         cause is the owner in which it exceeds the median rank most: `input` (its DataLoader), `host` (its Python,
         launches or syncs), `more_work` (more kernels, or larger ones), `causal_split` (the same, and rising with the
         place in context parallelism: the cost is that of an even split), `slow_device` (the same kernels, slower),
-        `slow_link` (its communication, slower than in comparable groups), otherwise `unknown`. Where stacks or
-        annotations show what its CPU does, that is the cause: `garbage_collection`, `checkpoint` or `logging`. If the
-        traces have phases, the phase in which it falls behind; if they show modules or layers that repeat, in which of
-        them it computes longer. Beside the traces: its GPU's clock and why it is throttled (a capture's own record,
-        `nvidia-smi -q`, DCGM), how long its DataLoader's workers take, and where py-spy found its main thread.
+        `slow_link` (its communication, slower than in comparable groups), `slow_copies` (as many bytes between CPU and
+        GPU, slower), `more_copies` (more bytes), otherwise `unknown`. Where stacks or annotations show what its CPU
+        does, that is the cause: `garbage_collection`, `checkpoint` or `logging`. If the traces have phases, the phase
+        in which it falls behind; if they show modules or layers that repeat, in which of them it computes longer.
+        Beside the traces: its GPU's clock and why it is throttled (a capture's own record, `nvidia-smi -q`, DCGM), how
+        long its DataLoader's workers take, and where py-spy found its main thread.
     Fix:
         By cause: balance the shards; find what only this rank does on its CPU; check its GPU's clocks; measure its
-        links.
+        links; look at its PCIe link and the cores and memory that its process has.
     Limits:
         At least two ranks with matched collectives. If most ranks are slow, they are compared with those that are much
         faster, provided that these do as much work. An excess below five standard errors of the ranks' step times, and
@@ -103,6 +104,7 @@ class Straggler(Rule):
         waits: Waits,
         kernels: KernelTable,
         phases: Phases,
+        copied: Copied,
         links: tuple[Link, ...],
         stalls: HostStalls,
         op_stalls: StallsInOps,
@@ -119,7 +121,7 @@ class Straggler(Rule):
             )
         slow_links = [link for link in links if link.is_slow(self.slow_link, self.min_steps)]
         causes = self._causes(
-            Peers.of(slow_ranks, frame, budget, whatif, kernels, phases),
+            Peers.of(slow_ranks, frame, budget, whatif, kernels, phases, copied),
             slow_ranks,
             most_ranks(whatif, frame, CpuTime.INPUT),
             slow_links,

@@ -34,6 +34,7 @@ _CLOCKS = "nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER"
 _USE = "nvidia-smi dmon -s pucm -c 30"
 _TENANTS = "nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv"
 _PATHS = "nvidia-smi topo -m"
+_PCIE = "nvidia-smi --query-gpu=index,pcie.link.gen.current,pcie.link.width.current,pcie.link.width.max --format=csv"
 _NVLINK = "nvidia-smi nvlink --status"
 _LINKS = "NCCL_DEBUG=INFO all_reduce_perf -b 8M -e 256M -f 2 -g 1"
 _CHOICES = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET torchrun ..."
@@ -48,6 +49,8 @@ _BY_RULE: dict[tuple[str, str | None], tuple[str, ...]] = {
     ("straggler", "more_work"): (_USE,),
     ("straggler", "causal_split"): (_USE,),
     ("straggler", "slow_link"): _NETWORK,
+    ("straggler", "slow_copies"): (_PCIE, _PATHS, *_HOST),
+    ("straggler", "more_copies"): _HOST,
     ("straggler", None): (*_HOST, _CLOCKS),
     ("host-stall", None): _HOST,
     ("host-sync", None): _HOST,

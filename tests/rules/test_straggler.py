@@ -132,6 +132,23 @@ def test_ranks_that_are_alike_are_clear() -> None:
     assert ended(ranks(HEALTHY, HEALTHY, HEALTHY, HEALTHY)).status == "clear"
 
 
+def test_a_rank_whose_copies_are_slow_is_told_from_one_that_copies_more() -> None:
+    usual = """
+        rank# step |1
+              gpu  [pinned][fwd..][bwd.]
+              nccl                      [ar........]
+    """
+    slow = """
+        rank# step |1
+              gpu  [pinned....][fwd..][bwd.]
+              nccl                          [ar....]
+    """
+    result = found(ranks(usual, slow, usual, usual))
+    assert (result.ranks, result.cause) == ((1,), "slow_copies")
+    assert "It copies 4.0 ms a step longer than the median rank: at 1.3 GB/s instead of 2.0 GB/s." in result.why
+    assert "PCIe" in result.fix
+
+
 def test_an_excess_below_the_threshold_is_clear() -> None:
     share = 4 / 27
     assert ended(ONE_OF_FOUR, settings={"min_excess": share * 1.02}).status == "clear"
@@ -153,7 +170,7 @@ def test_an_excess_below_the_threshold_is_clear() -> None:
         ),
         (LARGER_KERNELS, "more_work", "kernels with larger grids, mostly fwd_kernel: 256 blocks instead of 128."),
         (OTHER_KERNELS, "unknown", "in other kernels"),
-        (SLOW_COPY, "unknown", "more in exposed copies"),
+        (SLOW_COPY, "more_copies", "16 MB instead of 0 bytes"),
     ],
 )
 def test_the_cause_is_what_its_budget_has_more_of(drawing: str, cause: str, seen: str) -> None:
@@ -321,15 +338,15 @@ def test_a_rank_that_waits_as_long_as_the_others_is_no_straggler_yet() -> None:
 
 
 def test_in_the_replay_a_rank_without_a_cause_for_which_nobody_waits_is_no_alarm() -> None:
-    copies = """
+    other = """
         rank# step |1
-              host [fwd][ar][sync............................................................]
-              gpu  [pinned........][fwd....]
+              host [one][ar][sync............................................................]
+              gpu  [one....................]
               nccl                          [ar..............................................]
     """
     for text, at_most in (
-        (ranks(WAITS, WAITS, LATEST, copies, WAITS, steps=4), Severity.INFO),
-        (ranks(HEALTHY, HEALTHY, SLOW_COPY, HEALTHY), Severity.CRITICAL),
+        (ranks(WAITS, WAITS, LATEST, other, WAITS, steps=4), Severity.INFO),
+        (ranks(HEALTHY, HEALTHY, OTHER_KERNELS, HEALTHY), Severity.CRITICAL),
     ):
         facts = Facts(job(text))
         played = facts.replaced(whatif, facts.get(whatif).after(Change()))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor import kernel_names, wording
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts.compute import KernelKind, KernelTable, Phases
+from tb_ddp_doctor.facts.compute import Copied, KernelKind, KernelTable, Phases
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.links import Link
 from tb_ddp_doctor.job.model import Budget
@@ -25,6 +25,8 @@ from tb_ddp_doctor.trace.model import Floats
 HOST_OWNERS = tuple(owner for owner in IDLE if owner != "input")
 #: Further launches are the cause from this share of what a rank computes longer on.
 _MOST = 0.5
+#: Copies are slow, or more, from this many times as long or as many bytes on.
+_COPIES_DIFFER = 1.25
 
 
 class WorkThresholds(msgspec.Struct, frozen=True):
@@ -66,6 +68,9 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
     launches: Floats
     median_launches: float
     median_kernels: Mapping[tuple[str, str], KernelKind]
+    copied: Copied
+    #: The rank (index) that is well and copies the median number of bytes.
+    median_copied: int
 
     @classmethod
     def of(
@@ -76,6 +81,7 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
         whatif: WhatIf,
         kernels: KernelTable,
         phases: Phases,
+        copied: Copied,
     ) -> Peers:
         """The ranks, and those that are well among them."""
         well = slow_ranks.others
@@ -96,6 +102,8 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
             launches,
             float(launches[typical]),
             kernels.of(typical),
+            copied,
+            int(well[np.argsort(copied.total_bytes[well], kind="stable")[len(well) // 2]]),
         )
 
     def cause(self, rank: int, limits: WorkThresholds, slow_links: Sequence[Link]) -> tuple[str, str]:
@@ -134,7 +142,23 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
                 f"{wording.decimals(worst.slowdown, 1)} times as long as in comparable groups. The cost of that is "
                 "in slow-link."
             )
+        more_copied = self._copies(rank) if largest == "copy" else None
+        if more_copied:
+            cause, what = more_copied
+            return cause, f"it copies {extra} a step longer than the median rank: {what}."
         return "unknown", f"it spends {extra} a step more in {OWNERS[largest].spent.lower()} than the median rank."
+
+    def _copies(self, rank: int) -> tuple[str, str] | None:
+        """The cause of longer copies, and what differs; None where neither their bytes nor their rate do."""
+        mine, peers = (float(self.copied.total_bytes[one]) for one in (rank, self.median_copied))
+        if mine > _COPIES_DIFFER * peers:
+            return "more_copies", f"{wording.size(mine)} instead of {wording.size(peers)}"
+        rate, usual = (self.copied.bytes_per_second(one) for one in (rank, self.median_copied))
+        if rate and usual > _COPIES_DIFFER * rate:
+            return "slow_copies", (
+                f"at {wording.gigabytes_per_second(rate)} instead of {wording.gigabytes_per_second(usual)}"
+            )
+        return None
 
     def _compute_cause(self, rank: int, limits: WorkThresholds) -> tuple[str, str]:
         """The cause of longer compute, and how the sentence on it goes on."""

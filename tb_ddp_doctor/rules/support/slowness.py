@@ -143,7 +143,8 @@ def device_slower_since(slow: NDArray[np.bool_], pace: Floats) -> Ints:
     is_since = (after > 1) & (after < steps) & (after == slow.sum(axis=1))
     slowest_before = np.where(slow, 0, pace).max(axis=1)
     fastest_since = np.where(slow, pace, np.inf).min(axis=1)
-    return np.where(is_since & (fastest_since > _SLOWER * slowest_before), steps - after, steps)
+    since: Ints = np.where(is_since & (fastest_since > _SLOWER * slowest_before), steps - after, steps)
+    return since
 
 
 def _is_noise(excess_ns: Ints, frame: Frame) -> NDArray[np.bool_]:

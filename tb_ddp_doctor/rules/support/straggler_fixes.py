@@ -64,6 +64,16 @@ there, at cables, switch ports and link widths.
 
 NCCL_DEBUG=INFO all_reduce_perf -b 8M -e 256M -f 2 -g 1
 nvidia-smi topo -m; nvidia-smi nvlink --status; ibstat""",
+    "slow_copies": """\
+Look at how the GPU of {ranks} is attached: the generation and width of its PCIe link, other devices on it, and \
+whether the process has cores and memory of the CPU that the GPU is attached to. On that host:
+
+nvidia-smi --query-gpu=index,pcie.link.gen.current,pcie.link.width.current,pcie.link.width.max --format=csv
+nvidia-smi topo -m
+taskset -cp {pid}; numactl --hardware   # {at}""",
+    "more_copies": """\
+Give every rank as much to copy: find what {ranks} alone copies between CPU and GPU (logging of tensors, larger \
+batches, offloading), and do it less often, or on a stream of its own from pinned memory.""",
     "unknown": """\
 Compare {ranks} with another rank in the evidence windows; capture again with stacks and shapes to see more.
 
@@ -110,6 +120,12 @@ On that host:
 
 rocm-smi --showclocks --showtemp --showpower --showperflevel
 rocm-smi --showpids""",
+    "slow_copies": """\
+Look at how the GPU of {ranks} is attached: its link to the CPU, other devices on it, and whether the process has \
+cores and memory of the CPU that the GPU is attached to. On that host:
+
+rocm-smi --showbus --showtopo
+taskset -cp {pid}; numactl --hardware   # {at}""",
 }
 
 #: For sharded embedding tables.
