@@ -162,7 +162,7 @@ def test_what_recording_may_explain_is_not_critical(monkeypatch: pytest.MonkeyPa
               gpu  [a]        [b]        [c]        [d........]
     """
     assert finding(RULE, ranks(slower)).severity == "critical"
-    monkeypatch.setattr(late_launches, "_RECORDING_NS", (1_400_000, 1_400_000))
+    monkeypatch.setattr(late_launches, "_RECORDING_NS", 4 * (1_400_000,))
     found = finding(RULE, ranks(slower))
     assert found.cost_ms > 0.2 * step_ms(ranks(slower))
     assert found.severity == "major"
