@@ -384,6 +384,55 @@ def test_a_rank_that_begins_late_as_it_ends_late_begins_sooner_without_what_held
     assert without == pytest.approx(np.full((2, 2), 18 * MS), rel=0.01)
 
 
+def test_a_device_that_is_as_fast_as_others_is_so_in_the_steps_that_are_left_out() -> None:
+    """Rank 0 logs at the end of each step, also of the first one, whose end the others await in the second one."""
+    log, ar = "[log.......]", "[ar............]"
+    text = (
+        f"""
+        rank0 step |2                       |3                       |4
+              host [fwd][log]               [fwd][log]               [fwd][log]
+              gpu  [fwd....]    {log}[fwd....]    {log}[fwd....]    {log}
+              nccl          [ar]                     [ar]                     [ar]
+    """.replace("|2", "            |2")
+        .replace("host ", "host             ")
+        .replace("gpu  ", "gpu              ")
+    )
+    text = text.replace("nccl ", "nccl             ")
+    text += f"""
+        rank1 step |2                       |3                       |4
+              host [fwd]                    [fwd]                    [fwd]
+              gpu  [fwd....]                [fwd....]                [fwd....]
+              nccl          {ar}         {ar}         {ar}
+    """
+    drawn, whatif = played(text)
+    assert drawn.budget.window_ns.shape == (2, 2)
+    slow = np.array([[True, True], [False, False]])
+    without = whatif.step_ns(whatif.at_the_median(slow))
+    assert without == pytest.approx(np.full((2, 2), 13 * MS), rel=0.05)
+
+
+def test_copies_that_made_a_step_long_are_not_taken_from_it_twice() -> None:
+    usual = """
+        rank# step |1
+              host [fwd][sync......]
+              gpu  [fwd....]
+              nccl          [ar]
+    """
+    saves = """
+        rank# step |1
+              host [fwd][x][sync...............]
+              gpu  [fwd....][x........]
+              nccl                     [ar]
+    """
+    _, whatif = played(in_row(*(ranks(each, each, steps=1) for each in (usual, usual, saves, usual))))
+    slow = whatif.busy_ns > 20 * MS
+    copies = Change(device_ns=np.where(slow, 8 * MS, 0))
+    excess = whatif.at_the_median(slow)
+    assert slow.sum(axis=1).tolist() == [1, 1]
+    assert whatif.cost_ns(copies) == pytest.approx(8 * MS * slow.mean(), rel=0.1)
+    assert (whatif.step_ns(excess | copies) == whatif.step_ns(excess)).all()
+
+
 def test_a_rank_that_joins_the_record_later_does_so_sooner_where_the_others_are_faster() -> None:
     joining = """
         rank0 step |1                        |2                        |3

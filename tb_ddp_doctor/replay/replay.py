@@ -411,6 +411,8 @@ class Replay:
         if change.device_ns is None:
             return need, need
         rest = change.device_ns
+        if change.device_at_median is not None:
+            rest = self._beyond_median(rest, change.device_at_median, need)
         if change.of_calls is None or not len(self.schedule.recorded):
             need = need - self._cells.spread(need, rest)
             return need, need
@@ -418,6 +420,16 @@ class Replay:
         rest = np.maximum(rest - self._cells.sum(calls_ns), 0)
         need = need - self._cells.spread(need - calls_ns, rest)
         return need - calls_ns, need
+
+    def _beyond_median(self, gone_ns: Ints, chosen: Flags, need: Ints) -> Ints:
+        """What of `gone_ns` is left to remove in each step, shape (R, S), once the chosen ones are at the median.
+
+        What a step has more of than comparable ones is what made it longer, as copies of a checkpoint: that is gone
+        already. `need` is how long the device then needs for each row.
+        """
+        lowered = self._cells.sum(self.schedule.rows.device_ns - need)
+        left = np.maximum(gone_ns - lowered, np.minimum(gone_ns, self.typical(gone_ns)))
+        return np.where(chosen, left, gone_ns)
 
     def _lowered(self, chosen: Flags) -> Ints:
         """How long the device needs for each row if it is no slower than the median in some steps, shape (R, S).
@@ -470,8 +482,8 @@ class Replay:
         """How long the device needs for each row if no rank's device is slower than the median, shape (rows,), ns.
 
         The work between the same two collectives is compared over the comparable ranks and steps, and shortened to
-        their median. Where ranks differ in where they send and receive, the work of the whole step is compared. Steps
-        that the job leaves out stay as recorded.
+        their median. Where ranks differ in where they send and receive, the work of the whole step is compared. In
+        steps that the job leaves out a rank's device is as much faster as in the others.
         """
         rows, (ranks, steps) = self.schedule.rows, self.schedule.frame.step_index.shape
         mine = np.flatnonzero(rows.step >= 0)
@@ -489,6 +501,9 @@ class Replay:
         need = rows.device_ns.copy()
         share *= self._share_at_length.reshape(-1, 1)
         need[mine] = np.rint(need[mine] * share[cell, rows.between[mine]])
+        left_out = np.flatnonzero(rows.step < 0)
+        before, after = (np.bincount(rows.rank[mine], each[mine], ranks) for each in (rows.device_ns, need))
+        need[left_out] = np.rint(need[left_out] * (after / np.maximum(before, 1))[rows.rank[left_out]])
         shorter: Ints = need
         return shorter
 
