@@ -96,12 +96,11 @@ class CommunicationBound(Rule):
             )
         if frame.program == Program.SERVING.value:
             return self._of_server(frame, whatif, exposed, communication, network, places)
-        # One slow collective in some steps is no fault of all of them: the median step is judged, by what overlap
-        # would leave of it.
+        # One slow collective in some steps is no fault of all of them: the median step is judged.
         total, median = float(np.median(needed)), float(np.median(exposed))
         compute = float(np.median(whatif.at_slowest(budget.of("compute"))))
         share = part.median(exposed, whatif.at_slowest(frame.window_ns))
-        if median - max(self.achievable * min(total, compute) - (total - median), 0.0) < least:
+        if median - self._would_hide(transfers, whatif, compute) < least:
             return Clear(
                 f"{wording.ms(median)} of {wording.ms(total)} of communication are exposed in the median step "
                 f"({wording.percent(share.share)} of it)."
@@ -125,6 +124,15 @@ class CommunicationBound(Rule):
             evidence=most_exposed(exposed, whatif, places),
             subject=_OR_WAIT if frame.missing_ranks else "",
         )
+
+    def _would_hide(self, transfers: Transfers, whatif: WhatIf, compute_ns: float) -> float:
+        """What more overlap would hide of the median step, ns: only gradients need not be there at once.
+
+        What the ranks of a ring, of tensor parallelism or of experts send is what the next kernel computes with.
+        """
+        total = float(np.median(whatif.at_slowest(transfers.allreduce_ns)))
+        exposed = float(np.median(whatif.at_slowest(transfers.allreduce_exposed_ns)))
+        return min(max(self.achievable * min(total, compute_ns) - (total - exposed), 0.0), exposed)
 
     def _of_server(
         self,

@@ -224,3 +224,22 @@ def test_a_program_that_neither_trains_nor_serves_is_not_judged() -> None:
     outcomes = engine.examine(job(other, kernels=NCCL)).outcomes
     (reason,) = [one.reason for one in outcomes if one.rule == RULE]
     assert reason == "It is about training loops, and this program does not train."
+
+
+def test_what_a_ring_sends_cannot_be_hidden_behind_other_compute() -> None:
+    """The next block of attention needs it; AllReduces of gradients, as long and as exposed, could go earlier."""
+    ring = ranks(
+        """
+            rank# step |1
+                  host [a][s][b]
+                  gpu  [a.]      [b............]
+                  nccl [s1r1....]
+        """,
+        """
+            rank# step |1
+                  host [a][s][b]
+                  gpu  [a.]      [b............]
+                  nccl [s0r0....]
+        """,
+    )
+    assert finding(RULE, ring).cost_ms > 0
