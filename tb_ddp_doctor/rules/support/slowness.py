@@ -33,8 +33,10 @@ _CLEAR_OF_NOISE = 0.15
 #: Where ranks and steps differ by far more, as with sequences of any length, chance makes one of eight ranks this many
 #: standard errors slower in one of twenty records of five steps, however long that is.
 _CHANCE = 3
-#: Kernels of a rank vary by 1 or 2 % from step to step; a device is slower from this many times as long on.
+#: Kernels of a rank vary by 1 or 2 % from step to step; a device is slower from this many times as long on, and by
+#: this much at most more in one step than in another: how many rows are looked up, or tokens sent, changes by more.
 _SLOWER = 1.05
+_STEADY = 1.5
 #: Standard deviations in a median deviation, of a normal distribution.
 _SD_OF_MEDIAN = 1.5
 #: The standard error of a median over that of a mean, of a normal distribution.
@@ -141,9 +143,10 @@ def device_slower_since(slow: NDArray[np.bool_], pace: Floats) -> Ints:
     steps = slow.shape[1]
     after = np.logical_and.accumulate(slow[:, ::-1], axis=1).sum(axis=1)
     is_since = (after > 1) & (after < steps) & (after == slow.sum(axis=1))
-    slowest_before = np.where(slow, 0, pace).max(axis=1)
-    fastest_since = np.where(slow, pace, np.inf).min(axis=1)
-    since: Ints = np.where(is_since & (fastest_since > _SLOWER * slowest_before), steps - after, steps)
+    times = pace / np.where(slow, 0, pace).max(axis=1, keepdims=True, initial=1e-9)
+    least, most = np.where(slow, times, np.inf).min(axis=1), np.where(slow, times, 0).max(axis=1)
+    is_since &= (least > _SLOWER) & (most - 1 < _STEADY * (least - 1))
+    since: Ints = np.where(is_since, steps - after, steps)
     return since
 
 
