@@ -501,7 +501,7 @@ class Replay:
         need = rows.device_ns.copy()
         share *= self._share_at_length.reshape(-1, 1)
         need[mine] = np.rint(need[mine] * share[cell, rows.between[mine]])
-        left_out = np.flatnonzero(rows.step < 0)
+        left_out = np.flatnonzero((rows.step < 0) & self.schedule.frame.left_out_meet)
         before, after = (np.bincount(rows.rank[mine], each[mine], ranks) for each in (rows.device_ns, need))
         need[left_out] = np.rint(need[left_out] * (after / np.maximum(before, 1))[rows.rank[left_out]])
         shorter: Ints = need
