@@ -73,3 +73,11 @@ def test_no_way_leads_a_tuple_to_a_key(stream: bytes) -> None:
 def test_what_no_pickler_writes_is_refused(stream: bytes) -> None:
     with pytest.raises(PickleError):
         check(stream)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_file_that_is_cut_off_anywhere_is_said_to_be(protocol: int) -> None:
+    whole = pickle.dumps({"a": [300, 1.5, -70_000, 2**40, "text"], "b": [PAIR] * 3}, protocol)
+    for end in range(3, len(whole)):
+        with pytest.raises(PickleError, match="It is cut off"):
+            check(whole[:end])

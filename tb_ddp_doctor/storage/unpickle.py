@@ -34,6 +34,8 @@ _IDLE = rb"\x80.|\x95.{8}"
 _NO_PUSH = frozenset(b"qr\x94\x80\x95")
 #: A number of 9 bytes, the longest that is read.
 _LONG = re.compile(rb"\x8a\x09.{9}", re.DOTALL)
+#: The first bytes of opcodes with a number or a place behind them, and how long the longest of these is.
+_WITH_NUMBERS, _LONGEST = frozenset(b"KMJG\x8ahjqr\x80\x95"), 11
 #: Opcodes before a text: its length follows in as many bytes.
 _TEXT = {ord("X"): 4, 0x8C: 1}
 _MARK, _STOP = ord("("), ord(".")
@@ -118,6 +120,8 @@ def check(data: bytes) -> None:
             stack.values.append(_NO_KEY)
         elif stack.takes(opcode):
             at += 1
+        elif opcode in _WITH_NUMBERS and end - at < _LONGEST:
+            break
         else:
             raise PickleError(f"It holds more than plain data (opcode {opcode:#04x} at byte {at:,}): it is not read.")
     raise PickleError("It is cut off.")
