@@ -10,8 +10,8 @@ import { table } from "../table.js";
 /** @typedef {import("../../schema.js").Memory} Memory */
 /** @typedef {import("../views.js").Shown} Shown */
 
-/** Smaller shares have no room for their name in the bar. */
-const NAMED = 0.12;
+/** The share of the bar that a letter of a name in it takes: smaller parts have no room for theirs. */
+const LETTER = 0.0085;
 
 /** What is less would be shown as 0.0 MB. */
 const LEAST = 5e4;
@@ -94,13 +94,14 @@ function bar(made) {
   return h(
     "div",
     { class: "account-bar memory-bar", role: "img", "aria-label": some.map(({ name, bytes }) => `${name} ${size(bytes)}`).join(", ") },
-    some.map(({ name, bytes, colour }) =>
-      h(
+    some.map(({ name, bytes, colour }) => {
+      const said = `${name} ${size(bytes)}`;
+      return h(
         "div",
         { class: `part owner-${colour}`, style: `flex: ${bytes} 1 0`, title: `${name}: ${size(bytes)}` },
-        bytes >= NAMED * made.allocated && h("span", { class: "plate" }, h("b", {}, `${name} ${size(bytes)}`)),
-      ),
-    ),
+        bytes >= LETTER * said.length * made.allocated && h("span", { class: "plate" }, h("b", {}, said)),
+      );
+    }),
   );
 }
 
