@@ -15,7 +15,7 @@ import pytest
 from traces import MS, draw, ranks
 
 from tb_ddp_doctor.digest.build import digest
-from tb_ddp_doctor.digest.ends_with import Blocked, events
+from tb_ddp_doctor.digest.ends_with import Blocked, collectives, events
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.replay.change import Change
@@ -88,6 +88,14 @@ def with_short_ops(events: Events) -> None:
 def test_the_stall_costs_as_much_where_nothing_blocks_the_other_cpu() -> None:
     ahead = VICTIM.replace("[BLOCKS................][b][sync.....]", "[b][sync.............................]")
     assert stall_ms(ranks(ahead, LATE)) == pytest.approx(20, abs=1)
+
+
+def test_a_call_waits_for_nothing_that_is_launched_after_it() -> None:
+    """Within the tolerance of the clocks, a short collective that follows it ends with it, too."""
+    blocked = Blocked(np.array([10_000]), np.array([900_000]), np.array([CpuTime.SYNC]))
+    launched, end = np.array([5_000, 905_000]), np.array([895_000, 940_000])
+    waiting, awaited = collectives(blocked, launched, end)
+    assert (waiting.tolist(), awaited.tolist()) == ([0], [0])
 
 
 @pytest.mark.parametrize("name", ["sync", "item", "free", "alloc"])

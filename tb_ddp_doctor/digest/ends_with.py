@@ -110,9 +110,9 @@ def collectives(blocked: Blocked, launched_ns: Ints, end_ns: Ints) -> tuple[Ints
     known = np.flatnonzero(launched_ns >= 0)
     if not len(known) or not len(blocked.start_ns):
         return nothing, nothing
-    last = last_to_end(end_ns[known], blocked.start_ns, blocked.latest_ns)
+    last = _last_launched_before(blocked, launched_ns[known], end_ns[known])
     collective = known[last]
-    within = (last >= 0) & (launched_ns[collective] <= blocked.start_ns)
+    within = last >= 0
     ends_here = end_ns[collective] > blocked.end_ns - _RETURN_NS
     by_launch = known[np.argsort(launched_ns[known], kind="stable")]
     before = searchsorted(launched_ns[by_launch], blocked.start_ns, side="right")

@@ -39,7 +39,11 @@ def with_purposes(
     since = np.append(passes.end, 0)[done - 1]
     of_norm = few & (done > 0) & (np.searchsorted(norms, instant) > np.searchsorted(norms, since))
     purpose = collectives.purpose.copy()
-    purpose[(kind == "broadcast") & (phase == names.Phase.FORWARD)] = words.index(BUFFERS)
+    # DDP sends them in the group, and on its stream, in which it adds up gradients: no other group's are buffers.
+    group = np.stack((collectives.group, collectives.group_ranks, collectives.stream))
+    adds_up = np.unique(group[:, (kind == "all_reduce") & (collectives.backward >= 0)], axis=1)
+    of_ddp = (group[:, :, None] == adds_up[:, None, :]).all(axis=0).any(axis=1)
+    purpose[(kind == "broadcast") & (phase == names.Phase.FORWARD) & of_ddp] = words.index(BUFFERS)
     # Without a backward pass nothing tells what comes outside of it.
     purpose[few & (len(passes) > 0)] = words.index(METRIC)
     purpose[of_norm] = words.index(NORM)

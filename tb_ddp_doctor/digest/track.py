@@ -25,6 +25,7 @@ from tb_ddp_doctor.digest import ends_with
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.intervals import Intervals, partition
 from tb_ddp_doctor.digest.model import CollectiveRow, CpuTime, HostTimes, StepRow, Steps, Track, TrackRow
+from tb_ddp_doctor.digest.owners import LONG_STALL_NS
 from tb_ddp_doctor.digest.sums import summed
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
@@ -205,6 +206,8 @@ def _cut(steps: Steps, device: DeviceWork, communication: Communication, host: H
     gate, gate_at = _gate_cuts(device, communication, blocked, origin, until)
     launched = np.flatnonzero((communication.launched_ns >= origin) & (communication.launched_ns < until))
     launches_ns = np.sort(device.launched_ns[(device.launched_ns >= origin) & (device.launched_ns < until)])
+    # What other ranks wait for was done before a long stall, not when it is over.
+    stalls = blocked.start_ns[(blocked.kind == CpuTime.STALL) & (blocked.end_ns - blocked.start_ns >= LONG_STALL_NS)]
     ends, places = _sorted_cuts(
         (
             blocked.end_ns,
@@ -213,10 +216,11 @@ def _cut(steps: Steps, device: DeviceWork, communication: Communication, host: H
             launches_ns[_LAUNCHES_A_ROW - 1 :: _LAUNCHES_A_ROW],
             meetings.start_ns,
             _unblocked(host.full_queue, blocked.start_ns, origin),
+            stalls[stalls > origin],
             gate_at,
         )
     )
-    of_blocked, _, of_launches, _, of_meetings, _, of_gates = places
+    of_blocked, _, of_launches, _, of_meetings, _, _, of_gates = places
     begins = np.concatenate(([origin], ends[:-1]))
     issued = ends.copy()
     issued[of_blocked] = np.maximum(blocked.start_ns, begins[of_blocked])

@@ -132,6 +132,20 @@ def test_a_broadcast_in_forward_is_ddps_buffers() -> None:
     assert "broadcast_buffers=False" in found.fix
 
 
+def test_a_broadcast_in_a_group_that_adds_up_no_gradients_is_no_buffers() -> None:
+    """It is of other weights, as those that reinforcement learning sends to the ranks that generate."""
+    text = """
+        rank# step     |1
+              host     [ddp]          [update]
+              within   [bc][fwd]
+              autograd          [bwd][ar]
+              gpu                [fwd][bwd]
+              comm     [bc/sync.]
+              nccl                         [ar/data]
+    """
+    assert outcome(RULE, ranks(text, text)).status != "finding"
+
+
 AFTER_BACKWARD = """
     rank# step     |1
           host     [ddp]                [norm][ar_small][update]
