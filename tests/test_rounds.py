@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
-from traces import finding, in_row, job, ranks, write
+from traces import in_row, job, ranks, write
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
@@ -16,9 +17,9 @@ from tb_ddp_doctor.findings import Diagnosis
 #: Two ranks generate, then two train on the samples and send the weights; then the next round begins.
 GENERATES = """
     rank# host   [own_generate_sequences][own_sync_weights..................]
-          within [attend][sync.........]    [sync..........................]
+          within [attend][sync.........][sync..............................]
           gpu      [attend.............]
-          nccl                            [bc..............................]
+          nccl                          [bc................................]
 """
 TRAINS = """
     rank# host                           [own_update_actor][own_sync_weights]
@@ -40,7 +41,8 @@ def test_rounds_end_with_the_sync_of_weights_on_all_ranks() -> None:
     # Four rounds end with a sync; what comes before the end of the first sync is of none.
     assert (found.kind, found.ranks, found.steps) == ("RL", (0, 1, 2, 3), (0, 1, 2, 3))
     assert found.verdict == "role-bubble"
-    assert finding("role-bubble", text).cost_ms == pytest.approx(23, rel=0.03)
+    # The update alone takes 42 of 60 ms, with what it idles itself.
+    assert {one.cause: one.cost_ms for one in found.findings}[None] == pytest.approx(18, rel=0.03)
 
 
 def test_a_process_of_all_roles_begins_a_round_with_each_rollout() -> None:
@@ -91,6 +93,10 @@ SERVER = dict.fromkeys(("aten::g1", "aten::g2", "aten::g3"), "vllm::unified_atte
 def examined(folder: Path, *drawings: str, steps: int = 5, **options: object) -> Diagnosis:
     """The diagnosis of drawn files: rounds that nothing marks are known only once all are read."""
     write(folder, ranks(*drawings, steps=steps), names=SERVER, **options)
+    return diagnosed(folder)
+
+
+def diagnosed(folder: Path) -> Diagnosis:
     (run,) = discover(folder)
     return engine.diagnose(run, reading=engine.Reading(cache=Cache(folder / "cache"))).diagnosis
 
@@ -101,8 +107,8 @@ def test_rounds_that_nothing_marks_end_with_the_sync_of_weights(tmp_path: Path, 
     assert (found.kind, found.ranks, found.incomplete) == ("RL", (0, 1, 2, 3), ())
     # Five syncs end four rounds; what comes before the first is of none.
     assert (found.verdict, found.steps) == ("role-bubble", (0, 1, 2, 3)), found.headline
-    # The rollouts take 46 of 66 ms with what they idle; no update runs beside them.
-    assert found.findings[0].cost_ms == pytest.approx(20, rel=0.02)
+    # The rollouts take 47 of 66 ms with what they idle; no update runs beside them.
+    assert found.findings[0].cost_ms == pytest.approx(19, rel=0.02)
     # Read again it is the same, from what is kept.
     assert examined(tmp_path, ROLLS_OUT, ROLLS_OUT, UPDATES, UPDATES, metadata=metadata) == found
 
@@ -127,8 +133,51 @@ def test_a_rank_that_takes_no_part_in_the_sync_has_the_rounds_of_its_peer(tmp_pa
     assert found.steps == (0, 1, 2, 3)
 
 
-def test_roles_that_share_no_collective_are_one_step(tmp_path: Path) -> None:
-    rolls, updates = (re.sub(r"nccl .*", "", text) for text in (ROLLS_OUT, UPDATES))
+@pytest.mark.parametrize("metadata", ["kernel", "nowhere"])
+def test_a_record_that_begins_after_a_sync_has_the_rounds_of_the_others(tmp_path: Path, metadata: str) -> None:
+    """Not all ranks have as many collectives then."""
+    write(tmp_path, ranks(ROLLS_OUT, ROLLS_OUT, UPDATES, UPDATES, steps=5), names=SERVER, metadata=metadata)
+    late = next(tmp_path.glob("host1_*"))
+    trace = json.loads(late.read_text())
+    timed = [event["ts"] for event in trace["traceEvents"] if event["ph"] == "X"]
+    # Its record begins in the second of five rounds, of 66 ms each.
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("ts", 0) >= min(timed) + 70_000]
+    late.write_text(json.dumps(trace))
+    found = diagnosed(tmp_path)
+    assert (found.kind, found.ranks, found.incomplete) == ("RL", (0, 1, 2, 3), ())
+    assert found.steps == (0, 1, 2)
+
+
+#: The same without a collective: the update waits for samples, the rollouts for weights.
+ROLLS_OUT_ALONE, UPDATES_ALONE = (re.sub(r"nccl .*", "", text) for text in (ROLLS_OUT, UPDATES))
+ROLLS_OUT_ALONE = ROLLS_OUT_ALONE.replace("[sync.....................]", "                           ")
+
+
+def test_roles_that_share_no_collective_have_rounds_by_their_waits(tmp_path: Path) -> None:
+    found = examined(tmp_path, ROLLS_OUT_ALONE, ROLLS_OUT_ALONE, UPDATES_ALONE, UPDATES_ALONE, steps=6)
+    assert (found.kind, found.ranks, found.incomplete) == ("RL", (0, 1, 2, 3), ())
+    assert len(found.steps) > 1
+    assert found.findings[0].rule == "role-bubble"
+
+
+def test_ranks_that_generate_without_collectives_are_not_damaged(tmp_path: Path) -> None:
+    """All ranks that train have as many, in a group that has no name."""
+    train = UPDATES_ALONE + "          nccl                                                        [ar]\n"
+    options = {"metadata": "nowhere", "world_size": 4}
+    found = examined(tmp_path, ROLLS_OUT_ALONE, ROLLS_OUT_ALONE, train, train, **options)
+    assert (found.kind, found.ranks, found.incomplete) == ("RL", (0, 1, 2, 3), ())
+
+
+def test_roles_that_neither_meet_nor_wait_are_one_step(tmp_path: Path) -> None:
+    rolls = """
+        rank# host   [g1][sync...][g2][sync...][g3][sync...]
+              gpu     [g1.......]  [g2.......]  [g3.......]
+    """
+    updates = """
+        rank# host   [fwd]              [update][sync......]
+              autograd    [bwd..........]
+              gpu     [fwd][bwd....................]
+    """
     found = examined(tmp_path, rolls, rolls, updates, updates)
     assert (found.kind, found.ranks, found.incomplete, len(found.steps)) == ("RL", (0, 1, 2, 3), (), 1)
 

@@ -25,8 +25,8 @@ from tb_ddp_doctor.trace.program_names import Role
 
 #: What serves as the mark of a round.
 ROUND = "round of rollout and update"
-#: When the last collective of each weight sync starts on a rank's device, ns, by time: rounds end there. Fewer than two
-#: mark no round: the whole trace is one step.
+#: When the last collective of each weight sync starts on a rank's device, or else when a round ends on its host, ns, by
+#: time. Fewer than two mark no round: the whole trace is one step.
 RoundEnds: TypeAlias = tuple[int, ...]
 
 
@@ -50,13 +50,15 @@ def rounds(trace: RankTrace) -> tuple[Ints, Ints, Ints] | None:
 
 
 def rounds_between(device: DeviceEvents, ends: RoundEnds) -> tuple[Ints, Ints, Ints] | None:
-    """Numbers, starts and ends (ns) on the host of the rounds between some collectives: each ends when the host has
-    launched its last one. None where there is none, or where some collective has no launch.
+    """Numbers, starts and ends (ns) on the host of the rounds between some ends; None where there is none.
+
+    A round that ends with a collective does so when the host has launched that.
     """
-    rows = np.flatnonzero(device.communicates & device.is_launched)
-    launched = dict(zip(device.start_ns[rows].tolist(), rows.tolist(), strict=True))
-    last = np.array([launched.get(one, -1) for one in ends], np.int64)
-    if len(last) < 2 or (last < 0).any():
+    if len(ends) < 2:
         return None
-    instant = device.launch_ns[last] + device.launch_length_ns[last] + 1
+    rows = np.flatnonzero(device.communicates & device.is_launched)
+    launched = dict(
+        zip(device.start_ns[rows].tolist(), (device.launch_ns + device.launch_length_ns)[rows].tolist(), strict=True)
+    )
+    instant = np.array([launched.get(one, one - 1) + 1 for one in ends], np.int64)
     return np.arange(len(instant) - 1), instant[:-1], instant[1:]

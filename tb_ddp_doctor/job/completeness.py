@@ -486,7 +486,9 @@ def _lost_collectives(
             if lossy.any():
                 reason = f"it lacks collectives that all other ranks have, in step {int(numbers[lossy][0])}"
                 damaged[one] = replace(_and_after(digests[one], lossy, reason), of_collectives=True)
-    silent = [rank for rank, own in zip(digests, np.diff(calls.first).tolist(), strict=True) if not own]
+    own = dict(zip(digests, np.diff(calls.first).tolist(), strict=True))
+    # A role of reinforcement learning may have none: samples and weights go by queues and files.
+    silent = [rank for role in _by_role(digests) if any(own[each] for each in role) for rank in role if not own[rank]]
     if damaged or not silent:
         return damaged
     others = [digest.collectives for rank, digest in digests.items() if rank not in silent]

@@ -12,12 +12,25 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.step_parts import IDLE
+from tb_ddp_doctor.trace.model import Flags
 from tb_ddp_doctor.trace.program_names import Program, Role
 
 #: A median of two rollouts says nothing of a tail; and the longest one of a job without a tail takes less than so many
 #: times as long as the median one.
 _FEWEST_ROLLOUTS, _LONG_TAIL = 3, 1.2
+#: Of longer answers come so many times as many kernels, else the GPU is slow.
+_MORE_KERNELS = 1.1
 _ORDER = {role.value: place for place, role in enumerate(Role)}
+
+
+def between_roles(job: Job) -> Flags:
+    """Which of a job's calls meet calls of ranks of another role of reinforcement learning, shape (N,)."""
+    calls = np.zeros(len(job.calls), np.bool_)
+    if job_kind.program(job) is Program.RL and len(job.matched):
+        _, of_rank = np.unique([job_kind.role(digest) for digest in job.digests], return_inverse=True)
+        role, segments = of_rank[job.matched.rank], job.matched.segments
+        calls[job.matched.call[segments.each(segments.max(role) != segments.min(role))]] = True
+    return calls
 
 
 def of_roles(job: Job, *, has_tail: bool = False) -> str | None:
@@ -67,11 +80,13 @@ def _waits_for(job: Job, name: str, roles: NDArray[np.str_]) -> str:
 def _long_tail(job: Job, roles: list[str]) -> str:
     """How much longer the longest rollout of a step computes than the median one; "" where they are about as long."""
     busy = job.budget.of("compute") + job.budget.of("copy")
-    of_rollouts = busy[np.array([role == Role.ROLLOUT.value for role in roles], np.bool_)]
+    rollouts = np.array([role == Role.ROLLOUT.value for role in roles], np.bool_)
+    of_rollouts, kernels = busy[rollouts], job.work(lambda work: work.kernels.kernels)[rollouts]
     if len(of_rollouts) < _FEWEST_ROLLOUTS:
         return ""
     longest, median = float(of_rollouts.max(axis=0).mean()), float(np.median(of_rollouts, axis=0).mean())
-    if longest < _LONG_TAIL * median:
+    most = float(np.take_along_axis(kernels, of_rollouts.argmax(axis=0)[None], axis=0).mean())
+    if longest < _LONG_TAIL * median or most < _MORE_KERNELS * float(np.median(kernels, axis=0).mean()):
         return ""
     ranks = len(set(of_rollouts.argmax(axis=0).tolist()))
     whose = "always that of one rank" if ranks == 1 else f"in turn on {ranks} ranks"

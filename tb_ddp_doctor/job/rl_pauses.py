@@ -1,0 +1,129 @@
+"""The rounds of reinforcement learning whose roles share no collective: by their waits for each other.
+
+Samples and weights go by queues, files or CUDA IPC. Who waits for them does nothing, and all ranks of a role wait and
+go on together:
+
+    rollout  [generate....]pause.......[load][generate....]pause.......[load][generate....
+    rollout  [generate..]pause.........[load][generate...]pause........[load][generate....
+    update   pause........[train......]pause..............[train......]pause..............[train
+                                      |0                              |1
+
+A round ends when the role that updates begins to wait for samples. A role that waits, too, ends it when its own wait
+begins. Ranks are compared by their clocks as they are: no collective joins them.
+
+Pure: digests in; of each rank, where its rounds end out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankDigest, RankOwner
+from tb_ddp_doctor.digest.owners import LONG_STALL_NS
+from tb_ddp_doctor.digest.rounds import RoundEnds
+from tb_ddp_doctor.job.shared_calls import Calls, calls_of, latest, shared
+from tb_ddp_doctor.job.together import Pause, together
+from tb_ddp_doctor.trace.model import Flags, Ints
+from tb_ddp_doctor.trace.program_names import Role
+
+#: From one round to the next it takes between half and twice the median: of what is less regular, no mean speaks.
+_MOST_UNEVEN = 2.0
+#: Fewer rounds are no pattern.
+_LEAST_ROUNDS = 2
+#: Other roles begin to wait some part of a round before or after the first one: either may lie within the record.
+_LATER = (0.25, -0.25)
+_UPDATE = Role.UPDATE.value
+#: When each rank that waits for other roles begins to do so, ns.
+_Wait: TypeAlias = dict[int, int]
+
+
+def rounds_by_pauses(digests: Mapping[int, RankDigest], roles: Mapping[int, str]) -> dict[int, RoundEnds]:
+    """Where the rounds end of each rank, on its host; empty where pauses do not come back regularly."""
+    of_roles = {role: [rank for rank in roles if roles[rank] == role] for role in {*roles.values()}}
+    waits = {role: _waits(digests, ranks) for role, ranks in of_roles.items()}
+    for role in sorted(waits, key=lambda role: role != _UPDATE):
+        ends = _begins(waits[role])
+        if len(ends) > _LEAST_ROUNDS and _is_regular(ends):
+            every = [_recorded(digests, dict(_ends(digests, of_roles, waits, ends, by))) for by in _LATER]
+            most = max(every, key=lambda of_rank: len(next(iter(of_rank.values()))))
+            return most if len(next(iter(most.values()))) > 1 else {}
+    return {}
+
+
+def _ends(
+    digests: Mapping[int, RankDigest],
+    of_roles: Mapping[str, list[int]],
+    waits: Mapping[str, list[_Wait]],
+    ends: Ints,
+    by: float,
+) -> Iterator[tuple[int, Ints]]:
+    """When the rounds end on each rank, given when they end on one role."""
+    for role, ranks in of_roles.items():
+        if 2 * len(waits[role]) >= len(ends):
+            yield from ((rank, _ends_on(rank, ends, waits[role], by)) for rank in ranks)
+        else:
+            yield from zip(ranks, _ends_at_work([calls_of(digests[rank]) for rank in ranks], ends), strict=True)
+
+
+def _ends_at_work(calls: Sequence[Calls], ends: Ints) -> Iterator[Ints]:
+    """When the rounds end on the ranks of a role that does not wait for others: with a collective that all of them
+    share, so that they have the same ones until then; without any, when they end for the other role.
+    """
+    pairs = [shared(calls[0], its) for its in calls]
+    for pair in pairs:
+        last = latest(*pair, ends)
+        yield last if all(len(mine) for mine, _ in pairs) else ends
+
+
+def _recorded(digests: Mapping[int, RankDigest], of_rank: Mapping[int, Ints]) -> dict[int, RoundEnds]:
+    """Those ends of rounds that lie within the records of all ranks."""
+
+    def within(rank: int, own: Ints) -> Flags:
+        begin, end = digests[rank].steps.host_start_ns[0], digests[rank].steps.host_end_ns[-1]
+        inside: Flags = (own >= begin) & (own <= end) & (np.diff(own, prepend=-1) > 0)
+        return inside
+
+    of_all = np.all([within(rank, own) for rank, own in of_rank.items()], axis=0)
+    return {rank: tuple(own[of_all].tolist()) for rank, own in of_rank.items()}
+
+
+def _waits(digests: Mapping[int, RankDigest], ranks: list[int]) -> list[_Wait]:
+    """The waits of a role's ranks, by time."""
+    pauses = []
+    for rank in ranks:
+        pieces = digests[rank].pieces
+        long = (pieces.owner == RankOwner.HOST) & (pieces.end_ns - pieces.start_ns >= LONG_STALL_NS)
+        begin, end = pieces.start_ns[long].tolist(), pieces.end_ns[long].tolist()
+        pauses += [Pause(*each, rank) for each in zip(begin, end, strict=True)]
+    return [{one.rank: one.begin_ns for one in group} for group in together(pauses, len(ranks))]
+
+
+def _begins(waits: list[_Wait]) -> Ints:
+    """When the last rank of each wait begins it, ns."""
+    return np.array([max(wait.values()) for wait in waits], np.int64)
+
+
+def _is_regular(ends: Ints) -> bool:
+    apart = np.diff(ends)
+    median = float(np.median(apart))
+    return bool((apart >= median / _MOST_UNEVEN).all() and (apart <= median * _MOST_UNEVEN).all())
+
+
+def _ends_on(rank: int, ends: Ints, waits: list[_Wait], by: float) -> Ints:
+    """When the rounds end on a rank, given when they end for another role: with the wait of its own role that comes as
+    long after that as in most rounds. Where the rank itself does not wait, when the last of its peers begins to.
+
+    Of the waits half a round before and half a round after, those are taken that are nearer to so many rounds later.
+    """
+    own = _begins(waits)
+    apart = float(np.median(np.diff(ends)))
+    turns = np.exp(2j * np.pi * np.interp(own, ends, np.arange(len(ends))))
+    later = float(np.angle(turns.mean() * np.exp(-2j * np.pi * by))) / (2 * np.pi) + by
+    expected = ends + round(later * apart)
+    nearest = np.abs(own[:, None] - expected).argmin(axis=0)
+    is_near = np.abs(own[nearest] - expected) < apart / 2
+    its = np.array([wait.get(rank, last) for wait, last in zip(waits, own.tolist(), strict=True)], np.int64)
+    return np.where(is_near, its[nearest], expected)

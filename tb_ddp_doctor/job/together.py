@@ -1,0 +1,46 @@
+"""Which pauses of a role's ranks end together: what a single rank stalls is its own, and no wait for another role."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+#: The share of a role's ranks that pause at once.
+_OF_ROLE = 0.5
+#: Ranks of one role get samples or weights one after the other: pauses that end within so much of each other, or within
+#: this share of the pause, end together.
+_TOGETHER_NS, _TOGETHER = 2_000_000, 0.1
+#: A role waits for others about as long in each round: pauses shorter than this share of its longest are its own.
+_SHORTER = 0.25
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """A stretch in which a rank does nothing, ns."""
+
+    begin_ns: int
+    end_ns: int
+    rank: int
+    #: The row of the rank's track that ends with it, where it is of one.
+    row: int = -1
+
+    @property
+    def length_ns(self) -> int:
+        return self.end_ns - self.begin_ns
+
+
+def together(pauses: Iterable[Pause], peers: int) -> list[list[Pause]]:
+    """The pauses of a role of so many ranks that end together, by time: on at least half of its ranks, and on more than
+    one if there are more. Those that are far shorter than others are the role's own.
+    """
+    groups: list[list[Pause]] = []
+    until = 0
+    for pause in sorted(pauses, key=lambda one: one.end_ns):
+        if not groups or pause.end_ns > until:
+            until = pause.end_ns + max(_TOGETHER_NS, round(_TOGETHER * pause.length_ns))
+            groups.append([])
+        groups[-1].append(pause)
+    least = max(_OF_ROLE * peers, min(peers, 2))
+    groups = [group for group in groups if len({one.rank for one in group}) >= least]
+    longest = [max(one.length_ns for one in group) for group in groups]
+    return [group for group, ns in zip(groups, longest, strict=True) if ns >= _SHORTER * max(longest)]

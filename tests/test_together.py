@@ -1,0 +1,39 @@
+"""Ranks of a role that wait for another role end their pauses together; what one rank stalls is its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tb_ddp_doctor.job.together import Pause, together
+
+MS = 1_000_000
+
+
+def pause(rank: int, begin_ms: float, end_ms: float) -> Pause:
+    return Pause(round(begin_ms * MS), round(end_ms * MS), rank)
+
+
+def ended(pauses: list[Pause], peers: int) -> list[list[int]]:
+    """The ranks of each wait."""
+    return [[one.rank for one in group] for group in together(pauses, peers)]
+
+
+def test_pauses_that_end_together_are_one_wait_however_they_begin() -> None:
+    pauses = [pause(0, 0, 50), pause(1, 20, 51.5), pause(0, 100, 150), pause(1, 130, 150.5)]
+    assert ended(pauses, 2) == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize(("peers", "found"), [(1, [[0]]), (2, []), (3, []), (4, [])])
+def test_what_one_rank_of_several_stalls_is_its_own(peers: int, found: list[list[int]]) -> None:
+    assert ended([pause(0, 0, 50)], peers) == found
+
+
+@pytest.mark.parametrize(("peers", "found"), [(4, [[0, 1]]), (5, [])])
+def test_half_of_the_ranks_are_enough(peers: int, found: list[list[int]]) -> None:
+    assert ended([pause(0, 0, 50), pause(1, 0, 50)], peers) == found
+
+
+def test_far_shorter_pauses_are_the_roles_own() -> None:
+    pauses = [pause(0, 0, 50), pause(1, 0, 50), pause(0, 60, 66), pause(1, 60, 66)]
+    assert ended(pauses, 2) == [[0, 1]]
+    assert not together([], 2)
