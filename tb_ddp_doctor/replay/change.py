@@ -44,6 +44,8 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     smaller_calls: Floats | None = None
     #: Exposed transfer that is removed, shape (R, S), ns.
     transfer_ns: Ints | None = None
+    #: The share of each transfer that is removed, hidden ones too, 0 to 1, shape (R, S).
+    transfers: Floats | None = None
     #: Flags ranks and steps, shape (R, S). Their device work between the same collectives is lowered to the median of
     #: comparable ranks and steps.
     device_at_median: Flags | None = None
@@ -68,6 +70,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
             _both(self.faster_calls, other.faster_calls, np.maximum),
             _both(self.smaller_calls, other.smaller_calls, _of_both),
             _both(self.transfer_ns, other.transfer_ns, np.add),
+            _both(self.transfers, other.transfers, np.maximum),
             _both(self.device_at_median, other.device_at_median, np.logical_or),
             _both(self.transfers_at_median, other.transfers_at_median, np.logical_or),
             _both(self.balanced, other.balanced, np.logical_or),
@@ -114,6 +117,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
             of_each(self.faster_calls, calls.calls_begin),
             of_each(self.smaller_calls, calls.calls_begin),
             chosen(self.transfer_ns),
+            chosen(self.transfers),
             chosen(self.device_at_median),
             chosen(self.transfers_at_median),
             chosen(self.balanced),

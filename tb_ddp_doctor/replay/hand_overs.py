@@ -7,17 +7,24 @@ waits for them is outside any op with an idle GPU, which looks like slow Python.
     update   pause...................[train..............][save]pause..............
                                      |samples                   |weights
 
-A *pause* is such a stretch, and is taken for a wait if at least half of the ranks of its role are in one when it ends:
-what a single rank stalls is its own. It ends so long after the last of the ranks of other roles had done what it last
-did by then: where a rank is in a pause itself, what came before that. In the replay this is a collective of guests
-(`guests.py`), one of the rank that waits and one of each rank of another role, which takes as long.
+A *pause* is such a stretch, and is taken for a wait where ranks of a role end it together (`job.together`): what a
+single rank stalls is its own. It ends so long after the last of the ranks of other roles had done what it waited for:
 
-What ranks that go on meanwhile had handed over is not known: what they last did by then stands for it. Roles that meet
-in a collective are not tied: the collective joins them.
+- the last row before then of a rank that works on towards its own next wait, in a pause or a collective,
+- the last row before its last wait of one that has begun something new since.
+
+If others had done it before half of the pause was over, the pause is the rank's own. In the replay a hand-over is a
+collective of guests (`guests.py`), one of each rank of another role, and the pauses end a latency after it.
+
+Waits for what lies before the record stay stalls.
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -26,8 +33,11 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.owners import LONG_STALL_NS
+from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.rl_roles import between_roles
+from tb_ddp_doctor.job.together import Pause, together
 from tb_ddp_doctor.replay.guests import TracksWithGuests
 from tb_ddp_doctor.replay.model import GUEST, Parts, Schedule
 from tb_ddp_doctor.replay.play import play
@@ -35,50 +45,62 @@ from tb_ddp_doctor.replay.tracks import Tracks
 from tb_ddp_doctor.trace.model import Indices, Ints
 from tb_ddp_doctor.trace.program_names import Program
 
-#: The share of a role's ranks that pause at once.
-_OF_ROLE = 0.5
-#: Ranks of one role get samples or weights one after the other: pauses that end within so much of each other, or within
-#: this share of the pause, end together.
-_TOGETHER_NS, _TOGETHER = 2_000_000, 0.1
+#: The share of a pause that may come after all that others had done: what is more is the rank's own.
+_OWN = 0.5
+#: A role whose CPUs are outside any op, with idle GPUs, for a smaller share of the step hardly idles.
+_HARDLY = 0.1
 #: Ties of more ranks than this are not made: a replay would take long.
 _MOST_GUESTS = 200_000
 
 
 class HandOvers(msgspec.Struct, frozen=True, eq=False):
-    """Waits of ranks for ranks of other roles. Rows are those of the ranks' own tracks, joined; H hand-overs."""
+    """Waits of ranks for ranks of other roles, in P pauses. Rows are those of the ranks' own tracks, joined."""
 
-    #: The row that ends with the pause, shape (H,).
+    #: The rows that end with a pause, shape (P,), the hand-over that each waits for, and how long after it the pause
+    #: ends, ns.
     pause: Ints
-    #: How long after the last of the others has arrived the pause ends, shape (H,), ns.
+    awaits: Ints
     latency_ns: Ints
     #: Of each guest: its hand-over, the row after which it arrives, and the row whose device work is done by then, -1
-    #: if none. The first H guests are those of the ranks that wait.
+    #: if none. By hand-over: each has a guest.
     of: Ints
     after: Ints
     needs: Ints
-
-    def __len__(self) -> int:
-        return len(self.pause)
 
 
 class _RankRows(msgspec.Struct, frozen=True, eq=False):
     """When the rows of one rank's track were issued and over, and their device work done; ns on the common clock."""
 
+    #: Which of the joined rows is the first.
     first: int
     issued_ns: Ints
     ended_ns: Ints
     done_ns: Ints
-    #: The rows that end with a pause.
+    #: When all collectives were over that kernels of the row, or of a row before it, wait for.
+    free_ns: Ints
+    #: The rows that end with a pause, and those at whose end the host is blocked until a collective is over.
     pauses: Ints
+    meets: Ints
 
-    def last_before(self, instant_ns: int) -> tuple[int, int] | None:
-        """The last row that was over before an instant, and when; of a rank in a pause, the row before that.
+    def done_for(self, instant_ns: int, since_ns: int, waits: Sequence[int]) -> int | None:
+        """The row with whose end a rank had done what others waited for until an instant, given its own waits (rows, in
+        order), and since when others waited; None where nothing of it is recorded.
 
-        A pause that is over then is none: two pauses that end at once do not wait for each other.
+        That is the last row before then, if the rank is nearer to its next wait than to its last one. Else it works on
+        something new, and had handed over what came before the last wait.
         """
-        row = int(np.searchsorted(self.ended_ns, instant_ns)) - 1
-        row -= row in self.pauses
-        return (row, int(self.ended_ns[row])) if row >= 0 else None
+        # A row whose kernels then wait for a collective is not done: this rank or another may enter that later.
+        row = min(int(np.searchsorted(each, instant_ns)) for each in (self.ended_ns, self.free_ns)) - 1
+        place = bisect.bisect_right(waits, row)
+        while place and waits[place - 1] == row:
+            # A wait that is over then is none: two waits that end at once do not wait for each other.
+            row, place = row - 1, place - 1
+        following = [*waits[place : place + 1], *self.meets[np.searchsorted(self.meets, row, side="right") :][:1]]
+        until = self.issued_ns[following].min(initial=self.ended_ns[-1]) - instant_ns
+        wait = waits[place - 1] if place else -1
+        if wait >= 0 and self.issued_ns[wait] >= since_ns and until > instant_ns - self.ended_ns[wait]:
+            row = wait - 1
+        return row if row >= 0 else None
 
 
 def hand_overs(job: Job, schedule: Schedule) -> HandOvers | None:
@@ -86,22 +108,16 @@ def hand_overs(job: Job, schedule: Schedule) -> HandOvers | None:
     if job_kind.program(job) is not Program.RL:
         return None
     roles = np.array([job_kind.role(digest) for digest in job.digests])
-    if len(set(roles.tolist()) - {""}) < 2 or _meet(job, roles):
+    of_roles = [np.flatnonzero(roles == role) for role in sorted(set(roles.tolist()) - {""})]
+    if len(of_roles) < 2:
         return None
     rows = _rows(schedule, len(roles))
-    of_roles = [np.flatnonzero(roles == role) for role in sorted(set(roles.tolist()) - {""})]
-    waits = [wait for ranks in of_roles for wait in _together(rows, ranks)]
-    others = [np.flatnonzero((roles != role) & (roles != "")) for role in roles.tolist()]
-    if not waits or sum(1 + len(others[rank]) for rank, _ in waits) > _MOST_GUESTS:
+    groups = [
+        (group, np.setdiff1d(np.concatenate(of_roles), ranks)) for ranks in of_roles for group in _together(rows, ranks)
+    ]
+    if sum(len(others) for _, others in groups) > _MOST_GUESTS:
         return None
-    return _tied(rows, waits, others)
-
-
-def _meet(job: Job, roles: NDArray[np.str_]) -> bool:
-    """Whether ranks of different roles meet in a collective."""
-    _, number = np.unique(roles, return_inverse=True)
-    of_part, segments = number[job.matched.rank], job.matched.segments
-    return bool((segments.max(of_part) != segments.min(of_part)).any()) if len(job.matched) else False
+    return _tied(rows, groups)
 
 
 def _rows(schedule: Schedule, ranks: int) -> list[_RankRows]:
@@ -109,75 +125,74 @@ def _rows(schedule: Schedule, ranks: int) -> list[_RankRows]:
     table, place = schedule.rows, schedule.recorded
     played = play(schedule, schedule.lengths, kept=True)
     own, stalls = table.rank[place], (table.blocked_by[place] == CpuTime.STALL) & ~table.synced[place]
+    first, nothing = np.searchsorted(own, np.arange(ranks + 1)).tolist(), len(schedule.parts.rank) - 1
     rows = []
-    for rank in range(ranks):
-        mine = np.flatnonzero(own == rank)
-        issued, ended, done = (each[place[mine]] for each in (played.issued_ns, played.ended_ns, played.done_ns))
+    for begin, end in itertools.pairwise(first):
+        mine = place[begin:end]
+        issued, ended, done = (each[mine] for each in (played.issued_ns, played.ended_ns, played.done_ns))
         idle = ended - np.maximum(issued, np.minimum(done, ended))
         # What ends with the record may have gone on.
         goes_on = ended < ended.max(initial=0)
-        pauses = np.flatnonzero(stalls[mine] & goes_on & (idle >= LONG_STALL_NS))
-        rows.append(_RankRows(int(mine[0]) if len(mine) else 0, issued, ended, done, pauses))
+        pauses = np.flatnonzero(stalls[begin:end] & goes_on & (idle >= LONG_STALL_NS))
+        free = np.maximum.accumulate(played.end_ns[table.awaits[mine]])
+        for_part = np.where(table.synced[mine], table.queue_part[mine] < nothing, table.awaits[mine] < nothing)
+        blocked = (table.synced[mine] | table.waits[mine]) & (ended - issued >= LONG_STALL_NS)
+        meets = np.flatnonzero(for_part & blocked)
+        rows.append(_RankRows(begin, issued, ended, done, free, pauses, meets))
     return rows
 
 
-def _together(rows: list[_RankRows], peers: Ints) -> list[tuple[int, int]]:
-    """The pauses of a role that end together on at least half of its ranks: each a rank and a row of it."""
-    pauses = np.concatenate([rows[rank].pauses for rank in peers.tolist()])
-    rank = np.repeat(peers, [len(rows[rank].pauses) for rank in peers.tolist()])
-    begin = np.concatenate([rows[rank].issued_ns[rows[rank].pauses] for rank in peers.tolist()])
-    end = np.concatenate([rows[rank].ended_ns[rows[rank].pauses] for rank in peers.tolist()])
-    sort = np.argsort(end, kind="stable")
-    pauses, rank, begin, end = pauses[sort], rank[sort], begin[sort], end[sort]
-    close = np.maximum(_TOGETHER_NS, np.rint(_TOGETHER * (end - begin)).astype(np.int64))
-    first, last = np.searchsorted(end, end - close), np.searchsorted(end, end + close, side="right")
-    # What a rank did before its first row is not recorded.
-    chosen = np.flatnonzero((pauses > 0) & (last - first >= _OF_ROLE * len(peers)))
-    return [
-        (int(rank[one]), int(pauses[one]))
-        for one in chosen.tolist()
-        if len(set(rank[first[one] : last[one]].tolist())) >= _OF_ROLE * len(peers)
-    ]
+def _together(rows: list[_RankRows], peers: Ints) -> list[list[Pause]]:
+    """The pauses of a role that end together."""
+    return together(
+        (
+            Pause(int(rows[rank].issued_ns[row]), int(rows[rank].ended_ns[row]), rank, row)
+            for rank in peers.tolist()
+            for row in rows[rank].pauses.tolist()
+        ),
+        len(peers),
+    )
 
 
-def _tied(rows: list[_RankRows], waits: list[tuple[int, int]], others: list[Ints]) -> HandOvers | None:
-    """The hand-overs of these pauses, each a rank and a row of it."""
-    receivers: list[tuple[int, int, int]] = []
-    senders: list[tuple[int, int, int]] = []
-    latency = []
-    for rank, row in waits:
-        mine, end = rows[rank], int(rows[rank].ended_ns[row])
-        before = [(one, latest) for one in others[rank].tolist() if (latest := rows[one].last_before(end))]
-        if not before:
+def _tied(rows: list[_RankRows], groups: list[tuple[list[Pause], Ints]]) -> HandOvers | None:
+    """The hand-overs of some pauses that end together; beside each group the ranks of the other roles."""
+    waits: defaultdict[int, list[int]] = defaultdict(list)
+    for pause in sorted((one for group, _ in groups for one in group), key=lambda one: one.row):
+        waits[pause.rank].append(pause.row)
+    pauses: list[tuple[int, int, int]] = []
+    guests: list[tuple[int, int, int]] = []
+    count, last = 0, LONG_AGO
+    for group, others in groups:
+        instant = min(one.end_ns for one in group)
+        since, last = last if last < instant else LONG_AGO, instant
+        done = [(rows[one], rows[one].done_for(instant, since, waits[one])) for one in others.tolist()]
+        before = [(its, row) for its, row in done if row is not None]
+        done_ns = max((int(its.ended_ns[row]) for its, row in before), default=0)
+        late = [one for one in group if one.end_ns - done_ns <= _OWN * (one.end_ns - one.begin_ns)]
+        if 2 * len(late) < len(group):
             continue
-        last = max(at for _, (_, at) in before)
-        number = len(receivers)
-        receivers.append((number, mine.first + row - 1, -1))
-        latency.append(end - max(last, int(mine.ended_ns[row - 1])))
-        for one, (its, at) in before:
+        pauses += [(rows[one.rank].first + one.row, count, one.end_ns - done_ns) for one in late]
+        for its, row in before:
             # Of rows without device work that are done at once, none that comes later.
-            done = min(int(np.searchsorted(rows[one].done_ns, at, side="right")) - 1, its)
-            senders.append((number, rows[one].first + its, rows[one].first + done if done >= 0 else -1))
-    if not receivers:
-        return None
-    of, after, needs = np.array(receivers + senders, np.int64).T
-    pause = after[: len(receivers)] + 1
-    return HandOvers(pause, np.array(latency, np.int64), of, after, needs)
+            needs = min(int(np.searchsorted(its.done_ns, its.ended_ns[row], side="right")) - 1, row)
+            guests.append((count, its.first + row, its.first + needs if needs >= 0 else -1))
+        count += 1
+    return HandOvers(*np.array(pauses, np.int64).T, *np.array(guests, np.int64).T) if pauses else None
 
 
 def with_hand_overs(tracks: Tracks, parts: Parts, ties: HandOvers) -> tuple[Tracks, Parts]:
     """The tracks and parts of a job with its hand-overs; `parts` are put before the last part ("none")."""
     nothing, place = len(parts.rank) - 1, tracks.recorded().astype(np.int64)
-    tied = TiedTracks(tracks, place[ties.after], nothing, place[ties.pause])
+    tied = TiedTracks(tracks, nothing, ties)
     order = tied.order
-    many, rank = len(order), tracks.rank[place[ties.after]]
+    many = len(order)
     chosen = np.concatenate((np.arange(nothing), np.full(many, nothing), [nothing]))
     columns = {name: getattr(parts, name)[chosen] for name in Parts.__struct_fields__}
     here = slice(nothing, nothing + many)
-    columns["rank"][here] = rank[order]
+    columns["rank"][here] = tracks.rank[place[ties.after]][order]
     columns["row"][here] = HAND_OVER
     columns["collective"][here] = int(parts.collective.max()) + 1 + ties.of[order]
-    columns["transfer_ns"][here] = ties.latency_ns[ties.of[order]]
+    columns["transfer_ns"][here] = 0
     columns["like"][here] = GUEST
     columns["needs"] = tied.moved(columns["needs"])
     needs = np.where(ties.needs >= 0, place[ties.needs], -1).astype(np.int32)
@@ -188,6 +203,32 @@ def with_hand_overs(tracks: Tracks, parts: Parts, ties: HandOvers) -> tuple[Trac
 
 #: `Parts.row` of a hand-over's guests.
 HAND_OVER = -2
+
+
+def bound_roles(job: Job, schedule: Schedule) -> tuple[Ints, ...]:
+    """The ranks (indices) of each role of reinforcement learning that takes as long for a round as the other roles.
+
+    That are roles that wait for others, in collectives or pauses; and, where some do, those for which they may wait:
+    they hardly idle. Of a role that idles and waits for none nothing is known. Empty where no role waits.
+    """
+    if job_kind.program(job) is not Program.RL:
+        return ()
+    _, of_rank = np.unique([job_kind.role(digest) for digest in job.digests], return_inverse=True)
+    rows, parts = schedule.rows, schedule.parts
+    waits = np.zeros(int(of_rank.max()) + 1, np.bool_)
+    waits[of_rank[rows.rank[parts.row[rows.queue_part] == HAND_OVER]]] = True
+    waits[of_rank[job.calls.rank[between_roles(job)]]] = True
+    if len(waits) < 2 or not waits.any():
+        return ()
+    idle, window = job.budget.of("host").sum(axis=1), job.budget.window_ns.sum(axis=1)
+    every = [np.flatnonzero(of_rank == one) for one in range(len(waits))]
+    return tuple(
+        ranks
+        for ranks, waiting in zip(every, waits.tolist(), strict=True)
+        if waiting or idle[ranks].sum() < _HARDLY * window[ranks].sum()
+    )
+
+
 #: What a pause is once it waits for others, by column of `Track`.
 _TIED: dict[str, int | bool] = {
     "blocked_by": -1,
@@ -203,14 +244,16 @@ _TIED: dict[str, int | bool] = {
 class TiedTracks(TracksWithGuests):
     """Tracks whose pauses end with the parts of their hand-overs."""
 
-    def __init__(self, tracks: Tracks, after: Ints, first_guest: int, pause: Ints) -> None:
-        """As for `TracksWithGuests`; the first of the guests are those of the pauses, which are rows of `tracks`."""
-        super().__init__(tracks, after, first_guest)
-        self.pause: Indices = self._place[pause]
+    def __init__(self, tracks: Tracks, first_guest: int, ties: HandOvers) -> None:
+        """As for `TracksWithGuests`."""
+        place = tracks.recorded().astype(np.int64)
+        super().__init__(tracks, place[ties.after], first_guest)
+        self.pause: Indices = self._place[place[ties.pause]]
         of_guest = np.empty(len(self.order), np.int64)
         of_guest[self.order] = np.arange(len(self.order))
-        #: The part that each pause waits for.
-        self.part: Ints = first_guest + of_guest[: len(pause)]
+        #: The part that each pause waits for, any of its hand-over: they end together.
+        self.part: Ints = first_guest + of_guest[np.searchsorted(ties.of, ties.awaits)]
+        self._latency_ns = ties.latency_ns
 
     def column(self, name: str) -> NDArray[Any]:
         return self._tied(super().column(name), name)
@@ -240,5 +283,5 @@ class TiedTracks(TracksWithGuests):
         if name not in _TIED:
             return column
         column = column.copy()
-        column[self.pause] = _TIED[name]
+        column[self.pause] = self._latency_ns if name == "queue_ns" else _TIED[name]
         return column

@@ -526,6 +526,8 @@ class Replay:
             chosen = self._part_cells.chosen(change.transfers_at_median)
             transfer = np.where(chosen, np.minimum(transfer, self._transfers_at_median), transfer)
         takes = transfer if change.absent else parts.absent_ns + transfer
+        if change.transfers is not None:
+            takes = np.rint(takes * (1 - self._part_cells.of_each(change.transfers))).astype(np.int64)
         if change.transfer_ns is None:
             return takes
         removed = self._part_cells.spread(parts.exposed_ns, change.transfer_ns, parts.first_exposed_ns)

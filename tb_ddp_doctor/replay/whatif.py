@@ -33,6 +33,7 @@ from tb_ddp_doctor.replay import device_work
 from tb_ddp_doctor.replay.bindings import Bindings
 from tb_ddp_doctor.replay.cells import lower_median
 from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.hand_overs import bound_roles
 from tb_ddp_doctor.replay.order import CircularWaitError
 from tb_ddp_doctor.replay.replay import FAR_MORE, Replay
 from tb_ddp_doctor.replay.schedule import schedule
@@ -84,8 +85,11 @@ class WhatIf:
         absent_ns: Ints | None = None,
         digests: Sequence[RankDigest] = (),
         pace: Floats | None = None,
+        bound_roles: Sequence[Ints] = (),
     ) -> None:
         self._budget, self._digests = budget, digests
+        #: The ranks (indices) of each role of reinforcement learning that takes as long for a round as the others.
+        self._bound_roles = bound_roles
         #: For changes that are more than a `Change`; None where busy times are compared.
         self.replay = replay
         self._absent_ns = np.zeros_like(budget.busy_ns) if absent_ns is None else absent_ns
@@ -112,13 +116,15 @@ class WhatIf:
     @classmethod
     def of(cls, job: Job) -> WhatIf:
         """The what-if of a job, with a replay if all ranks have launch records and it gives the recorded steps."""
+        replay = _replay(job)
         return cls(
             job.budget,
-            _replay(job),
+            replay,
             has_device=job.has_device,
             absent_ns=job.waiting.absent_ns,
             digests=job.digests,
             pace=_pace(job),
+            bound_roles=bound_roles(job, replay.schedule) if replay else (),
         )
 
     def after(self, fixed: Change, *, supposed: bool = False) -> WhatIf:
@@ -315,15 +321,37 @@ class WhatIf:
             return Saving(np.zeros(self.shape[1]))
         return Saving(np.asarray((self._base_ns - self.step_ns(self._base | change)).mean(axis=0)))
 
+    def unbound_ns(self, change: Change) -> Ints:
+        """How long each step takes with a change, without what is no fault or fixed already, shape (R, S), ns: of each
+        role of reinforcement learning as if the others kept up (see `_bound`).
+        """
+        change = self._base | change
+        return self._played_ns(self.replay, change) if self.replay else self.step_ns(change)
+
     def step_ns(self, change: Change) -> Ints:
         """How long each step takes with a change, shape (R, S), ns. It still has what tracing adds (see `tracing`)."""
         if self.replay:
-            return self._played_ns(self.replay, change)
+            return self._bound(self._played_ns(self.replay, change))
         own = self._compared_ns.max(axis=0) - self.alone_ns(change).max(axis=0)
         # The slowest rank waits only for ranks without a trace.
         own += self.at_slowest(self._absent_ns) * change.absent
         remaining: Ints = np.maximum(self._budget.window_ns - own.astype(np.int64), 0)
         return remaining
+
+    def _bound(self, played_ns: Ints) -> Ints:
+        """The played steps, shape (R, S), ns, where no role of reinforcement learning gains more than another one.
+
+        Roles that wait for each other take as long for a round: what one is through with earlier in the last round of
+        the record it would wait in the next.
+        """
+        if not self._bound_roles:
+            return played_ns
+        gained, bound = self.recorded_ns - played_ns, np.array(played_ns)
+        # In the first round a role may still wait for what others began before the record.
+        least = min(float(gained[ranks, min(1, self.shape[1] - 1) :].mean()) for ranks in self._bound_roles)
+        for ranks in self._bound_roles:
+            bound[ranks] += round(max(float(gained[ranks].mean()) - least, 0.0))
+        return bound
 
     def foresee(self, fixes: Iterable[Change]) -> None:
         """Plays fixes that `saving` will be asked for: those of large jobs at the same time."""

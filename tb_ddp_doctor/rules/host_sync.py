@@ -11,6 +11,7 @@ from tb_ddp_doctor.digest.model import CpuTime, LaunchDelay
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import BlockingCallsOfOp, LateLaunches
+from tb_ddp_doctor.findings import Severity
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -88,6 +89,9 @@ class HostSync(Rule):
                 f"{many} block{'s' if number == 1 else ''} the CPU for {wording.ms(blocked)} in total, and the GPU has "
                 "enough queued work meanwhile."
             )
+        if cost < min(whatif.cost_ns(change), Severity.MINOR.least_share * frame.step_ns):
+            # The calls would be charged with all that they save.
+            return Clear(f"Without {many} the GPU would mostly hide what the CPU of a single rank stalls.")
         ranks = most_affected(idle_ns)
         seen = int((whatif.at_slowest(idle_ns) > 0).sum())
         level, basis = certainty.confidence(frame, cost, seen, ranks.tolist(), on_host=True)

@@ -8,17 +8,17 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.digest.model import CpuTime, KernelWork
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.weight_sync import WeightSync
 from tb_ddp_doctor.findings import Measurement
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.rules.support import long_tail
+from tb_ddp_doctor.rules.support import long_tail, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.support.host_work import shares
-from tb_ddp_doctor.trace.model import Flags, Ints
+from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.program_names import Program, Role
 
 
@@ -28,9 +28,8 @@ class _Roles(msgspec.Struct, frozen=True, eq=False):
     frame: Frame
     whatif: WhatIf
     places: Places
-    #: How long GPUs work, and wait for other ranks, shape (R, S), ns.
+    #: How long GPUs work, shape (R, S), ns.
     busy_ns: Ints
-    wait_ns: Ints
     #: The ranks (indices) of each role.
     ranks: Mapping[str, Ints]
 
@@ -40,22 +39,26 @@ class RoleBubble(Rule):
 
     What:
         Ranks that generate and ranks that train (or score), one after the other in each step. The cost is what the step
-        would save if the shorter roles ran beside the longest one: at most the idle time of that one. And the long tail
-        of generation (`long_tail`): all ranks wait for the longest rollout. Its cost is what the step would save if all
-        took as long as the median one.
+        would save if it took as long as the longest role alone takes, in the replay without what the others do. The
+        long tail of generation (`long_tail`): all ranks wait for the longest rollout. Its cost is what the step would
+        save if all took as long as the median one. And the weight sync (`weight_sync`): collectives between ranks of
+        different roles, in which no role computes. Its cost is the time that they are exposed, without waiting.
     Why:
         The update needs the samples, and the next rollout needs the new weights. If both wait for each other in every
         step, the step takes as long as all roles together, and each GPU idles while the others compute.
     Evidence:
-        The step in which the longest role waits longest.
+        The step in which the longest role waits longest; that of the longest rollout, and of the longest weight sync.
     Fix:
         Rollouts one step ahead of the update (asynchronous, one step off-policy), all roles on the same GPUs in turn,
         or fewer GPUs for the shorter role. For the tail: answers that go on in the next step (partial rollouts), or
-        more prompts than needed.
+        more prompts than needed. For the sync: weights that are sent while rollouts go on, in large buckets, over
+        faster links, in fewer bytes.
     Limits:
         Annotations (`generate_sequences`, `update_actor`) say the role of a rank, else what it does. The samples of a
         rollout that is a step ahead are of older weights: whether training takes that is not in the traces. Half of the
-        cost is the lower end of its interval, since roles that run at once share links and hosts.
+        cost is the lower end of its interval, since roles that run at once share links and hosts. What a role waits for
+        without a collective is known by its pauses, which at least half of its ranks, and more than one, end together;
+        the stalls of one rank are its own. A rollout that takes longer for as many kernels is `straggler`'s.
     """
 
     id = "role-bubble"
@@ -68,9 +71,22 @@ class RoleBubble(Rule):
         0.1, "of the step", "Roles that hand over samples and weights wait a little for each other."
     )
 
+    min_sync: float = threshold(0.2, "of the step", "Broadcasts over fast links take a twentieth of a round or less.")
+
     tail: float = threshold(1.2, "times as long", "Rollouts of even batches differ by a tenth.", least=1.0)
 
-    def check(self, *, frame: Frame, whatif: WhatIf, budget: Budget, places: Places) -> Result:
+    more_kernels: float = threshold(1.1, "times as many", "With longer answers a rollout launches more.", least=1.0)
+
+    def check(
+        self,
+        *,
+        frame: Frame,
+        whatif: WhatIf,
+        budget: Budget,
+        computed: KernelWork,
+        weight_sync: WeightSync | None,
+        places: Places,
+    ) -> Result:
         if frame.program != Program.RL.value:
             return Clear("This job does no reinforcement learning.")
         busy = budget.of("compute") + budget.of("copy")
@@ -81,27 +97,27 @@ class RoleBubble(Rule):
             return NotApplicable(
                 "Steps cannot be replayed, so it is not known what roles cost that wait for each other."
             )
-        roles = _Roles(frame, whatif, places, busy, budget.of("wait"), of_role)
-        bubble, tail = self._bubble(roles), self._long_tail(roles)
-        if tail is None:
-            return bubble
-        return (bubble, tail) if isinstance(bubble, Fault) else tail
+        roles = _Roles(frame, whatif, places, busy, of_role)
+        bubble, tail = self._bubble(roles), self._long_tail(roles, computed.kernels)
+        sync = self._weight_sync(roles, weight_sync) if weight_sync else None
+        faults = tuple(one for one in (bubble, tail, sync) if isinstance(one, Fault))
+        return faults or bubble
 
     def _bubble(self, roles: _Roles) -> Fault | Clear:
         """What roles cost that wait for each other."""
         frame, whatif, busy, of_role = roles.frame, roles.whatif, roles.busy_ns, roles.ranks
         takes = {role: float(busy[ranks].mean(axis=1).max()) for role, ranks in of_role.items()}
-        longest = max(takes, key=lambda role: takes[role])
-        mine = np.isin(np.arange(len(frame.ranks)), of_role[longest])
-        others = round(sum(takes[role] for role in of_role if role != longest))
-        waits = np.where(mine[:, None], np.maximum(others - roles.wait_ns, 0), 0)
         idle = frame.window_ns - busy
-        idles = float(idle[of_role[longest]].mean())
-        # Ranks that no collective joins to the longest role would seem to gain all that they do.
-        saved = whatif.cost_ns(_at_once(whatif, mine, waits, 1.0))
-        most = min(idles / max(saved, 1.0), 1.0)
-        change, half = (_at_once(whatif, mine, waits, most * share) for share in (1.0, 0.5))
+        # In the first step a role may wait for what others did before the record.
+        after = min(1, len(frame.steps) - 1)
+        alone_ns = {
+            role: float(whatif.unbound_ns(_without_others(whatif, ranks, 1.0))[ranks, after:].mean())
+            for role, ranks in of_role.items()
+        }
+        longest = max(alone_ns, key=lambda role: alone_ns[role])
+        change, half = (_without_others(whatif, of_role[longest], share) for share in (1.0, 0.5))
         cost = whatif.cost_ns(change)
+        idles = float(idle[of_role[longest]].mean())
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Roles that wait for each other cost {wording.ms(cost)} a step.")
         rank = int(of_role[longest][idle[of_role[longest]].mean(axis=1).argmax()])
@@ -123,11 +139,11 @@ class RoleBubble(Rule):
             between=(half, change),
         )
 
-    def _long_tail(self, roles: _Roles) -> Fault | None:
+    def _long_tail(self, roles: _Roles, kernels: Ints) -> Fault | None:
         """What it costs that all wait for the longest rollout; None where rollouts take about as long.
 
-        Ranks that do not wait in a collective wait on the CPU, outside any op: for samples that a queue hands over.
-        Such a stall begins in the step before, so that of all steps the same share goes.
+        A rollout that takes longer for as many kernels has no longer answers, but a slow GPU. `kernels` have the shape
+        (R, S).
         """
         frame, whatif, busy = roles.frame, roles.whatif, roles.busy_ns
         rollouts = roles.ranks.get(Role.ROLLOUT.value, np.empty(0, np.int64))
@@ -135,11 +151,9 @@ class RoleBubble(Rule):
             return None
         own, more = busy[rollouts], np.zeros_like(busy)
         typical = np.median(own, axis=0)
-        more[rollouts] = np.where(own > self.tail * typical, own - typical, 0)
-        waits = np.maximum(more.max(axis=0) - more - roles.wait_ns, 0)
-        stalls = whatif.host_ns(CpuTime.STALL).sum(axis=1)
-        share = np.minimum(waits.sum(axis=1) / np.maximum(stalls, 1), 1.0)[:, None]
-        change = Change({CpuTime.STALL: np.broadcast_to(share, whatif.shape)}, device_ns=more)
+        has_more = kernels[rollouts] > self.more_kernels * np.median(kernels[rollouts], axis=0)
+        more[rollouts] = np.where(has_more & (own > self.tail * typical), own - typical, 0)
+        change = Change(device_ns=more)
         cost, late = whatif.cost_ns(change), more.any(axis=0)
         if cost < self.min_cost * frame.step_ns:
             return None
@@ -161,17 +175,40 @@ class RoleBubble(Rule):
             evidence=(roles.places.window(int(longest[step]), step, "The step with the longest tail, on its rank."),),
         )
 
+    def _weight_sync(self, roles: _Roles, sync: WeightSync) -> Fault | None:
+        """What the weights cost that are sent while no role computes; None where that is little."""
+        frame, whatif = roles.frame, roles.whatif
+        change, half = (Change(transfer_ns=np.rint(sync.exposed_ns * share).astype(np.int64)) for share in (1.0, 0.5))
+        if whatif.cost_ns(change) < self.min_sync * frame.step_ns:
+            return None
+        exposed = whatif.at_slowest(sync.exposed_ns)
+        rank, step = (int(index) for index in np.unravel_index(sync.exposed_ns.argmax(), whatif.shape))
+        rate = sync.bytes_per_step / max(float(exposed.mean()), 1.0) * 1e9
+        sent = f" {wording.size(sync.bytes_per_step)} at {wording.gigabytes_per_second(rate)}." if rate else ""
+        return Fault(
+            change=change,
+            cause="weight_sync",
+            subject="The weight sync",
+            confidence="medium" if len(frame.steps) > 1 else "low",
+            title=f"The weight sync is exposed {part.mean(exposed, whatif.at_slowest(frame.window_ns))}: no role "
+            "computes meanwhile.",
+            why=f"Weights go from role to role in collectives, and their ranks wait until they are there.{sent} Half "
+            "of the cost is what half of the bytes or twice the bandwidth would save.",
+            fix=_FIX_OF_SYNC,
+            evidence=(roles.places.window(rank, step, "The step with the longest weight sync."),),
+            between=(half, change),
+        )
 
-def _at_once(whatif: WhatIf, longest: Flags, waits_ns: Ints, share: float) -> Change:
-    """The steps if a share of the other roles' work ran beside that of the longest role, whose ranks are flagged.
 
-    The longest role's CPUs then do not wait for it, outside any op, for up to `waits_ns`, shape (R, S).
-    """
-    rows = np.where(longest, 0.0, share)[:, None]
-    host = {kind: np.broadcast_to(rows, whatif.shape).copy() for kind in CpuTime if whatif.host_ns(kind).any()}
-    for kind, part in shares(whatif, waits_ns, (CpuTime.STALL,)).items():
-        host[kind] = host[kind] + share * part
-    return Change(host=host, device_ns=(whatif.device_ns * rows).astype(np.int64))
+def _without_others(whatif: WhatIf, ranks: Ints, share: float) -> Change:
+    """The steps if a share of what all other ranks do ran beside what these ranks (indices) do."""
+    others = np.ones(whatif.shape)
+    others[ranks] = 0
+    return Change(
+        host={kind: share * others for kind in CpuTime if whatif.host_ns(kind).any()},
+        device_ns=np.rint(whatif.device_ns * share * others).astype(np.int64),
+        transfers=share * others,
+    )
 
 
 def _listed(takes: Mapping[str, float], of_role: Mapping[str, Ints], frame: Frame) -> str:
@@ -184,6 +221,16 @@ def _listed(takes: Mapping[str, float], of_role: Mapping[str, Ints], frame: Fram
     )
 
 
+_FIX_OF_SYNC = """\
+Send the weights while the rollouts go on with the old ones (in-flight updates), in large buckets, over the fastest \
+links there are (NCCL_DEBUG=INFO says which), in the precision that the rollouts compute in; or sync less often.
+
+# verl
+... actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes=2048
+# slime
+python train_async.py ... --update-weights-interval 2
+# OpenRLHF
+... --vllm_sync_backend nccl    # not gloo"""
 #: A median of two rollouts says nothing of a tail.
 _FEWEST_ROLLOUTS = 3
 _FIX = """\

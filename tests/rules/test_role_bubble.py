@@ -23,9 +23,9 @@ GENERATES = """
 """
 UPDATES = """
     rank# step |1
-          host                              [own_update_actor......]
-          within                            [fwd][sync......] [sync]
-          gpu                                [fwd...........]
+          host                                [own_update_actor....]
+          within                              [fwd][sync....] [sync]
+          gpu                                  [fwd.........]
           nccl                                               [bc...]
 """
 #: Ranks that train on the samples of the step before, and wait for those that generate.
@@ -41,7 +41,7 @@ LONGER = """
     rank# step |1
           host   [own_generate_sequences...........................]
           within [attend][sync...............................] [sync]
-          gpu      [attend................................]
+          gpu      [attend*2..............................]
           nccl                                             [bc.....]
 """
 #: The same at once, on the samples of the step before.
@@ -64,7 +64,8 @@ FAULTY, HEALTHY = ([first, first, second, second] for first, second in ((GENERAT
 
 def test_roles_one_after_the_other_are_found_with_what_running_at_once_saves() -> None:
     found = finding(RULE, ranks(*FAULTY))
-    assert found.cost_ms == pytest.approx(16, rel=0.02)
+    # The rollouts alone take 38 of 53 ms.
+    assert found.cost_ms == pytest.approx(15, rel=0.02)
     assert found.ranks == (0, 1, 2, 3)
     assert found.title.startswith("Roles wait for each other: rollout (ranks 0 and 1) computes 26.0 ms and update (")
     assert "off_policy" in found.fix
@@ -125,14 +126,14 @@ TAIL = """
     rank# step |1
           host   [own_generate_sequences....................................]
           within [attend][sync............................] [sync...........]
-          gpu      [attend................................]
+          gpu      [attend*16.............................]
           nccl                                             [bc..............]
 """
 SHORT = """
     rank# step |1
           host   [own_generate_sequences....................................]
-          within [attend][sync.......]     [sync............................]
-          gpu      [attend...........]
+          within [attend][sync.......] [sync................................]
+          gpu      [attend*8.........]
           nccl                        [bc...................................]
 """
 TRAINS = """
@@ -163,9 +164,10 @@ def test_a_long_tail_of_generation_costs_what_it_takes_beyond_the_median(
     assert isinstance(found, tuple)
     tail, bubble = sorted(found, key=lambda one: one.cause is None)
     assert (tail.cause, bubble.cause) == ("long_tail", None)
-    # The longest rollout takes 40 ms, the others 19. With the update beside the rollouts 12 ms more go.
-    assert tail.alone_ms == pytest.approx(21, rel=0.03)
-    assert tail.cost_ms + bubble.cost_ms == pytest.approx(21 + 12, rel=0.03)
+    # The longest rollout takes 40 ms, the others 19, and 1.5 until they send. With the update beside the rollouts 11 ms
+    # more go.
+    assert tail.alone_ms == pytest.approx(19.5, rel=0.03)
+    assert tail.cost_ms + bubble.cost_ms == pytest.approx(19.5 + 11, rel=0.03)
     assert tail.ranks == of_ranks and said in tail.why
     assert "partial" in tail.fix
     assert all(lies_in_its_step(window, text) for window in tail.evidence)
@@ -183,7 +185,7 @@ def test_a_long_tail_is_told_once() -> None:
 
 def test_rollouts_that_take_as_long_have_no_tail() -> None:
     found = finding(RULE, ranks(*EVEN))
-    assert found.cause is None and found.cost_ms == pytest.approx(12, rel=0.02)
+    assert found.cause is None and found.cost_ms == pytest.approx(11, rel=0.02)
 
 
 #: The same roles where the weights go from one process to another without a collective: one after the other, at once.
@@ -237,3 +239,36 @@ def test_who_waits_for_another_role_without_a_collective_gains_with_it() -> None
     within = np.zeros(played.shape)
     within[:, 1] = 1
     assert played.cost_ns(Change(host={CpuTime.STALL: within})) < 1e6
+
+
+def test_what_one_rank_of_a_role_stalls_is_no_wait_for_another_role() -> None:
+    stalls = TRAINS_BESIDE.replace("host   [own_update_actor.....]", "host          [own_update_actor]").replace(
+        "within [fwd][sync...........]", "within        [fwd][sync......]"
+    )
+    drawn = job(ranks(ROLLS_ON, ROLLS_ON, TRAINS_BESIDE, stalls.replace("gpu     [fwd", "gpu            [fwd")))
+    played = WhatIf.of(drawn)
+    work = np.zeros(played.shape, np.int64)
+    work[:2] = 10_000_000
+    # Were it a wait, it would end sooner with less work of the rollouts.
+    assert (played.unbound_ns(Change(device_ns=work)) - played.recorded_ns)[3].tolist() == pytest.approx(
+        [0, 0, 0], abs=1e5
+    )
+
+
+#: The roles at once, but the weights take long.
+SLOW_SYNC = [text.replace("[sync]", "[sync.....]").replace("[bc...]", "[bc........]") for text in (BESIDE, AHEAD)]
+
+
+def test_a_long_weight_sync_is_found_with_what_it_is_exposed() -> None:
+    found = finding(RULE, ranks(SLOW_SYNC[0], SLOW_SYNC[0], SLOW_SYNC[1], SLOW_SYNC[1]))
+    assert found.cause == "weight_sync"
+    assert found.cost_ms == pytest.approx(11, rel=0.1)
+    assert "bucket" in found.fix and " at " in found.why
+
+
+def test_a_rollout_that_is_slow_with_as_many_kernels_has_no_tail() -> None:
+    """Its GPU is slow: its answers are as long as the others'."""
+    slow = ranks(*[text.replace("attend*8.", "attend*16") for text in TAILS])
+    found = findings(RULE, slow)
+    assert not isinstance(found, tuple) or "long_tail" not in {one.cause for one in found}
+    assert "long tail" not in (of_roles(job(slow)) or "")
