@@ -113,8 +113,8 @@ def _is_regular(ends: Ints) -> bool:
 
 
 def _ends_on(rank: int, ends: Ints, waits: list[_Wait], by: float) -> Ints:
-    """When the rounds end on a rank, given when they end for another role: with the wait of its own role that comes as
-    long after that as in most rounds. Where the rank itself does not wait, when the last of its peers begins to.
+    """When the rounds end on a rank, given when they end for another role: with its own wait that comes as long after
+    that as waits of its role do in most rounds, and where it does not wait itself, as long after that.
 
     Of the waits half a round before and half a round after, those are taken that are nearer to so many rounds later.
     """
@@ -124,6 +124,5 @@ def _ends_on(rank: int, ends: Ints, waits: list[_Wait], by: float) -> Ints:
     later = float(np.angle(turns.mean() * np.exp(-2j * np.pi * by))) / (2 * np.pi) + by
     expected = ends + round(later * apart)
     nearest = np.abs(own[:, None] - expected).argmin(axis=0)
-    is_near = np.abs(own[nearest] - expected) < apart / 2
-    its = np.array([wait.get(rank, last) for wait, last in zip(waits, own.tolist(), strict=True)], np.int64)
-    return np.where(is_near, its[nearest], expected)
+    its = np.array([wait.get(rank, -1) for wait in waits], np.int64)[nearest]
+    return np.where((its >= 0) & (np.abs(own[nearest] - expected) < apart / 2), its, expected)

@@ -17,6 +17,7 @@ Pure: digests in; of each rank, where its rounds end out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -29,6 +30,10 @@ from tb_ddp_doctor.job.rl_pauses import rounds_by_pauses
 from tb_ddp_doctor.job.shared_calls import calls_of, latest, shared
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.program_names import Program, Role
+
+_UPDATE = Role.UPDATE.value
+#: So many ranks of each side are tried: others take part in the same syncs, or in none.
+_TRIED = 8
 
 
 def rounds_of(digests: Mapping[int, RankDigest]) -> dict[int, RoundEnds]:
@@ -50,13 +55,14 @@ def rounds_of(digests: Mapping[int, RankDigest]) -> dict[int, RoundEnds]:
 
 
 def _shared_rounds(digests: Mapping[int, RankDigest], roles: Mapping[int, str]) -> Iterator[dict[int, RoundEnds]]:
-    """The rounds by each rank that updates and takes part in the sync, where all ranks can tell them."""
+    """The rounds by ranks that update and take part in the sync, where all ranks can tell them."""
     calls = {rank: calls_of(digest) for rank, digest in digests.items()}
-    for rank, digest in digests.items():
-        if roles[rank] != Role.UPDATE.value or not digest.contents.steps_from:
-            continue
+    updates = [rank for rank in digests if roles[rank] == _UPDATE and digests[rank].contents.steps_from]
+    others = [rank for rank in digests if roles[rank] != _UPDATE][:_TRIED]
+    takes_part = (rank for rank in updates if any(len(shared(calls[rank], calls[one])[0]) for one in others))
+    for rank in islice(takes_part, _TRIED):
         pairs = {other: shared(calls[rank], calls[other]) for other in digests}
-        ends = _last_of_syncs(digest, [pairs[other][0] for other in digests if roles[other] != roles[rank]])
+        ends = _last_of_syncs(digests[rank], [pairs[other][0] for other in digests if roles[other] != _UPDATE])
         of_rank = {other: latest(*each, ends) for other, each in pairs.items()}
         # A record that begins after a sync, or ends before one, does not have it.
         told = np.all([np.diff(begins, prepend=-1) > 0 for begins in of_rank.values()], axis=0)
