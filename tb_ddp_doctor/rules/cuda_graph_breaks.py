@@ -40,7 +40,7 @@ class CudaGraphBreaks(Rule):
     subject = "Capturing again or launching without the CUDA graph"
     of_every_program = True
     refines = (
-        "straggler", "load-imbalance", "op-stall", "host-stall", "launch-bound", "slow-step",
+        "straggler", "load-imbalance", "op-stall", "host-stall", "host-sync", "launch-bound", "slow-step",
     )  # fmt: skip
 
     min_cost: float = threshold(*limits.LAUNCHES)

@@ -43,6 +43,32 @@ def test_a_graph_that_is_captured_again_is_found_with_its_cost() -> None:
     assert found.title == "A CUDA graph is captured again in 2 of 5 steps."
 
 
+def test_a_capture_that_a_sync_exposes_is_no_fault_of_the_sync() -> None:
+    """Each step reads a value at its end. Without that the CPU would run ahead, and capture while the GPU works."""
+    steps = []
+    for step in range(1, 7):
+        odd = "[capture.................................]" if step == 4 else ""
+        gap = " " * len(odd)
+        steps.append(
+            ranks(
+                *[
+                    f"""
+        rank# step     |1
+              host     {odd}[graph][item................]
+              gpu      {gap} [graph*20...............]
+        """
+                ]
+                * 2,
+                steps=1,
+            )
+        )
+    verdict = engine.examine(job(in_row(*steps)))
+    found = verdict.findings[0]
+    assert (found.rule, found.cause, found.steps) == (RULE, "capture", (4,))
+    assert all(one.rule != "host-sync" for one in verdict.findings if one.severity != "info")
+    assert found.cost_ms == pytest.approx(41 / 6, rel=0.1)
+
+
 def test_steps_that_fall_back_to_single_launches_are_found_with_their_cost() -> None:
     found = finding(RULE, job_of(EAGER))
     assert (found.steps, found.cause) == ((2, 4), "eager")

@@ -63,6 +63,16 @@ def test_all_ranks_that_compile_are_found_together() -> None:
     assert found.title.startswith("The job compiles within 2 of 5 steps, for up to 40.0 ms.")
 
 
+def test_compiling_outside_of_operators_counts_from_its_own_step() -> None:
+    """The CPU launches nothing from the end of the step before until the compilation is over: one stretch."""
+    compiles = COMPILES.replace("[compile....", "[own_compile")
+    names = {"## compile ##": "_compile.compile_inner (dynamo_timed)"}
+    text = job_of([compiles, compiles])
+    found = finding(RULE, text, names=names)
+    slower_ms = step_ms(text, names=names) - step_ms(job_of([USUAL, USUAL]))
+    assert found.cost_ms == pytest.approx(slower_ms, rel=0.05)
+
+
 def test_autotuning_in_later_steps_has_its_own_advice() -> None:
     found = finding(RULE, job_of([COMPILES.replace("compile", "tune...")] * 2), **OPTIONS)
     assert found.cause == "autotune"
