@@ -411,6 +411,28 @@ def test_a_device_that_is_as_fast_as_others_is_so_in_the_steps_that_are_left_out
     assert without == pytest.approx(np.full((2, 2), 13 * MS), rel=0.05)
 
 
+def test_batches_of_any_size_are_balanced_to_their_mean() -> None:
+    """What a rank has less to do, others have more: none of them would need as little as the median rank."""
+    light = """
+        rank# step |1
+              host [fwd][sync.............]
+              gpu  [fwd@64]
+              nccl         [ar............]
+    """
+    heavy = """
+        rank# step |1
+              host [fwd][sync.............]
+              gpu  [fwd@192..............]
+              nccl                        [ar]
+    """
+    takes_turns = (ranks(*(heavy if rank == step else light for rank in range(3)), steps=1) for step in range(3))
+    _, whatif = played(in_row(*takes_turns))
+    assert whatif.replay
+    recorded, balanced = whatif.device_ns, whatif.replay.remaining_device_ns(whatif.faultless)
+    assert balanced == pytest.approx(np.minimum(recorded, recorded.mean(axis=0)), rel=0.01)
+    assert balanced.max() > 1.4 * np.median(recorded)
+
+
 def test_copies_that_made_a_step_long_are_not_taken_from_it_twice() -> None:
     usual = """
         rank# step |1

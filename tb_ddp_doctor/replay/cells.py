@@ -177,6 +177,12 @@ def share_at_median(total: NDArray[Any]) -> Floats:
     return share
 
 
+def share_at_mean(total: NDArray[Any]) -> Floats:
+    """Factors that lower each amount to the mean of its column; shape (cells, places), as that of the amounts."""
+    share: Floats = np.minimum(total.mean(axis=0) / np.maximum(total, 1), 1)
+    return share
+
+
 def of_equal(keys: Ints) -> Iterator[Ints]:
     """The indices of equal keys, one array for each key, in ascending order of the keys."""
     order = np.argsort(keys, kind="stable")

@@ -28,6 +28,8 @@ from tb_ddp_doctor.trace.program_names import Program
 
 #: Steps whose kernels' grids differ by no more than this are equally long, relative to the shorter one.
 _EQUALLY_LONG = 0.03
+#: Batches vary from this relative standard deviation on; of a fixed size, shapes and grids are equal in all steps.
+_VARIES = 0.05
 #: Groups of ranks whose compute differs by no more than this have the same work; in healthy jobs ranks differ by 8 %.
 _SAME_WORK = 0.10
 
@@ -41,6 +43,9 @@ class Comparable(msgspec.Struct, frozen=True, eq=False):
     but_for_length: Ints
     #: How long the sequences of each step are, relative to those of the median step, shape (S,).
     length: Floats
+    #: Whether each rank has now more and now less to do than the others: batches of any size. What one has more of, the
+    #: others have less of, so that balanced ranks all need what they need on average.
+    batches_vary: bool
 
 
 def comparable(job: Job, sequence: Ints) -> Comparable:
@@ -55,7 +60,21 @@ def comparable(job: Job, sequence: Ints) -> Comparable:
         numbered(but_for_length, as_long).reshape(shape),
         but_for_length.reshape(shape),
         length,
+        _batches_vary(job),
     )
+
+
+def _batches_vary(job: Job) -> bool:
+    """See `Comparable.batches_vary`; by FLOP, or by the kernels' grids where shapes do not tell."""
+    flops, sized = (
+        job.work(which) for which in (lambda work: work.flops.model_flops, lambda work: work.kernels.sized_ns)
+    )
+    work = (flops if flops.all() else sized).astype(np.float64)
+    if min(work.shape) < 2 or not work.all():
+        return False
+    of_step = work / work.mean(axis=0)
+    vary = (of_step / of_step.mean(axis=1, keepdims=True)).std(axis=1, ddof=1) > _VARIES
+    return bool(2 * vary.sum() > len(vary))
 
 
 def _lengths(job: Job) -> Floats:

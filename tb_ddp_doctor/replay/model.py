@@ -208,6 +208,8 @@ class StepFrame(msgspec.Struct, frozen=True, eq=False):
     but_for_length: Ints
     #: The length of each step's sequences, relative to the median step's, shape (S,).
     length: Floats
+    #: Whether each rank has now more and now less to do than the others (see `comparable.Comparable`).
+    batches_vary: bool
     #: Which calls of operators the rows of all ranks' own tracks have.
     calls: RowCalls
 

@@ -99,14 +99,14 @@ class LoadImbalance(Rule):
         if not len(uneven) or cost < self._least_cost(uneven, cost, whatif) * frame.step_ns:
             return Clear(f"Ranks that are slow in some steps cost {wording.ms(cost)} a step.")
         differs = f"Ranks and steps differ by {wording.ms(slow_ranks.noise_ns)} (one standard deviation) from noise"
-        is_noise = float(uneven.lost_ns.mean()) < _BEYOND_NOISE * slow_ranks.noise_ns
+        sizes = uneven_batches(uneven.slowest, uneven.steps, uneven.lost_ns, batches, whatif, budget.of("compute"))
+        is_noise = float(uneven.lost_ns.mean()) < _BEYOND_NOISE * slow_ranks.noise_ns and not sizes
         if is_noise and cost < self.min_noise * frame.step_ns:
             return Clear(f"Ranks that are slow in some steps cost {wording.ms(cost)} a step. {differs}: this is noise.")
         more = uneven.more_ns(phases)
         phase = phase_of_most(more, phases)
         generates = long_tail.is_of_rollouts(frame, phase)
         late = " The slowest generates longer answers, or more." if generates else behind("The slowest", more, phases)
-        sizes = uneven_batches(uneven.slowest, uneven.steps, uneven.lost_ns, batches, whatif, budget.of("compute"))
         known = _known_stalls(uneven, self.min_cost * frame.step_ns / 2, stalls)
         doing = f" The CPUs of these ranks spend {known.said}, mean over all steps." if known else ""
         level, basis = certainty.confidence(frame, cost, len(uneven))

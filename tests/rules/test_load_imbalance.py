@@ -297,7 +297,7 @@ SHORT = """
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        # 10 and 8 ms: a third of the ranks at 10 ms, and the mean at 8.67.
+        # 10 and 8 ms: a third of the ranks at 10 ms, and the mean at 8.67, which is what balanced ranks need.
         (1250, True),
         # As many FLOP on all ranks: the kernels are slow.
         (1000, False),
@@ -309,7 +309,7 @@ def test_batches_of_other_lengths_are_told_by_their_shapes(rows: int, said: bool
     dims = {"mm": [[1000, 512], [512, 512]], "addmm": [[512], [rows, 512], [512, 512]]}
     text = in_row(*(ranks(*(LONG if rank == step else SHORT for rank in range(3)), steps=1) for step in range(3)))
     found = finding(RULE, text, dims=dims)
-    assert found.cost_ms == pytest.approx(2, rel=0.02)
+    assert found.cost_ms == pytest.approx(4 / 3 if said else 2, rel=0.02)
     assert (
         "Their sequences differ: the slowest rank of a step has 15 % more FLOP than the mean rank; "
         "batches of equal FLOP would save 1.3 ms a step." in found.why
