@@ -23,6 +23,10 @@ class Transfers(msgspec.Struct, frozen=True, eq=False):
     #: Sends and receives with nothing beside them that are no communication of their own, shape (R, S), ns: between
     #: stages of a pipeline, and those whose other side has no known arrival.
     messages_exposed_ns: Ints
+    #: The other sends and receives, as of the rings of context parallelism: time in which data moves, and the part of
+    #: it with nothing beside it, shape (R, S), ns.
+    ring_ns: Ints
+    ring_exposed_ns: Ints
     #: The same of collectives of groups most of whose ranks have no trace: nobody knows how much of it is waiting.
     untraced_exposed_ns: Ints
     #: These AllReduces in a step (the most of any step and rank), their bytes (0 if unknown), and the share of the
@@ -51,6 +55,8 @@ def transfers(job: Job, *, has_stages: bool = False) -> Transfers:
     sized[calls.rank[launched][size[launched] < 0]] = False
     weight = np.where(sized[calls.rank], size, calls.column("end_ns") - job.waiting.all_arrived_ns)[launched]
     total = job.sum_by_step(launched, weight)
+    between_stages = calls.between_two if has_stages else calls.between_two & met_nobody(job)
+    ring = calls.between_two & ~between_stages
     heaviest = np.zeros(total.shape)
     here = np.flatnonzero(job.call_step[launched] >= 0)
     step = job.call_step[launched[here]]
@@ -59,9 +65,9 @@ def transfers(job: Job, *, has_stages: bool = False) -> Transfers:
         total_ns=job.measure(Intervals.union(start, end)),
         allreduce_ns=job.measure(reducing),
         allreduce_exposed_ns=job.measure(reducing & exposed),
-        messages_exposed_ns=job.measure(
-            exposed_alone(job, calls.between_two if has_stages else calls.between_two & met_nobody(job))
-        ),
+        messages_exposed_ns=job.measure(exposed_alone(job, between_stages)),
+        ring_ns=job.measure(Intervals.union(start[ring], end[ring])),
+        ring_exposed_ns=job.measure(exposed_alone(job, ring)),
         untraced_exposed_ns=job.measure(exposed_alone(job, mostly_untraced(job))),
         allreduces=int(job.sum_by_step(launched).max()),
         allreduce_bytes=int(total[sized].max(initial=0)),

@@ -100,7 +100,7 @@ class CommunicationBound(Rule):
         total, median = float(np.median(needed)), float(np.median(exposed))
         compute = float(np.median(whatif.at_slowest(budget.of("compute"))))
         share = part.median(exposed, whatif.at_slowest(frame.window_ns))
-        if median - self._would_hide(transfers, whatif, compute) < least:
+        if median - self._would_hide(total, median, compute, transfers, whatif) < least:
             return Clear(
                 f"{wording.ms(median)} of {wording.ms(total)} of communication are exposed in the median step "
                 f"({wording.percent(share.share)} of it)."
@@ -125,14 +125,16 @@ class CommunicationBound(Rule):
             subject=_OR_WAIT if frame.missing_ranks else "",
         )
 
-    def _would_hide(self, transfers: Transfers, whatif: WhatIf, compute_ns: float) -> float:
-        """What more overlap would hide of the median step, ns: only gradients need not be there at once.
+    def _would_hide(
+        self, total_ns: float, exposed_ns: float, compute_ns: float, transfers: Transfers, whatif: WhatIf
+    ) -> float:
+        """What more overlap would hide of the median step's communication, ns.
 
-        What the ranks of a ring, of tensor parallelism or of experts send is what the next kernel computes with.
+        A ring of context parallelism sends each block while the one before it is computed: with nothing else.
         """
-        total = float(np.median(whatif.at_slowest(transfers.allreduce_ns)))
-        exposed = float(np.median(whatif.at_slowest(transfers.allreduce_exposed_ns)))
-        return min(max(self.achievable * min(total, compute_ns) - (total - exposed), 0.0), exposed)
+        total = total_ns - float(np.median(whatif.at_slowest(transfers.ring_ns)))
+        exposed = exposed_ns - float(np.median(whatif.at_slowest(transfers.ring_exposed_ns)))
+        return max(self.achievable * min(total, compute_ns) - (total - exposed), 0.0)
 
     def _of_server(
         self,

@@ -227,7 +227,7 @@ def test_a_program_that_neither_trains_nor_serves_is_not_judged() -> None:
 
 
 def test_what_a_ring_sends_cannot_be_hidden_behind_other_compute() -> None:
-    """The next block of attention needs it; AllReduces of gradients, as long and as exposed, could go earlier."""
+    """The next block of attention needs it; AllReduces as long and as exposed could go earlier."""
     ring = ranks(
         """
             rank# step |1
