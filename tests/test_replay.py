@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from random_jobs import FaultyJob, faulty_jobs
 from random_traces import OF_JOBS, TRACES, joined
-from traces import MS, digests, in_row, job, ranks, read, repeat
+from traces import MS, alike, digests, in_row, job, ranks, read, repeat
 
 from tb_ddp_doctor import replay
 from tb_ddp_doctor.digest.build import digest
@@ -145,6 +145,17 @@ def test_the_native_library_shortens_any_job_as_numpy_does(traces: list[RankTrac
     played = [play(replay.schedule, lengths) for lengths in (replay._cut_natively(less), replay.lengths(less))]
     for name in Played.__struct_fields__:
         assert len({tuple(getattr(one, name).tolist()) for one in played}) == 1, name
+
+
+@pytest.mark.skipif(not native_library.is_available(), reason="the native library was not built")
+def test_the_native_library_shortens_rounds_of_hundreds_of_ranks_block_by_block() -> None:
+    replay = WhatIf.of(alike(ranks(LOADED), 300)).replay
+    assert replay and max(each.rows.stop - each.rows.start for each in replay.schedule.rounds) == 300
+    share = np.linspace(0, 1, replay.recorded_ns.size).reshape(replay.recorded_ns.shape)
+    less = Change({CpuTime.WORK: share, CpuTime.INPUT: 1 - share}, device_ns=np.rint(share * 3 * MS).astype(np.int64))
+    natively, with_numpy = (replay.steps_ns(lengths) for lengths in (replay._cut_natively(less), replay.lengths(less)))
+    assert natively.tolist() == with_numpy.tolist()
+    assert len(set(natively.ravel().tolist())) > 200
 
 
 @pytest.mark.skipif(not native_library.is_available(), reason="the native library was not built")
