@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.account import memory_text
 from tb_ddp_doctor.account.dimensions import summary
-from tb_ddp_doctor.account.floor import floor_lines
+from tb_ddp_doctor.account.floor import Floor
 from tb_ddp_doctor.account.layers import layer_table
 from tb_ddp_doctor.account.mesh_advice import with_advice
 from tb_ddp_doctor.account.rates import rates
@@ -74,9 +74,10 @@ def assemble(
 
     `of_opportunities` is how the rules on opportunities ended, which does not count for the verdict.
     """
-    job, outcomes = facts.job, _without_costless(outcomes, savings)
+    job, floor = facts.job, _begun(facts, savings)
+    path, mesh = _critical_path(facts), _mesh_table(facts, savings.mesh)
+    outcomes = _without_costless(outcomes, savings)
     every = sorted([*outcomes, *_without_costless(of_opportunities, savings)], key=lambda one: one.rule)
-    path = _critical_path(facts)
     disagreeing = _contradictions(facts, savings, path)
     sentences = tuple(one.sentence for one in disagreeing)
     notes = unrecognised.notes(job, has_tail=any(finding.cause == long_tail.CAUSE for finding in savings.findings))
@@ -102,13 +103,13 @@ def assemble(
         step_ms=job.step_ns / 1e6,
         verdict=said.name,
         headline=said.headline,
-        account=replace(savings.account, floor_lines=_floor_lines(facts, savings)),
+        account=replace(savings.account, floor_lines=_floor_lines(floor)),
         budget_ms=_by_rank_and_name(job, job.budget.owner_ns, OWNERS),
         phases_ms=_by_rank_and_name(job, phases.device_ns, PHASES) if job.has_phases else {},
         host_phases_ms=_by_rank_and_name(job, phases.host_ns, PHASES) if job.has_phases else {},
         clock=_clock(job),
         communication=_communication(facts),
-        mesh=_mesh_table(facts, savings.mesh),
+        mesh=mesh,
         kind=job_kind.kind(job),
         iterations=by_kind(job),
         network=job.network,
@@ -162,9 +163,17 @@ def _made(what: str, make: Callable[[], T], otherwise: T) -> T:
         return otherwise
 
 
-def _floor_lines(facts: Facts, savings: Savings) -> tuple[FloorLine, ...]:
+def _begun(facts: Facts, savings: Savings) -> Floor | None:
+    """The floor, to be opened; None where that fails. What it and opportunities need is played from here on, in threads
+    beside what needs no play.
+    """
+    savings.foresee_opportunities()
+    return _made("opening the floor", lambda: Floor(savings, facts.get(roofline), link_excess(facts)), None)
+
+
+def _floor_lines(floor: Floor | None) -> tuple[FloorLine, ...]:
     """The floor, opened; none where that fails."""
-    return _made("opening the floor", lambda: floor_lines(savings, facts.get(roofline), link_excess(facts)), ())
+    return _made("opening the floor", lambda: floor.lines, ()) if floor else ()
 
 
 def _by_rank_and_name(job: Job, times_ns: Ints, names: Sequence[str]) -> dict[str, dict[str, float]]:

@@ -12,8 +12,6 @@ limit is what the last play leaves, without the kernels that no row of the repla
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import accumulate
-from operator import or_
 
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.digest.model import GpuTime
@@ -31,47 +29,67 @@ _LEAST_OUTSIDE = 0.05
 _NO_REPLAY = "Without a replay (CPUs, or traces without launch records) the floor is not opened."
 
 
-def floor_lines(savings: Savings, roofline: JobRoofline, link_excess_ns: Ints | None) -> tuple[FloorLine, ...]:
-    """The lines of a job's floor, which sum to it; `link_excess_ns` is as `facts.roofline.link_excess` has it."""
-    floor_ns = savings.account.line("floor").total_ns
-    lines = _Lines(savings, floor_ns)
-    if not savings.whatif.plays:
-        return lines.of({"not-modelled": floor_ns}, {}, {"not-modelled": _NO_REPLAY})
-    without = savings.faultless
-    times = roofline.times_without(without.of_calls)
-    remaining = {"floor": floor_ns}
-    cuts: dict[FloorKind, Change | None] = {
-        "below-attainable": _rows(times.above),
-        "avoidable-traffic": _rows(times.avoidable),
-        "below-link-speed": None if link_excess_ns is None else Change(transfer_ns=link_excess_ns),
-        "not-modelled": _rows(times.not_modelled),
-    }
-    there = (cut for cut in cuts.values() if cut is not None and not cut.is_nothing)
-    savings.whatif.foresee_steps(accumulate(there, or_, initial=without))
-    parts: dict[FloorKind, int] = {}
-    before_ns = savings.total_ns(without)
-    possible_ns = 0
-    for kind, cut in cuts.items():
-        taken = 0
-        if cut is not None and not cut.is_nothing:
-            if kind == "avoidable-traffic" and (more := _rows(times.possible)) is not None:
-                possible_ns = max(before_ns - savings.total_ns(without | cut | more), 0)
+class Floor:
+    """A job's floor. Its lines are played beside what the caller does until it asks for them."""
+
+    def __init__(self, savings: Savings, roofline: JobRoofline, link_excess_ns: Ints | None) -> None:
+        """`link_excess_ns` is as `facts.roofline.link_excess` has it."""
+        self._savings, self._roofline, self._knows_links = savings, roofline, link_excess_ns is not None
+        self._cuts: dict[FloorKind, Change] = {}
+        self._possible: Change | None = None
+        if not savings.whatif.plays:
+            return
+        self._times = times = roofline.times_without(savings.faultless.of_calls)
+        cuts: dict[FloorKind, Change | None] = {
+            "below-attainable": _rows(times.above),
+            "avoidable-traffic": _rows(times.avoidable),
+            "below-link-speed": None if link_excess_ns is None else Change(transfer_ns=link_excess_ns),
+            "not-modelled": _rows(times.not_modelled),
+        }
+        self._cuts = {kind: cut for kind, cut in cuts.items() if cut is not None and not cut.is_nothing}
+        if "avoidable-traffic" in self._cuts:
+            self._possible = _rows(times.possible)
+        savings.whatif.foresee_steps(self._to_play())
+
+    def _to_play(self) -> Iterator[Change]:
+        """The job without faults, and without what each line takes away in turn."""
+        without = self._savings.faultless
+        yield without
+        for kind, cut in self._cuts.items():
+            without |= cut
+            yield without
+            if kind == "avoidable-traffic" and self._possible is not None:
+                yield without | self._possible
+
+    @property
+    def lines(self) -> tuple[FloorLine, ...]:
+        """The lines of the floor, which sum to it."""
+        savings = self._savings
+        floor_ns = savings.account.line("floor").total_ns
+        lines = _Lines(savings, floor_ns)
+        if not savings.whatif.plays:
+            return lines.of({"not-modelled": floor_ns}, {}, {"not-modelled": _NO_REPLAY})
+        without = savings.faultless
+        remaining_ns, before_ns, possible_ns = floor_ns, savings.total_ns(without), 0
+        parts: dict[FloorKind, int] = dict.fromkeys(_KINDS, 0)
+        for kind, cut in self._cuts.items():
             without |= cut
             after_ns = min(savings.total_ns(without), before_ns)
+            if kind == "avoidable-traffic" and self._possible is not None:
+                possible_ns = max(before_ns - savings.total_ns(without | self._possible), 0)
             # The floor may be shorter than its play, by communication whose last arrival is not recorded.
-            taken = min(before_ns - after_ns, remaining["floor"])
+            parts[kind] = min(before_ns - after_ns, remaining_ns)
             before_ns = after_ns
-        remaining["floor"] -= taken
-        parts[kind] = taken
-    outside = min(remaining["floor"], _outside_ns(savings))
-    parts["not-modelled"] += outside
-    parts["limit"] = remaining["floor"] - outside
-    weights = times.above_by_class if parts["below-attainable"] else {}
-    sentences = [*roofline.notes, *([_OUTSIDE] if outside else [])]
-    notes: dict[FloorKind, str] = {"not-modelled": " ".join(sentences)}
-    if link_excess_ns is None:
-        notes["below-link-speed"] = "Not judged: neither a calibration nor the table says how fast the links are."
-    return lines.of(parts, weights, notes, possible_ns)
+            remaining_ns -= parts[kind]
+        outside = min(remaining_ns, _outside_ns(savings))
+        parts["not-modelled"] += outside
+        parts["limit"] = remaining_ns - outside
+        weights = self._times.above_by_class if parts["below-attainable"] else {}
+        sentences = [*self._roofline.notes, *([_OUTSIDE] if outside else [])]
+        notes: dict[FloorKind, str] = {"not-modelled": " ".join(sentences)}
+        if not self._knows_links:
+            notes["below-link-speed"] = "Not judged: neither a calibration nor the table says how fast the links are."
+        return lines.of(parts, weights, notes, possible_ns)
 
 
 def _outside_ns(savings: Savings) -> int:

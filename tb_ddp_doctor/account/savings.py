@@ -204,15 +204,25 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         return reduce(or_, [link.rule_faults.change for link in self._chain], self.whatif.no_fault)
 
     @cached_property
+    def _faultless_job(self) -> WhatIf:
+        """The job that opportunities are tried on: with all faults fixed."""
+        return self.whatif.after(self._fixes)
+
+    def foresee_opportunities(self) -> None:
+        """Begins to play what `opportunities` will ask for."""
+        tried = [each.change for each in self.possible]
+        tried += [change for each in self.possible for fault in each.faults for change in _tried(fault)]
+        if tried:
+            self._faultless_job.foresee(tried)
+
+    @cached_property
     def opportunities(self) -> tuple[Finding, ...]:
         """What could be faster still, the largest saving first, each on top of all faults' fixes and of those before it
         in order of precedence: together they cost what all of them save. What saves too little is left out.
         """
         if not self.possible:
             return ()
-        fixes = self._fixes
-        played = self.whatif.after(fixes)
-        played.foresee(each.change for each in self.possible)
+        fixes, played = self._fixes, self._faultless_job
         order = list(_by_precedence(self.possible, lambda each: played.cost_ns(each.change)))
         before_ns = min(self.total_ns(fixes), self._start_total_ns)
         made = [one for link in self._links(order, fixes, before_ns) for one in self._findings(link, played)]
@@ -259,8 +269,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         played = played or self.whatif
         rule, step_ns = link.rule_faults.rule, self.step_total_ns / self.size
         if not rule.is_of_tracing:
-            faults = link.rule_faults.faults
-            played.foresee(change for fault in faults for change in (fault.change, *(fault.between or ())))
+            played.foresee(change for fault in link.rule_faults.faults for change in _tried(fault))
         for name, (fault, total_ns) in self._parts(link, played).items():
             cost_ns = total_ns / self.size
             share = cost_ns / step_ns if step_ns else 0.0
@@ -586,6 +595,11 @@ def _divided(total: int, weights: Sequence[float]) -> list[int]:
     shares = [weight / whole if whole else 1 / len(weights) for weight in weights]
     edges = [round(total * sum(shares[: i + 1])) for i in range(len(shares) - 1)] + [total]
     return [end - start for start, end in zip([0, *edges], edges, strict=False)]
+
+
+def _tried(fault: Fault) -> tuple[Change, ...]:
+    """What is tried alone of a finding: its fix, and the ends of what it saves."""
+    return fault.change, *(fault.between or ())
 
 
 def _is_alarm(fault: Fault) -> bool:

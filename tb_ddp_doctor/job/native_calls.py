@@ -34,8 +34,7 @@ class NativeCalls:
             [native.plain(getattr(one, name), kind) for one in stretches]
             for name, kind in (("call", np.int32), ("count", np.int64), ("ns", np.int64))
         ]
-        for call, count in zip(columns[0], np.diff(calls).tolist(), strict=True):
-            _refuse_out_of_range(call, count)
+        _refuse_calls_of_others(columns[0], pairs, np.diff(calls))
         of_row = np.repeat(pairs + 1, np.diff(rows))
         for place in places:
             if len(place) and not (place.min() >= 0 and (place < of_row).all()):
@@ -96,6 +95,16 @@ class NativeCalls:
         if len(column) != self._calls:
             raise IndexError(f"{len(column)} values for {self._calls} calls")
         return native.plain(column, dtype)
+
+
+def _refuse_calls_of_others(call: Sequence[Indices], pairs: Ints, calls: Ints) -> None:
+    """Raise IndexError unless the calls of each rank's pairs are among the rank's: the library checks no bounds."""
+    some = np.flatnonzero(pairs)
+    if not len(some):
+        return
+    every, first = np.concatenate(call), np.cumsum(pairs)[some] - pairs[some]
+    if every.min() < 0 or (np.maximum.reduceat(every, first) >= calls[some]).any():
+        raise IndexError("calls out of range")
 
 
 def _refuse_out_of_range(indices: Indices, count: int) -> None:

@@ -439,10 +439,11 @@ class Replay:
         """
         if chosen.all():
             return self._device_at_median
-        if self._lowered_last is None or self._lowered_last[0] is not chosen:
+        last = self._lowered_last
+        if last is None or last[0] is not chosen:
             need = np.where(self._cells.chosen(chosen), self._device_at_median, self.schedule.rows.device_ns)
-            self._lowered_last = chosen, need
-        return self._lowered_last[1]
+            self._lowered_last = last = chosen, need
+        return last[1]
 
     def _gone_ns(self, change: Change) -> Ints | None:
         """What a change removes of each row by `row_ns` and by a share of the calls in it, shape (rows,), ns; None if

@@ -16,11 +16,12 @@ be without tracing. R = ranks, S = steps of the job.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from functools import cached_property, reduce
 from itertools import islice
 from operator import or_
+from threading import BoundedSemaphore
 
 import msgspec
 import numpy as np
@@ -41,8 +42,9 @@ from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: Results of this many plays are kept: rules, the account and the what-if ask for the same ones.
 _KEPT = 64
-#: So many plays at the same time: each waits for memory most of the time, and more would share what there is of it.
+#: So many plays ahead at the same time: each waits for memory most of the time, and more would share what there is.
 _AT_ONCE = 2
+_turns = BoundedSemaphore(_AT_ONCE)
 #: The same as `replay.FAR_MORE` for all time that a rank needs for a step. That differs less than one kind of time:
 #: with noise of 6 % a step, medians over steps differ by less than 4 %.
 _FAR_MORE_IN_ALL = 1.1
@@ -97,7 +99,8 @@ class WhatIf:
         #: How long each step's kernels take, as a multiple of what as many with such grids usually take on the rank,
         #: shape (R, S).
         self.pace = np.ones(budget.busy_ns.shape) if pace is None else pace
-        self._played: dict[object, Ints] = {}
+        #: By change what was played, or is being played ahead.
+        self._played: dict[object, Ints | Future[Ints]] = {}
         #: The change that removes what tracing adds to the steps.
         self.tracing = self.without(CpuTime.OVERHEAD, CpuTime.RECORDING)
         #: What no fix can save: what tracing adds, and the time in which a server has no request. Savings are relative
@@ -354,19 +357,18 @@ class WhatIf:
         return bound
 
     def foresee(self, fixes: Iterable[Change]) -> None:
-        """Plays fixes that `saving` will be asked for: those of large jobs at the same time."""
+        """Begins to play fixes that `saving` will be asked for: those of large jobs, beside what the caller does."""
         self.foresee_steps(self._base | fix for fix in fixes if not fix.is_nothing)
 
     def foresee_steps(self, changes: Iterable[Change]) -> None:
         """The same for `step_ns`. More than are kept are not played."""
         if self.replay is None or not self.replay.is_large:
             return
-        effects = {(False, effect.key()): effect for effect in map(self.replay.in_effect, islice(changes, _KEPT // 2))}
-        new = {key: effect for key, effect in effects.items() if key not in self._played}
-        if len(new) > 1:
-            with ThreadPoolExecutor(_AT_ONCE) as threads:
-                for key, step_ns in zip(new, threads.map(self.replay.step_ns, new.values()), strict=True):
-                    self._keep(key, step_ns)
+        replay, threads = self.replay, ThreadPoolExecutor(_AT_ONCE)
+        for effect in map(replay.in_effect, islice(changes, _KEPT // 2)):
+            if (key := (False, effect.key())) not in self._played:
+                self._keep(key, threads.submit(_in_turn, replay, effect))
+        threads.shutdown(wait=False)
 
     def _played_ns(self, replay: Replay, change: Change, *, alone: bool = False) -> Ints:
         """How long the steps take when played with a change, shape (R, S), ns; the last `_KEPT` results are kept.
@@ -377,9 +379,10 @@ class WhatIf:
         key = (alone, change.key())
         if key not in self._played:
             self._keep(key, replay.step_ns(change, alone=alone))
-        return self._played[key]
+        step_ns = self._played[key]
+        return step_ns.result() if isinstance(step_ns, Future) else step_ns
 
-    def _keep(self, key: object, step_ns: Ints) -> None:
+    def _keep(self, key: object, step_ns: Ints | Future[Ints]) -> None:
         if len(self._played) >= _KEPT:
             del self._played[next(iter(self._played))]
         self._played[key] = step_ns
@@ -479,6 +482,12 @@ def _compared_busy_ns(budget: Budget) -> Ints:
     undelayed = transfer[slowest, np.arange(len(slowest))]
     compared: Ints = budget.busy_ns - np.maximum(transfer - undelayed, 0)
     return compared
+
+
+def _in_turn(replay: Replay, change: Change) -> Ints:
+    """How long the steps take with a change, when it is this play's turn."""
+    with _turns:
+        return replay.step_ns(change)
 
 
 def _replay(job: Job) -> Replay | None:
