@@ -7,6 +7,7 @@ job; rows and parts are those of all ranks, joined; a part is one rank's share o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, NewType, TypeAlias
 
 import msgspec
@@ -214,7 +215,7 @@ class StepFrame(msgspec.Struct, frozen=True, eq=False):
     calls: RowCalls
 
 
-class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True):
+class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True, dict=True):
     """The steps of R ranks, ready to be played."""
 
     rows: TrackRows
@@ -225,7 +226,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True):
     #: Where each row of the ranks' own tracks is, rank by rank; empty where rows are not the recorded ones.
     recorded: Indices
 
-    @property
+    @cached_property
     def lengths(self) -> Lengths:
         """How long each row and part took, without a change."""
         rows, parts = self.rows, self.parts

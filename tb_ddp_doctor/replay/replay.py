@@ -522,12 +522,12 @@ class Replay:
 
     def _transfer(self, change: Change) -> Ints:
         """How long each part takes from the last traced arrival to its end with a change, shape (parts,), ns."""
-        parts = self.schedule.parts
-        transfer = parts.transfer_ns
+        parts, takes = self.schedule.parts, self.schedule.lengths.transfer_ns
         if change.transfers_at_median is not None:
             chosen = self._part_cells.chosen(change.transfers_at_median)
-            transfer = np.where(chosen, np.minimum(transfer, self._transfers_at_median), transfer)
-        takes = transfer if change.absent else parts.absent_ns + transfer
+            takes = np.where(chosen, parts.absent_ns + np.minimum(parts.transfer_ns, self._transfers_at_median), takes)
+        if change.absent:
+            takes = takes - parts.absent_ns
         if change.transfers is not None:
             takes = np.rint(takes * (1 - self._part_cells.of_each(change.transfers))).astype(np.int64)
         if change.transfer_ns is None:

@@ -89,6 +89,7 @@ class SlowKernels(Rule):
         if not costly:
             total = of_step(sum(one.above_ns for one in slow), frame.step_ns)
             return Clear(f"Kernels below half of their attainable speed are {total} above it, in all.")
+        whatif.foresee(end for one in costly for end in one.between or ())
         return costly
 
     def _changes(self, cause: str, kernels: Sequence[KernelRoof], roofline: JudgedRoofline) -> _Faster:
