@@ -141,6 +141,11 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
         """What the host's time goes to; `once` is when it does what later steps do without."""
         return HostUse(self.layers, self.stalled_calls, self.blocking_calls, self.updates, once)
 
+    @property
+    def removable(self) -> BlockingCalls:
+        """The calls that block the host, without those that an update of parameters awaits."""
+        return self.blocking_calls.chosen(~self.updates.awaited)
+
     def once(self) -> Intervals:
         """When the host does what later steps do without: it is stalled inside an op, or compiles."""
         layers, stalled = self.layers, self.stalled_calls
@@ -159,9 +164,9 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask, ends: RoundEnds 
     contents, marked, device, steps = _steps_on_device(host, DeviceEvents.of(host, number, rows), ends)
     rank = _DeviceRank.of(host, device, steps, number, contents.program)
     layers, phases, phase = rank.layers, rank.phases, rank.launch_phase
-    once, removable = rank.once(), rank.blocking_calls.chosen(~rank.updates.awaited)
+    once = rank.once()
     late_launch_ns, blocking = late_launches(
-        host, device, steps, layers, rank.stalled_calls, removable, once | rank.updates.work, rank.modules, words
+        host, device, steps, layers, rank.stalled_calls, rank.removable, once | rank.updates.work, rank.modules, words
     )
     collectives = device_collectives(host, device, phase, words)
     meetings = host_meetings(host, steps, words)

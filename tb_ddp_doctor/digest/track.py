@@ -193,6 +193,13 @@ def _phase(rows: _Rows, phases: Sequence[Intervals]) -> Indices:
     return most
 
 
+def _long_stalls(blocked: ends_with.Blocked, origin: int) -> Ints:
+    """Where long stalls begin: what other ranks wait for was done before one, not when it is over."""
+    long = (blocked.kind == CpuTime.STALL) & (blocked.end_ns - blocked.start_ns >= LONG_STALL_NS)
+    begins: Ints = blocked.start_ns[long & (blocked.start_ns > origin)]
+    return begins
+
+
 def _cut(steps: Steps, device: DeviceWork, communication: Communication, host: HostTime, meetings: Meetings) -> _Rows:
     """Cut the host's time into rows.
 
@@ -206,8 +213,6 @@ def _cut(steps: Steps, device: DeviceWork, communication: Communication, host: H
     gate, gate_at = _gate_cuts(device, communication, blocked, origin, until)
     launched = np.flatnonzero((communication.launched_ns >= origin) & (communication.launched_ns < until))
     launches_ns = np.sort(device.launched_ns[(device.launched_ns >= origin) & (device.launched_ns < until)])
-    # What other ranks wait for was done before a long stall, not when it is over.
-    stalls = blocked.start_ns[(blocked.kind == CpuTime.STALL) & (blocked.end_ns - blocked.start_ns >= LONG_STALL_NS)]
     ends, places = _sorted_cuts(
         (
             blocked.end_ns,
@@ -216,7 +221,7 @@ def _cut(steps: Steps, device: DeviceWork, communication: Communication, host: H
             launches_ns[_LAUNCHES_A_ROW - 1 :: _LAUNCHES_A_ROW],
             meetings.start_ns,
             _unblocked(host.full_queue, blocked.start_ns, origin),
-            stalls[stalls > origin],
+            _long_stalls(blocked, origin),
             gate_at,
         )
     )

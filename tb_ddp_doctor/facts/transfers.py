@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
+from tb_ddp_doctor.facts import Facts, fact
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.rl_roles import between_roles
 from tb_ddp_doctor.replay.cells import LargestAt
 from tb_ddp_doctor.trace.model import Flags, Ints
 
@@ -40,6 +42,15 @@ class Transfers(msgspec.Struct, frozen=True, eq=False):
     dtypes: tuple[str, ...]
     #: From a backward pass's first gradient to its last one on the device, the median pass, ns; None if not recorded.
     ready_within_ns: float | None
+
+
+class WeightSync(msgspec.Struct, frozen=True, eq=False):
+    """The weights that one role of reinforcement learning sends to another in collectives: R ranks, S steps."""
+
+    #: How long data moves with nothing beside it, without waiting, shape (R, S), ns.
+    exposed_ns: Ints
+    #: Bytes in a step, on the rank with most of them; 0 where sizes are not known.
+    bytes_per_step: float
 
 
 def transfers(job: Job, *, has_stages: bool = False) -> Transfers:
@@ -128,3 +139,17 @@ def exposed_alone(job: Job, chosen: NDArray[np.bool_]) -> Intervals:
     start, end = moving(job)
     alone = Intervals.union(start[chosen], end[chosen]) & job.waiting.exposed
     return alone - Intervals.union(start[~chosen], end[~chosen])
+
+
+@fact
+def _weight_sync(facts: Facts) -> WeightSync | None:
+    """None where roles share no collective, and in other jobs."""
+    job = facts.job
+    calls = between_roles(job)
+    if not calls.any():
+        return None
+    size = np.maximum(job.calls.column("bytes"), 0)
+    return WeightSync(
+        job.measure(exposed_alone(job, calls)),
+        float(job.sum_by_step(np.flatnonzero(calls), size[calls]).mean(axis=1).max()),
+    )

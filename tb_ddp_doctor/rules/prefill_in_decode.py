@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime
@@ -110,15 +111,17 @@ class PrefillInDecode(Rule):
             why=f"{_waiting(iterations, late)} get their next token only after such an iteration.",
             fix=_FIX,
             evidence=(places.window(rank, worst, "The longest iteration with prefill."),),
-            measurements=tuple(
-                Measurement("iteration with prefill", float(length[step]) / 1e6, "ms", (), (int(frame.steps[step]),))
-                for step in np.flatnonzero(late).tolist()
-            ),
+            measurements=tuple(_measured(frame, length, step) for step in np.flatnonzero(late).tolist()),
         )
 
 
 #: Iterations that only decode: fewer have no typical length.
 _FEWEST = 3
+
+
+def _measured(frame: Frame, length_ns: NDArray[np.float64], step: int) -> Measurement:
+    """How long a step with prefill takes."""
+    return Measurement("iteration with prefill", float(length_ns[step]) / 1e6, "ms", (), (int(frame.steps[step]),))
 
 
 def _waiting(iterations: Iterations, late: Flags) -> str:

@@ -11,7 +11,7 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, KernelWork
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.weight_sync import WeightSync
+from tb_ddp_doctor.facts.transfers import WeightSync
 from tb_ddp_doctor.findings import Measurement
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.change import Change

@@ -134,13 +134,24 @@ class Straggler(Rule):
         }
         causes, above_ns = _with_split(causes, frame, whatif.device_ns if whatif.plays else budget.of("compute"))
         lateness = Lateness.of(slow_ranks, budget, waits)
-        groups = _groups(causes, slow_ranks, lateness, frame)
-        changes = [_change(group, slow_ranks, whatif, slow_links, above_ns) for group in groups]
-        more = _More(frame, slow_ranks, whatif, op_stalls, rank_evidence, expected, modules)
-        job = _Job(frame, budget, arrivals, places, slow_ranks, lateness, more, whatif.fixes_something)
+        changes = [
+            (group, _change(group, slow_ranks, whatif, slow_links, above_ns))
+            for group in _groups(causes, slow_ranks, lateness, frame)
+        ]
+        costs_ns = whatif.costs_ns([change for _, change in changes])
+        job = _Job(
+            frame,
+            budget,
+            arrivals,
+            places,
+            slow_ranks,
+            lateness,
+            _More(frame, slow_ranks, whatif, op_stalls, rank_evidence, expected, modules),
+            whatif.fixes_something,
+        )
         return tuple(
             job.fault(group, causes[group.ranks[0]][1], change, cost_ns, known.get(group.ranks[0]))
-            for group, change, cost_ns in zip(groups, changes, whatif.costs_ns(changes), strict=True)
+            for (group, change), cost_ns in zip(changes, costs_ns, strict=True)
         )
 
     def _causes(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -95,8 +97,7 @@ class VariableTransfers(Rule):
         step = int(excess[rank].argmax())
         level, basis = certainty.confidence(frame, cost, len(steps), traffic.ranks.tolist(), of_transfer=True)
         comparable = traffic.transfer_ns[np.isin(median, median[late])]
-        groups = sorted({one.group for one, _, slow_here in slow if slow_here.any() and one.group})
-        named = f" of group{'s' if len(groups) > 1 else ''} {wording.listing(groups)}" if groups else ""
+        named = _of_groups(sorted({one.group for one, _, slow_here in slow if slow_here.any() and one.group}))
         return Fault(
             change=change,
             ranks=frame.rank_numbers(np.flatnonzero(excess.any(axis=1))),
@@ -143,6 +144,11 @@ def _place_in_step(step: Ints, among: Ints) -> Ints:
     place = np.empty(len(step), np.int64)
     place[order] = np.arange(len(step)) - first
     return numbered(among, place)
+
+
+def _of_groups(groups: Sequence[str]) -> str:
+    """Of which groups collectives are: " of groups 0 and 1"; nothing where that is not known."""
+    return f" of group{'s' if len(groups) > 1 else ''} {wording.listing(groups)}" if groups else ""
 
 
 def _listed(steps: Ints) -> str:
