@@ -65,9 +65,9 @@ def _shared_rounds(digests: Mapping[int, RankDigest], roles: Mapping[int, str]) 
         ends = _last_of_syncs(digests[rank], [pairs[other][0] for other in digests if roles[other] != _UPDATE])
         of_rank = {other: latest(*each, ends) for other, each in pairs.items()}
         # A record that begins after a sync, or ends before one, does not have it.
-        told = np.all([np.diff(begins, prepend=-1) > 0 for begins in of_rank.values()], axis=0)
-        if told.sum() > 1:
-            yield {other: tuple(begins[told].tolist()) for other, begins in of_rank.items()}
+        ordered = np.all([np.diff(begins, prepend=-1) > 0 for begins in of_rank.values()], axis=0)
+        if ordered.sum() > 1:
+            yield {other: tuple(begins[ordered].tolist()) for other, begins in of_rank.items()}
 
 
 def _last_of_syncs(digest: RankDigest, shared: Sequence[Ints]) -> Ints:

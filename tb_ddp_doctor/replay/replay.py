@@ -413,7 +413,7 @@ class Replay:
             return need, need
         rest = change.device_ns
         if change.device_at_median is not None:
-            rest = self._beyond_median(rest, change.device_at_median, need)
+            rest = self._above_median(rest, change.device_at_median, need)
         if change.of_calls is None or not len(self.schedule.recorded):
             need = need - self._cells.spread(need, rest)
             return need, need
@@ -422,7 +422,7 @@ class Replay:
         need = need - self._cells.spread(need - calls_ns, rest)
         return need - calls_ns, need
 
-    def _beyond_median(self, gone_ns: Ints, chosen: Flags, need: Ints) -> Ints:
+    def _above_median(self, gone_ns: Ints, chosen: Flags, need: Ints) -> Ints:
         """What of `gone_ns` is left to remove in each step, shape (R, S), once the chosen ones are at the median.
 
         What a step has more of than comparable ones is what made it longer, as copies of a checkpoint: that is gone

@@ -510,7 +510,7 @@ def _played(job: Job, *, tied: bool) -> Replay | None:
 
 def _pace(job: Job) -> Floats:
     """See `WhatIf.pace`."""
-    takes, usual, count = (
+    takes, typical, count = (
         job.work(which)
         for which in (
             lambda work: work.kernels.kernel_ns,
@@ -518,6 +518,6 @@ def _pace(job: Job) -> Floats:
             lambda work: work.kernels.kernels,
         )
     )
-    usual = usual * count / np.maximum(count.mean(axis=1, keepdims=True), 1)
-    pace: Floats = np.where(usual > 0, takes / np.maximum(usual, 1), 1.0)
+    typical = typical * count / np.maximum(count.mean(axis=1, keepdims=True), 1)
+    pace: Floats = np.where(typical > 0, takes / np.maximum(typical, 1), 1.0)
     return pace

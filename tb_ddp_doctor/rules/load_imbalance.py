@@ -178,7 +178,7 @@ class _UnevenSteps(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def _slow(self) -> Flags:
-        """The ranks that are slow in each step, shape (R, U): without the slowest, the others wait for the next."""
+        """Ranks that are slow in each step, shape (R, U): without the slowest, the other ranks wait for the next."""
         return self.excess_ns[:, self.steps] >= _NEXT * self.lost_ns
 
     @property

@@ -71,13 +71,13 @@ class PrefillInDecode(Rule):
             return NotApplicable("Steps cannot be replayed, so it is not known what prefill costs.")
         alone = iterations.are("prefill")
 
-        def beyond_decode(time_ns: Ints) -> Ints:
+        def above_decode(time_ns: Ints) -> Ints:
             typical = np.median(time_ns[:, decode], axis=1, keepdims=True).astype(np.int64)
             return np.where(alone, time_ns, np.maximum(time_ns - typical, 0))
 
-        computing, sending = beyond_decode(whatif.device_ns), beyond_decode(budget.of("transfer"))
+        computing, sending = above_decode(whatif.device_ns), above_decode(budget.of("transfer"))
         launching = whatif.host_ns(CpuTime.WORK)
-        more = beyond_decode(launching) / np.maximum(launching, 1)
+        more = above_decode(launching) / np.maximum(launching, 1)
 
         def without(steps: Flags) -> Change:
             return Change(

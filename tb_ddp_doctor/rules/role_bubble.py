@@ -39,7 +39,7 @@ class RoleBubble(Rule):
 
     What:
         Ranks that generate and ranks that train (or score), one after the other in each step. The cost is what the step
-        would save if it took as long as the longest role alone takes, in the replay without what the others do. The
+        would save if it took as long as the longest role alone takes, without what the other ranks do (replay). The
         long tail of generation (`long_tail`): all ranks wait for the longest rollout. Its cost is what the step would
         save if all took as long as the median one. And the weight sync (`weight_sync`): collectives between ranks of
         different roles, in which no role computes. Its cost is the time that they are exposed, without waiting.

@@ -153,10 +153,10 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
         mine, peers = (float(self.copied.total_bytes[one]) for one in (rank, self.median_copied))
         if mine > _COPIES_DIFFER * peers:
             return "more_copies", f"{wording.size(mine)} instead of {wording.size(peers)}"
-        rate, usual = (self.copied.bytes_per_second(one) for one in (rank, self.median_copied))
-        if rate and usual > _COPIES_DIFFER * rate:
+        rate, typical = (self.copied.bytes_per_second(one) for one in (rank, self.median_copied))
+        if rate and typical > _COPIES_DIFFER * rate:
             return "slow_copies", (
-                f"at {wording.gigabytes_per_second(rate)} instead of {wording.gigabytes_per_second(usual)}"
+                f"at {wording.gigabytes_per_second(rate)} instead of {wording.gigabytes_per_second(typical)}"
             )
         return None
 
