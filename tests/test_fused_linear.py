@@ -18,6 +18,7 @@ from tb_ddp_doctor.digest.operator_inputs import LinearSizes
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.engine import diagnose
 from tb_ddp_doctor.trace.model import Category, CommArgs, Frames, Header, Ints, MemoryEvents, RankTrace
+from tb_ddp_doctor.trace.reader import decode
 
 #: Name, sizes of its inputs, sequence number; `BACK` is on autograd's thread.
 Call = tuple[str, list[list[int]], int]
@@ -173,3 +174,44 @@ def test_a_layer_is_modelled_with_all_of_its_kernels(tmp_path: Path) -> None:
     assert found["_LayerNormLinear"] == (GpuTime.GEMM, 4, once, 4 * 12 * us)
     assert found["_LayerNormLinearBackward"] == (GpuTime.GEMM, 4, 2 * once, 4 * 21 * us)
     assert found["_Linear"][0] == GpuTime.NOT_MODELLED
+
+
+#: Megatron-LM's: 2,048 rows of 4,096 to 1,536; what it multiplies has operators.
+MEGATRON = "LinearWithGradAccumulationAndAsyncCommunication"
+LAYER: Call = (MEGATRON, [[512, 4, 4096], [1536, 4096], [1536]], 30)
+LAYER_BACK: Call = (f"{MEGATRON}Backward", [[512, 4, 1536]], 30)
+
+
+def test_gradients_that_megatron_accumulates_at_once_are_a_product(tmp_path: Path) -> None:
+    product = [("nvjet_tst_128x256_64x4", 9.0)]
+    found = kernels(tmp_path, (LAYER, [("void add_bias_kernel<bf16>()", 1.0)]), (LAYER_BACK, product))
+    once = 2 * 2048 * 4096 * 1536
+    assert found[LAYER_BACK[0]] == (GpuTime.GEMM, 4, once, 4 * 9 * 1000)
+
+
+def test_gradients_of_weights_that_no_operator_shows_are_the_models_operations() -> None:
+    once, product = 2 * 2048 * 4096 * 1536, [[2048, 1536], [1536, 4096]]
+    layers = [(*LAYER, 0, 10, 1), (*LAYER_BACK, 20, 50, 2)]
+
+    def operations(products: int) -> list[int]:
+        inside = [("aten::mm", product, -1, 22 + 10 * index, 5, 2) for index in range(products)]
+        calls = [("ProfilerStep#1", [], -1, 0, 100, 1), *layers, *inside]
+        events = [
+            {
+                "ph": "X",
+                "cat": "cpu_op" if given else "user_annotation",
+                "name": name,
+                "pid": 1,
+                "tid": thread,
+                "ts": start,
+                "dur": length,
+                "args": {"Input Dims": given, "Sequence number": number},
+            }
+            for name, given, number, start, length, thread in calls
+        ]
+        host = HostCalls.of(decode([json.dumps({"traceEvents": events}).encode()], "rank0.json"))
+        steps = Steps(*(np.array([value]) for value in (1, 0, 100_000, 0, 100_000)))
+        return flops(host, steps).model_flops.tolist()
+
+    assert operations(1) == [2 * once]
+    assert operations(2) == [2 * once]

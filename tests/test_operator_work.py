@@ -102,6 +102,9 @@ def test_linear_layers_of_transformer_engine() -> None:
     # Each row meets one of eight experts, all of which are read.
     grouped = layer("_GroupedLinear", sizes._replace(matrices=8))
     assert flops_and_bytes(grouped) == (2 * mkn, taken + 8 * weights, made)
+    # Megatron-LM's gradient of the weights, which is added to 4 bytes an element.
+    sums = layer("LinearWithGradAccumulationAndAsyncCommunicationBackward", sizes)
+    assert flops_and_bytes(sums) == (2 * mkn, taken + made + 2 * weights, 2 * weights)
     assert layer("_Linear", None) is None
     assert layer("_Linear", sizes, "void cast_to_fp8<bf16>()") is None
 

@@ -45,10 +45,16 @@ def flops(host: HostCalls, steps: Steps) -> FlopWork:
     linears = fused_linears(host)
     once = np.array([*(one.flops for one in linears.sizes), 0], np.int64)
     model = model + once[linears.of(operators)] * np.where(kind == Multiplies.FUSED_LINEAR_BACKWARD, 2, 1)
+    accumulated = np.flatnonzero(host.is_operator & host.named(names.accumulates))
+    of_weights = _gradients_of_weights(host, accumulated, operators, once[linears.of(accumulated)])
     repeated = _repeated(host, operators, kind)
     step = within(host.start_ns[operators], steps)
     return FlopWork(
-        model_flops=_summed(step, np.where(repeated, 0, model), len(steps)),
+        model_flops=np.minimum(
+            _summed(step, np.where(repeated, 0, model), len(steps))
+            + _summed(within(host.start_ns[accumulated], steps), of_weights, len(steps)),
+            _MOST_OF_A_STEP,
+        ),
         repeated_flops=_summed(step, np.where(repeated, model, again), len(steps)),
     )
 
@@ -57,6 +63,17 @@ def _summed(step: Ints, amount: Ints, size: int) -> Ints:
     """Sum of what each step does, shape (size,); exact below 2 ** 53."""
     summed = np.bincount(step[step >= 0], weights=amount[step >= 0], minlength=size)
     return np.minimum(summed, _MOST_OF_A_STEP).astype(np.int64)
+
+
+def _gradients_of_weights(host: HostCalls, layers: Ints, operators: Ints, once: Ints) -> Ints:
+    """Operations of a product that no operator shows, of the backward passes of Megatron-LM's linear layers: where only
+    the gradient of the input has an operator. `once` is what each layer's product takes.
+    """
+    is_layer = np.zeros(len(host), np.bool_)
+    is_layer[layers] = True
+    around = host.around(operators, is_layer)
+    products = np.bincount(around[around >= 0], minlength=len(host))[layers]
+    return np.where(products == 1, once, 0)
 
 
 def _repeated(host: HostCalls, operators: Ints, kind: Bytes8) -> Mask:

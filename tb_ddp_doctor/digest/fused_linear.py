@@ -8,7 +8,8 @@ tensor: the product has the rows of whichever has more.
     backward  _LayerNormLinearBackward  16,384 x 3,072                          -> 16,384 rows, 1,024 -> 3,072
 
 The order of inputs is that of `transformer_engine/pytorch/module`, in 1.x and 2.x: weights first, or a norm's input
-first.
+first. Megatron-LM's layer has its input first. Its products are operators of their own, but for the gradient of its
+weights where that is added to the accumulated one at once.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ class FusedLinears(msgspec.Struct, frozen=True, eq=False):
 
 def fused_linears(host: HostCalls) -> FusedLinears:
     """The calls of fused linear layers that a rank made."""
-    forward = np.flatnonzero(host.is_operator & host.named(names.is_fused_linear) & (host.shape >= 0))
+    forward = np.flatnonzero(host.is_operator & host.named(names.is_linear) & (host.shape >= 0))
     if not len(forward):
         nothing = np.empty(0, np.int64)
         return FusedLinears(nothing, nothing, [])
-    backward = np.flatnonzero(host.is_operator & host.named(names.is_fused_linear_backward))
+    backward = np.flatnonzero(host.is_operator & host.named(names.is_linear_backward))
     made_by = makers(host, forward[host.thread[forward] == host.training_thread], backward)
     known = made_by >= 0
     backward, made_by = backward[known], made_by[known]

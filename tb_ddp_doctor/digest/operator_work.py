@@ -34,7 +34,7 @@ _BY_CODE = {"0": 1, "1": 1, "2": 2, "3": 4, "4": 8, "5": 2, "6": 4, "7": 8, "11"
 def work(operator: str, inputs: Inputs, kernel: str) -> Work | None:
     """The least work of a call; None where its inputs do not tell. `kernel` is the longest one that it launched."""
     function = _WORK.get(operator)
-    is_linear = names.is_fused_linear(operator) or names.is_fused_linear_backward(operator)
+    is_linear = names.is_linear(operator) or names.is_linear_backward(operator)
     if is_linear and names.product(kernel) is names.Product.NONE:
         # Its products are another operator's, or were not recorded: what is left are casts and norms.
         return None
@@ -201,6 +201,18 @@ def _fused_linear(products: int) -> WorkOf:
         return Work(GpuTime.GEMM, products * inputs.linear.flops, read * element, written * element)
 
     return function
+
+
+def _accumulated(inputs: Inputs) -> Work:
+    """Megatron-LM's gradient of weights, added to one of 4 bytes an element: of a layer's input and its output's
+    gradient.
+    """
+    if inputs.linear is None:
+        raise LookupError
+    rows, inner, outer, _ = inputs.linear
+    sums = 4 * inner * outer
+    read = rows * (inner + outer) * inputs.every()[0].element
+    return Work(GpuTime.GEMM, inputs.linear.flops, read + sums, sums)
 
 
 def _of_three(left: int, right: int, made: int) -> WorkOf:
@@ -760,6 +772,8 @@ _WORK: Mapping[str, WorkOf] = {
     "tex_ts::te_gemm_ts": _of_three(0, 5, 10),
     **_each(_fused_linear(1), "_Linear", "_LayerNormLinear", "_GroupedLinear"),
     **_each(_fused_linear(2), "_LinearBackward", "_LayerNormLinearBackward", "_GroupedLinearBackward"),
+    # Megatron-LM: https://github.com/NVIDIA/Megatron-LM, core/tensor_parallel/layers.py.
+    "LinearWithGradAccumulationAndAsyncCommunicationBackward": _accumulated,
     "aten::_grouped_mm": _grouped(ends=2),
     "aten::_scaled_grouped_mm": _grouped(ends=4),
     "aten::_weight_int4pack_mm": _in_4_bits,

@@ -675,6 +675,26 @@ def is_fused_linear_backward(operator: str) -> bool:
     return multiplies(operator) is Multiplies.FUSED_LINEAR_BACKWARD
 
 
+#: Megatron-LM's linear layer. Its backward pass adds the gradient of the weights to what is accumulated in float32 by a
+#: kernel of its own, which no operator launches (gradient_accumulation_fusion).
+_ACCUMULATING = "LinearWithGradAccumulationAndAsyncCommunication"
+
+
+def accumulates(operator: str) -> bool:
+    """Whether an operator is the backward pass of Megatron-LM's linear layer."""
+    return operator == f"{_ACCUMULATING}Backward"
+
+
+def is_linear(operator: str) -> bool:
+    """Whether an operator is a linear layer whose sizes forward and backward tell together."""
+    return operator == _ACCUMULATING or is_fused_linear(operator)
+
+
+def is_linear_backward(operator: str) -> bool:
+    """Whether an operator is the backward pass of such a layer."""
+    return accumulates(operator) or is_fused_linear_backward(operator)
+
+
 #: Whether an operator multiplies matrices or calls one that does: layers do, the preparation of data does not.
 multiplies_matrices = _matching(r"(mm|matmul|linear)(_|\.out)?$|conv\w*$|attention|gemm", re.IGNORECASE)
 
