@@ -7,12 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
-from traces import in_row, job, ranks, write
+from msgspec.structs import replace
+from traces import digests, in_row, job, ranks, write
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.digest.rounds import SHARED_ROUND
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import Diagnosis
+from tb_ddp_doctor.job.step_numbers import same_numbers
 
 #: Two ranks generate, then two train on the samples and send the weights; then the next round begins.
 GENERATES = """
@@ -146,6 +149,23 @@ def test_a_record_that_begins_after_a_sync_has_the_rounds_of_the_others(tmp_path
     found = diagnosed(tmp_path)
     assert (found.kind, found.ranks, found.incomplete) == ("RL", (0, 1, 2, 3), ())
     assert found.steps == (0, 1, 2)
+
+
+def test_numbers_of_shared_rounds_stay_however_far_apart_they_end() -> None:
+    """A rank that takes no part in the sync ends a round long before those that wait in it for the longest rollout."""
+    text = """
+        rank# step |NUMBER
+              gpu  [fwd][bwd]
+              nccl           [ar......]
+    """
+    text = ranks(text.replace("NUMBER", "1"), text.replace("NUMBER", "5"))
+    drawn = digests(text)
+    of_job = {
+        rank: replace(digest, contents=replace(digest.contents, steps_from=SHARED_ROUND))
+        for rank, digest in drawn.items()
+    }
+    numbers = [[of.steps.number.tolist() for of in same_numbers(each)[0].values()] for each in (drawn, of_job)]
+    assert numbers == [[[1, 2, 3], [1, 2, 3]], [[1, 2, 3], [5, 6, 7]]]
 
 
 #: The same without a collective: the update waits for samples, the rollouts for weights.

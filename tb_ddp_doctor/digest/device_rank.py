@@ -56,7 +56,7 @@ from tb_ddp_doctor.digest.rank_track import HostUse, rank_track
 from tb_ddp_doctor.digest.recorded_steps import contents_and_rounds, contents_and_steps
 from tb_ddp_doctor.digest.redundant import recomputed_events, redundant
 from tb_ddp_doctor.digest.roofline import CallEvents, roofline
-from tb_ddp_doctor.digest.rounds import ROUND, RoundEnds, rounds_between
+from tb_ddp_doctor.digest.rounds import ROUND, SHARED_ROUND, RoundEnds, rounds_between
 from tb_ddp_doctor.digest.serving import serving_work
 from tb_ddp_doctor.digest.steps import UPDATE, device_windows, step_of
 from tb_ddp_doctor.digest.trace_contents import MARKED, loader_kind
@@ -281,7 +281,7 @@ def _steps_on_device(
         contents, marked = contents_and_steps(host)
     else:
         contents, marked = contents_and_rounds(host, rounds_between(device, ends))
-    record = Edges.whole() if contents.steps_from in (MARKED, ROUND) else edges(host, device)
+    record = Edges.whole() if contents.steps_from in (MARKED, ROUND, SHARED_ROUND) else edges(host, device)
     if contents.steps_from == UPDATE:
         marked, record = record.whole_steps(marked), Edges.whole()
     marked = record.cut(marked)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import TraceContents
 from tb_ddp_doctor.digest.round_trips import ROUND_TRIP, round_trips
-from tb_ddp_doctor.digest.rounds import ROUND, rounds
+from tb_ddp_doctor.digest.rounds import ROUND, SHARED_ROUND, rounds
 from tb_ddp_doctor.digest.steps import UPDATE, host_steps, repeated_steps, updates
 from tb_ddp_doctor.digest.trace_contents import MARKED, trace_contents
 from tb_ddp_doctor.trace.model import Events, Ints
@@ -38,7 +38,7 @@ def contents_and_rounds(
     host: HostCalls, rounds: tuple[Ints, Ints, Ints] | None
 ) -> tuple[TraceContents, tuple[Ints, Ints, Ints]]:
     """The same where the job tells the rounds, as numbers, starts and ends; None: the whole trace is one step."""
-    contents = trace_contents(host, ROUND if rounds else "")
+    contents = trace_contents(host, SHARED_ROUND if rounds else "")
     return contents, rounds or _whole_trace(host.trace.events)
 
 

@@ -25,6 +25,8 @@ from tb_ddp_doctor.trace.program_names import Role
 
 #: What serves as the mark of a round.
 ROUND = "round of rollout and update"
+#: The same where the job tells the rounds of all its ranks: equal numbers are the same round.
+SHARED_ROUND = "round of rollout and update that all ranks share"
 #: When the last collective of each weight sync starts on a rank's device, or else when a round ends on its host, ns, by
 #: time. Fewer than two mark no round: the whole trace is one step.
 RoundEnds: TypeAlias = tuple[int, ...]

@@ -22,6 +22,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.model import RankDigest, Steps
+from tb_ddp_doctor.digest.rounds import SHARED_ROUND
 from tb_ddp_doctor.digest.trace_contents import MARKED
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage.column_table import ColumnTable
@@ -68,6 +69,8 @@ def same_numbers(digests: Mapping[int, RankDigest]) -> tuple[dict[int, RankDiges
     """
     everyone = dict(digests)
     if len(digests) < 2 or not all(digest.has_steps and len(digest.steps) for digest in digests.values()):
+        return everyone, []
+    if any(digest.contents.steps_from == SHARED_ROUND for digest in digests.values()):
         return everyone, []
     reference = next(iter(digests.values()))
     limit = _SAME * float(np.median(reference.steps.end_ns - reference.steps.start_ns))
