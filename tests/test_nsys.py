@@ -456,6 +456,7 @@ def _foreign() -> Iterator[tuple[str, bytes, str]]:
     yield "vm.trace.json.gz", gzip.compress(jax, mtime=0), "JAX, TensorFlow or PyTorch/XLA"
     yield "trace.pftrace", b"\x1f\x8b", "without events of torch.profiler"
     yield "1_results.json", b'{"rocprofiler-sdk-tool": [{"metadata": {}}]}', "JSON of rocprof"
+    yield "7_kernel_trace.csv", b'"Kind","Agent_Id"', "of rocprof"
     yield "results.db", b"SQLite format 3\0" + b"CREATE TABLE rocpd_kernel", "rocpd convert -i results.db"
     yield "trace_view.json", b'[{"ph": "X", "name": "aten::empty", "pid": 1, "cat": "cpu_op"}]', "Ascend NPUs"
     yield (

@@ -25,6 +25,10 @@ _OF_XLA = (
     "This is a profile of JAX, TensorFlow or PyTorch/XLA, which xprof shows (`pip install xprof`, `xprof --logdir "
     "DIR`). The doctor reads traces of torch.profiler and Nsight Systems."
 )
+_OF_ROCPROF = (
+    "This is of rocprof: the doctor reads what torch.profiler writes on AMD GPUs (export_chrome_trace); of rocprofv3's "
+    "formats, `--output-format pftrace` opens in Perfetto."
+)
 #: By the end of the name.
 _BY_NAME = (
     (
@@ -42,6 +46,7 @@ _BY_NAME = (
         re.compile(r"\.(?:ncu-rep|nvvp|nvprof)$"),
         "This is a profile of single kernels or of nvprof, without what ranks do: record with torch.profiler or nsys.",
     ),
+    (re.compile(r"(?:^|_)(?:kernel|hip_api|hsa_api|memory_copy)_trace\.csv$"), _OF_ROCPROF),
     (
         re.compile(
             r"(?:^|[^a-z])(?:(?:trace_view|msprof_\w+)\.json(?:\.gz)?|ascend_(?:pytorch|mindspore)_profiler\w*\.db)$"
