@@ -428,13 +428,13 @@ def test_batches_of_any_size_are_balanced_to_their_mean() -> None:
         rank# step |1
               host [fwd][sync.............]
               gpu  [fwd@64]
-              nccl         [ar............]
+              nccl         [ar.................]
     """
     heavy = """
         rank# step |1
               host [fwd][sync.............]
-              gpu  [fwd@192..............]
-              nccl                        [ar]
+              gpu  [fwd@192...............]
+              nccl                         [ar]
     """
     takes_turns = (ranks(*(heavy if rank == step else light for rank in range(3)), steps=1) for step in range(3))
     _, whatif = played(in_row(*takes_turns))

@@ -177,9 +177,13 @@ def share_at_median(total: NDArray[Any]) -> Floats:
     return share
 
 
-def share_at_mean(total: NDArray[Any]) -> Floats:
-    """Factors that lower each amount to the mean of its column; shape (cells, places), as that of the amounts."""
-    share: Floats = np.minimum(total.mean(axis=0) / np.maximum(total, 1), 1)
+def share_if_even(total: NDArray[Any], work: Floats) -> Floats:
+    """Factors that lower each amount to what the median cell needs for work of 1; both of shape (cells, places).
+
+    `work`, shape (cells,), is what each cell has to do, 1 on average: 30, 60 and 120 ms for work of 0.5, 1 and 1.5
+    become 30, 60 and 60 ms. The last cell is slow beside its larger work, and both are taken from it.
+    """
+    share: Floats = np.minimum(lower_median(total / work[:, None]) / np.maximum(total, 1), 1)
     return share
 
 

@@ -43,9 +43,9 @@ class Comparable(msgspec.Struct, frozen=True, eq=False):
     but_for_length: Ints
     #: How long the sequences of each step are, relative to those of the median step, shape (S,).
     length: Floats
-    #: Whether each rank has now more and now less to do than the others: batches of any size. What one has more of, the
-    #: others have less of, so that balanced ranks all need what they need on average.
-    batches_vary: bool
+    #: What each rank has to do in each step, relative to what the comparable ranks of the step have to do on average,
+    #: shape (R, S). All 1 unless batches vary: each rank has now more and now less to do than the others.
+    work: Floats
 
 
 def comparable(job: Job, sequence: Ints) -> Comparable:
@@ -60,21 +60,27 @@ def comparable(job: Job, sequence: Ints) -> Comparable:
         numbered(but_for_length, as_long).reshape(shape),
         but_for_length.reshape(shape),
         length,
-        _batches_vary(job),
+        _work(job, but_for_length.reshape(shape)),
     )
 
 
-def _batches_vary(job: Job) -> bool:
-    """See `Comparable.batches_vary`; by FLOP, or by the kernels' grids where shapes do not tell."""
-    flops, sized = (
-        job.work(which) for which in (lambda work: work.flops.model_flops, lambda work: work.kernels.sized_ns)
-    )
-    work = (flops if flops.all() else sized).astype(np.float64)
-    if min(work.shape) < 2 or not work.all():
-        return False
-    of_step = work / work.mean(axis=0)
-    vary = (of_step / of_step.mean(axis=1, keepdims=True)).std(axis=1, ddof=1) > _VARIES
-    return bool(2 * vary.sum() > len(vary))
+def _work(job: Job, same: Ints) -> Floats:
+    """See `Comparable.work`; by FLOP, or by the kernels' grids where shapes do not tell. Equal numbers in `same`, shape
+    (R, S), can be compared.
+    """
+    flops = job.work(lambda work: work.flops.model_flops)
+    # What kernels of such grids take usually differs from rank to rank: only steps are compared by it.
+    sized = job.work(lambda work: work.kernels.sized_ns)
+    work = flops.astype(np.float64) if flops.all() else sized / np.maximum(sized.mean(axis=1, keepdims=True), 1)
+    ranks, steps = work.shape
+    none = np.ones(work.shape)
+    if min(ranks, steps) < 2 or not work.all():
+        return none
+    group = numbered(same.ravel(), np.tile(np.arange(steps), ranks))
+    mean = np.bincount(group, work.ravel()) / np.bincount(group)
+    relative: Floats = work / mean[group].reshape(work.shape)
+    vary = (relative / relative.mean(axis=1, keepdims=True)).std(axis=1, ddof=1) > _VARIES
+    return relative if 2 * vary.sum() > ranks else none
 
 
 def _lengths(job: Job) -> Floats:

@@ -209,10 +209,15 @@ class StepFrame(msgspec.Struct, frozen=True, eq=False):
     but_for_length: Ints
     #: The length of each step's sequences, relative to the median step's, shape (S,).
     length: Floats
-    #: Whether each rank has now more and now less to do than the others (see `comparable.Comparable`).
-    batches_vary: bool
+    #: What each rank has to do in each step, relative to the others (see `comparable.Comparable`), shape (R, S).
+    work: Floats
     #: Which calls of operators the rows of all ranks' own tracks have.
     calls: RowCalls
+
+    @property
+    def batches_vary(self) -> bool:
+        """Whether each rank has now more and now less to do than the others."""
+        return bool((self.work != 1).any())
 
 
 class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True, dict=True):

@@ -28,8 +28,8 @@ from tb_ddp_doctor.replay.cells import (
     lower_medians,
     most_of_most,
     of_equal,
-    share_at_mean,
     share_at_median,
+    share_if_even,
 )
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.lengths import share_at_length
@@ -486,7 +486,7 @@ class Replay:
         The work between the same two collectives is compared over the comparable ranks and steps, and shortened to
         their median. Where ranks differ in where they send and receive, the work of the whole step is compared. In
         steps that the job leaves out a rank's device is as much faster as in the others. Where batches vary, the ranks
-        of a step take what they take on average: what one has less of, the others have more of.
+        of a step take what the median rank takes for what they have to do on average.
         """
         rows, (ranks, steps) = self.schedule.rows, self.schedule.frame.step_index.shape
         mine = np.flatnonzero(rows.step >= 0)
@@ -496,10 +496,10 @@ class Replay:
         total = total.reshape(ranks * steps, most)
         share = np.ones(total.shape)
         order = self.schedule.frame.order.ravel()
-        vary = self.schedule.frame.batches_vary
+        vary, work = self.schedule.frame.batches_vary, self.schedule.frame.work.ravel()
         for same in self._comparable_in_step if vary else self._comparable:
             compared = total[same] if (order[same] == order[same[0]]).all() else total[same].sum(axis=1, keepdims=True)
-            share[same] = share_at_mean(compared) if vary else share_at_median(compared)
+            share[same] = share_if_even(compared, work[same]) if vary else share_at_median(compared)
         need = rows.device_ns.copy()
         share *= self._share_at_length.reshape(-1, 1)
         need[mine] = np.rint(need[mine] * share[cell, rows.between[mine]])

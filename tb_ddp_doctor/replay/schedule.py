@@ -82,7 +82,7 @@ def _schedule(job: Job, ties: HandOvers | None) -> Schedule:
         sequence=compared.same,
         but_for_length=compared.but_for_length,
         length=compared.length,
-        batches_vary=compared.batches_vary,
+        work=compared.work,
         order=orders(tracks, parts, every_family, job.step_index),
         calls=job.row_calls,
     )

@@ -138,7 +138,7 @@ class WhatIf:
         later = copy(self)
         later.fixes_something = not supposed
         later._base, later._fixed = self._base | fixed, self._fixed | fixed
-        for of_base in ("_base_ns", "busy_ns"):
+        for of_base in ("_base_ns", "busy_ns", "for_more_work_ns"):
             later.__dict__.pop(of_base, None)
         return later
 
@@ -288,6 +288,18 @@ class WhatIf:
         needed = self.device_ns.mean(axis=1)
         long_as_others = np.median(needed[chosen]) >= (1 - device_work.AS_MUCH) * np.median(needed)
         return bool(needed.any() and (long_as_others or device_work.as_much(self._digests, chosen)))
+
+    @cached_property
+    def for_more_work_ns(self) -> Ints:
+        """How much longer each device computes because its batch is larger than the others' of the step, (R, S), ns;
+        negative for smaller ones, 0 unless batches vary. What is fixed already is no longer in it.
+        """
+        if not self.replay or not self.replay.schedule.frame.batches_vary:
+            return np.zeros(self.shape, np.int64)
+        even = np.rint(self.device_ns / self.replay.schedule.frame.work).astype(np.int64)
+        more, left = self.device_ns - even, self.replay.remaining_device_ns(self._base) - even
+        still: Ints = np.clip(left, np.minimum(more, 0), np.maximum(more, 0))
+        return still
 
     def excess_over_length_ns(self) -> Ints:
         """How much longer the median rank alone needs for each step than its sequences' length explains, (S,), ns.

@@ -297,7 +297,7 @@ SHORT = """
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        # 10 and 8 ms: a third of the ranks at 10 ms, and the mean at 8.67, which is what balanced ranks need.
+        # 10 and 8 ms: a third of the ranks at 10 ms. The median rank would need 8.67 for an even share.
         (1250, True),
         # As many FLOP on all ranks: the kernels are slow.
         (1000, False),
@@ -309,9 +309,37 @@ def test_batches_of_other_lengths_are_told_by_their_shapes(rows: int, said: bool
     dims = {"mm": [[1000, 512], [512, 512]], "addmm": [[512], [rows, 512], [512, 512]]}
     text = in_row(*(ranks(*(LONG if rank == step else SHORT for rank in range(3)), steps=1) for step in range(3)))
     found = finding(RULE, text, dims=dims)
-    assert found.cost_ms == pytest.approx(4 / 3 if said else 2, rel=0.02)
+    assert found.cost_ms == pytest.approx(4 / 3 if said else 2, rel=0.07)
     assert (
         "Their sequences differ: the slowest rank of a step has 15 % more FLOP than the mean rank; "
         "batches of equal FLOP would save 1.3 ms a step." in found.why
     ) == said
     assert ("parts[rank].append" in found.fix) == said
+
+
+def test_a_slow_device_is_told_from_batches_that_vary() -> None:
+    """In each step some rank has a larger batch; rank 1 takes 1.5 times as long for all of its own."""
+    sizes = [(1, 2, 3, 2, 1), (2, 1, 1, 3, 3), (3, 3, 2, 1, 1), (1, 1, 3, 2, 3), (2, 3, 1, 1, 2)]
+
+    def step(n: int) -> str:
+        takes = [round(8 * row[n] * (1.5 if rank == 1 else 1)) for rank, row in enumerate(sizes)]
+        kernels = [f"[fwd@{64 * row[n]}".ljust(took - 1, ".") + "]" for row, took in zip(sizes, takes, strict=True)]
+        ends = max(takes) + 4
+        return ranks(
+            *(
+                f"""
+            rank# step |1
+                  host [fwd]
+                  gpu  {kernel}
+                  nccl {" " * took}{"[ar".ljust(ends - took - 1, ".")}]
+                """
+                for kernel, took in zip(kernels, takes, strict=True)
+            ),
+            steps=1,
+        )
+
+    findings = examine(job(in_row(*map(step, range(5))))).findings
+    assert {(one.rule, one.ranks if one.rule == "straggler" else ()) for one in findings if one.severity != "info"} == {
+        ("straggler", (1,)),
+        (RULE, ()),
+    }

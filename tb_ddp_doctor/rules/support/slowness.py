@@ -102,21 +102,21 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
     first, or in all since its device became slower. Where most ranks are slow, they are compared with those that are
     not, if these have as much to do on their devices.
     """
-    own = whatif.busy_ns
-    limit = _limit(frame, min_excess)
-    among = _fast_minority(whatif, frame, limit)
+    own, limit = whatif.busy_ns, _limit(frame, min_excess)
+    # Which rank has larger batches in a record of few steps is chance.
+    with_even_batches = own - whatif.for_more_work_ns
+    among = _fast_minority(whatif, with_even_batches, frame, limit)
+    excess = _excess(own, among, whatif, frame)
     if among is None:
         of_step = median_rank(own)
-        excess = own - np.maximum(whatif.typical_need(own), whatif.typical_of_step(own))
         step_excess = np.minimum(of_step - median_rank(whatif.typical_need(own)), of_step)
         step_excess = np.maximum(step_excess, whatif.excess_over_length_ns())
         step_excess = np.where(step_excess < _CHANCE * _error_of_median(excess), 0, step_excess)
     else:
-        excess, step_excess = own - whatif.typical_need(own, among), np.zeros(own.shape[1], np.int64)
-    # Without the other rank's trace, waiting for it looks like a longer transfer.
-    excess = np.minimum(excess, np.maximum(excess - frame.unknown_wait_ns, 0))
-    slow = excess > limit
-    mean = excess.mean(axis=1)
+        step_excess = np.zeros(own.shape[1], np.int64)
+    steadily = _excess(with_even_batches, among, whatif, frame) if whatif.for_more_work_ns.any() else excess
+    slow = steadily > limit
+    mean = steadily.mean(axis=1)
     often = slow.mean(axis=1) >= min_steps
     if slow.shape[1] > 2:
         # What holds the host at the end of a step delays the next one: before the first step it is not recorded.
@@ -124,14 +124,27 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
     often |= device_slower_since(slow, whatif.pace) < slow.shape[1]
     persistent = often & (mean > limit)
     if among is None:
-        persistent &= ~_is_noise(excess, frame)
+        persistent &= ~_is_noise(steadily, frame)
     if persistent.all():  # they take turns: none is slower than the others
         persistent[:] = False
+    excess = np.where(persistent[:, None], steadily, excess)
+    slow = excess > limit
     indices = np.flatnonzero(persistent)
     slowest_first = indices[np.argsort(-mean[indices], kind="stable")]
     deviations = np.sort(np.abs(own - whatif.typical_need(own)), axis=None)
     noise = _SD_OF_MEDIAN * float(deviations[(deviations.size - 1) // 2])
     return Slowness(excess, slow, slowest_first, among, step_excess, noise, limit)
+
+
+def _excess(need_ns: Ints, among: NDArray[np.bool_] | None, whatif: WhatIf, frame: Frame) -> Ints:
+    """What each rank needs beyond comparable ranks and steps, given what it needs in each, shape (R, S), ns."""
+    usual = whatif.typical_need(need_ns, among)
+    if among is None:
+        usual = np.maximum(usual, whatif.typical_of_step(need_ns))
+    excess: Ints = need_ns - usual
+    # Without the other rank's trace, waiting for it looks like a longer transfer.
+    known: Ints = np.minimum(excess, np.maximum(excess - frame.unknown_wait_ns, 0))
+    return known
 
 
 def device_slower_since(slow: NDArray[np.bool_], pace: Floats) -> Ints:
@@ -180,25 +193,25 @@ def is_noise(mean_ns: Floats, error_ns: Floats | float, step_ns: float) -> NDArr
 
 def shared(whatif: WhatIf, frame: Frame, kind: CpuTime) -> Change:
     """What all ranks share of the host's time of one kind: where most are slow, as much as the others have."""
-    return whatif.shared(kind, _fast_minority(whatif, frame, _limit(frame, _LEAST_EXCESS)))
+    return whatif.shared(kind, _fast_minority(whatif, whatif.busy_ns, frame, _limit(frame, _LEAST_EXCESS)))
 
 
 def _limit(frame: Frame, min_excess: float) -> float:
     return max(min_excess * frame.step_ns, 2 * frame.residual_ns)
 
 
-def _fast_minority(whatif: WhatIf, frame: Frame, limit: float) -> NDArray[np.bool_] | None:
+def _fast_minority(whatif: WhatIf, need_ns: Ints, frame: Frame, limit: float) -> NDArray[np.bool_] | None:
     """The ranks, shape (R,), that need far less than most others although their devices have as much to do; None for
-    none.
+    none. `need_ns` is what each needs in each step, shape (R, S).
     """
-    mean = whatif.busy_ns.mean(axis=1)
+    mean = need_ns.mean(axis=1)
     order = np.argsort(mean)
     gaps = np.diff(mean[order])[: len(mean) // 2]
     if not len(gaps) or gaps.max() < _CLEARLY * limit:
         return None
     chosen = np.zeros(len(mean), np.bool_)
     chosen[order[: int(gaps.argmax()) + 1]] = True
-    is_minority = 2 * chosen.sum() < len(mean) and not _is_noise_between(whatif.busy_ns, chosen, frame)
+    is_minority = 2 * chosen.sum() < len(mean) and not _is_noise_between(need_ns, chosen, frame)
     return chosen if is_minority and whatif.have_as_much_work(chosen) else None
 
 
