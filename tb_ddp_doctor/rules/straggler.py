@@ -72,10 +72,10 @@ class Straggler(Rule):
         links; look at its PCIe link and the cores and memory that its process has.
     Limits:
         At least two ranks with matched collectives. If most ranks are slow, they are compared with those that are much
-        faster, provided that these do as much work. An excess below five standard errors of the ranks' step times, and
-        below 15 % of the step, is noise. Ranks that share a GPU slow each other. The cost of slow links is charged to
-        slow-link. If several causes cost time together, they share the cost in proportion to what each costs once the
-        other ones are fixed.
+        faster, provided that these do as much work. An excess below three standard errors of the ranks' step times, or
+        below five and below 15 % of the step, is noise. Where batches vary, ranks are compared as if these were even.
+        Ranks that share a GPU slow each other. The cost of slow links is charged to slow-link. If several causes cost
+        time together, they share the cost in proportion to what each costs once the other ones are fixed.
     """
 
     id = "straggler"
