@@ -138,10 +138,10 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
 
 def _excess(need_ns: Ints, among: NDArray[np.bool_] | None, whatif: WhatIf, frame: Frame) -> Ints:
     """What each rank needs beyond comparable ranks and steps, given what it needs in each, shape (R, S), ns."""
-    usual = whatif.typical_need(need_ns, among)
+    typical = whatif.typical_need(need_ns, among)
     if among is None:
-        usual = np.maximum(usual, whatif.typical_of_step(need_ns))
-    excess: Ints = need_ns - usual
+        typical = np.maximum(typical, whatif.typical_of_step(need_ns))
+    excess: Ints = need_ns - typical
     # Without the other rank's trace, waiting for it looks like a longer transfer.
     known: Ints = np.minimum(excess, np.maximum(excess - frame.unknown_wait_ns, 0))
     return known
