@@ -46,14 +46,14 @@ LONGER = """
 """
 #: The same at once, on the samples of the step before.
 BESIDE = """
-    rank# step |1
+    rank# step   |1
           host   [own_generate_sequences...........]
           within [attend][sync..............] [sync]
           gpu      [attend..................]
           nccl                               [bc...]
 """
 AHEAD = """
-    rank# step |1
+    rank# step   |1
           host   [own_update_actor.................]
           within [fwd][sync......]            [sync]
           gpu     [fwd...........]
