@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import msgspec
+
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.facts.roofline import JobRoofline
@@ -29,14 +31,32 @@ _LEAST_OUTSIDE = 0.05
 _NO_REPLAY = "Without a replay (CPUs, or traces without launch records) the floor is not opened."
 
 
+class _Play(msgspec.Struct, frozen=True, eq=False):
+    """The job without faults, without a line of the floor, and without those before it."""
+
+    kind: FloorKind
+    without: Change
+    #: The same without what the line may have more; None where that is nothing.
+    possible: Change | None
+
+
+def _plays(faultless: Change, cuts: Mapping[FloorKind, Change | None], possible: Change | None) -> Iterator[_Play]:
+    """What is played, given what each line takes away, and what traffic may be avoidable besides."""
+    without = faultless
+    for kind, cut in cuts.items():
+        if cut is not None and not cut.is_nothing:
+            without |= cut
+            more = possible if kind == "avoidable-traffic" else None
+            yield _Play(kind, without, None if more is None else without | more)
+
+
 class Floor:
     """A job's floor. Its lines are played beside what the caller does until it asks for them."""
 
     def __init__(self, savings: Savings, roofline: JobRoofline, link_excess_ns: Ints | None) -> None:
         """`link_excess_ns` is as `facts.roofline.link_excess` has it."""
         self._savings, self._roofline, self._knows_links = savings, roofline, link_excess_ns is not None
-        self._cuts: dict[FloorKind, Change] = {}
-        self._possible: Change | None = None
+        self._plays: tuple[_Play, ...] = ()
         if not savings.whatif.plays:
             return
         self._times = times = roofline.times_without(savings.faultless.of_calls)
@@ -46,20 +66,9 @@ class Floor:
             "below-link-speed": None if link_excess_ns is None else Change(transfer_ns=link_excess_ns),
             "not-modelled": _rows(times.not_modelled),
         }
-        self._cuts = {kind: cut for kind, cut in cuts.items() if cut is not None and not cut.is_nothing}
-        if "avoidable-traffic" in self._cuts:
-            self._possible = _rows(times.possible)
-        savings.whatif.foresee_steps(self._to_play())
-
-    def _to_play(self) -> Iterator[Change]:
-        """The job without faults, and without what each line takes away in turn."""
-        without = self._savings.faultless
-        yield without
-        for kind, cut in self._cuts.items():
-            without |= cut
-            yield without
-            if kind == "avoidable-traffic" and self._possible is not None:
-                yield without | self._possible
+        self._plays = tuple(_plays(savings.faultless, cuts, _rows(times.possible)))
+        changes = (change for play in self._plays for change in (play.without, play.possible) if change is not None)
+        savings.whatif.foresee_steps([savings.faultless, *changes])
 
     @property
     def lines(self) -> tuple[FloorLine, ...]:
@@ -69,18 +78,16 @@ class Floor:
         lines = _Lines(savings, floor_ns)
         if not savings.whatif.plays:
             return lines.of({"not-modelled": floor_ns}, {}, {"not-modelled": _NO_REPLAY})
-        without = savings.faultless
-        remaining_ns, before_ns, possible_ns = floor_ns, savings.total_ns(without), 0
+        remaining_ns, before_ns, possible_ns = floor_ns, savings.total_ns(savings.faultless), 0
         parts: dict[FloorKind, int] = dict.fromkeys(_KINDS, 0)
-        for kind, cut in self._cuts.items():
-            without |= cut
-            after_ns = min(savings.total_ns(without), before_ns)
-            if kind == "avoidable-traffic" and self._possible is not None:
-                possible_ns = max(before_ns - savings.total_ns(without | self._possible), 0)
+        for play in self._plays:
+            after_ns = min(savings.total_ns(play.without), before_ns)
+            if play.possible is not None:
+                possible_ns = max(before_ns - savings.total_ns(play.possible), 0)
             # The floor may be shorter than its play, by communication whose last arrival is not recorded.
-            parts[kind] = min(before_ns - after_ns, remaining_ns)
+            parts[play.kind] = min(before_ns - after_ns, remaining_ns)
             before_ns = after_ns
-            remaining_ns -= parts[kind]
+            remaining_ns -= parts[play.kind]
         outside = min(remaining_ns, _outside_ns(savings))
         parts["not-modelled"] += outside
         parts["limit"] = remaining_ns - outside

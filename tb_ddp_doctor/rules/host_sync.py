@@ -91,7 +91,10 @@ class HostSync(Rule):
             )
         if cost < min(whatif.cost_ns(change), Severity.MINOR.least_share * frame.step_ns):
             # The calls would be charged with all that they save.
-            return Clear(f"Without {many} the GPU would mostly hide what the CPU of a single rank stalls.")
+            return Clear(
+                f"Without {many}, queued work would hide a stall of a single rank's CPU: most of what that saves is "
+                "the stall's."
+            )
         ranks = most_affected(idle_ns)
         seen = int((whatif.at_slowest(idle_ns) > 0).sum())
         level, basis = certainty.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
