@@ -5,6 +5,8 @@
 Torch is imported once, and ranks are forked from there.
 A scenario is one of `SCENARIOS`, with "+stack" for Python stacks. Traces of stacks are plain JSON, others gzip. Beside
 OUT, `OUT.rank0` has the rank's CPU time in each traced step, and how long its threads waited for a core, ns.
+It returns 1 where a rank raised, 128 + signal where one was killed, like a shell.
+It returns 1 where a rank raised, 128 + signal where one was killed, like a shell.
 `test_gloo` runs it; by hand it makes traces to look at.
 """
 
@@ -154,7 +156,8 @@ def main() -> int:
                 traceback.print_exc()
                 sys.stderr.flush()
                 os._exit(1)
-    return max(abs(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) for child in children)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    return max(code if code >= 0 else 128 - code for code in codes)
 
 
 if __name__ == "__main__":
