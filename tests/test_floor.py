@@ -25,8 +25,8 @@ SIZES, LEAST_US = [16384, 4096], 2 * 2 * 16384 * 4096 / 3.35e6
 H100 = "NVIDIA H100 80GB HBM3"
 #: Operator, and how long its kernel takes, us.
 Op = tuple[str, float]
-#: Sizes and types of its inputs in place of `SIZES`, by operator.
-Given = dict[str, tuple[list[list[int]], list[str]]]
+#: Sizes and types of its inputs in place of `SIZES`, by operator, and their values.
+Given = dict[str, tuple[list[list[int]], list[str]] | tuple[list[list[int]], list[str], list[str]]]
 
 
 def account(folder: Path, *ops: Op, device: str = H100, shapes: bool = True, inputs: Given | None = None) -> Account:
@@ -52,8 +52,9 @@ def diagnosis(
         done = max(done, begin)
         for index, (name, length) in enumerate(ops):
             at = begin + 10 * index
-            dims, types = (inputs or {}).get(name, ([SIZES, []], ["c10::BFloat16", "Scalar"]))
-            given = {"Input Dims": dims, "Input type": types, "Concrete Inputs": [""] * (len(dims) - 1) + ["-1"]}
+            dims, types, *values = (inputs or {}).get(name, ([SIZES, []], ["c10::BFloat16", "Scalar"]))
+            texts = values[0] if values else [""] * (len(dims) - 1) + ["-1"]
+            given = {"Input Dims": dims, "Input type": types, "Concrete Inputs": texts}
             add("cpu_op", name, at, 8, 1, **(given if shapes else {}))
             number += 1
             add("cuda_runtime", "cudaLaunchKernel", at + 2, 4, 1, correlation=number)
@@ -171,6 +172,25 @@ def test_exposed_communication_slower_than_the_links_is_below_link_speed() -> No
     exposed_us, least_us = 6_000, 32e6 / 450e9 * 1e6
     assert line == pytest.approx(exposed_us - least_us, rel=0.02)
     assert us(found, "below-attainable") == us(found, "avoidable-traffic") == 0
+    assert sums(found)
+
+
+@pytest.mark.parametrize(("heads", "longest", "modelled"), [(6, 512, True), (6, 16384, False)])
+def test_unknown_lengths_matter_only_where_they_change_the_least_time(
+    tmp_path: Path, heads: int, longest: int, modelled: bool
+) -> None:
+    """Of 127 sequences in 16,384 rows memory limits short ones whatever their lengths are: 4 x 25.2 MB at 3.35 TB/s.
+
+    Of up to 512 rows each they have at most 16,384 x 256.5 scores a head: 12.9 GFLOP, 13 us of 989 TFLOPS.
+    """
+    rows, name = [16384, heads, 128], "flash_attn_3::fwd"
+    dims = [rows] * 3 + [[]] * 4 + [[128], [128]] + [[]] * 18
+    types = ["c10::BFloat16"] * 3 + [""] * 4 + ["int", "int"] + ["Scalar"] * 18
+    values = [""] * 12 + [str(longest)] * 2 + [""] * 10 + ["True", "-1", "0"]
+    found = account(tmp_path, (name, 400), inputs={name: (dims, types, values)})
+    least = (4 * 2 * 16384 * heads * 128 + 4 * heads * 16384) / 3.35e6
+    expected = (400 - least, 0) if modelled else (0, 400)
+    assert (us(found, "below-attainable"), us(found, "not-modelled")) == pytest.approx(expected, abs=1)
     assert sums(found)
 
 

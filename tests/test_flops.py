@@ -48,6 +48,9 @@ def counted(*operators: tuple[str, str, int, int], steps: Steps = STEPS) -> tupl
     [
         ("aten::mm", "[[2, 3], [3, 5]]", 2 * 2 * 3 * 5, 0),
         ("aten::addmm", "[[5], [2, 3], [3, 5], [], []]", 2 * 2 * 3 * 5, 0),
+        # Of torch.compile's templates the result is the last tensor.
+        ("triton_tem_fused_addmm_relu_7", "[[5], [2, 3], [5, 3], [2, 5], [], [], []]", 2 * 2 * 3 * 5, 0),
+        ("triton_tem_fused_flex_attention_7", "[[2, 3], [3, 5], [2, 5]]", 0, 0),
         ("aten::bmm", "[[7, 2, 3], [7, 3, 5]]", 2 * 7 * 2 * 3 * 5, 0),
         ("aten::baddbmm", "[[7, 2, 5], [7, 2, 3], [7, 3, 5]]", 2 * 7 * 2 * 3 * 5, 0),
         # Eight channels of 16 by 16 from four of 32 by 32, kernels of 3 by 3.

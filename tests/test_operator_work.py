@@ -190,12 +190,17 @@ def test_packed_sequences_of_the_longest_length_have_all_of_its_scores() -> None
     assert flops_and_bytes(packed(False, 1024, "127"))[0] == 4 * windowed * 128
 
 
-def test_packed_sequences_whose_lengths_may_differ_much_are_not_modelled() -> None:
+def test_packed_sequences_whose_lengths_may_differ_have_a_range_of_scores() -> None:
     # 16 sequences of up to 4,096 in 16,384 rows: 16 of 1,024 have a quarter of the scores of 4 of 4,096.
-    assert packed(False, 4096, "-1") is None
-    # With a window they have nearly as many; the fewest count.
-    scores = 6 * 16 * (128 * 129 // 2 + (1024 - 128) * 128)
-    assert flops_and_bytes(packed(False, 4096, "127"))[0] == 4 * scores * 128
+    found = packed(False, 4096, "-1")
+    fewest, most = (6 * count * (rows * (rows + 1) // 2) for count, rows in ((16, 1024), (4, 4096)))
+    assert found is not None and (found.flops, found.most_flops) == (4 * fewest * 128, 4 * most * 128)
+    back = packed(True, 4096, "-1")
+    assert back is not None and (back.flops, back.most_flops) == (10 * fewest * 128, 10 * most * 128)
+    # With a window they have nearly as many.
+    fewest, most = (6 * count * (128 * 129 // 2 + (rows - 128) * 128) for count, rows in ((16, 1024), (4, 4096)))
+    found = packed(False, 4096, "127")
+    assert found is not None and (found.flops, found.most_flops) == (4 * fewest * 128, 4 * most * 128)
     assert packed(False, 0, "-1") is None and packed(False, 1024, "-1", starts=1) is None
 
 
@@ -543,7 +548,7 @@ def test_each_formula_has_an_example() -> None:
     assert [kind for kind, some in kinds.items() if not any(f'"{operator}"' in here for operator in some)] == []
 
 
-def test_triton_kernels_have_all_of_their_tensors_as_inputs() -> None:
+def test_kernels_of_torch_compile_have_all_of_their_tensors_as_inputs() -> None:
     name = "triton_poi_fused_add_gelu_0"
     hidden = ([1024, 256], BF16)
     assert flops_and_bytes(of(name, hidden, hidden, hidden, "262144", kernel=name)) == (0, 3 * 2 * 1024 * 256, 0)
@@ -552,6 +557,30 @@ def test_triton_kernels_have_all_of_their_tensors_as_inputs() -> None:
     table = ([50304, 768], BF16)
     found = of(name, table, hidden, "262144", kernel=name)
     assert flops_and_bytes(found) == (0, 2 * 2 * 262144, 0)
+
+
+def test_a_template_of_torch_compile_is_a_gemm() -> None:
+    # A bias of 4,096, 8,192 rows of 1,024, weights of 1,024 to 4,096, and the result; then its grid.
+    name = "triton_tem_fused_addmm_gelu_view_4"
+    bias, rows, weights, made = ((sizes, BF16) for sizes in ([4096], [8, 1024, 1024], [4096, 1024], [8, 1024, 4096]))
+    grid = ("2048", "1", "1")
+    found = of(name, bias, rows, weights, made, *grid, kernel=name)
+    read = 2 * (4096 + 8192 * 1024 + 1024 * 4096)
+    assert flops_and_bytes(found) == (2 * 8192 * 1024 * 4096, read, 2 * 8192 * 4096)
+    assert found is not None and found.kind is GpuTime.GEMM
+    # TF32 or float32; a part of a buffer; other templates.
+    floats = [(sizes, FP32) for sizes, _ in (bias, rows, weights, made)]
+    assert of(name, *floats, *grid, kernel=name) is None
+    assert of(name, bias, ([8, 1024, 4096], BF16), weights, made, *grid, kernel=name) is None
+    for other in ("triton_tem_fused_bmm_4", "triton_tem_fused_flex_attention_4", "triton_tem_fused_convolution_4"):
+        assert of(other, rows, weights, made, *grid, kernel=other) is None
+
+
+def test_what_a_users_own_triton_kernel_computes_is_not_known() -> None:
+    # X times its transpose, of which half may be computed; and one that gets its sizes alone.
+    square = ([2, 768, 768], BF16)
+    assert of("XXT_kernel_0", ([2, 768, 3072], BF16), square, "768", "3072", kernel="XXT_kernel") is None
+    assert of("linear_relu_square_kernel_0", "16384", "3072", "768", kernel="linear_relu_square_kernel") is None
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,6 @@ from tb_ddp_doctor.digest.least_work import Work, WorkOf
 from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.digest.operator_inputs import Inputs, Tensor
 
-#: Lengths that are not recorded leave a range of scores: it is modelled where its ends differ by no more.
-_NARROW = 0.75
 #: xFormers' numbers of masks: none, causal from the top left, and causal from the bottom right.
 _FROM_TOP, _FROM_BOTTOM = "1", "2"
 
@@ -85,15 +83,16 @@ def _work(at: _Attention) -> WorkOf:
         if any(map(inputs.has, at.parts)):
             raise LookupError
         mask = _mask(at, inputs)
+        most = 0
         if at.starts is not None and inputs.has(at.starts):
-            scores = _of_packed(_packed(query), _packed(key), inputs, at, mask)
+            scores, most = _of_packed(_packed(query), _packed(key), inputs, at, mask)
         else:
             if not len(query.sizes) == len(key.sizes) == len(value.sizes) == 4:
                 raise ValueError
             rows = -3 if at.by_rows else -2
             queries, keys = query.sizes[rows], key.sizes[rows]
             scores = query.elements // max(queries * query.sizes[-1], 1) * mask.seen(queries, keys)
-        return _of_scores(query, key, value, scores, backward=at.backward)
+        return _of_scores(query, key, value, scores, most, backward=at.backward)
 
     return function
 
@@ -111,15 +110,16 @@ def _width(inputs: Inputs, index: int) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _of_scores(query: Tensor, key: Tensor, value: Tensor, scores: int, *, backward: bool) -> Work:
-    """Attention that computes so many scores, over all heads."""
-    flops = 2 * scores * (query.sizes[-1] + value.sizes[-1])
+def _of_scores(query: Tensor, key: Tensor, value: Tensor, scores: int, most: int, *, backward: bool) -> Work:
+    """Attention that computes so many scores, over all heads, and `most` at most where that is not certain."""
+    flops, most = (2 * count * (query.sizes[-1] + value.sizes[-1]) for count in (scores, most))
     rows = query.elements // max(query.sizes[-1], 1)
     made, statistics = rows * value.sizes[-1] * query.element, rows * 4
     given = query.bytes + key.bytes + value.bytes
     if backward:
-        return Work(GpuTime.ATTENTION, flops * 5 // 2, given + 2 * made + statistics, given)
-    return Work(GpuTime.ATTENTION, flops, given, made + statistics)
+        read = given + 2 * made + statistics
+        return Work(GpuTime.ATTENTION, flops * 5 // 2, read, given, most_flops=most * 5 // 2)
+    return Work(GpuTime.ATTENTION, flops, given, made + statistics, most_flops=most)
 
 
 def _packed(tensor: Tensor) -> tuple[int, int]:
@@ -129,11 +129,13 @@ def _packed(tensor: Tensor) -> tuple[int, int]:
     return rows, heads
 
 
-def _of_packed(query: tuple[int, int], key: tuple[int, int], inputs: Inputs, at: _Attention, mask: ScoreMask) -> int:
-    """Scores of packed sequences. Their lengths are not recorded, only how many and the longest.
+def _of_packed(
+    query: tuple[int, int], key: tuple[int, int], inputs: Inputs, at: _Attention, mask: ScoreMask
+) -> tuple[int, int]:
+    """The fewest and the most scores of packed sequences. Lengths are not recorded, only how many and the longest.
 
     Sequences of equal lengths have the fewest scores, as many as fit of the longest length the most. Raises LookupError
-    where these are far apart, and where keys have other lengths than queries.
+    where keys have other lengths than queries.
     """
     if at.starts is None or at.longest is None:
         raise LookupError
@@ -144,9 +146,7 @@ def _of_packed(query: tuple[int, int], key: tuple[int, int], inputs: Inputs, at:
     fewest = count * mask.seen(rows // count, rows // count)
     whole, rest = divmod(rows, longest)
     most = whole * mask.seen(longest, longest) + mask.seen(rest, rest)
-    if fewest < _NARROW * most:
-        raise LookupError
-    return heads * fewest
+    return heads * fewest, heads * max(fewest, most)
 
 
 def _each(at: _Attention, *operators: str) -> dict[str, WorkOf]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from tb_ddp_doctor.digest.compiled_products import matrix_product
 from tb_ddp_doctor.digest.fused_linear import fused_linears
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import FlopWork, Steps
@@ -99,6 +100,11 @@ def _product(left: Dims, right: Dims) -> tuple[int, int]:
     return (2 * math.prod(left) * right[-1], 0) if left[-1] == right[-2] else (0, 0)
 
 
+def _template(inputs: list[Dims]) -> tuple[int, int]:
+    product = matrix_product(inputs)
+    return (product.flops if product else 0), 0
+
+
 def _attention(query: Dims, key: Dims, rows: int) -> int:
     """Of one product of queries and keys; `rows` is the dimension of their rows."""
     return 2 * math.prod(query) * key[rows]
@@ -123,6 +129,7 @@ def _elsewhere(_inputs: list[Dims]) -> tuple[int, int]:
 _COUNTS: Mapping[Multiplies, Callable[[list[Dims]], tuple[int, int]]] = {
     Multiplies.FUSED_LINEAR: _elsewhere,
     Multiplies.FUSED_LINEAR_BACKWARD: _elsewhere,
+    Multiplies.TEMPLATE: _template,
     Multiplies.PLAIN: lambda inputs: _product(inputs[0], inputs[1]),
     Multiplies.ADDED: lambda inputs: _product(inputs[1], inputs[2]),
     Multiplies.CONVOLUTION_BACKWARD: lambda inputs: _convolution(inputs[1], inputs[0], inputs[2]),

@@ -20,6 +20,8 @@ class Work(msgspec.Struct, frozen=True):
     written: int
     #: Elements that it writes where it is a loop over elements, or a reduction: what a next one may take over.
     elements: int = 0
+    #: The most operations that it may be, where lengths that are not recorded leave a range; 0 where there is none.
+    most_flops: int = 0
 
 
 #: Work of some inputs. Raises LookupError, ValueError or ZeroDivisionError where these do not tell.

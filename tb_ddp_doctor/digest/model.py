@@ -506,6 +506,8 @@ class RooflineCalls(ColumnTable, frozen=True, eq=False):
     updates_ns: Ints
     #: The least work of one call in floating-point operations; 0 if unknown.
     flops: Ints
+    #: The most operations that one call may be, where lengths that are not recorded leave a range; else as many.
+    most_flops: Ints
     #: The least that one call reads, bytes; 0 if unknown.
     read_bytes: Ints
     #: The least that one call writes, bytes; 0 if unknown.

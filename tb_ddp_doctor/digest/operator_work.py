@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from tb_ddp_doctor.digest.attention_work import ATTENTION_WORK, sum_of_seen
+from tb_ddp_doctor.digest.compiled_products import matrix_product
 from tb_ddp_doctor.digest.image_work import IMAGE_WORK, at
 from tb_ddp_doctor.digest.least_work import Work, WorkOf, aten
 from tb_ddp_doctor.digest.model import GpuTime
@@ -39,16 +40,24 @@ def work(operator: str, inputs: Inputs, kernel: str) -> Work | None:
         # Its products are another operator's, or were not recorded: what is left are casts and norms.
         return None
     if function is None:
-        # Triton's kernels get all that they read and write as arguments, and their operator has their name.
-        if not (kernel and operator.startswith(kernel)) or not inputs.every():
+        function = _of_compiled(operator, kernel)
+        if function is None or not inputs.every():
             return None
-        function = _triton
     try:
         least = function(inputs)
     except (LookupError, ValueError, ZeroDivisionError):
         return None
-    counts = (least.flops, least.read, least.written)
+    counts = (least.flops, least.read, least.written, least.most_flops)
     return least if all(0 <= count <= _MOST for count in counts) and any(counts) else None
+
+
+def _of_compiled(operator: str, kernel: str) -> WorkOf | None:
+    """What a kernel of torch.compile's does, whose operator has its name; None for any other operator."""
+    if not kernel or not operator.startswith(kernel):
+        return None
+    if names.is_compiled_loop(operator):
+        return _compiled_loop
+    return _compiled_product if names.is_compiled_product(operator) else None
 
 
 def is_modelled(operator: str) -> bool:
@@ -227,6 +236,18 @@ def _of_three(left: int, right: int, made: int) -> WorkOf:
         return Work(GpuTime.GEMM, 2 * product, matrices[0].bytes + matrices[1].bytes, matrices[2].bytes)
 
     return function
+
+
+def _compiled_product(inputs: Inputs) -> Work:
+    """Reads all tensors but the last one, and writes that. Whether float32 is multiplied in TF32 is not recorded."""
+    tensors = [one for one in inputs.every() if one.sizes]
+    product = matrix_product([one.sizes for one in tensors])
+    if product is None:
+        raise LookupError
+    element = tensors[product.left].element
+    if element > _HALF or {tensors[product.right].element, tensors[0].element} != {element}:
+        raise LookupError
+    return Work(GpuTime.GEMM, product.flops, count_of(tensors[:-1]), tensors[-1].bytes)
 
 
 # -- convolutions
@@ -504,8 +525,8 @@ def _complex(inputs: Inputs) -> Work:
     return _loop(GpuTime.ELEMENTWISE, parts, _broadcast(parts, 2 * parts[0].element))
 
 
-def _triton(inputs: Inputs) -> Work:
-    """Each tensor of a Triton kernel is read or written, once for each element of its loop or of the tensor itself.
+def _compiled_loop(inputs: Inputs) -> Work:
+    """Each tensor is read or written, once for each element of the kernel's loop or of the tensor itself.
 
     Which of them are written is not told: all count as read.
     """

@@ -110,7 +110,7 @@ def _table(
     device, size = calls.device, len(table)
     column = {
         name: np.array([getattr(one.work, name) if one.work else 0 for one in table], np.int64)
-        for name in ("flops", "read", "written")
+        for name in ("flops", "most_flops", "read", "written")
     }
     names_of = {key: words.indices(texts) for key, texts in calls.texts(signature).items()}
     longest = longest_of(signature, signature >= 0, calls.total_ns, size)
@@ -128,6 +128,7 @@ def _table(
         score_passes_ns=summed(signature, calls.time_of(scores.passes), size),
         updates_ns=summed(signature, calls.time_of(updates), size),
         flops=column["flops"],
+        most_flops=np.maximum(column["flops"], column["most_flops"]),
         read_bytes=column["read"],
         written_bytes=column["written"],
         longest_start_ns=device.start_ns[calls.first[longest]],

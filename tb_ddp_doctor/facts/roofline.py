@@ -33,6 +33,9 @@ from tb_ddp_doctor.trace.names import Precision
 #: The least time that a kernel is taken to need, ns. Chosen, not measured: the shortest fills in the shared traces are
 #: below it.
 LEAST_NS = 1_000
+#: Lengths that a trace does not have leave a range of operations, and so of the least time: a call is modelled where
+#: the shorter time is at least this share of the longer one, and takes the shorter one at least.
+_NARROW = 0.75
 _MEASURED = "as large GEMMs and copies of the calibration reach"
 #: The classes whose kernels are modelled.
 _Key: TypeAlias = tuple[str, str, str, str, int]
@@ -211,16 +214,27 @@ def _as_measured(table: Roofs | None, measured: Expected | None) -> Roofs | None
     return replace(table, flops={**table.flops, **rates}, bandwidth=bandwidth or table.bandwidth, source=source)
 
 
-def _attainable_ns(digest: RankDigest, known: Roofs | None) -> Floats:
-    """The least time of one call of each row of the rank's calls, ns; NaN where it is not modelled, shape (K,)."""
+def _attainable_ns(digest: RankDigest, known: Roofs | None) -> tuple[Floats, Indices]:
+    """The least time of one call of each row, ns, NaN where it is not modelled; and its class, shape (K,) both.
+
+    A call whose operations are known in a range only is not modelled where its ends are times that are far apart. Where
+    memory limits it at both ends, they are none.
+    """
     calls = digest.roofline.calls
     if known is None or not len(calls) or not known.bandwidth:
-        return np.full(len(calls), np.nan)
+        wide = calls.flops < _NARROW * calls.most_flops
+        return np.full(len(calls), np.nan), np.where(wide, int(GpuTime.NOT_MODELLED), calls.kind).astype(np.int32)
     rates = np.array([known.flops.get(text, 0.0) for text in digest.strings] or [0.0])[calls.precision]
-    modelled = (calls.kind < GpuTime.NOT_MODELLED) & ((calls.flops == 0) | (rates > 0))
     moves = (calls.read_bytes + calls.written_bytes) / known.bandwidth
-    computes = calls.flops / np.where(rates > 0, rates, 1.0)
-    return np.where(modelled, np.maximum(np.maximum(moves, computes) * 1e9, LEAST_NS), np.nan)
+
+    def takes(flops: Ints) -> Floats:
+        result: Floats = np.maximum(np.maximum(moves, flops / np.where(rates > 0, rates, 1.0)) * 1e9, LEAST_NS)
+        return result
+
+    least = takes(calls.flops)
+    kind = np.where(least < _NARROW * takes(calls.most_flops), int(GpuTime.NOT_MODELLED), calls.kind).astype(np.int32)
+    modelled = (kind < GpuTime.NOT_MODELLED) & ((calls.flops == 0) | (rates > 0))
+    return np.where(modelled, least, np.nan), kind
 
 
 def _times(every: _JobRows, removed: Floats | None) -> RooflineTimes:
@@ -307,21 +321,25 @@ def _ranks(facts: Facts) -> tuple[list[_Key], list[RankCalls]]:
         columns = (getattr(digest.roofline.calls, name).tobytes() for name in _OF_PROGRAM)
         program = (device, digest.strings, *columns)
         if program not in same:
-            numbers = [places.setdefault(key, len(places)) for key in _keys(digest)]
-            same[program] = _attainable_ns(digest, speeds[device]), np.array(numbers, np.int64)
+            attainable, kind = _attainable_ns(digest, speeds[device])
+            numbers = [places.setdefault(key, len(places)) for key in _keys(digest, kind)]
+            same[program] = attainable, np.array(numbers, np.int64)
         ranks.append(RankCalls(digest, speeds[device], *same[program]))
     return list(places), ranks
 
 
 #: The columns of `RooflineCalls` that are equal on ranks that call the same.
-_OF_PROGRAM = ("name", "operator", "inputs", "dtype", "kind", "precision", "flops", "read_bytes", "written_bytes")
+_OF_PROGRAM = (
+    *("name", "operator", "inputs", "dtype", "kind", "precision"),
+    *("flops", "most_flops", "read_bytes", "written_bytes"),
+)
 
 
-def _keys(digest: RankDigest) -> Iterator[_Key]:
+def _keys(digest: RankDigest, kind: Indices) -> Iterator[_Key]:
     """What each of a rank's calls is known by on all ranks: longest kernel, operator, inputs, type and class."""
     calls, text = digest.roofline.calls, digest.strings
     columns = (calls.name, calls.operator, calls.inputs, calls.dtype)
-    return zip(*([text[index] for index in column.tolist()] for column in columns), calls.kind.tolist(), strict=True)
+    return zip(*([text[index] for index in column.tolist()] for column in columns), kind.tolist(), strict=True)
 
 
 def _kernels(

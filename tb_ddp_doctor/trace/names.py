@@ -265,6 +265,8 @@ class Multiplies(IntEnum):
     #: A layer of Transformer Engine (`digest.fused_linear`).
     FUSED_LINEAR = 9
     FUSED_LINEAR_BACKWARD = 10
+    #: A Triton template of torch.compile's: both matrices and the result (`digest.compiled_products`).
+    TEMPLATE = 11
 
 
 class Precision(Enum):
@@ -662,7 +664,19 @@ def precision(kernel: str) -> Precision | None:
 
 def multiplies(operator: str) -> Multiplies:
     """What an operator multiplies. Operators that only call others of these multiply nothing themselves."""
-    return _MULTIPLIES.get(operator, Multiplies.NOTHING)
+    other = Multiplies.TEMPLATE if is_compiled_product(operator) else Multiplies.NOTHING
+    return _MULTIPLIES.get(operator, other)
+
+
+#: Whether an operator is a kernel that torch.compile wrote (loops over elements, reductions, several of these at once):
+#: all that it reads and writes are its arguments. Users' own Triton kernels have any other name.
+is_compiled_loop = _matching(r"^triton_(coo|for|mix|per|poi|red|spl|unk)_")
+
+
+#: Whether an operator is a Triton template of torch.compile's that multiplies two matrices, not stacks of them.
+is_compiled_product = _matching(
+    r"^triton_tem_fused_(?!.*(bmm|convolution|flex|grouped|attention))(.*_)?(addmm|_?scaled_mm|mm)_"
+)
 
 
 def is_fused_linear(operator: str) -> bool:
