@@ -176,6 +176,68 @@ def test_a_layer_is_modelled_with_all_of_its_kernels(tmp_path: Path) -> None:
     assert found["_Linear"][0] == GpuTime.NOT_MODELLED
 
 
+#: A gated MLP of 1,024 rows: from 1,024 to twice 2,816, and back.
+MLP: Call = ("_LayerNormMLP", [[512, 2, 1024], [1024], [], [5632, 1024], [], [1024, 2816], []], 9)
+MLP_BACK: Call = ("_LayerNormMLPBackward", [[512, 2, 1024]], 9)
+
+
+def test_both_matrices_of_an_mlp_count_as_one() -> None:
+    product = LinearSizes(rows=1024, inner=1024, outer=5632 + 2816, matrices=1, made=1024)
+    assert sizes(MLP, MLP_BACK) == [product, product]
+    # In 1.x 8-bit copies and their transposes stand between.
+    old = [[1024, 1024], [1024], [4096, 1024], [4096, 1024], [1024, 4096], [4096], [1024, 4096], [1024, 4096]]
+    assert sizes(("_LayerNormMLP", old, 9)) == [LinearSizes(1024, 1024, 8192, 1, made=1024)]
+    assert sizes(("_LayerNormMLP", [[512, 2, 1024], [4096, 1024], [1024, 1000]], 9)) == [None]
+
+
+@pytest.mark.parametrize(
+    ("inside", "rows"),
+    [
+        (("c10d::_allgather_base_", [[2048, 2, 1024], [512, 2, 1024], [], []]), 4096),
+        # FP8 gathers rows that are flat, or data and scales at once, as a list.
+        (("c10d::_allgather_base_", [[4096, 1024], [1024, 1024], [], []]), 4096),
+        (("c10d::allgather_into_tensor_coalesced_", [[[4096, 1024]], [[1024, 1024]], []]), None),
+        (("userbuffers_fp16_sum_inplace_gpu_rr_ag", []), None),
+        (("aten::empty", [[], []]), 1024),
+    ],
+)
+def test_an_mlp_has_the_rows_that_it_gathers(inside: tuple[str, list[Any]], rows: int | None) -> None:
+    name, given, number = MLP
+    events = [
+        {"ph": "X", "cat": cat, "name": text, "pid": 1, "tid": 1, "ts": at, "dur": took, "args": args}
+        for cat, text, at, took, args in (
+            ("user_annotation", "ProfilerStep#1", 0, 100, {}),
+            ("cpu_op", name, 10, 50, {"Input Dims": given, "Sequence number": number}),
+            ("cpu_op", inside[0], 20, 10, {"Input Dims": inside[1]}),
+        )
+    ]
+    host = HostCalls.of(decode([json.dumps({"traceEvents": events}).encode()], "rank0.json"))
+    found = fused_linears(host)
+    assert [one.rows for one in found.sizes if one.rows] == ([rows] if rows else [])
+
+
+def test_an_mlp_and_norms_of_transformer_engine_are_modelled(tmp_path: Path) -> None:
+    """As TE 2.x records them: norms are pipelines of operations, and its own kernels have no operator of their own."""
+    norm, product = (
+        ("void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<bf16>()", 2.0),
+        ("nvjet_tst", 9.0),
+    )
+    back = ("void transformer_engine::normalization::rmsnorm_bwd_tuned_kernel<bf16>()", 3.0)
+    pipeline = "_OperationFuserAutogradFunction"
+    found = kernels(
+        tmp_path,
+        ((pipeline, [[512, 2, 1024], [1024]], 40), [norm]),
+        (MLP, [norm, product, ("void transformer_engine::gated_act_kernel<bf16>()", 1.0), product]),
+        (MLP_BACK, [product] * 4),
+        ((f"{pipeline}Backward", [[512, 2, 1024]], 40), [back]),
+    )
+    once = 2 * 1024 * 1024 * (5632 + 2816)
+    assert found["_LayerNormMLP"] == (GpuTime.GEMM, 4, once, 4 * 21 * 1000)
+    assert found["_LayerNormMLPBackward"] == (GpuTime.GEMM, 4, 2 * once, 4 * 36 * 1000)
+    assert found[pipeline] == (GpuTime.NORM, 4, 0, 4 * 2 * 1000)
+    assert found[f"{pipeline}Backward"] == (GpuTime.NORM, 4, 0, 4 * 3 * 1000)
+
+
 #: Megatron-LM's: 2,048 rows of 4,096 to 1,536; what it multiplies has operators.
 MEGATRON = "LinearWithGradAccumulationAndAsyncCommunication"
 LAYER: Call = (MEGATRON, [[512, 4, 4096], [1536, 4096], [1536]], 30)

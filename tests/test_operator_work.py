@@ -105,8 +105,25 @@ def test_linear_layers_of_transformer_engine() -> None:
     # Megatron-LM's gradient of the weights, which is added to 4 bytes an element.
     sums = layer("LinearWithGradAccumulationAndAsyncCommunicationBackward", sizes)
     assert flops_and_bytes(sums) == (2 * mkn, taken + made + 2 * weights, 2 * weights)
+    # Both matrices of an MLP as one, whose result is as wide as its input.
+    mlp = LinearSizes(rows, inner, 3 * outer, 1, made=inner)
+    assert flops_and_bytes(layer("_LayerNormMLP", mlp)) == (6 * mkn, taken + 3 * weights, taken)
+    back = layer("_LayerNormMLPBackward", mlp)
+    assert flops_and_bytes(back) == (12 * mkn, taken + taken + 3 * weights, taken + 3 * weights)
     assert layer("_Linear", None) is None
     assert layer("_Linear", sizes, "void cast_to_fp8<bf16>()") is None
+
+
+def test_pipelines_of_transformer_engine_are_norms_where_their_kernel_is_one() -> None:
+    name, norm = "_OperationFuserAutogradFunction", "void transformer_engine::normalization::ln_fwd_tuned_kernel<>()"
+    rows, width = ([512, 2, 1024], BF16), ([1024], BF16)
+    size = 2 * 1024 * 1024
+    assert flops_and_bytes(of(name, rows, width, width, kernel=norm)) == (0, size + 2 * 2 * 1024, size)
+    # A linear layer beside the norm, another pipeline, and backward, which names the gradient alone.
+    assert of(name, rows, width, ([4096, 1024], BF16), kernel=norm) is None
+    assert of(name, rows, width, kernel="void transformer_engine::quantize_kernel<>()") is None
+    back = norm.replace("ln_fwd", "rmsnorm_bwd")
+    assert flops_and_bytes(of(f"{name}Backward", rows, kernel=back)) == (0, 2 * size, size)
 
 
 def test_products_of_transformer_engine_as_operators() -> None:
@@ -526,6 +543,16 @@ BY_HAND: dict[str, tuple[Work | None, tuple[int, int, int]]] = {
     # A byte for each of four.
     "cast": (of("fbgemm::FloatToFP8RowwiseQuantized", WIDE, "True"), (0, 4 * ELEMENTS, ELEMENTS)),
     "quantised": (of("_C::static_scaled_fp8_quant", ([1024, 256], FP8), TOKENS), (0, 2 * ELEMENTS, ELEMENTS)),
+    # Angles of 512 positions; each of 1,024 rows goes to two experts of four.
+    "rotary of TE": (
+        of("FusedRoPEFunc", ([512, 2, 16, 64], BF16), ([512, 1, 1, 64], FP32), "False"),
+        (0, 2 * 512 * 2 * 1024 + 4 * 512 * 64, 2 * 512 * 2 * 1024),
+    ),
+    "routed by TE": (
+        of("_moe_permute_mask_map", TOKENS, ([1024, 4], "bool"), "2048", ([1024, 4], FP32)),
+        (0, 2 * ELEMENTS + 4 * 1024 + 4 * 4 * 1024, 2 * 2 * ELEMENTS),
+    ),
+    "sorted by TE": (of("_moe_chunk_sort", TOKENS, ([8], "int"), ([8], "int")), (0, 2 * ELEMENTS + 64, 2 * ELEMENTS)),
     "lists": (of("aten::_foreach_copy_", LISTS, LISTS, kernel=FLOATS), (0, 4 * (ELEMENTS + 256), 4 * (ELEMENTS + 256))),
     "norms of lists": (of("aten::_foreach_norm", LISTS, "2", kernel=FLOATS), (0, 4 * (ELEMENTS + 256), 0)),
     # One score of each row.

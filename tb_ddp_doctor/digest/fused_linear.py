@@ -7,6 +7,10 @@ tensor: the product has the rows of whichever has more.
     forward   _LayerNormLinear          4,096 x 1,024 (a quarter of the rows), weights 3,072 x 1,024
     backward  _LayerNormLinearBackward  16,384 x 3,072                          -> 16,384 rows, 1,024 -> 3,072
 
+Both matrices of a gated or plain MLP (`_LayerNormMLP`) count as one: (rows, hidden) x (hidden, columns of both).
+Neither its input nor its output has the rows that sequence parallelism gathers: these are in the gather within the
+call. Userbuffers gather without an operator, so that no MLP is known in a trace with their kernels.
+
 The order of inputs is that of `transformer_engine/pytorch/module`, in 1.x and 2.x: weights first, or a norm's input
 first. Megatron-LM's layer has its input first. Its products are operators of their own, but for the gradient of its
 weights where that is added to the accumulated one at once.
@@ -29,6 +33,8 @@ from tb_ddp_doctor.trace.model import Ints
 
 #: More operations in one layer are nonsense.
 _MOST = 10**16
+#: Of an MLP whose rows no operator tells.
+_UNKNOWN = -2
 
 
 class FusedLinears(msgspec.Struct, frozen=True, eq=False):
@@ -60,13 +66,12 @@ def fused_linears(host: HostCalls) -> FusedLinears:
     backward, made_by = backward[known], made_by[known]
     gradient = np.full(len(host), -1, np.int64)
     gradient[made_by] = host.shape[backward]
-    keys, which = np.unique(
-        np.stack([host.name[forward], host.shape[forward], gradient[forward]]), axis=1, return_inverse=True
-    )
+    columns = [host.name[forward], host.shape[forward], gradient[forward], _gathered(host, forward)]
+    keys, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
     strings = host.trace.strings
     sizes = [
-        _sizes(strings[name], dims(strings[shape]), dims(strings[made]) if made >= 0 else [])
-        for name, shape, made in keys.T.tolist()
+        None if _UNKNOWN in shapes else _sizes(strings[name], *(_dims(strings, one) for one in shapes))
+        for name, *shapes in keys.T.tolist()
     ]
     of_call = np.full(len(host), -1, np.int64)
     of_call[forward] = np.where([one is not None for one in sizes], np.arange(len(sizes)), -1)[which.reshape(-1)]
@@ -75,11 +80,38 @@ def fused_linears(host: HostCalls) -> FusedLinears:
     return FusedLinears(call, of_call[call], [one or LinearSizes(0, 0, 0, 0) for one in sizes])
 
 
-def _sizes(operator: str, inputs: Sequence[Dims], gradients: Sequence[Dims]) -> LinearSizes | None:
-    """Sizes of a product, from the inputs of forward and of backward; None where they do not fit each other."""
+def _dims(strings: Sequence[str], shape: int) -> list[Dims]:
+    return dims(strings[shape]) if shape >= 0 else []
+
+
+def _gathered(host: HostCalls, forward: Ints) -> Ints:
+    """The shapes of the first gather within each MLP: an index of strings, -1 for none; `_UNKNOWN` of all MLPs where
+    Userbuffers gather.
+    """
+    shapes = np.full(len(host), -1, np.int64)
+    is_mlp = host.named(names.is_fused_mlp)
+    if is_mlp[forward].any():
+        gathers = np.flatnonzero(host.is_operator & host.named(names.gathers) & (host.shape >= 0))
+        around = host.around(gathers, is_mlp)
+        inside = around >= 0
+        shapes[around[inside][::-1]] = host.shape[gathers[inside][::-1]]
+        if any(map(names.is_userbuffers, host.trace.strings)):
+            shapes[is_mlp] = _UNKNOWN
+    return shapes[forward]
+
+
+def _sizes(
+    operator: str, inputs: Sequence[Dims], gradients: Sequence[Dims], gathered: Sequence[Dims]
+) -> LinearSizes | None:
+    """Sizes of a product, from the inputs of forward and of backward; None where they do not fit each other.
+
+    `gathered`: what the first gather within an MLP is given.
+    """
     tensors = [one for one in inputs if len(one) >= 2 and all(size > 0 for size in one)]
     if len(tensors) < 2:
         return None
+    if names.is_fused_mlp(operator):
+        return _mlp(tensors, gathered)
     if operator == "_Linear":
         weight, given = tensors[0], next((one for one in reversed(tensors[1:]) if one[-1] == tensors[0][-1]), ())
         weights = [weight]
@@ -93,4 +125,18 @@ def _sizes(operator: str, inputs: Sequence[Dims], gradients: Sequence[Dims]) -> 
     made = next((one for one in gradients if one and one[-1] == outer), ())
     rows = max(math.prod(given[:-1]), math.prod(made[:-1]) if made else 0)
     sizes = LinearSizes(rows, inner, outer, len(weights))
+    return sizes if 0 < sizes.flops <= _MOST else None
+
+
+def _mlp(tensors: Sequence[Dims], gathered: Sequence[Dims]) -> LinearSizes | None:
+    """Of an input of (..., hidden), weights of (columns, hidden) and weights of (hidden, columns or half as many)."""
+    given, *others = tensors
+    hidden = given[-1]
+    up = next((one[0] for one in others if len(one) == 2 and one[-1] == hidden), 0)
+    down = next((one[1] for one in reversed(others) if len(one) == 2 and one[0] == hidden), 0)
+    if not up or down not in (up, up // 2):
+        return None
+    # A gather is given what it fills and what each rank has; several at once are a list, whose sizes do not fit.
+    rows = max((math.prod(one[:-1]) for one in gathered or [given] if one and one[-1] == hidden), default=0)
+    sizes = LinearSizes(rows, hidden, up + down, 1, made=hidden)
     return sizes if 0 < sizes.flops <= _MOST else None

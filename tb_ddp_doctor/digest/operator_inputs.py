@@ -50,6 +50,8 @@ class LinearSizes(NamedTuple):
     inner: int
     outer: int
     matrices: int
+    #: What the layer's output has for `outer`, where that are all columns of several matrices; 0 elsewhere.
+    made: int = 0
 
     @property
     def flops(self) -> int:

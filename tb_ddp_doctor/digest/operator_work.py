@@ -39,6 +39,9 @@ def work(operator: str, inputs: Inputs, kernel: str) -> Work | None:
     if is_linear and names.product(kernel) is names.Product.NONE:
         # Its products are another operator's, or were not recorded: what is left are casts and norms.
         return None
+    if names.is_pipeline(operator) and not names.normalises(kernel):
+        # Any other pipeline of Transformer Engine's.
+        return None
     if function is None:
         function = _of_compiled(operator, kernel)
         if function is None or not inputs.every():
@@ -203,8 +206,8 @@ def _fused_linear(products: int) -> WorkOf:
     def function(inputs: Inputs) -> Work:
         if inputs.linear is None:
             raise LookupError
-        rows, inner, outer, matrices = inputs.linear
-        taken, made, weights = rows * inner, rows * outer, inner * outer * matrices
+        rows, inner, outer, matrices, columns = inputs.linear
+        taken, made, weights = rows * inner, rows * (columns or outer), inner * outer * matrices
         read, written = (taken + weights, made) if products == 1 else (made + taken + weights, taken + weights)
         element = inputs.every()[0].element
         return Work(GpuTime.GEMM, products * inputs.linear.flops, read * element, written * element)
@@ -218,7 +221,7 @@ def _accumulated(inputs: Inputs) -> Work:
     """
     if inputs.linear is None:
         raise LookupError
-    rows, inner, outer, _ = inputs.linear
+    rows, inner, outer, *_ = inputs.linear
     sums = 4 * inner * outer
     read = rows * (inner + outer) * inputs.every()[0].element
     return Work(GpuTime.GEMM, inputs.linear.flops, read + sums, sums)
@@ -341,6 +344,14 @@ def _gradients(made: Tensor, taken: Tensor, weight: Tensor, *, of_input: bool, o
 def _norm(inputs: Inputs) -> Work:
     """Reads its first input and the parameters, writes as much as the first."""
     return _loop(GpuTime.NORM, inputs.every(), inputs.tensor(0))
+
+
+def _norm_alone(inputs: Inputs) -> Work:
+    """A norm whose operator may do more: its parameters are as wide as a row, so that nothing is multiplied."""
+    taken, *parameters = inputs.every()
+    if not parameters or any(one.sizes != taken.sizes[-1:] for one in parameters):
+        raise LookupError
+    return _norm(inputs)
 
 
 def _norm_of_sum(read: Sequence[int], written: Sequence[int]) -> WorkOf:
@@ -719,6 +730,16 @@ def _in_and_out(kind: GpuTime, *changed: int) -> WorkOf:
     return function
 
 
+def _routed(inputs: Inputs) -> Work:
+    """Transformer Engine's: rows, input 0, once for each expert that has them, so many (input 2) in all."""
+    rows, made = inputs.tensor(0), int(inputs.value(2))
+    if made <= 0:
+        raise LookupError
+    width = rows.bytes // max(rows.sizes[0], 1)
+    others = count_of(inputs.every(0))
+    return Work(GpuTime.EMBEDDING, 0, min(rows.sizes[0], made) * width + others, made * width)
+
+
 def _rotary(inputs: Inputs) -> Work:
     """VLLM's: of a table of angles, input 4, the rows of the positions, input 0, for queries and keys in place."""
     table, positions = inputs.tensor(4), inputs.tensor(0)
@@ -791,8 +812,9 @@ _WORK: Mapping[str, WorkOf] = {
     ),
     # Transformer Engine: in 1.x its products may be operators, else they are parts of autograd's.
     "tex_ts::te_gemm_ts": _of_three(0, 5, 10),
-    **_each(_fused_linear(1), "_Linear", "_LayerNormLinear", "_GroupedLinear"),
+    **_each(_fused_linear(1), "_Linear", "_LayerNormLinear", "_GroupedLinear", "_LayerNormMLP"),
     **_each(_fused_linear(2), "_LinearBackward", "_LayerNormLinearBackward", "_GroupedLinearBackward"),
+    "_LayerNormMLPBackward": _fused_linear(2),
     # Megatron-LM: https://github.com/NVIDIA/Megatron-LM, core/tensor_parallel/layers.py.
     "LinearWithGradAccumulationAndAsyncCommunicationBackward": _accumulated,
     "aten::_grouped_mm": _grouped(ends=2),
@@ -829,7 +851,10 @@ _WORK: Mapping[str, WorkOf] = {
     **aten(_reduction(made=1), "all any"),
     **aten(_norm, "cumsum cumprod sort"),
     **_each(_norm, "FusedLayerNormAffineFunction", "FusedRMSNormAffineFunction", "ScaledMaskedSoftmax"),
+    # Transformer Engine's, 1.x and 2.x.
     **_each(_norm, "_LayerNorm", "_RMSNorm"),
+    "_OperationFuserAutogradFunction": _norm_alone,
+    "_OperationFuserAutogradFunctionBackward": _alone_backward,
     **_each(_alone_backward, "FusedLayerNormAffineFunctionBackward", "FusedRMSNormAffineFunctionBackward"),
     **_each(_alone_backward, "_LayerNormBackward", "_RMSNormBackward"),
     **_each(_alone_backward, "ScaledMaskedSoftmaxBackward"),
@@ -867,6 +892,10 @@ _WORK: Mapping[str, WorkOf] = {
     "aten::_prelu_kernel_backward": _prelu_backward,
     **aten(_complex, "complex polar"),
     **_each(_elementwise(2), "GeLUFunction"),
+    # Transformer Engine's rotary embeddings, with their table of angles, and what routes rows to experts.
+    **_each(_in_and_out(GpuTime.ELEMENTWISE, 0), "FusedRoPEFunc", "FusedRoPEFuncBackward"),
+    **_each(_in_and_out(GpuTime.EMBEDDING, 0), "_moe_chunk_sort", "_moe_chunk_sortBackward"),
+    "_moe_permute_mask_map": _routed,
     **_each(_halves, "SwiGLUFunction", "BiasSwiGLUFunction"),
     **_each(
         _into_first(GpuTime.ELEMENTWISE),

@@ -292,7 +292,8 @@ class Product(IntEnum):
 
 
 #: Transformer Engine's, as autograd calls them.
-_FUSED_LINEAR = ("_Linear", "_LayerNormLinear", "_GroupedLinear")
+_FUSED_MLP = "_LayerNormMLP"
+_FUSED_LINEAR = ("_Linear", "_LayerNormLinear", "_GroupedLinear", _FUSED_MLP)
 _MULTIPLIES = {
     "aten::mm": Multiplies.PLAIN,
     "aten::bmm": Multiplies.PLAIN,
@@ -693,10 +694,34 @@ def is_fused_linear_backward(operator: str) -> bool:
 #: kernel of its own, which no operator launches (gradient_accumulation_fusion).
 _ACCUMULATING = "LinearWithGradAccumulationAndAsyncCommunication"
 
+_PIPELINE = "_OperationFuserAutogradFunction"
+
 
 def accumulates(operator: str) -> bool:
     """Whether an operator is the backward pass of Megatron-LM's linear layer."""
     return operator == f"{_ACCUMULATING}Backward"
+
+
+def is_fused_mlp(operator: str) -> bool:
+    """Whether an operator is an MLP of Transformer Engine, with its norm."""
+    return operator == _FUSED_MLP
+
+
+#: Whether an operator gathers what the ranks have: rows of sequence parallelism before a product.
+gathers = _matching(r"all_?gather", re.IGNORECASE)
+
+
+#: Whether a kernel is of Transformer Engine's Userbuffers, which gather and scatter beside GEMMs without an operator.
+is_userbuffers = _matching("userbuffers")
+
+
+#: Whether a kernel is a norm of Transformer Engine's or cuDNN's, forward or backward.
+normalises = _matching(r"(^|[^a-z])(layer|rms)_?norm|(^|[^a-z])ln_(fwd|bwd)", re.IGNORECASE)
+
+
+def is_pipeline(operator: str) -> bool:
+    """Whether an operator runs a pipeline of Transformer Engine's operations, as its norms are from 2.0 on."""
+    return operator in (_PIPELINE, f"{_PIPELINE}Backward")
 
 
 def is_linear(operator: str) -> bool:
