@@ -63,36 +63,3 @@ void calls_sums(const struct calls_table *table, const struct calls_least *known
         }
     }
 }
-
-/* The sum of an amount over the rows that have each pair of a rank; `closed` is room for as many. */
-static void over_rows(const struct calls_table *table, size_t rank, const double *of_rows, double *sums,
-                      double *closed) {
-    for (int64_t i = 0; i <= table->pairs[rank]; i++) sums[i] = closed[i] = 0;
-    for (int64_t row = table->rows[rank]; row < table->rows[rank + 1]; row++) {
-        sums[table->first[row]] += of_rows[row];
-        closed[table->end[row]] += of_rows[row];
-    }
-    double sum = 0;
-    for (int64_t i = 0; i < table->pairs[rank]; i++) {
-        const double change = sums[i] - closed[i];
-        sums[i] = sum = sum + change;
-    }
-}
-
-void calls_kinds(const struct calls_table *table, const struct calls_least *known, const double *took,
-                 const double *least, const int32_t *kind, double *by_kind, double *room) {
-    double *takes = room, *needed = takes + table->size, *closed = needed + table->size;
-    for (size_t rank = 0; rank < table->ranks; rank++) {
-        over_rows(table, rank, took, takes, closed);
-        over_rows(table, rank, least, needed, closed);
-        for (int64_t i = 0; i < table->pairs[rank]; i++) {
-            const int64_t call = table->calls[rank] + table->call[rank][i];
-            const double needs = known->least_ns[call] * (double)table->count[rank][i];
-            const double remain = (double)table->ns[rank][i] * known->remains[call];
-            if (remain > needs) {
-                const double time = remain * takes[i], least_time = needs * needed[i];
-                by_kind[kind[call]] += time - least_time;
-            }
-        }
-    }
-}

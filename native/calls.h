@@ -44,9 +44,4 @@ struct calls_excess {
 NATIVE_API void calls_sums(const struct calls_table *, const struct calls_least *, const struct calls_excess *,
                            double *room);
 
-/* Adds to the kind of each call what its pairs take beyond their least, ns, over all rows. A row has so much of what its
- * pairs take, and so much of their least. */
-NATIVE_API void calls_kinds(const struct calls_table *, const struct calls_least *, const double *took,
-                            const double *least, const int32_t *kind, double *by_kind, double *room);
-
 #endif

@@ -358,7 +358,7 @@ static double *amounts(size_t count) {
 }
 
 static void calls(void) {
-    enum { RANKS = 3, KINDS = 4 };
+    enum { RANKS = 3 };
     int64_t rows[RANKS + 1] = {0}, counts[RANKS + 1] = {0}, pairs[RANKS];
     int32_t *call[RANKS];
     int64_t *count[RANKS], *ns[RANKS];
@@ -372,7 +372,7 @@ static void calls(void) {
         if (size < mine + 1) size = mine + 1;
     }
     const size_t all = (size_t)rows[RANKS], every = (size_t)counts[RANKS];
-    int32_t *first = room(all, sizeof *first), *end = room(all, sizeof *end), *kind = indices(every, 0, KINDS);
+    int32_t *first = room(all, sizeof *first), *end = room(all, sizeof *end);
     for (int rank = 0; rank < RANKS; rank++) {
         for (int64_t row = rows[rank]; row < rows[rank + 1]; row++) {
             first[row] = (int32_t)(any() % (uint64_t)(pairs[rank] + 1));
@@ -380,8 +380,7 @@ static void calls(void) {
         }
     }
     double *running = room(4 * size, sizeof *running), *least = amounts(every), *remains = amounts(every);
-    double *of_rows[] = {amounts(all), amounts(all), amounts(all), amounts(all), amounts(all), amounts(all)};
-    double by_kind[KINDS] = {0};
+    double *of_rows[] = {amounts(all), amounts(all), amounts(all), amounts(all)};
     const struct calls_table table = {RANKS, rows, counts, pairs, (const int32_t *const *)call,
                                       (const int64_t *const *)count, (const int64_t *const *)ns, first, end, size};
     const struct calls_least known = {least, remains};
@@ -390,10 +389,9 @@ static void calls(void) {
     calls_share(&table, remains, of_rows[0], running);
     calls_placed(&table, remains, of_rows[0], places, all, placed, running);
     calls_sums(&table, &known, &(struct calls_excess){of_rows[0], of_rows[1], of_rows[2], of_rows[3]}, running);
-    calls_kinds(&table, &known, of_rows[4], of_rows[5], kind, by_kind, running);
     for (int rank = 0; rank < RANKS; rank++) free(call[rank]), free(count[rank]), free(ns[rank]);
-    for (int i = 0; i < 6; i++) free(of_rows[i]);
-    free(first), free(end), free(kind), free(running), free(least), free(remains), free(places), free(placed);
+    for (int i = 0; i < 4; i++) free(of_rows[i]);
+    free(first), free(end), free(running), free(least), free(remains), free(places), free(placed);
 }
 
 static void replay(void) {

@@ -20,7 +20,7 @@ from traces import job, ranks
 from tb_ddp_doctor.digest import native
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.intervals import Intervals, long_gaps, partition
-from tb_ddp_doctor.digest.model import CpuTime, GpuTime, RooflineStretches
+from tb_ddp_doctor.digest.model import CpuTime, RooflineStretches
 from tb_ddp_doctor.digest.nesting import around, first_chosen, outermost
 from tb_ddp_doctor.digest.sums import count, total
 from tb_ddp_doctor.job.pair_sums import PairSums
@@ -252,16 +252,14 @@ def test_sums_over_the_calls_of_rows(seed: int, ranks: list[tuple[int, int, int]
         ),
     )
     least = np.where(draw.random(calls) < 0.3, np.nan, draw.random(calls) * 300)
-    share, of_rows = draw.random(calls), (draw.random(rows), draw.random(rows))
-    kind = draw.integers(0, len(GpuTime), calls).astype(np.int32)
+    share, of_row = draw.random(calls), draw.random(rows)
     place = draw.permutation(rows + 2)[:rows].astype(np.int32)
 
     def act() -> list[list[float]]:
         sums = table.excess(least, share)
         every = (sums.took, sums.least, sums.unknown, sums.gone)
-        of_kinds = table.by_kind(least, share, of_rows, kind)
-        placed = table.placed(share, of_rows[0], place, rows + 2)
-        return [column.tolist() for column in (table.in_share(share), placed, *every, of_kinds)]
+        placed = table.placed(share, of_row, place, rows + 2)
+        return [column.tolist() for column in (table.in_share(share), placed, *every)]
 
     natively = act()
     table.__dict__["_native"] = None
@@ -287,7 +285,7 @@ TESTED = {
     "columns_search": "test_native_twins.py::test_places_of_any_shape_and_type",
     "columns_add": "test_native_twins.py::test_sums",
     **dict.fromkeys(
-        ("calls_share", "calls_placed", "calls_sums", "calls_kinds"),
+        ("calls_share", "calls_placed", "calls_sums"),
         "test_native_twins.py::test_sums_over_the_calls_of_rows",
     ),
     "intervals_union": "test_native_twins.py::test_sets_of_intervals",

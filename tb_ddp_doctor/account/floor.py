@@ -59,7 +59,7 @@ class Floor:
         self._plays: tuple[_Play, ...] = ()
         if not savings.whatif.plays:
             return
-        self._times = times = roofline.times_without(savings.faultless.of_calls)
+        times = roofline.times_without(savings.faultless.of_calls)
         cuts: dict[FloorKind, Change | None] = {
             "below-attainable": _rows(times.above),
             "avoidable-traffic": _rows(times.avoidable),
@@ -91,7 +91,8 @@ class Floor:
         outside = min(remaining_ns, _outside_ns(savings))
         parts["not-modelled"] += outside
         parts["limit"] = remaining_ns - outside
-        weights = self._times.above_by_class if parts["below-attainable"] else {}
+        of_calls = savings.faultless.of_calls
+        weights = self._roofline.above_by_class(of_calls) if parts["below-attainable"] else {}
         sentences = [*self._roofline.notes, *([_OUTSIDE] if outside else [])]
         notes: dict[FloorKind, str] = {"not-modelled": " ".join(sentences)}
         if not self._knows_links:

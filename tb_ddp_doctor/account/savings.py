@@ -211,7 +211,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
     def foresee_opportunities(self) -> None:
         """Begins to play what `opportunities` will ask for."""
         tried = [each.change for each in self.possible]
-        tried += [change for each in self.possible for fault in each.faults for change in _tried(fault)]
+        tried += [change for each in self.possible for fault in each.faults for change in fault.tried]
         if tried:
             self._faultless_job.foresee(tried)
 
@@ -269,7 +269,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         played = played or self.whatif
         rule, step_ns = link.rule_faults.rule, self.step_total_ns / self.size
         if not rule.is_of_tracing:
-            played.foresee(change for fault in link.rule_faults.faults for change in _tried(fault))
+            played.foresee(change for fault in link.rule_faults.faults for change in fault.tried)
         for name, (fault, total_ns) in self._parts(link, played).items():
             cost_ns = total_ns / self.size
             share = cost_ns / step_ns if step_ns else 0.0
@@ -281,7 +281,8 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
             least, most = interval(cost_ns, self.job.clock.residual_ns or 0.0, step_ns)
             if fault.between and alone_ns:
                 # Each end of `between` has as much of the charged cost as it has of what the fix saves alone.
-                ends = [played.cost_ns(change) * cost_ns / alone_ns for change in fault.between]
+                shares = [e if isinstance(e, float) else played.cost_ns(e) / alone_ns for e in fault.between]
+                ends = [cost_ns * share for share in shares]
                 least, most = min(least, *ends), max(most, *ends)
             said = None if rule.is_opportunity else headline(rule, fault, cost_ns, self.job, self.mesh)
             level = certainty.LOWER[fault.confidence] if cost_ns and uncertain(link.by_step_ns) else fault.confidence
@@ -595,11 +596,6 @@ def _divided(total: int, weights: Sequence[float]) -> list[int]:
     shares = [weight / whole if whole else 1 / len(weights) for weight in weights]
     edges = [round(total * sum(shares[: i + 1])) for i in range(len(shares) - 1)] + [total]
     return [end - start for start, end in zip([0, *edges], edges, strict=False)]
-
-
-def _tried(fault: Fault) -> tuple[Change, ...]:
-    """What is tried alone of a finding: its fix, and the ends of what it saves."""
-    return fault.change, *(fault.between or ())
 
 
 def _is_alarm(fault: Fault) -> bool:

@@ -43,7 +43,6 @@ _PROTOTYPES: native_library.Prototypes = {
     "calls_share": (None, [POINTER(CallsTable), *[c_void_p] * 3]),
     "calls_placed": (None, [POINTER(CallsTable), *[c_void_p] * 3, c_size_t, *[c_void_p] * 2]),
     "calls_sums": (None, [POINTER(CallsTable), POINTER(CallsLeast), POINTER(CallsExcess), c_void_p]),
-    "calls_kinds": (None, [POINTER(CallsTable), POINTER(CallsLeast), *[c_void_p] * 5]),
     "columns_search": (None, [c_size_t, c_void_p, c_size_t, c_void_p, c_int, c_void_p]),
     "columns_add": (None, [c_size_t, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p]),
     "intervals_union": (c_size_t, [c_size_t, *[c_void_p] * 2]),

@@ -96,8 +96,6 @@ class KernelRoof(msgspec.Struct, frozen=True, eq=False):
 class RooflineTimes(msgspec.Struct, frozen=True, eq=False):
     """What each row of the ranks' tracks could take less, one rank's rows after the other's; ns, shape (N,)."""
 
-    #: Above attainable, of all rows together, by class.
-    above_by_class: dict[GpuTime, float]
     #: Above attainable; and all time of what is not modelled.
     above: Ints
     not_modelled: Ints
@@ -145,6 +143,14 @@ class JobRoofline(msgspec.Struct, frozen=True, eq=False):
     def times_without(self, removed: Floats | None) -> RooflineTimes:
         """The times of what is left once a share of each call is removed, as `Change.of_calls` has it."""
         return self.times if removed is None else _times(self.rows, removed)
+
+    def above_by_class(self, removed: Floats | None) -> dict[GpuTime, float]:
+        """What calls take above attainable, ns, all ranks' together, by class, once a share of each call is removed."""
+        tables = [one.digest.roofline.calls for one in self.ranks]
+        total, count = (joined([getattr(table, name) for table in tables]) for name in ("total_ns", "count"))
+        above = np.fmax(total * self.rows.remains(removed) - self.rows.least_ns * count, 0.0)
+        by_kind = np.bincount(self.rows.kind, above, len(GpuTime))
+        return {kind: float(by_kind[kind]) for kind in CLASSES}
 
     def above(self, kinds: Sequence[GpuTime]) -> Ints:
         """What calls of some classes take above attainable, as `RooflineTimes` has it for all."""
@@ -244,9 +250,7 @@ def _times(every: _JobRows, removed: Floats | None) -> RooflineTimes:
     known = (every.calls.share > 0) & (every.bandwidth > 0)
     above, unknown = of_rows.above.astype(np.int64), np.where(known, of_rows.unknown, every.device_ns).astype(np.int64)
     remaining = np.maximum(every.device_ns - of_rows.gone - unknown, 0)
-    by_kind = every.calls.excess_by_kind(every.least_ns, remains, every.kind)
-    by_class = {kind: max(float(by_kind[kind]), 0.0) for kind in CLASSES}
-    return RooflineTimes(by_class, above, unknown, *every.fusible(remaining, above))
+    return RooflineTimes(above, unknown, *every.fusible(remaining, above))
 
 
 class _JobRows(msgspec.Struct, frozen=True, eq=False):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest import native
-from tb_ddp_doctor.digest.model import GpuTime, RooflineStretches
+from tb_ddp_doctor.digest.model import RooflineStretches
 from tb_ddp_doctor.trace.model import Floats, Indices, Ints
 
 
@@ -73,19 +73,6 @@ class NativeCalls:
         self._library.calls_sums(byref(self._table), byref(known), byref(out), *native.addresses(room))
         return sums
 
-    def by_kind(self, least_ns: Floats, remains: Floats, parts: tuple[Floats, Floats], kind: Indices) -> Floats:
-        """As `PairSums.by_kind` has it."""
-        _refuse_out_of_range(kind, len(GpuTime))
-        columns = [self._of_calls(column) for column in (least_ns, remains)]
-        kinds, sums = self._of_calls(kind, np.int32), np.zeros(len(GpuTime))
-        of_rows = [native.plain(part, np.float64) for part in parts]
-        if any(len(part) != self._rows for part in of_rows):
-            raise IndexError("not a part for each row")
-        room, known = self._room(), native.CallsLeast(*native.addresses(*columns))
-        every = native.addresses(*of_rows, kinds, sums, room)
-        self._library.calls_kinds(byref(self._table), byref(known), *every)
-        return sums
-
     def _room(self) -> Floats:
         """Where one call of the library may write: threads have one each."""
         return np.empty(4 * self._size)
@@ -104,10 +91,4 @@ def _refuse_calls_of_others(call: Sequence[Indices], pairs: Ints, calls: Ints) -
         return
     every, first = np.concatenate(call), np.cumsum(pairs)[some] - pairs[some]
     if every.min() < 0 or (np.maximum.reduceat(every, first) >= calls[some]).any():
-        raise IndexError("calls out of range")
-
-
-def _refuse_out_of_range(indices: Indices, count: int) -> None:
-    """Raise IndexError unless all indices lie from 0 to `count` - 1: the library checks no bounds."""
-    if len(indices) and not 0 <= indices.min() <= indices.max() < count:
         raise IndexError("calls out of range")

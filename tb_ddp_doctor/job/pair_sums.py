@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest import native
-from tb_ddp_doctor.digest.model import GpuTime, RooflineStretches
+from tb_ddp_doctor.digest.model import RooflineStretches
 from tb_ddp_doctor.job.native_calls import NativeCalls
 from tb_ddp_doctor.trace.model import Floats, Indices, Ints
 
@@ -77,21 +77,6 @@ class PairSums(msgspec.Struct, frozen=True, eq=False, dict=True):
         ranks = [rank.excess(least_ns[rank.calls], remains[rank.calls]) for rank in self._ranks()]
         return ExcessSums(*(_one_after_the_other(one[number] for one in ranks) for number in range(4)))
 
-    def by_kind(self, least_ns: Floats, remains: Floats, parts: tuple[Floats, Floats], kind: Indices) -> Floats:
-        """What calls of each kind, a `GpuTime`, take beyond the least that they need, all rows together, ns.
-
-        A row has the share `parts` of what its pairs take, and of the least that they need, shape (N,) each; `kind` is
-        that of each call, shape (K,).
-        """
-        if self._native is not None:
-            return self._native.by_kind(least_ns, remains, parts, kind)
-        sums = np.zeros(len(GpuTime))
-        for rank in self._ranks():
-            of_rank = parts[0][rank.rows], parts[1][rank.rows]
-            excess = rank.excess_of_pairs(least_ns[rank.calls], remains[rank.calls], of_rank)
-            np.add.at(sums, kind[rank.calls][rank.pairs.call], excess)
-        return sums
-
     @cached_property
     def _native(self) -> NativeCalls | None:
         """The same as the native library takes it; None where it was not built."""
@@ -122,12 +107,6 @@ class _Rank(msgspec.Struct, frozen=True, eq=False):
         np.cumsum(amount, out=running[1:])
         return running[self.end] - running[self.first]
 
-    def over_rows(self, of_rows: Floats) -> Floats:
-        """Sums of an amount of each row over the rows that have a pair, shape (pairs,)."""
-        size = len(self.pairs) + 1
-        sums: Floats = np.cumsum(np.bincount(self.first, of_rows, size) - np.bincount(self.end, of_rows, size))
-        return sums[:-1]
-
     def excess(self, least_ns: Floats, remains: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """The columns of `ExcessSums`, by the rank's own calls."""
         needs, remain = least_ns[self.pairs.call] * self.pairs.count, self.pairs.ns * remains[self.pairs.call]
@@ -139,12 +118,6 @@ class _Rank(msgspec.Struct, frozen=True, eq=False):
             self.sums(np.where(unknown, remain, 0.0)),
             self.sums(self.pairs.ns - remain),
         )
-
-    def excess_of_pairs(self, least_ns: Floats, remains: Floats, parts: tuple[Floats, Floats]) -> Floats:
-        """What each pair takes beyond its least over all rows, of which each has a part, shape (pairs,)."""
-        needs, remain = least_ns[self.pairs.call] * self.pairs.count, self.pairs.ns * remains[self.pairs.call]
-        takes, needed = map(self.over_rows, parts)
-        return np.where(remain > needs, remain * takes - needs * needed, 0.0)
 
 
 def _one_after_the_other(columns: Iterable[Floats]) -> Floats:

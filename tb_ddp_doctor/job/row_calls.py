@@ -103,10 +103,6 @@ class RowCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
         above = np.maximum(self.share * sums.took - self.once * sums.least, 0.0)
         return RowExcess(above, self.share * sums.unknown, self.share * sums.gone)
 
-    def excess_by_kind(self, least_ns: Floats, remains: Floats, kind: Indices) -> Floats:
-        """The same time beyond the least, of all calls of each kind, a `GpuTime`, together: ns, shape (kinds,)."""
-        return self.pairs.by_kind(least_ns, remains, (self.share, self.once), kind)
-
 
 def _begins(lengths: Sequence[int]) -> Ints:
     """Where each rank's begin, and where the last rank's end."""

@@ -144,8 +144,6 @@ class LargerBatch(Rule):
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"{larger.batch} would save {wording.ms(cost)} of the time for the same {larger.same}.")
         level, basis = certainty.confidence(frame, cost, len(frame.steps))
-        part = self.saved_least
-        least = {one: part * share for one, share in larger.spared.items()}
         most = {one: max(share, _most(one, larger.fewer)) for one, share in larger.spared.items()}
         return Fault(
             change=change,
@@ -155,10 +153,7 @@ class LargerBatch(Rule):
             fix=larger.fix,
             evidence=larger.evidence,
             remedy=larger.remedy,
-            between=(
-                _change(part * larger.fewer, least, frame, roofline, sized),
-                _change(larger.fewer, most, frame, roofline, sized),
-            ),
+            between=(self.saved_least, _change(larger.fewer, most, frame, roofline, sized)),
         )
 
     def _spared(self, roofline: JudgedRoofline, times: float) -> dict[KernelRoof, float]:

@@ -36,7 +36,10 @@ class LayoutCopies(Rule):
     is_opportunity = True
 
     removed: float = threshold(
-        0.75, "of the kernels' time", "Between a half and all: one copy may remain where two kernels want two layouts."
+        0.75,
+        "of the kernels' time",
+        "Between a half and all: one copy may remain where two kernels want two layouts.",
+        least=0.01,
     )
     removed_least: float = threshold(0.5, "of the kernels' time", "The interval's lower end.")
     min_cost: float = threshold(*limits.WORTH_A_LINE)
@@ -56,7 +59,7 @@ class LayoutCopies(Rule):
             f"{wording.percent(self.removed)} of their time the step is {wording.ms(gain.cost_ns)} shorter.",
             fix=_FIX,
             remedy="channels_last, no reshape after transpose",
-            between=(share_of(kernels, self.removed_least), share_of(kernels, 1.0)),
+            between=(self.removed_least / self.removed, share_of(kernels, 1.0)),
         )
 
 

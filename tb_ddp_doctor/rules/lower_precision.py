@@ -54,6 +54,7 @@ class LowerPrecision(Rule):
         0.75,
         "of what the roof falls by",
         "Chosen: kernels reach less of a higher roof, and some ops stay in the wider type.",
+        least=0.01,
     )
     gained_least: float = threshold(0.25, "of what the roof falls by", "The lower end of the interval.")
     min_cost: float = threshold(*limits.WORTH_A_LINE)
@@ -76,10 +77,7 @@ class LowerPrecision(Rule):
     def _fault(self, cause: str, falls: Mapping[KernelRoof, float], case: KernelCase) -> Fault | None:
         """The opportunity in one type; None where it saves too little. `falls` is by which share each roof falls."""
         frame, roofline = case.frame, case.roofline
-        change, least = (
-            smaller({one: gained * share for one, share in falls.items()}, roofline)
-            for gained in (self.gained, self.gained_least)
-        )
+        change = smaller({one: self.gained * share for one, share in falls.items()}, roofline)
         if change.is_nothing or (cost := case.whatif.cost_ns(change)) < self.min_cost * frame.step_ns:
             return None
         level, basis = certainty.confidence(frame, cost, len(frame.steps))
@@ -98,7 +96,7 @@ class LowerPrecision(Rule):
             fix=fix,
             evidence=longest(kernels[:2], case.places),
             remedy=remedy,
-            between=(least, smaller(falls, roofline)),
+            between=(self.gained_least / self.gained, smaller(falls, roofline)),
         )
 
 

@@ -9,7 +9,7 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import limits
 from tb_ddp_doctor.rules.support.base import Clear, Result, Rule, threshold
-from tb_ddp_doctor.rules.support.redundant import NeedlessKernels, removable, share_of
+from tb_ddp_doctor.rules.support.redundant import NeedlessKernels, removable
 
 
 class Recomputation(Rule):
@@ -60,7 +60,7 @@ class Recomputation(Rule):
             f"Without them the step is {wording.ms(gain.cost_ns)} shorter, and needs the memory of these activations.",
             fix=_FIX,
             remedy="fewer activation checkpoints",
-            between=(share_of(kernels, self.kept_least), gain.change),
+            between=(self.kept_least, gain.change),
         )
 
 

@@ -18,12 +18,20 @@ from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.gemm_tiles import gemm
 from tb_ddp_doctor.rules.support.redundant import of_step
-from tb_ddp_doctor.rules.support.roofline import KernelCase, at_share, in_modules, is_charged, listed, longest
+from tb_ddp_doctor.rules.support.roofline import (
+    KernelCase,
+    at_share,
+    in_modules,
+    is_charged,
+    listed,
+    longest,
+    spared_ns,
+)
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.program_names import Program
 
-#: The changes that make kernels faster: the least, the one to expect, and the most.
-_Faster: TypeAlias = tuple[Change, Change, Change]
+#: What makes kernels faster: how much the least is of what is to be expected, 0 to 1, that change, and the most.
+_Faster: TypeAlias = tuple[float, Change, Change]
 
 
 class SlowKernels(Rule):
@@ -89,7 +97,7 @@ class SlowKernels(Rule):
         if not costly:
             total = of_step(sum(one.above_ns for one in slow), frame.step_ns)
             return Clear(f"Kernels below half of their attainable speed are {total} above it, in all.")
-        whatif.foresee(end for one in costly for end in one.between or ())
+        whatif.foresee(change for one in costly for change in one.tried)
         return costly
 
     def _changes(self, cause: str, kernels: Sequence[KernelRoof], roofline: JudgedRoofline) -> _Faster:
@@ -97,8 +105,9 @@ class SlowKernels(Rule):
         shares = self.reached_least, self.reached, 1.0
         if cause == "fused_attention":
             shares = self.slow * self.attention / self.reached, self.attention, self.reached
-        least, reached, most = (at_share(kernels, share, roofline) for share in shares)
-        return least, reached, most
+        of_least, of_reached = (sum(spared_ns(one, share) for one in kernels) for share in shares[:2])
+        reached, most = (at_share(kernels, share, roofline) for share in shares[1:])
+        return of_least / max(of_reached, 1.0), reached, most
 
     def _fault(
         self, cause: str, kernels: Sequence[KernelRoof], faster: _Faster, case: KernelCase, modules: ModuleTree | None

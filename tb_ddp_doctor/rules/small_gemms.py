@@ -110,11 +110,9 @@ class SmallGemms(Rule):
         """The opportunity in sizes, or in too few tiles; None where it saves too little."""
         frame, roofline = case.frame, case.roofline
         some = sorted((one for one in wasted if one.cause == cause), key=lambda one: -one.wasted_ns)
-        shares = {one.kernel: one.share for one in some}
-        change = faster(shares, roofline)
+        change = faster({one.kernel: one.share for one in some}, roofline)
         if change.is_nothing or (cost := case.whatif.cost_ns(change)) < self.min_cost * frame.step_ns:
             return None
-        least = faster({one: share * self.saved_least for one, share in shares.items()}, roofline)
         level, basis = certainty.confidence(frame, cost, len(frame.steps))
         kernels = [one.kernel for one in some]
         taken = of_step(sum(one.step_ns for one in kernels), frame.step_ns)
@@ -129,7 +127,7 @@ class SmallGemms(Rule):
             fix=fix,
             evidence=longest(kernels[:2], case.places),
             remedy=remedy,
-            between=(least, change),
+            between=(self.saved_least, change),
         )
 
 

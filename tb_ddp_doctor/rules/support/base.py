@@ -59,8 +59,14 @@ class Fault(msgspec.Struct, frozen=True):
     #: Of an opportunity: the fix in a few words, such as "torch.compile".
     remedy: str = ""
     #: The least and the most that the fix may take out of the steps, where that is not known as well as the cost's
-    #: usual interval has it.
-    between: tuple[Change, Change] | None = None
+    #: usual interval has it. The least may be a share of the fix, 0 to 1: it saves at least that share of what the fix
+    #: saves, since steps are maxima of sums.
+    between: tuple[Change | float, Change] | None = None
+
+    @property
+    def tried(self) -> tuple[Change, ...]:
+        """What is tried alone: the fix, and the ends of what it saves."""
+        return self.change, *(end for end in self.between or () if isinstance(end, Change))
 
 
 class Clear(msgspec.Struct, frozen=True):

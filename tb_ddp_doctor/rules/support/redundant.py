@@ -41,7 +41,7 @@ class Removable(msgspec.Struct, frozen=True, eq=False):
     evidence: tuple[Evidence, ...]
 
     def fault(
-        self, *, title: str, why: str, fix: str, remedy: str, between: tuple[Change, Change] | None = None
+        self, *, title: str, why: str, fix: str, remedy: str, between: tuple[Change | float, Change] | None = None
     ) -> Fault:
         """The opportunity, with the rule's texts; `between` are the least and the most that its fix removes."""
         return Fault(

@@ -103,7 +103,12 @@ def longest(kernels: Sequence[KernelRoof], places: Places) -> tuple[Evidence, ..
 
 def at_share(kernels: Sequence[KernelRoof], reached: float, roofline: JobRoofline) -> Change:
     """What goes if each of some kernels reached a share of its attainable speed, 0 to 1."""
-    return faster({one: max(1 - one.attainable_ns / reached / one.step_ns, 0.0) for one in kernels}, roofline)
+    return faster({one: spared_ns(one, reached) / one.step_ns for one in kernels}, roofline)
+
+
+def spared_ns(one: KernelRoof, reached: float) -> float:
+    """The time of a kernel that goes if it reached a share of its attainable speed, 0 to 1; mean as `step_ns` is."""
+    return max(one.step_ns - one.attainable_ns / reached, 0.0)
 
 
 def faster(removed: Mapping[KernelRoof, float], roofline: JobRoofline) -> Change:
