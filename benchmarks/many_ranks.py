@@ -318,7 +318,8 @@ def _with_calls(digest: RankDigest, calls: int) -> RankDigest:
         np.where(product, 10, 0).astype(np.int32),
         np.where(product, GpuTime.GEMM, GpuTime.ELEMENTWISE).astype(np.int32),
         *(one * rows, one * rows, total, one * 0, one * 0, one * 0),
-        *(np.where(product, 2 * 24_576 * 256 * 768, 0), one * 12_582_912, one * 37_748_736),
+        *[np.where(product, 2 * 24_576 * 256 * 768, 0)] * 2,
+        *(one * 12_582_912, one * 37_748_736),
         *(np.full(calls, digest.steps.start_ns[0]), np.full(calls, digest.steps.start_ns[0] + 100_000)),
     )
     # Rows begin some calls sooner or later in each step, as those of real jobs do.
