@@ -34,7 +34,7 @@ from tb_ddp_doctor.rules.support.base import run
 FOLDERS = ("/work/shared/traces", "/work/shared/public_traces")
 #: Calls above this share of their roof are listed.
 ABOVE = 1.05
-#: Jobs without shapes, and classes that no operator names, are not judged.
+#: Jobs without shapes or without operators are not judged.
 LEAST_MODELLED = 0.95
 #: Steps of the corpus that were timed twice differ by no more, ms.
 _NOISE_MS = 0.5
@@ -129,6 +129,8 @@ def _unmodelled(found: JobRoofline) -> list[KernelRoof]:
 def _share(found: JobRoofline, *, shaped: bool) -> str:
     if not shaped:
         return "no shapes"
+    if not any(one.operator for one in found.kernels):
+        return "no operators"
     unknown, every = (sum(one.step_ns for one in some) for some in (_unmodelled(found), _compute(found)))
     share = 1 - unknown / max(every, 1.0)
     return f"{share:.1%} of compute modelled{'' if share >= LEAST_MODELLED else ' (below the bar)'}"

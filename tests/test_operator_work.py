@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tb_ddp_doctor.digest import operator_work
 from tb_ddp_doctor.digest.least_work import Work
 from tb_ddp_doctor.digest.model import GpuTime
-from tb_ddp_doctor.digest.operator_inputs import LinearSizes, inputs
+from tb_ddp_doctor.digest.operator_inputs import LinearSizes, LookupSizes, inputs
 from tb_ddp_doctor.digest.operator_work import convolved, element_text, work
 
 BF16, FP32, FP8, LONG = "c10::BFloat16", "float", "c10::Float8_e4m3fn", "long int"
@@ -296,6 +296,42 @@ def test_embeddings_and_indices() -> None:
     gradient = ([24, 1024, 256], FP32)
     found = of("aten::embedding_dense_backward", gradient, rows, "4096", "-1", "False")
     assert flops_and_bytes(found) == (0, 4 * 24576 * 256 + 8 * 24576, 4 * 4096 * 256)
+
+
+def test_table_batched_embeddings_move_each_row_that_is_asked_for() -> None:
+    # 5,000 of 10,000 rows of 64 in float16, for 256 samples of 3 features; sums are float32.
+    sizes = LookupSizes(
+        lookups=5000,
+        samples=256,
+        features=3,
+        rows=10000,
+        width=64,
+        element=2,
+        index=8,
+        made=4,
+        is_weighted=False,
+        is_certain=True,
+    )
+    forward = "fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function"
+    backward = "torch::autograd::CppNode<SplitLookupFunction_rowwise_adagrad_Op>"
+    given = inputs("[[256, 192]]", '["float"]', "", "")
+
+    def moved(name: str, sizes: LookupSizes | None) -> tuple[int, int, int]:
+        return flops_and_bytes(work(name, replace(given, looked_up=sizes), ""))
+
+    indices, sums = 8 * (5000 + 256 * 3 + 1), 4 * 256 * 192
+    assert moved(forward, sizes) == (0, indices + 2 * 5000 * 64, sums)
+    # Row-wise Adagrad has a number of 4 bytes for each row.
+    updated = 5000 * (2 * 64 + 4)
+    assert moved(backward, sizes) == (0, sums + indices + updated, updated)
+    # Of 100 rows no more are read; lookups that count differently have a number each, with a gradient.
+    few = replace(sizes, rows=100, is_weighted=True)
+    assert moved(forward, few) == (0, indices + 4 * 5000 + 2 * 100 * 64, sums)
+    updated = 100 * (2 * 64 + 4)
+    assert moved(backward, few) == (0, sums + indices + 4 * 5000 + updated, updated + 4 * 5000)
+    assert work(forward, given, "") is work(backward, given, "") is None
+    checked = of("fbgemm::bounds_check_indices", ([3], LONG), ([5000], LONG), ([769], LONG), "1", ([1], LONG))
+    assert flops_and_bytes(checked) == (0, 8 * (5000 + 769), 0)
 
 
 def test_gather_and_scatter_move_what_is_indexed() -> None:

@@ -21,11 +21,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.autograd_nodes import makers
 from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.known_sizes import KnownSizes
 from tb_ddp_doctor.digest.operator_inputs import LinearSizes
 from tb_ddp_doctor.digest.shapes import Dims, dims
 from tb_ddp_doctor.trace import names
@@ -37,37 +37,19 @@ _MOST = 10**16
 _UNKNOWN = -2
 
 
-class FusedLinears(msgspec.Struct, frozen=True, eq=False):
-    """Calls of such layers whose sizes are known, forward and backward; shape (calls,)."""
-
-    #: Index of `HostCalls`, ascending.
-    call: Ints
-    #: Index of `sizes`.
-    which: Ints
-    sizes: list[LinearSizes]
-
-    def of(self, calls: Ints) -> Ints:
-        """Index of `sizes` of some calls, -1 where it is not known."""
-        if not len(self.call):
-            return np.full(len(calls), -1, np.int64)
-        at = np.minimum(np.searchsorted(self.call, calls), len(self.call) - 1)
-        return np.where(self.call[at] == calls, self.which[at], -1)
-
-
-def fused_linears(host: HostCalls) -> FusedLinears:
+def fused_linears(host: HostCalls) -> KnownSizes[LinearSizes]:
     """The calls of fused linear layers that a rank made."""
     forward = np.flatnonzero(host.is_operator & host.named(names.is_linear) & (host.shape >= 0))
     if not len(forward):
-        nothing = np.empty(0, np.int64)
-        return FusedLinears(nothing, nothing, [])
+        return KnownSizes.none()
     backward = np.flatnonzero(host.is_operator & host.named(names.is_linear_backward))
     made_by = makers(host, forward[host.thread[forward] == host.training_thread], backward)
     known = made_by >= 0
     backward, made_by = backward[known], made_by[known]
     gradient = np.full(len(host), -1, np.int64)
     gradient[made_by] = host.shape[backward]
-    columns = [host.name[forward], host.shape[forward], gradient[forward], _gathered(host, forward)]
-    keys, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    columns = np.stack([host.name[forward], host.shape[forward], gradient[forward], _gathered(host, forward)])
+    keys, which = np.unique(columns.astype(np.int64), axis=1, return_inverse=True)
     strings = host.trace.strings
     sizes = [
         None if _UNKNOWN in shapes else _sizes(strings[name], *(_dims(strings, one) for one in shapes))
@@ -77,7 +59,7 @@ def fused_linears(host: HostCalls) -> FusedLinears:
     of_call[forward] = np.where([one is not None for one in sizes], np.arange(len(sizes)), -1)[which.reshape(-1)]
     of_call[backward] = of_call[made_by]
     call = np.flatnonzero(of_call >= 0)
-    return FusedLinears(call, of_call[call], [one or LinearSizes(0, 0, 0, 0) for one in sizes])
+    return KnownSizes(call, of_call[call], [one or LinearSizes(0, 0, 0, 0) for one in sizes])
 
 
 def _dims(strings: Sequence[str], shape: int) -> list[Dims]:

@@ -59,6 +59,25 @@ class LinearSizes(NamedTuple):
         return 2 * self.rows * self.inner * self.outer
 
 
+class LookupSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of embedding tables that are looked up, and summed for each sample and feature."""
+
+    lookups: int
+    samples: int
+    features: int
+    #: Rows of all tables, and elements of each.
+    rows: int
+    width: int
+    #: Bytes of an element of a row, of an index, and of an element of the sums (0 if unknown).
+    element: int
+    index: int
+    made: int = 0
+    #: Whether each lookup counts differently: a float32 number for each.
+    is_weighted: bool
+    #: Whether all rows are as wide for certain.
+    is_certain: bool
+
+
 class Inputs(msgspec.Struct, frozen=True):
     """The inputs of one call, in the operator's order."""
 
@@ -71,6 +90,8 @@ class Inputs(msgspec.Struct, frozen=True):
     output: Dims = ()
     #: Sizes of a linear layer, where forward and backward tell them; None if unknown.
     linear: LinearSizes | None = None
+    #: What an embedding looks up, or backward updates, where forward and backward tell it; None if unknown.
+    looked_up: LookupSizes | None = None
 
     def tensor(self, index: int) -> Tensor:
         """A tensor. Raises LookupError where that input is none."""

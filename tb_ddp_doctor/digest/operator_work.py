@@ -21,7 +21,7 @@ from tb_ddp_doctor.digest.compiled_products import matrix_product
 from tb_ddp_doctor.digest.image_work import IMAGE_WORK, at
 from tb_ddp_doctor.digest.least_work import Work, WorkOf, aten
 from tb_ddp_doctor.digest.model import GpuTime
-from tb_ddp_doctor.digest.operator_inputs import Dims, Inputs, Tensor, count_of
+from tb_ddp_doctor.digest.operator_inputs import Dims, Inputs, LookupSizes, Tensor, count_of
 from tb_ddp_doctor.trace import names
 
 #: More operations or bytes in one operator are nonsense.
@@ -702,6 +702,39 @@ def _bags(inputs: Inputs) -> Work:
     return Work(GpuTime.EMBEDDING, 0, read, (offsets.elements - inputs.is_true(7)) * width)
 
 
+def _table_batched(inputs: Inputs) -> Work:
+    """FBGEMM's lookups of all tables: each row that is asked for, and its sums (its benchmarks count the same)."""
+    of = inputs.looked_up
+    if of is None:
+        raise LookupError
+    moved = min(of.lookups, of.rows) * of.width * of.element
+    sums = of.samples * of.features * of.width * (of.made or of.element)
+    return Work(GpuTime.EMBEDDING, 0, _of_indices(of) + moved, sums)
+
+
+def _table_batched_update(inputs: Inputs) -> Work:
+    """Backward of that with row-wise Adagrad: gradients, and each row and its number of momentum, read and written.
+
+    Where lookups count differently, how much they do has gradients, too.
+    """
+    of = inputs.looked_up
+    if of is None:
+        raise LookupError
+    moved = min(of.lookups, of.rows) * (of.width * of.element + 4)
+    counts = 4 * of.lookups * of.is_weighted
+    return Work(GpuTime.EMBEDDING, 0, inputs.tensor(0).bytes + _of_indices(of) + moved, moved + counts)
+
+
+def _checked(inputs: Inputs) -> Work:
+    """Reads indices and offsets, inputs 1 and 2; writes those that are no rows alone."""
+    return Work(GpuTime.EMBEDDING, 0, inputs.tensor(1).bytes + inputs.tensor(2).bytes, 0)
+
+
+def _of_indices(of: LookupSizes) -> int:
+    """Bytes of indices, offsets, and of how much each lookup counts."""
+    return of.index * (of.lookups + of.samples * of.features + 1) + 4 * of.lookups * of.is_weighted
+
+
 def _bags_backward(inputs: Inputs) -> Work:
     """Gradients of the sums, rows, and the bag of each, to the whole table's gradient; input 5 is its rows."""
     given = inputs.tensor(0)
@@ -788,6 +821,10 @@ _IN_PLACE = """
 _PLACES = ("inplace", "outplace")
 _FILLS = "fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ log_normal_"
 _REDUCTIONS = "sum mean var std prod amax amin logsumexp nansum var_mean std_mean"
+_PERMUTED_BACKWARD = (
+    "torch::autograd::CppNode<fbgemm_gpu::PermutePooledEmbsFunction<&fbgemm_gpu::permute_pooled_embs_gpu> >"
+)
+_OPTIMIZERS = "adagrad adam lamb lars_sgd none partial_rowwise_adam partial_rowwise_lamb rowwise_adagrad sgd"
 _FOREACH = """
     add addcdiv addcmul clamp_max clamp_min div exp lerp log max maximum mul neg pow reciprocal round rsqrt sigmoid
     sign sqrt sub tanh zero abs
@@ -910,7 +947,7 @@ _WORK: Mapping[str, WorkOf] = {
     **aten(_concatenation, "cat _chunk_cat"),
     "fsdp::chunk_cat": _concatenation,
     **_each(_first_copied, "fsdp::split_with_sizes_copy", "aten::split_with_sizes_copy", "aten::flip", "aten::roll"),
-    **_each(_first_copied, "fbgemm::permute_pooled_embs", "fbgemm::permute_pooled_embs_auto_grad"),
+    **_each(_first_copied, "fbgemm::permute_pooled_embs", "fbgemm::permute_pooled_embs_auto_grad", _PERMUTED_BACKWARD),
     "fbgemm::FloatToFP8RowwiseQuantized": _cast(1),
     "fbgemm::FP8RowwiseQuantizedToFloat": _cast(4),
     "fbgemm::FloatToHFP8Quantized": _cast(1),
@@ -941,6 +978,13 @@ _WORK: Mapping[str, WorkOf] = {
     "aten::take": _take,
     "aten::nonzero": _nonzero,
     "aten::_embedding_bag": _bags,
+    # FBGEMM's: https://github.com/pytorch/FBGEMM, fbgemm_gpu/codegen and fbgemm_gpu/bench.
+    **_each(
+        _table_batched,
+        *(f"fbgemm::split_embedding_codegen_lookup_{optimizer}_function" for optimizer in _OPTIMIZERS.split()),
+    ),
+    "torch::autograd::CppNode<SplitLookupFunction_rowwise_adagrad_Op>": _table_batched_update,
+    "fbgemm::bounds_check_indices": _checked,
     "aten::_embedding_bag_dense_backward": _bags_backward,
     **aten(_nll_loss, "nll_loss_forward nll_loss2d_forward"),
     **aten(_nll_loss_backward, "nll_loss_backward nll_loss2d_backward"),

@@ -22,13 +22,14 @@ from tb_ddp_doctor.digest import operator_work
 from tb_ddp_doctor.digest.attention import OnScores
 from tb_ddp_doctor.digest.columns import distinct
 from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.embedding_lookups import embedding_lookups
 from tb_ddp_doctor.digest.fused_linear import fused_linears
 from tb_ddp_doctor.digest.fusion import FUSED, Loop, LoopCalls, avoidable
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.least_work import Work
 from tb_ddp_doctor.digest.model import GpuTime, Gradients, Roofline, RooflineCalls, Track
 from tb_ddp_doctor.digest.numbering import numbered
-from tb_ddp_doctor.digest.operator_inputs import Dims, Inputs, LinearSizes, inputs
+from tb_ddp_doctor.digest.operator_inputs import Dims, Inputs, LinearSizes, LookupSizes, inputs
 from tb_ddp_doctor.digest.operator_work import element_text
 from tb_ddp_doctor.digest.row_calls import calls_of_rows
 from tb_ddp_doctor.digest.sums import longest_of, summed
@@ -215,9 +216,8 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
         known = operator >= 0
         row = np.zeros(len(operator), np.int64)
         row[known] = host.row[operator[known]]
-        linears = fused_linears(host)
-        linear = linears.of(operator)
-        columns = [*self._shared_columns(row, known), linear + 1]
+        which, sizes = _known_sizes(host, operator)
+        columns = [*self._shared_columns(row, known), which]
         signature = numbered(*columns)
         one = _first_of(signature)
         groups, outputs = self._groups(), self._outputs(one[known[one]])
@@ -232,8 +232,7 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             name = strings[events.name[row[at]]]
             listed = parameters // groups if names.updates_lists(name) else 0
             output = outputs.get(_first_two(*texts)) if operator_work.is_forward_convolution(name) else None
-            sizes = linears.sizes[linear[at]] if linear[at] >= 0 else None
-            signatures.append(_signature(name, *texts, kernel, listed, output or (), sizes))
+            signatures.append(_signature(name, *texts, kernel, listed, output or (), *sizes[which[at]]))
         return signature, _works(columns, known, one)[signature], signatures
 
     def _texts_of_inputs(self, row: int) -> tuple[str, str, str]:
@@ -289,6 +288,16 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             "name": self.device.texts(self.longest[one]),
             "operator": self.host.texts(operator),
         }
+
+
+def _known_sizes(host: HostCalls, operator: Ints) -> tuple[Ints, list[tuple[LinearSizes | None, LookupSizes | None]]]:
+    """Sizes that forward and backward tell together, and which of these each operator has."""
+    linears, lookups = fused_linears(host), embedding_lookups(host)
+    linear, lookup = linears.of(operator), lookups.of(operator)
+    which = numbered(linear + 1, lookup + 1)
+    one = _first_of(which)
+    pairs = zip(linear[one].tolist(), lookup[one].tolist(), strict=True)
+    return which, [(linears.at(of_linear), lookups.at(of_lookup)) for of_linear, of_lookup in pairs]
 
 
 def _works(columns: Sequence[Ints], known: Mask, one: Ints) -> Ints:
@@ -360,9 +369,10 @@ def _signature(
     listed: int,
     output: Dims,
     linear: LinearSizes | None,
+    looked_up: LookupSizes | None,
 ) -> _Signature:
     """What a call's raw inputs say, and of a convolution its backward. Remembered: all ranks have the same."""
-    given = replace(inputs(sizes, types, values, kernel, listed), output=output, linear=linear)
+    given = replace(inputs(sizes, types, values, kernel, listed), output=output, linear=linear, looked_up=looked_up)
     work = operator_work.work(operator, given, kernel)
     dtype = element_text(given)
     shown = [one.sizes for one in given.every() if one.sizes][:_INPUTS]

@@ -702,6 +702,11 @@ def accumulates(operator: str) -> bool:
     return operator == f"{_ACCUMULATING}Backward"
 
 
+#: Whether an operator looks up rows of FBGEMM's tables, or is the backward pass of that, which updates these rows.
+looks_up_rows = _matching(r"^fbgemm::split_embedding_codegen_lookup_\w+_function$")
+updates_rows = _matching(r"^torch::autograd::CppNode<SplitLookupFunction_\w+_Op>$")
+
+
 def is_fused_mlp(operator: str) -> bool:
     """Whether an operator is an MLP of Transformer Engine, with its norm."""
     return operator == _FUSED_MLP
