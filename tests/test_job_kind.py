@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from traces import draw, job, ranks
 
 from tb_ddp_doctor import engine, wording
@@ -314,6 +315,30 @@ def test_roles_by_their_marks(annotation: str, role: Role | None) -> None:
 )
 def test_marks_of_servers_tell_what_an_iteration_works_on(annotation: str, found: Iteration | None) -> None:
     assert program_names.iteration(annotation) == found
+
+
+#: Forward passes of a model that is split over two ranks: many kinds of operators, and an AllReduce.
+SPLIT = f"""
+    rank# step |1
+          host {"".join(f"[op{chr(97 + i)}]" for i in range(24))}[ar]
+          gpu  {" " * 60}[opa........]
+          nccl {" " * 100}[ar]
+"""
+
+
+def with_sequence_numbers(text: str) -> Job:
+    """The drawn job, all of whose operators made a node for a backward pass."""
+    digests = {}
+    for rank, data in draw(text).items():
+        trace = decode([data], f"rank{rank}.json")
+        digests[rank] = digest(replace(trace, events=replace(trace.events, sequence=np.arange(len(trace.events)))))
+    return build("drawn", digests, {}, len(digests))
+
+
+def test_forward_passes_that_communicate_are_inference_where_gradients_are_off() -> None:
+    text = ranks(SPLIT, SPLIT)
+    assert job_kind.kind(job(text)) == "inference"
+    assert job_kind.kind(with_sequence_numbers(text)) == "unknown"
 
 
 def test_every_kind_has_words() -> None:

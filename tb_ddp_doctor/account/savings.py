@@ -359,7 +359,11 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
                 name = f"CPU time that the fix removes: {SPENDING[kind].words}"
                 yield Measurement(name, taken, "ms", ranks, steps, owner=SPENDING[kind].owner)
         work = ("GPU work", "compute", change.device_ns)
-        for name, owner, amount in (work, ("exposed communication", "transfer", change.transfer_ns)):
+        shorter = None
+        if change.of_collectives is not None and self.whatif.replay:
+            shorter = self.whatif.replay.shorter_transfers_ns(change)
+        exposed = ("exposed communication", "transfer", change.transfer_ns)
+        for name, owner, amount in (work, exposed, ("communication", "transfer", shorter)):
             if amount is not None and (taken := mean_ms(amount)) >= 0.005:
                 yield Measurement(f"{name} that the fix removes", taken, "ms", ranks, steps, owner=owner)
         if not change.is_nothing:

@@ -8,6 +8,7 @@ from collections.abc import Sequence, Sized
 import msgspec
 
 from tb_ddp_doctor import record_again, wording
+from tb_ddp_doctor.account.interval import interval
 from tb_ddp_doctor.facts.unrecognised import may_have_waited
 from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Account, Finding, Headline, RuleOutcome, Severity, Unexplained
 from tb_ddp_doctor.job.model import Job
@@ -65,7 +66,8 @@ def verdict(
     of_findings = [line for line in account.lines if line.kind == "finding"]
     charged = sorted((line for line in of_findings if line.finding not in ids), key=lambda line: -line.ms)
     lost = unexplained.share + (0.0 if worst else sum(line.share for line in of_findings))
-    if lost >= MOST_UNEXPLAINED:
+    # A replay gives the share to about half a percent of the step.
+    if interval(lost, 0.0, 1.0)[0] >= MOST_UNEXPLAINED:
         lost_ms = unexplained.ms + (0.0 if worst else sum(finding.cost_ms for finding in causeless))
         if not charged or lost_ms > charged[0].ms:
             return Verdict("unexplained", _unexplained(lost_ms, job, account.unexplained, causeless) + but)

@@ -29,6 +29,9 @@ class UsedNames(msgspec.Struct, frozen=True):
     annotations: list[str]
     kernels: dict[str, int]
     functions: list[str]
+    #: Whether operators may have made nodes for a backward pass: with gradients off none has a sequence number. Nsight
+    #: Systems does not record these.
+    may_need_backward: bool
 
     @classmethod
     def of(cls, host: HostCalls) -> UsedNames:
@@ -41,6 +44,7 @@ class UsedNames(msgspec.Struct, frozen=True):
             _texts(host, host.is_annotation),
             {strings[index]: int(runs[index]) for index in np.flatnonzero(runs).tolist()},
             [strings[index] for index in np.flatnonzero(frames).tolist()],
+            bool(host.trace.header.recorder) or bool((events.sequence >= 0).any()),
         )
 
 
@@ -99,7 +103,10 @@ def _trains(used: UsedNames) -> bool:
 
 
 def _by_structure(used: UsedNames) -> Program:
-    """Forward passes alone have many kinds of operators and no communication; a benchmark repeats a few kernels."""
+    """Forward passes alone have many kinds of operators; a benchmark repeats a few kernels.
+
+    Forward passes that communicate may be cut from training, unless gradients are off in all of them.
+    """
     computing = {name: runs for name, runs in used.kernels.items() if not names.is_communication_kernel(name)}
     talks = len(computing) < len(used.kernels) or any(
         names.launches_collective(name) for name in (*used.operators, *used.annotations)
@@ -107,7 +114,7 @@ def _by_structure(used: UsedNames) -> Program:
     repeated = computing or used.kernels
     if repeated and len(repeated) <= _MOST_KINDS and min(repeated.values()) >= _LEAST_RUNS:
         return Program.BENCHMARK
-    if len(used.operators) >= _LEAST_OPERATORS and not talks:
+    if len(used.operators) >= _LEAST_OPERATORS and not (talks and used.may_need_backward):
         return Program.INFERENCE
     return Program.UNKNOWN
 

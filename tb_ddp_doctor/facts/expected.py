@@ -60,6 +60,7 @@ class Expected(msgspec.Struct, frozen=True, eq=False):
                         peers=0,
                         transfer_ns=np.bincount(one.step, one.transfer_ns, one.steps).astype(np.float64),
                         peer_ns=np.bincount(one.step, expected, one.steps).astype(np.float64),
+                        peer_of_each_ns=expected,
                     )
                 )
         return tuple(links)

@@ -14,13 +14,15 @@ R = ranks, S = steps.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: A link is slow that takes so many times as long as its peers: groups that share a network card or the GPU differ by
@@ -37,6 +39,10 @@ class Link(msgspec.Struct, frozen=True, eq=False):
     #: Transfer in this group and usually, shape (S,), ns; usually 0 in steps without one.
     transfer_ns: Floats
     peer_ns: Floats
+    #: Transfer of each call of `traffic` in comparable groups, ns; its own where no peer has that size.
+    peer_of_each_ns: Floats
+    #: Its collectives in steps that the job leaves out, as rows of the job's matched collectives.
+    left_out: Sequence[int] = ()
 
     @property
     def slowdown(self) -> float:
@@ -64,10 +70,23 @@ def links(job: Job, traffic: Sequence[Traffic]) -> tuple[Link, ...]:
             numbers = job.ranks[one.ranks]
             apart = tuple((numbers - numbers[0]).tolist())
             comparable[one.kind, one.size, apart, len({job.nodes[rank] for rank in one.ranks})].append(one)
-    return tuple(link for peers in comparable.values() if len(peers) > 1 for link in _compare(peers))
+    left_out = _left_out(job)
+    return tuple(link for peers in comparable.values() if len(peers) > 1 for link in _compare(peers, left_out))
 
 
-def _compare(peers: Sequence[Traffic]) -> Iterator[Link]:
+def _left_out(job: Job) -> dict[tuple[str, str, int], list[int]]:
+    """The collectives in steps that the job leaves out, as rows of the matched ones, by kind, group and lowest rank."""
+    matched, left_out = job.matched, defaultdict(list)
+    rows = np.flatnonzero(~np.isin(matched.step, job.steps))
+    segments, part = matched.segments.select(rows)
+    kinds, groups = job.calls.text("kind"), job.calls.text("group")
+    calls, lowest = matched.call[matched.segments.first[rows]], segments.min(matched.rank[part])
+    for row, call, rank in zip(rows, calls, lowest, strict=True):
+        left_out[kinds.words[kinds.code[call]], groups.words[groups.code[call]], int(rank)].append(int(row))
+    return left_out
+
+
+def _compare(peers: Sequence[Traffic], left_out: Mapping[tuple[str, str, int], list[int]]) -> Iterator[Link]:
     """Links of groups that are alike. Usual is the lower median, so that of two groups the faster one is."""
     sizes = np.unique(np.concatenate([one.bytes for one in peers]))
     means = np.full((len(peers), len(sizes)), np.inf)
@@ -88,6 +107,8 @@ def _compare(peers: Sequence[Traffic]) -> Iterator[Link]:
                 peers=len(peers) - 1,
                 transfer_ns=_sum(steps, one.transfer_ns[shared], one.steps),
                 peer_ns=_sum(steps, median[which[shared]], one.steps),
+                peer_of_each_ns=np.where(shared, median[which], one.transfer_ns),
+                left_out=left_out.get((one.kind, one.group, int(one.ranks[0])), []),
             )
 
 
@@ -99,6 +120,28 @@ def excess_ns(slow: Iterable[Link], ranks: int, steps: int) -> Ints:
         lost_share = 1 - link.peer_ns / np.maximum(link.transfer_ns, 1)
         excess[link.traffic.ranks] += exposed * np.clip(lost_share, 0, 1)
     return np.rint(excess).astype(np.int64)
+
+
+def at_median_rate(slow: Sequence[Link], whatif: WhatIf) -> Change:
+    """The change that makes slow links as fast as those of comparable groups.
+
+    With a replay, each of their transfers gets shorter, and the replay tells how much of that was hidden. Else what
+    they expose beyond the usual is removed.
+    """
+    if not whatif.plays:
+        return Change(transfer_ns=excess_ns(slow, *whatif.shape))
+    share = excess_share(slow)
+    return whatif.shorter_transfers(np.array([*share], np.int64), np.array([*share.values()]))
+
+
+def excess_share(slow: Iterable[Link]) -> dict[int, float]:
+    """The share of each transfer of slow links that is beyond the usual, 0 to 1, by row of the matched collectives."""
+    shares: dict[int, float] = {}
+    for link in slow:
+        share = np.clip(1 - link.peer_of_each_ns / np.maximum(link.traffic.transfer_ns, 1), 0, 1)
+        shares |= zip(link.traffic.row.tolist(), share.tolist(), strict=True)
+        shares |= dict.fromkeys(link.left_out, max(1 - 1 / link.slowdown, 0.0))
+    return shares
 
 
 def _sum(index: Ints, values: Ints | Floats, size: int) -> Floats:

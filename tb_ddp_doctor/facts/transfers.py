@@ -44,6 +44,19 @@ class Transfers(msgspec.Struct, frozen=True, eq=False):
     ready_within_ns: float | None
 
 
+class LastBuckets(msgspec.Struct, frozen=True, eq=False):
+    """The last AllReduce of gradients of every rank and step: it sends what backward completes last."""
+
+    #: The part of its transfer with nothing beside it, shape (R, S), ns.
+    exposed_ns: Ints
+    #: These collectives, as rows of the job's matched ones.
+    rows: Ints
+    #: Its bytes, the median of the steps, and the least bytes that would do: those of its largest gradient, or of the
+    #: mean one where sizes are not recorded.
+    bytes: int
+    least_bytes: float
+
+
 class WeightSync(msgspec.Struct, frozen=True, eq=False):
     """The weights that one role of reinforcement learning sends to another in collectives: R ranks, S steps."""
 
@@ -139,6 +152,55 @@ def exposed_alone(job: Job, chosen: NDArray[np.bool_]) -> Intervals:
     start, end = moving(job)
     alone = Intervals.union(start[chosen], end[chosen]) & job.waiting.exposed
     return alone - Intervals.union(start[~chosen], end[~chosen])
+
+
+@fact
+def _last_buckets(facts: Facts) -> LastBuckets | None:
+    """None where bytes or gradients are not recorded, or where AllReduces carry no gradients."""
+    job = facts.job
+    calls, size = job.calls, job.calls.column("bytes")
+    sent = np.flatnonzero(calls.of_gradients & (job.call_step >= 0) & (calls.column("backward") >= 0) & (size > 0))
+    if not len(sent):
+        return None
+    arrival = calls.column("arrival_ns")[sent]
+    order = sent[np.lexsort((arrival, job.call_step[sent], calls.rank[sent]))]
+    cell = calls.rank[order].astype(np.int64) * len(job.steps) + job.call_step[order]
+    last = order[np.diff(cell, append=-1) != 0]
+    is_last = np.zeros(len(calls), np.bool_)
+    is_last[last] = True
+    if not (largest := _largest_gradients(job)):
+        return None
+    gradients, share = largest
+    median = int(np.median(size[last]))
+    return LastBuckets(
+        exposed_ns=job.measure(exposed_alone(job, is_last)),
+        rows=np.unique(job.matched.segments.index[is_last[job.matched.call]]),
+        bytes=median,
+        least_bytes=median * max(share, 1 / gradients),
+    )
+
+
+def _largest_gradients(job: Job) -> tuple[float, float] | None:
+    """How many gradients the last bucket of a backward pass has, and the share of the largest one in it (0 where sizes
+    are not recorded): the median pass of the first rank that records gradients. None where none does, or where no
+    gradient's node launches a collective.
+    """
+    table = next((digest.gradients for digest in job.digests if len(digest.gradients)), None)
+    if table is None:
+        return None
+    passes = []
+    for one in np.unique(table.backward[table.backward >= 0]).tolist():
+        mine = np.flatnonzero(table.backward == one)
+        before = mine[:-1][table.launching_ns[mine[:-1]] > 0]
+        if not len(before):
+            continue
+        elements = table.elements[before[-1] + 1 : mine[-1] + 1]
+        known = (elements > 0).all()
+        passes.append((len(elements), elements.max() / elements.sum() if known else 0.0))
+    if not passes:
+        return None
+    count, share = np.median(passes, axis=0).tolist()
+    return count, share
 
 
 @fact

@@ -46,6 +46,9 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     transfer_ns: Ints | None = None
     #: The share of each transfer that is removed, hidden ones too, 0 to 1, shape (R, S).
     transfers: Floats | None = None
+    #: The share of each matched collective's transfer that is removed, hidden or exposed, 0 to 1, shape (collectives,).
+    #: Shares of two changes add up: both are of the recorded transfer.
+    of_collectives: Floats | None = None
     #: Flags ranks and steps, shape (R, S). Their device work between the same collectives is lowered to the median of
     #: comparable ranks and steps.
     device_at_median: Flags | None = None
@@ -71,6 +74,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
             _both(self.smaller_calls, other.smaller_calls, _of_both),
             _both(self.transfer_ns, other.transfer_ns, np.add),
             _both(self.transfers, other.transfers, np.maximum),
+            _both(self.of_collectives, other.of_collectives, lambda one, more: np.minimum(one + more, 1.0)),
             _both(self.device_at_median, other.device_at_median, np.logical_or),
             _both(self.transfers_at_median, other.transfers_at_median, np.logical_or),
             _both(self.balanced, other.balanced, np.logical_or),
@@ -118,6 +122,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
             of_each(self.smaller_calls, calls.calls_begin),
             chosen(self.transfer_ns),
             chosen(self.transfers),
+            self.of_collectives,
             chosen(self.device_at_median),
             chosen(self.transfers_at_median),
             chosen(self.balanced),

@@ -325,6 +325,10 @@ class Replay:
         of_transfers = np.maximum(takes - lengths.transfer_ns, 0)
         return int((of_host + of_device).sum()) + int(of_transfers.sum())
 
+    def shorter_transfers_ns(self, change: Change) -> Ints:
+        """By how much a change shortens the transfers of each rank and step, hidden or exposed, shape (R, S), ns."""
+        return self._part_cells.sum(self.schedule.lengths.transfer_ns - self._transfer(change))
+
     def _shares(self, change: Change) -> dict[CpuTime, Floats]:
         """For each kind of work that hosts do, the share that a change removes, 0 to 1, shape (R, S)."""
         spent = self.schedule.spent
@@ -530,6 +534,10 @@ class Replay:
             takes = takes - parts.absent_ns
         if change.transfers is not None:
             takes = np.rint(takes * (1 - self._part_cells.of_each(change.transfers))).astype(np.int64)
+        if change.of_collectives is not None:
+            matched = (parts.collective >= 0) & (parts.collective < len(change.of_collectives))
+            kept = np.where(matched, 1 - change.of_collectives[np.where(matched, parts.collective, 0)], 1.0)
+            takes = np.rint(takes * kept).astype(np.int64)
         if change.transfer_ns is None:
             return takes
         removed = self._part_cells.spread(parts.exposed_ns, change.transfer_ns, parts.first_exposed_ns)

@@ -275,6 +275,18 @@ class WhatIf:
         own = (spent > _FAR_MORE_IN_A_STEP * median) | (in_all_steps[:, None] & (spent > median))
         return Change(shared={kind: np.where(own, median / np.maximum(spent, 1), 1.0)})
 
+    def shorter_transfers(self, rows: Ints, share: Floats | float) -> Change:
+        """The change that removes a share of some transfers, hidden or exposed.
+
+        `rows` are those of the job's matched collectives, `share` is one for each, 0 to 1. Without a replay it
+        removes nothing.
+        """
+        if self.replay is None:
+            return Change()
+        of_each = np.zeros(int(self.replay.schedule.parts.collective.max(initial=0)) + 1)
+        of_each[rows] = share
+        return Change(of_collectives=of_each)
+
     @property
     def device_ns(self) -> Ints:
         """How long each device needs for the work of each step, shape (R, S), ns; zeros without a replay."""

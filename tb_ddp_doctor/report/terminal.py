@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tb_ddp_doctor import record_again, step_parts, wording
+from tb_ddp_doctor.account.interval import interval
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import (
@@ -224,7 +225,8 @@ def _print_account(console: Console, diagnosis: Diagnosis) -> None:
 
 
 def _level(kind: str, share: float) -> str:
-    return Severity.of_share(share).label if kind == "unexplained" and share >= MOST_UNEXPLAINED else "info"
+    is_much = kind == "unexplained" and interval(share, 0.0, 1.0)[0] >= MOST_UNEXPLAINED
+    return Severity.of_share(share).label if is_much else "info"
 
 
 def _print_phases_line(console: Console, diagnosis: Diagnosis) -> None:

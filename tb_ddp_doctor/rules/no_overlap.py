@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tb_ddp_doctor import wording
@@ -9,8 +11,10 @@ from tb_ddp_doctor.digest.model import KernelWork
 from tb_ddp_doctor.facts.arrivals import Absent
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.links import Link, excess_ns, excess_share
 from tb_ddp_doctor.facts.needless_allreduces import UnusedSearch
-from tb_ddp_doctor.facts.transfers import Transfers
+from tb_ddp_doctor.facts.transfers import LastBuckets, Transfers
+from tb_ddp_doctor.planning.buckets import MIB
 from tb_ddp_doctor.planning.fact import Plans
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -29,17 +33,19 @@ class NoOverlap(Rule):
         that is complete only at the end, the GPU has nothing else to do.
     Evidence:
         The longest exposed communication on the slowest rank of the step.
-        The cause is `one_bucket` (nearly all bytes are in one), `after_backward` (the backward pass launches none of
-        them), `ready_at_end` (its gradients are ready together, when it ends), `unused_search` (several, but DDP
-        searches for unused parameters, and so never orders its buckets as gradients become ready) or `late_buckets`
-        (several, for another reason).
+        The cause is `one_bucket` (nearly all bytes are in one), `few_buckets` (several that overlap, and a large last
+        one that cannot), `after_backward` (the backward pass launches none of them), `ready_at_end` (its gradients are
+        ready together, when it ends), `unused_search` (several, but DDP searches for unused parameters, and so never
+        orders its buckets as gradients become ready) or `late_buckets` (several, for another reason).
     Fix:
         By cause: smaller buckets; DDP instead of a loop over gradients; a backward pass in parts; no search for unused
         parameters, or a static graph.
     Limits:
         AllReduces of gradients only, and backward kernels must be joined to their launches. Judged on the slowest rank:
         a rank that waits for it exposes communication that would otherwise be hidden. The last bucket is always
-        exposed. If the backward pass is short compared to the communication, it is communication-bound.
+        exposed: `few_buckets` is what it exposes beyond a bucket of DDP's default size, or of its largest gradient
+        (without record_shapes, its mean one). If the backward pass is short compared to the communication, it is
+        communication-bound.
     """
 
     id = "no-overlap"
@@ -57,8 +63,11 @@ class NoOverlap(Rule):
         0.1, "of the backward pass", "Layer by layer, gradients become ready over most of it; of one graph all at once."
     )
     one_bucket: float = threshold(0.8, "of the bytes", "DDP's default first bucket of 1 MB leaves less to the largest.")
+    default_bucket: float = threshold(25.0, "MiB", "DDP's default bucket_cap_mb: the tail of such a bucket is usual.")
     min_cost: float = threshold(0.01, "of the step", "Less is the tail that every DDP job exposes.")
     max_absent: float = threshold(*limits.MISSING_STRAGGLER)
+    slow_link: float = threshold(*limits.SLOW_LINK)
+    slow_steps: float = threshold(*limits.SLOW_RANK_STEPS)
 
     def check(
         self,
@@ -66,8 +75,10 @@ class NoOverlap(Rule):
         frame: Frame,
         whatif: WhatIf,
         transfers: Transfers,
+        last_buckets: LastBuckets | None,
         absent: Absent,
         unused_search: UnusedSearch,
+        links: tuple[Link, ...],
         computed: KernelWork,
         places: Places,
         plans: Plans,
@@ -95,15 +106,14 @@ class NoOverlap(Rule):
                 "AllReduce."
             )
         if hidden > self.max_hidden * hideable or saving < self.min_cost * frame.step_ns:
-            return Clear(
+            return self._few_buckets(last_buckets, links, hideable - hidden, frame, whatif, places, plans) or Clear(
                 f"{wording.ms(hidden)} of {wording.ms(total)} of AllReduce are hidden behind compute "
                 f"({wording.percent(hidden / hideable)} of what the backward pass could hide)."
             )
         change = Change(transfer_ns=np.full(whatif.shape, round(saving)))
-        cost = whatif.cost_ns(change)
         by_step = whatif.at_slowest(transfers.allreduce_exposed_ns)
         seen = int((by_step > 0.5 * total).sum())
-        level, basis = certainty.confidence(frame, cost, seen, of_transfer=True)
+        level, basis = certainty.confidence(frame, whatif.cost_ns(change), seen, of_transfer=True)
         cause = self._cause(transfers, unused_search, backward)
         return Fault(
             change=change,
@@ -114,9 +124,48 @@ class NoOverlap(Rule):
             why=f"{_seen(cause, transfers)} Backward computes for {wording.ms(backward)} and hides "
             f"{wording.ms(max(hidden, 0))} of it. {basis}",
             fix=_fix(cause, transfers.allreduce_bytes, plans),
-            evidence=most_exposed(
-                whatif.at_slowest(transfers.allreduce_exposed_ns), whatif, places, "AllReduce: backward is over."
-            ),
+            evidence=most_exposed(by_step, whatif, places, "AllReduce: backward is over."),
+        )
+
+    def _few_buckets(
+        self,
+        last: LastBuckets | None,
+        links: Sequence[Link],
+        hideable_ns: float,
+        frame: Frame,
+        whatif: WhatIf,
+        places: Places,
+        plans: Plans,
+    ) -> Fault | None:
+        """The finding on a last bucket that is larger than it need be; None where it costs little.
+
+        It is full when backward is over, so all of it is exposed. What a smaller one leaves for earlier ones is hidden
+        as far as backward has compute to hide it, `hideable_ns`. What slow links take longer is slow-link's.
+        """
+        if last is None or not whatif.plays:
+            return None
+        slow = [link for link in links if link.is_slow(self.slow_link, self.slow_steps)]
+        exposed = whatif.at_slowest(np.maximum(last.exposed_ns - excess_ns(slow, *whatif.shape), 0))
+        mean = float(exposed.mean())
+        share = 1 - max(self.default_bucket * MIB, last.least_bytes) / last.bytes
+        saving = min(share * mean, hideable_ns)
+        if saving < self.min_cost * frame.step_ns:
+            return None
+        longer = excess_share(slow)
+        at_median = np.array([1 - longer.get(row, 0.0) for row in last.rows.tolist()])
+        change = whatif.shorter_transfers(last.rows, saving / mean * at_median)
+        level, basis = certainty.confidence(
+            frame, whatif.cost_ns(change), int((exposed > 0.5 * mean).sum()), of_transfer=True
+        )
+        return Fault(
+            change=change,
+            cause="few_buckets",
+            confidence=level,
+            title="The last bucket of gradients is large, and no compute is left beside it: "
+            f"{part.mean(exposed, whatif.at_slowest(frame.window_ns))} is exposed on the slowest rank.",
+            why=f"It has {wording.size(last.bytes)}, and is full only when backward is over. {basis}",
+            fix=_fix("few_buckets", last.bytes, plans),
+            evidence=most_exposed(exposed, whatif, places, "last AllReduce: backward is over."),
         )
 
     def _cause(self, transfers: Transfers, search: UnusedSearch, backward_ns: float) -> str:
@@ -186,6 +235,9 @@ _ADVICE = {
     "one_bucket": """\
 Let DDP send gradients while backward goes on: about five buckets or more, and nothing that delays the first. Set \
 find_unused_parameters only if the model needs it.""",
+    "few_buckets": """\
+Make buckets smaller: the last one is then full soon after the one before it, and only its few bytes are sent when \
+backward is over.""",
     "after_backward": """\
 Let the backward pass send gradients as they become ready: wrap the model in DistributedDataParallel instead of \
 reducing gradients after it, or start each AllReduce from the parameter's register_post_accumulate_grad_hook with \

@@ -11,10 +11,9 @@ from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.links import Link, excess_ns
+from tb_ddp_doctor.facts.links import Link, at_median_rate, excess_ns
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.findings import Network
-from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits, tuner
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
@@ -32,8 +31,9 @@ class SlowLink(Rule):
         A cable, a switch port, a GPU without peer access or a node that fell back to sockets slows every collective
         through it, and the whole job waits for those ranks.
     Evidence:
-        The busbw of the group beside that of comparable groups, and its longest exposed communication. The cost is the
-        exposed communication in excess of what comparable groups take.
+        The busbw of the group beside that of comparable groups, and its longest exposed communication. The cost is what
+        the step loses with transfers that are longer than those of comparable groups, hidden ones too: one delays the
+        next.
     Fix:
         Measure the link alone with nccl-tests; look at what NCCL's log says that it uses there, and at the hardware.
     Limits:
@@ -72,7 +72,7 @@ class SlowLink(Rule):
             calibrated = expected.links(communication)
             below = [link for link in calibrated if link.is_slow(self.below_calibration, self.min_steps)]
             if below:
-                return self._below_calibration(below, calibrated, frame, network, places)
+                return self._below_calibration(below, calibrated, frame, whatif, network, places)
         if not links:
             return NotApplicable(
                 "No two comparable groups have collectives of one size, so links cannot be compared; "
@@ -84,8 +84,8 @@ class SlowLink(Rule):
                 f"Of {len(links)} comparable groups, none takes more than {wording.decimals(worst.slowdown, 2)} times "
                 "as long as the median for the same size."
             )
-        excess = excess_ns(slow, len(frame.ranks), len(frame.steps))
-        change = Change(transfer_ns=excess)
+        excess = excess_ns(slow, *whatif.shape)
+        change = at_median_rate(slow, whatif)
         cost = whatif.cost_ns(change)
         worst = max(slow, key=lambda link: link.slowdown)
         affected = np.unique(np.concatenate([link.traffic.ranks for link in slow]))
@@ -110,12 +110,13 @@ class SlowLink(Rule):
         below: Sequence[Link],
         calibrated: Sequence[Link],
         frame: Frame,
+        whatif: WhatIf,
         network: Network | None,
         places: Places,
     ) -> Fault:
         """All links are slower than they were when nothing else ran: no group is the odd one."""
-        excess = excess_ns(below, len(frame.ranks), len(frame.steps))
-        change = Change(transfer_ns=excess)
+        excess = excess_ns(below, *whatif.shape)
+        change = at_median_rate(below, whatif)
         worst = max(below, key=lambda link: link.slowdown)
         affected = np.unique(np.concatenate([link.traffic.ranks for link in below]))
         return Fault(

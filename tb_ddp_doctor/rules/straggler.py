@@ -17,7 +17,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import HostStalls, StallsInOps
-from tb_ddp_doctor.facts.links import Link, excess_ns
+from tb_ddp_doctor.facts.links import Link, at_median_rate
 from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.facts.waits import Waits
 from tb_ddp_doctor.findings import Evidence, Severity
@@ -254,7 +254,7 @@ def _change(
         return Change(device_ns=np.where(chosen, np.maximum(above_mean_ns, 0), 0).astype(np.int64))
     if group.cause != "slow_link":
         return whatif.at_the_median(chosen, slow_ranks.among)
-    charged = excess_ns(slow_links, *chosen.shape)
+    charged = whatif.gains_alone_ns(at_median_rate(slow_links, whatif))
     return Change(transfer_ns=np.maximum(np.where(chosen, slow_ranks.excess_ns - charged, 0), 0))
 
 

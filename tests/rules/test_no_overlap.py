@@ -49,6 +49,15 @@ SEARCHED = """
           gpu      [fw............][bwd..............]
           nccl                                        [ar..][ar..][ar]
 """
+#: Two buckets of 80 MB, of two gradients of 40 MB each. The second one is full when backward is over.
+FEW_BUCKETS = """
+rank# step     |1
+      host     [fwd]
+      autograd      [a][grad@10][b][grad@10.......][c][grad@10][d][grad@10.......]
+      again                                  [ar1]                          [ar2]
+      gpu      [fwd.........][a.............][b...............][c...................][d...................]
+      nccl                                                     [ar1@20...]                                 [ar2@20...]
+"""
 SHORT_BACKWARD = """
     rank# step     |1
           host     [fwd]
@@ -142,6 +151,24 @@ def test_a_search_for_unused_parameters_is_told() -> None:
     found = finding(RULE, ranks(SEARCHED, SEARCHED))
     assert found.cause == "unused_search"
     assert found.fix.startswith("Turn the search for unused parameters off")
+
+
+def test_a_large_last_bucket_costs_what_one_of_its_largest_gradient_would_not() -> None:
+    found = finding(RULE, ranks(FEW_BUCKETS, FEW_BUCKETS))
+    assert (found.cause, found.ranks) == ("few_buckets", (0, 1))
+    assert found.cost_ms == pytest.approx(11 / 2, rel=0.01)
+    assert "It has 80 MB, and is full only when backward is over." in found.why
+    assert "bucket_cap_mb=" in found.fix
+
+
+def test_a_last_bucket_of_one_gradient_cannot_be_smaller() -> None:
+    one = FEW_BUCKETS.replace("[c][grad@10]", "[c]         ")
+    assert outcome(RULE, ranks(one, one)).status == "clear"
+
+
+def test_a_last_bucket_of_the_usual_size_is_clear() -> None:
+    small = FEW_BUCKETS.replace("@10", "@3.").replace("@20", "@6.")
+    assert outcome(RULE, ranks(small, small)).status == "clear"
 
 
 def test_a_backward_pass_too_short_to_hide_anything_is_not_its_fault() -> None:

@@ -92,6 +92,23 @@ def test_a_slow_link_is_found_with_its_ranks_and_its_cost() -> None:
     assert "where ranks 4,5 run" in found.fix
 
 
+def test_a_slow_transfer_that_delays_the_next_one_costs_what_compute_hides_of_it_too() -> None:
+    """Of 25 ms, 10 are hidden; the second transfer of the group begins when the first one is over."""
+
+    def text(length: int) -> str:
+        sent = f"[ar/g{{}}@8{'.' * (length - 9)}]"
+        return f"""
+            rank# step |1
+                  host [fwd][bwd]
+                  gpu  [fwd][bwd.....]
+                  nccl      {sent}{sent}[ar{"." * (2 * (25 - length))}]
+        """
+
+    pair = [text(length).format(group, group) for group, length in enumerate((10, 10, 25)) for _ in range(2)]
+    drawn_job = ranks(*pair, steps=3)
+    assert finding(RULE, drawn_job).cost_ms == pytest.approx(2 * 15, rel=0.02)
+
+
 def test_a_node_that_all_slow_ranks_share_is_named() -> None:
     nodes = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: "c"}
     assert "ranks 4 and 5, all of c, is slow" in finding(RULE, drawn(10, 10, 25), nodes=nodes).title
