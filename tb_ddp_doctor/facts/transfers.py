@@ -103,13 +103,20 @@ def transfers(job: Job, *, has_stages: bool = False) -> Transfers:
 
 
 def _ready_within_ns(job: Job) -> float | None:
-    spans = []
-    for table in (digest.gradients for digest in job.digests):
-        for one in np.unique(table.backward[table.backward >= 0]).tolist():
-            done = table.done_ns[table.backward == one]
-            if len(done) > 1:
-                spans.append(int(done.max() - done.min()))
-    return float(np.median(spans)) if spans else None
+    tables = [digest.gradients for digest in job.digests]
+    if not any(map(len, tables)):
+        return None
+    rank = np.repeat(np.arange(len(tables)), list(map(len, tables)))
+    backward, done = (np.concatenate([getattr(table, name) for table in tables]) for name in ("backward", "done_ns"))
+    order = np.lexsort((backward, rank))
+    order = order[backward[order] >= 0]
+    passes = np.stack([rank[order], backward[order]])
+    begins = np.flatnonzero(np.diff(passes, prepend=-1).any(axis=0))
+    several = np.diff(begins, append=len(order)) > 1
+    if not several.any():
+        return None
+    done = done[order]
+    return float(np.median((np.maximum.reduceat(done, begins) - np.minimum.reduceat(done, begins))[several]))
 
 
 def mostly_untraced(job: Job) -> NDArray[np.bool_]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -53,28 +53,26 @@ def stride(ranks: Sequence[int]) -> int:
 
 def groups(job: Job) -> tuple[Group, ...]:
     """The groups of two ranks or more that the traces name, by their ranks."""
-    descriptions: dict[tuple[int, ...], Counter[str]] = {}
-    uses: dict[tuple[int, ...], dict[str, dict[str, Uses]]] = {}
-    used: dict[tuple[int, ...], set[str]] = {}
+    # By number: to hash the ranks of a large group takes as long as all else that is done for one of them.
+    numbers: dict[tuple[int, ...], int] = {}
+    descriptions: defaultdict[int, set[str]] = defaultdict(set)
+    uses: defaultdict[int, defaultdict[str, dict[str, Uses]]] = defaultdict(lambda: defaultdict(dict))
+    used: defaultdict[int, set[str]] = defaultdict(set)
     for digest in job.digests:
-        ranks_of = ranks_of_groups(digest)
-        for name, ranks in ranks_of.items():
-            said = digest.header.group_descriptions.get(name, "")
-            descriptions.setdefault(ranks, Counter()).update([said] if said else [])
+        said = digest.header.group_descriptions
+        number_of = {name: numbers.setdefault(ranks, len(numbers)) for name, ranks in ranks_of_groups(digest).items()}
+        for name, number in number_of.items():
+            descriptions[number].update(filter(None, [said.get(name, "")]))
         for name, (kind, its) in _uses(digest):
-            if ranks := ranks_of.get(name, ()):
-                known = uses.setdefault(ranks, {}).setdefault(name, {})
+            if name in number_of:
+                number = number_of[name]
+                known = uses[number][name]
                 before = known.get(kind, Uses(0, 0))
                 known[kind] = Uses(before.calls + its.calls, before.from_backward + its.from_backward)
-                used.setdefault(ranks, set()).add(digest.header.group_descriptions.get(name, ""))
+                used[number].add(said.get(name, ""))
     return tuple(
-        Group(
-            ranks,
-            tuple(sorted(descriptions[ranks])),
-            tuple(uses.get(ranks, {}).values()),
-            tuple(sorted(used.get(ranks, ()))),
-        )
-        for ranks in sorted(descriptions)
+        Group(ranks, tuple(sorted(descriptions[number])), tuple(uses[number].values()), tuple(sorted(used[number])))
+        for ranks, number in sorted(numbers.items())
     )
 
 
