@@ -66,7 +66,9 @@ def program_of(digests: Collection[RankDigest]) -> Program:
     Where some ranks serve and others train, or marks name a rollout and another role, the job does reinforcement
     learning. Otherwise the ranks agree, or it is not known; forward passes alone are a part of whatever the others do.
     """
-    named = {digest.contents.program for digest in digests if not _may_go_on(digest)}
+    named = {digest.contents.program for digest in digests}
+    if _FORWARD in named and all(_may_go_on(one) for one in digests if one.contents.program == _FORWARD):
+        named.remove(_FORWARD)
     programs = {Program(name) for name in named} - {Program.UNKNOWN}
     roles = {name for digest in digests for name in digest.contents.roles}
     if Program.RL in programs or {Program.SERVING, Program.TRAINING} <= programs or _are_of_rl(roles):
@@ -83,8 +85,7 @@ def is_cut(digest: RankDigest) -> bool:
 
 def _may_go_on(digest: RankDigest) -> bool:
     """Whether a backward pass may follow what shows forward passes alone: the file is cut off in its first steps."""
-    is_forward = digest.contents.program == _FORWARD
-    return is_forward and len(digest.steps) < _LEAST_STEPS and is_cut(digest)
+    return len(digest.steps) < _LEAST_STEPS and is_cut(digest)
 
 
 def _are_of_rl(roles: Collection[str]) -> bool:
