@@ -182,6 +182,8 @@ def test_a_trace_of_one_rank_is_none_that_was_merged(tmp_path: Path) -> None:
         (b'{"traceEvents": [{"ph": "X", "pid": 12}, {"ph": "X", "pid": 1000000012}]}', ("rank 0", "rank 10")),
         (b'{"traceEvents": [{"pid": "[DP1] 12"}, {"pid": "[DP0] 12"}, {"pid": "Spans"}]}', ("DP0", "DP1")),
         (b'{"traceEvents": [{"pid": "[DP1] 12"}, {"pid": 7}]}', ()),
+        # RTP-LLM's, which keeps the first rank's keys.
+        (b'{"traceEvents": [{"pid": "[WR00] 12"}, {"pid": "[WR01] 12"}], "schemaVersion": 1}', ("WR00", "WR01")),
         (b'{"traceEvents": [{"pid": 3016828}, {"pid": 3089232288}]}', ()),
         (b'{"traceEvents": [{"pid": 99999999999999999999999}, {"pid": 7}]}', ()),
         (b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "pid": 12}, {"ph": "X", "pid": 900000012}]}', ()),

@@ -334,6 +334,17 @@ def test_table_batched_embeddings_move_each_row_that_is_asked_for() -> None:
     assert flops_and_bytes(checked) == (0, 8 * (5000 + 769), 0)
 
 
+def test_rows_that_are_indexed_by_a_list_are_told_by_the_grid() -> None:
+    # 48 rows of 2,880 in bfloat16, 5,760 bytes: two blocks for each of 48 indices.
+    given = inputs("[[32, 2880], []]", '["c10::BFloat16", ""]', "", "")
+    found = work("aten::index", replace(given, grid=(48, 2, 1)), "")
+    assert flops_and_bytes(found) == (0, 8 * 48 + 32 * 5760, 48 * 5760)
+    # Without a grid; a slice of another size; an index of another dimension.
+    assert work("aten::index", given, "") is work("aten::index", replace(given, grid=(48, 1, 1)), "") is None
+    inner = inputs("[[1, 32, 2880], []]", '["c10::BFloat16", ""]', "", "")
+    assert work("aten::index", replace(inner, grid=(48, 2, 1)), "") is None
+
+
 def test_gather_and_scatter_move_what_is_indexed() -> None:
     table, indices = ([4096, 256], FP32), ([1024, 256], LONG)
     moved, of_indices = 4 * 1024 * 256, 8 * 1024 * 256

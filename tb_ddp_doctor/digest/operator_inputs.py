@@ -92,6 +92,8 @@ class Inputs(msgspec.Struct, frozen=True):
     linear: LinearSizes | None = None
     #: What an embedding looks up, or backward updates, where forward and backward tell it; None if unknown.
     looked_up: LookupSizes | None = None
+    #: The grid of the longest kernel, where it tells how much is gathered; empty elsewhere.
+    grid: Dims = ()
 
     def tensor(self, index: int) -> Tensor:
         """A tensor. Raises LookupError where that input is none."""

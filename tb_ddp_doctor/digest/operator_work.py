@@ -28,6 +28,9 @@ from tb_ddp_doctor.trace import names
 _MOST = 10**16
 #: Bytes of a number in half precision, and dimensions of a matrix.
 _HALF, _MATRIX = 2, 2
+_INDEX = "aten::index"
+#: Bytes that a block of torch's vectorised gather copies: 256 threads of 16 (`IndexKernelUtils.cu`).
+_GATHERED = 256 * 16
 #: Bytes of an element by c10's number of its type, as inputs have it: "15" is bfloat16.
 _BY_CODE = {"0": 1, "1": 1, "2": 2, "3": 4, "4": 8, "5": 2, "6": 4, "7": 8, "11": 1, "15": 2, "23": 1, "24": 1}
 
@@ -303,6 +306,11 @@ def convolved(operator: str, inputs: Inputs) -> tuple[Dims, Dims, Dims] | None:
     except (LookupError, ValueError):
         return None
     return taken, weight, made
+
+
+def gathers(operator: str) -> bool:
+    """Whether an operator's indices are in a list, whose sizes are not recorded."""
+    return operator == _INDEX
 
 
 def is_forward_convolution(operator: str) -> bool:
@@ -643,6 +651,17 @@ def _embedding_backward(inputs: Inputs) -> Work:
     return Work(GpuTime.EMBEDDING, 0, given.bytes + rows.bytes, int(inputs.value(2)) * given.sizes[-1] * given.element)
 
 
+def _index(inputs: Inputs) -> Work:
+    """Slices of the first dimension: one for each block of the grid's first dimension, which fill the second one."""
+    table = inputs.tensor(0)
+    count, blocks, _ = inputs.grid
+    width = table.bytes // max(table.sizes[0], 1)
+    if table.sizes[0] < _MATRIX or blocks != max(-(-width // _GATHERED), 1):
+        # Another dimension was indexed.
+        raise LookupError
+    return Work(GpuTime.EMBEDDING, 0, 8 * count + min(count, table.sizes[0]) * width, count * width)
+
+
 def _index_select(inputs: Inputs) -> Work:
     table, rows, dimension = inputs.tensor(0), inputs.tensor(2), int(inputs.value(1))
     slices = table.sizes[dimension]
@@ -969,6 +988,7 @@ _WORK: Mapping[str, WorkOf] = {
     # Embeddings and indices.
     **aten(_embedding, "embedding"),
     "aten::embedding_dense_backward": _embedding_backward,
+    _INDEX: _index,
     "aten::index_select": _index_select,
     "aten::gather": _gather,
     **aten(_scatter, "scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_"),

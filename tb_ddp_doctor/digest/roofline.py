@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -32,6 +33,7 @@ from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.digest.operator_inputs import Dims, Inputs, LinearSizes, LookupSizes, inputs
 from tb_ddp_doctor.digest.operator_work import element_text
 from tb_ddp_doctor.digest.row_calls import calls_of_rows
+from tb_ddp_doctor.digest.shapes import dims
 from tb_ddp_doctor.digest.sums import longest_of, summed
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.storage.column_table import ColumnTable, empty
@@ -62,6 +64,14 @@ class _Signature(msgspec.Struct, frozen=True):
     dtype: str
     precision: str
     loop: Loop
+
+
+class _Beside(NamedTuple):
+    """What is known of a call beside its operator's inputs (see `Inputs`)."""
+
+    linear: LinearSizes | None
+    looked_up: LookupSizes | None
+    grid: Dims
 
 
 def roofline(
@@ -216,7 +226,7 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
         known = operator >= 0
         row = np.zeros(len(operator), np.int64)
         row[known] = host.row[operator[known]]
-        which, sizes = _known_sizes(host, operator)
+        which, besides = _besides(self)
         columns = [*self._shared_columns(row, known), which]
         signature = numbered(*columns)
         one = _first_of(signature)
@@ -232,7 +242,7 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
             name = strings[events.name[row[at]]]
             listed = parameters // groups if names.updates_lists(name) else 0
             output = outputs.get(_first_two(*texts)) if operator_work.is_forward_convolution(name) else None
-            signatures.append(_signature(name, *texts, kernel, listed, output or (), *sizes[which[at]]))
+            signatures.append(_signature(name, *texts, kernel, listed, output or (), besides[which[at]]))
         return signature, _works(columns, known, one)[signature], signatures
 
     def _texts_of_inputs(self, row: int) -> tuple[str, str, str]:
@@ -290,14 +300,21 @@ class _Calls(msgspec.Struct, frozen=True, eq=False):
         }
 
 
-def _known_sizes(host: HostCalls, operator: Ints) -> tuple[Ints, list[tuple[LinearSizes | None, LookupSizes | None]]]:
-    """Sizes that forward and backward tell together, and which of these each operator has."""
+def _besides(calls: _Calls) -> tuple[Ints, list[_Beside]]:
+    """What is known of calls beside their operators' inputs, and which of these each call has."""
+    host, device, operator = calls.host, calls.device, calls.operator
     linears, lookups = fused_linears(host), embedding_lookups(host)
     linear, lookup = linears.of(operator), lookups.of(operator)
-    which = numbered(linear + 1, lookup + 1)
+    # Only where it tells something: calls with the same inputs and other grids are one signature elsewhere.
+    gathers = device.named(names.gathers_slices)[calls.longest] & host.named(operator_work.gathers)[operator]
+    grid = np.where(gathers & (operator >= 0), device.trace.events.shape[device.row[calls.longest]], -1)
+    which = numbered(linear + 1, lookup + 1, grid + 1)
     one = _first_of(which)
-    pairs = zip(linear[one].tolist(), lookup[one].tolist(), strict=True)
-    return which, [(linears.at(of_linear), lookups.at(of_lookup)) for of_linear, of_lookup in pairs]
+    texts = [device.trace.strings[index] if index >= 0 else "" for index in grid[one].tolist()]
+    return which, [
+        _Beside(linears.at(of_linear), lookups.at(of_lookup), next(iter(dims(f"[{text}]")), ()))
+        for of_linear, of_lookup, text in zip(linear[one].tolist(), lookup[one].tolist(), texts, strict=True)
+    ]
 
 
 def _works(columns: Sequence[Ints], known: Mask, one: Ints) -> Ints:
@@ -368,11 +385,11 @@ def _signature(
     kernel: str,
     listed: int,
     output: Dims,
-    linear: LinearSizes | None,
-    looked_up: LookupSizes | None,
+    beside: _Beside,
 ) -> _Signature:
     """What a call's raw inputs say, and of a convolution its backward. Remembered: all ranks have the same."""
-    given = replace(inputs(sizes, types, values, kernel, listed), output=output, linear=linear, looked_up=looked_up)
+    given = inputs(sizes, types, values, kernel, listed)
+    given = replace(given, output=output, linear=beside.linear, looked_up=beside.looked_up, grid=beside.grid)
     work = operator_work.work(operator, given, kernel)
     dtype = element_text(given)
     shown = [one.sizes for one in given.every() if one.sizes][:_INPUTS]

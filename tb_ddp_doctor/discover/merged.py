@@ -4,6 +4,9 @@ Such a tool changes the numbers of processes, so that those of two ranks do not 
 
     TraceLens (TraceFuse)    203194584               rank * 100,000,000 + pid, of devices too
     SGLang (merge_profiles)  "[TP01-EP01] 3194584"   the rank in its groups, and the pid
+    RTP-LLM                  "[WR03] 3194584"        the rank of all, and the pid
+
+vLLM writes a trace for each rank, and has no tool that merges them (up to 0.32).
 
 A file is looked through for them where its beginning has such a label, events that name their rank, or none of Kineto's
 own keys: whoever merges writes the file anew.

@@ -702,6 +702,10 @@ def accumulates(operator: str) -> bool:
     return operator == f"{_ACCUMULATING}Backward"
 
 
+#: Whether a kernel copies a slice for each index: torch's, with a row of blocks for each (from 2.8 on).
+gathers_slices = _matching(r"vectorized_gather_kernel<")
+
+
 #: Whether an operator looks up rows of FBGEMM's tables, or is the backward pass of that, which updates these rows.
 looks_up_rows = _matching(r"^fbgemm::split_embedding_codegen_lookup_\w+_function$")
 updates_rows = _matching(r"^torch::autograd::CppNode<SplitLookupFunction_\w+_Op>$")
