@@ -11,7 +11,7 @@ from tb_ddp_doctor.facts import Facts, fact
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.rl_roles import between_roles
 from tb_ddp_doctor.replay.cells import LargestAt
-from tb_ddp_doctor.trace.model import Flags, Ints
+from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
 
 class Transfers(msgspec.Struct, frozen=True, eq=False):
@@ -38,6 +38,8 @@ class Transfers(msgspec.Struct, frozen=True, eq=False):
     largest_share: float
     #: Share of them that a backward pass launched.
     from_backward: float
+    #: Share of the backward passes that launch some: a quarter where the gradients of four micro-batches accumulate.
+    sending_passes: float
     #: Element types seen, as torch names them.
     dtypes: tuple[str, ...]
     #: From a backward pass's first gradient to its last one on the device, the median pass, ns; None if not recorded.
@@ -97,9 +99,19 @@ def transfers(job: Job, *, has_stages: bool = False) -> Transfers:
         allreduce_bytes=int(total[sized].max(initial=0)),
         largest_share=float((heaviest / np.maximum(total, 1)).max()),
         from_backward=float((calls.column("backward")[launched] >= 0).mean()) if len(launched) else 0.0,
+        sending_passes=_sending_passes(calls.column("backward")[launched], calls.rank[launched]),
         dtypes=calls.text("dtype").among(reduces),
         ready_within_ns=_ready_within_ns(job),
     )
+
+
+def _sending_passes(passes: Ints, rank: Indices) -> float:
+    """Of the passes from the first to the last that launched some of these calls, the share that did, on the first of
+    their ranks. 1 for a single one.
+    """
+    launched = passes >= 0
+    numbers = np.unique(passes[launched & (rank == rank[launched].min(initial=np.iinfo(np.int32).max))])
+    return (len(numbers) - 1) / float(np.ptp(numbers)) if len(numbers) > 1 else 1.0
 
 
 def _ready_within_ns(job: Job) -> float | None:

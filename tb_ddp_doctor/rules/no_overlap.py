@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import KernelWork
@@ -44,8 +45,8 @@ class NoOverlap(Rule):
         AllReduces of gradients only, and backward kernels must be joined to their launches. Judged on the slowest rank:
         a rank that waits for it exposes communication that would otherwise be hidden. The last bucket is always
         exposed: `few_buckets` is what it exposes beyond a bucket of DDP's default size, or of its largest gradient
-        (without record_shapes, its mean one). If the backward pass is short compared to the communication, it is
-        communication-bound.
+        (without record_shapes, its mean one). Where gradients accumulate, only passes that send
+        count. If the backward pass is short compared to the communication, it is communication-bound.
     """
 
     id = "no-overlap"
@@ -83,9 +84,10 @@ class NoOverlap(Rule):
         places: Places,
         plans: Plans,
     ) -> Result:
+        transfers = self._at_median_rate(transfers, links, whatif)
         total = float(whatif.at_slowest(transfers.allreduce_ns).mean())
         exposed = float(whatif.at_slowest(transfers.allreduce_exposed_ns).mean())
-        backward = float(whatif.at_slowest(computed.backward_compute_ns).mean())
+        backward = float(whatif.at_slowest(computed.backward_compute_ns).mean()) * transfers.sending_passes
         hideable = min(total, backward)
         if total <= 0:
             return Clear("There is no AllReduce.")
@@ -125,6 +127,16 @@ class NoOverlap(Rule):
             f"{wording.ms(max(hidden, 0))} of it. {basis}",
             fix=_fix(cause, transfers.allreduce_bytes, plans),
             evidence=most_exposed(by_step, whatif, places, "AllReduce: backward is over."),
+        )
+
+    def _at_median_rate(self, transfers: Transfers, links: Sequence[Link], whatif: WhatIf) -> Transfers:
+        """The transfers without what slow links take longer, which is slow-link's."""
+        longer = excess_ns([link for link in links if link.is_slow(self.slow_link, self.slow_steps)], *whatif.shape)
+        of_all, exposed = transfers.allreduce_ns, transfers.allreduce_exposed_ns
+        return replace(
+            transfers,
+            allreduce_ns=np.maximum(of_all - longer, 0),
+            allreduce_exposed_ns=np.maximum(exposed - longer, 0),
         )
 
     def _few_buckets(

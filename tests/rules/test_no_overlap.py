@@ -153,6 +153,34 @@ def test_a_search_for_unused_parameters_is_told() -> None:
     assert found.fix.startswith("Turn the search for unused parameters off")
 
 
+def test_where_gradients_accumulate_only_the_passes_that_send_can_hide_it() -> None:
+    """Half of the backward passes send nothing: 3 ms are hidden of the 10 that one takes, not of 20."""
+    accumulated = """
+        rank# step     |1
+              host     [fwd]     [fwd]
+              autograd      [bwd]     [bwd][ar]
+              gpu      [fwd.][bwd.....][fwd.][bwd.....]
+              nccl                                  [ar.............]
+    """
+    assert outcome(RULE, ranks(accumulated, accumulated)).status == "clear"
+
+
+def test_what_slow_links_take_longer_is_slow_links() -> None:
+    def after(group: int, length: int) -> str:
+        sent = f"[ar/g{group}@8{'.' * (length - 9)}]"
+        return f"""
+            rank# step     |1
+                  host     [fwd]
+                  autograd      [bwd]
+                  gpu      [fwd......][bwd...................]
+                  nccl                                        {sent}[ar{"." * (30 - length)}]
+        """
+
+    pairs = ranks(*(after(group, length) for group, length in enumerate((10, 10, 30)) for _ in range(2)))
+    assert finding("slow-link", pairs).cost_ms == pytest.approx(20, rel=0.02)
+    assert finding(RULE, pairs).cost_ms == pytest.approx(0.65 * (10 + 4), rel=0.05)
+
+
 def test_a_large_last_bucket_costs_what_one_of_its_largest_gradient_would_not() -> None:
     found = finding(RULE, ranks(FEW_BUCKETS, FEW_BUCKETS))
     assert (found.cause, found.ranks) == ("few_buckets", (0, 1))
