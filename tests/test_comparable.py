@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from traces import check, findings, in_row, job, outcome, ranks, repeat
+from msgspec.structs import replace
+from traces import check, digests, findings, in_row, job, outcome, ranks, repeat
 
 from tb_ddp_doctor.findings import Finding, RuleOutcome
+from tb_ddp_doctor.job.build import build
+from tb_ddp_doctor.replay.comparable import comparable
 from tb_ddp_doctor.replay.lengths import expected_ns
 from tb_ddp_doctor.replay.schedule import schedule
 
@@ -60,6 +63,22 @@ def of_length(grid: int, ms: int) -> str:
               nccl {" " * ms}[ar]
     """
     return ranks(text, text, text, steps=1)
+
+
+def test_where_shapes_are_recorded_flops_tell_the_length_of_kernels_that_are_as_large_as_the_device() -> None:
+    each = digests(in_row(*[of_length(132, 10)] * 2, of_length(132, 30), *[of_length(132, 10)] * 2))
+
+    def lengths(*flops: int) -> list[float]:
+        work = np.array(flops, np.int64) * 10**9
+        of_shapes = {
+            rank: replace(one, work=replace(one.work, flops=replace(one.work.flops, model_flops=work)))
+            for rank, one in each.items()
+        }
+        made = build("drawn", of_shapes, {}, len(each))
+        return comparable(made, np.zeros(made.step_index.shape, np.int64)).length.tolist()
+
+    assert lengths(0, 0, 0, 0, 0) == [1, 1, 1, 1, 1]
+    assert lengths(2, 2, 6, 2, 2) == [1, 1, 3, 1, 1]
 
 
 @pytest.mark.parametrize(("grid", "is_slow"), [(300, False), (100, True)])

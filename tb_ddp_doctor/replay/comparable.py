@@ -86,9 +86,14 @@ def _work(job: Job, same: Ints) -> Floats:
 def _lengths(job: Job) -> Floats:
     """How long the sequences of each step are on the median rank, relative to the median step, shape (S,).
 
-    The excess of a single rank is unbalanced load, not longer sequences.
+    The FLOP of each kernel tell it where shapes are recorded, else the kernels' grids. The grid of a kernel that stays
+    on the device for a whole GEMM is as large as the device, whatever the length. The excess of a single rank is
+    unbalanced load, not longer sequences.
     """
+    flops = job.work(lambda work: work.flops.model_flops)
     sized = job.work(lambda work: work.kernels.sized_ns).astype(np.float64)
+    if flops.all():
+        sized = flops / np.maximum(job.work(lambda work: work.kernels.kernels), 1)
     typical = np.median(sized, axis=1, keepdims=True)
     length: Floats = lower_median(np.where(typical > 0, sized / np.maximum(typical, 1), 1.0))
     return length
