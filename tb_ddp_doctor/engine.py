@@ -467,13 +467,18 @@ def _in_rounds(
     by_rank: dict[int, tuple[RankFile, RankDigest]], reading: Reading
 ) -> dict[int, tuple[RankFile, RankDigest]]:
     """The ranks with their steps, of reinforcement learning the rounds that all traces show together."""
-    ends = rounds_of({rank: digest for rank, (_, digest) in by_rank.items()})
-    if not ends:
-        return by_rank
-    files = [by_rank[rank][0] for rank in ends]
-    again, _ = digest_files(files, reading, ends={by_rank[rank][0].path: each for rank, each in ends.items()})
-    of_path = {file.path: digest for file, digest in again}
-    return {rank: (file, of_path.get(file.path, digest)) for rank, (file, digest) in by_rank.items()}
+
+    def again(ends: Mapping[int, RoundEnds]) -> dict[int, RankDigest]:
+        read, _ = digest_files(
+            [by_rank[rank][0] for rank in ends],
+            reading,
+            ends={by_rank[rank][0].path: each for rank, each in ends.items()},
+        )
+        of_path = {file.path: digest for file, digest in read}
+        return {rank: of_path.get(by_rank[rank][0].path, by_rank[rank][1]) for rank in ends}
+
+    ends = rounds_of({rank: digest for rank, (_, digest) in by_rank.items()}, again)
+    return by_rank | {rank: (by_rank[rank][0], digest) for rank, digest in again(ends).items()} if ends else by_rank
 
 
 def digest_files(

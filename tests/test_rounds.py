@@ -180,6 +180,15 @@ def test_roles_that_share_no_collective_have_rounds_by_their_waits(tmp_path: Pat
     assert found.findings[0].rule == "role-bubble"
 
 
+def test_rounds_by_waits_are_those_of_the_whole_record_where_some_ranks_are_marked(tmp_path: Path) -> None:
+    """The digest of a marked rank has no waits outside of its steps."""
+    rolls, updates = ROLLS_OUT_ALONE, UPDATES_ALONE
+    plain = examined(tmp_path / "plain", rolls, rolls, updates, updates, steps=6)
+    marked = updates.replace("rank# host  ", "rank# step |1\n          host  ")
+    found = examined(tmp_path / "marked", rolls, rolls, marked, marked, steps=6)
+    assert found.steps == plain.steps
+
+
 def test_ranks_that_generate_without_collectives_are_not_damaged(tmp_path: Path) -> None:
     """All ranks that train have as many, in a group that has no name."""
     train = UPDATES_ALONE + "          nccl                                                        [ar]\n"

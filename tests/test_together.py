@@ -37,3 +37,5 @@ def test_far_shorter_pauses_are_the_roles_own() -> None:
     pauses = [pause(0, 0, 50), pause(1, 0, 50), pause(0, 60, 66), pause(1, 60, 66)]
     assert ended(pauses, 2) == [[0, 1]]
     assert not together([], 2)
+    # Unless waits may be of any length.
+    assert len(together(pauses, 2, 0)) == 2

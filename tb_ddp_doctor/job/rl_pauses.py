@@ -25,7 +25,7 @@ from tb_ddp_doctor.digest.model import RankDigest, RankOwner
 from tb_ddp_doctor.digest.owners import LONG_STALL_NS
 from tb_ddp_doctor.digest.rounds import RoundEnds
 from tb_ddp_doctor.job.shared_calls import Calls, calls_of, latest, shared
-from tb_ddp_doctor.job.together import Pause, together
+from tb_ddp_doctor.job.together import SHORTER, Pause, together
 from tb_ddp_doctor.trace.model import Flags, Ints
 from tb_ddp_doctor.trace.program_names import Role
 
@@ -42,15 +42,22 @@ _Wait: TypeAlias = dict[int, int]
 
 def rounds_by_pauses(digests: Mapping[int, RankDigest], roles: Mapping[int, str]) -> dict[int, RoundEnds]:
     """Where the rounds end of each rank, on its host; empty where pauses do not come back regularly."""
-    of_roles = {role: [rank for rank in roles if roles[rank] == role] for role in {*roles.values()}}
-    waits = {role: _waits(digests, ranks) for role, ranks in of_roles.items()}
-    for role in sorted(waits, key=lambda role: role != _UPDATE):
-        ends = _begins(waits[role])
-        if len(ends) > _LEAST_ROUNDS and _is_regular(ends):
-            every = [_recorded(digests, dict(_ends(digests, of_roles, waits, ends, by))) for by in _LATER]
-            most = max(every, key=lambda of_rank: len(next(iter(of_rank.values()))))
-            return most if len(next(iter(most.values()))) > 1 else {}
+    of_roles = {role: [rank for rank in roles if roles[rank] == role] for role in sorted({*roles.values()}, key=_order)}
+    # Where answers of some rounds are far longer, their waits are, too.
+    for shorter in (SHORTER, 0):
+        waits = {role: _waits(digests, ranks, shorter) for role, ranks in of_roles.items()}
+        for role in of_roles:
+            ends = _begins(waits[role])
+            if len(ends) > _LEAST_ROUNDS and _is_regular(ends):
+                every = [_recorded(digests, dict(_ends(digests, of_roles, waits, ends, by))) for by in _LATER]
+                most = max(every, key=lambda of_rank: len(next(iter(of_rank.values()))))
+                return most if len(next(iter(most.values()))) > 1 else {}
     return {}
+
+
+def _order(role: str) -> tuple[bool, bool, str]:
+    """Which roles' waits tell the rounds best: of those that update, then of those that generate."""
+    return role != _UPDATE, role != Role.ROLLOUT.value, role
 
 
 def _ends(
@@ -90,15 +97,15 @@ def _recorded(digests: Mapping[int, RankDigest], of_rank: Mapping[int, Ints]) ->
     return {rank: tuple(own[of_all].tolist()) for rank, own in of_rank.items()}
 
 
-def _waits(digests: Mapping[int, RankDigest], ranks: list[int]) -> list[_Wait]:
-    """The waits of a role's ranks, by time."""
+def _waits(digests: Mapping[int, RankDigest], ranks: list[int], shorter: float) -> list[_Wait]:
+    """The waits of a role's ranks, by time, without those shorter than this share of the longest."""
     pauses = []
     for rank in ranks:
         pieces = digests[rank].pieces
         long = (pieces.owner == RankOwner.HOST) & (pieces.end_ns - pieces.start_ns >= LONG_STALL_NS)
         begin, end = pieces.start_ns[long].tolist(), pieces.end_ns[long].tolist()
         pauses += [Pause(*each, rank) for each in zip(begin, end, strict=True)]
-    return [{one.rank: one.begin_ns for one in group} for group in together(pauses, len(ranks))]
+    return [{one.rank: one.begin_ns for one in group} for group in together(pauses, len(ranks), shorter)]
 
 
 def _begins(waits: list[_Wait]) -> Ints:

@@ -16,7 +16,7 @@ Pure: digests in; of each rank, where its rounds end out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
@@ -36,10 +36,13 @@ _UPDATE = Role.UPDATE.value
 _TRIED = 8
 
 
-def rounds_of(digests: Mapping[int, RankDigest]) -> dict[int, RoundEnds]:
+def rounds_of(
+    digests: Mapping[int, RankDigest], again: Callable[[Mapping[int, RoundEnds]], Mapping[int, RankDigest]]
+) -> dict[int, RoundEnds]:
     """Where the rounds end of each rank that is to be digested again; empty where the steps of all fit each other.
 
-    Where no sync is seen, there are no ends: the whole trace of each rank is one step then.
+    Where no sync is seen, there are no ends: the whole trace of each rank is one step then. `again` digests ranks with
+    such ends: a digest has no pauses of what is outside of its steps.
     """
     usable = {rank: digest for rank, digest in digests.items() if len(digest.steps)}
     marks = {digest.contents.steps_from for digest in usable.values()}
@@ -51,7 +54,10 @@ def rounds_of(digests: Mapping[int, RankDigest]) -> dict[int, RoundEnds]:
     roles = {rank: job_kind.role(digest) for rank, digest in usable.items()}
     if len({*roles.values()} - {""}) < 2:
         return {}
-    return next(_shared_rounds(usable, roles), None) or rounds_by_pauses(usable, roles) or dict.fromkeys(usable, ())
+    if by_sync := next(_shared_rounds(usable, roles), None):
+        return by_sync
+    in_part = {rank: () for rank, digest in usable.items() if digest.contents.steps_from}
+    return rounds_by_pauses({**usable, **again(in_part)}, roles) or dict.fromkeys(usable, ())
 
 
 def _shared_rounds(digests: Mapping[int, RankDigest], roles: Mapping[int, str]) -> Iterator[dict[int, RoundEnds]]:

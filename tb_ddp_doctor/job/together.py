@@ -12,7 +12,7 @@ _OF_ROLE = 0.5
 #: this share of the pause, end together.
 _TOGETHER_NS, _TOGETHER = 2_000_000, 0.1
 #: A role waits for others about as long in each round: pauses shorter than this share of its longest are its own.
-_SHORTER = 0.25
+SHORTER = 0.25
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -29,9 +29,9 @@ class Pause(msgspec.Struct, frozen=True):
         return self.end_ns - self.begin_ns
 
 
-def together(pauses: Iterable[Pause], peers: int) -> list[list[Pause]]:
+def together(pauses: Iterable[Pause], peers: int, shorter: float = SHORTER) -> list[list[Pause]]:
     """The pauses of a role of so many ranks that end together, by time: on at least half of its ranks, and on more than
-    one if there are more. Those that are far shorter than others are the role's own.
+    one if there are more. Those that are shorter than this share of the longest are the role's own.
     """
     groups: list[list[Pause]] = []
     until = 0
@@ -43,4 +43,4 @@ def together(pauses: Iterable[Pause], peers: int) -> list[list[Pause]]:
     least = max(_OF_ROLE * peers, min(peers, 2))
     groups = [group for group in groups if len({one.rank for one in group}) >= least]
     longest = [max(one.length_ns for one in group) for group in groups]
-    return [group for group, ns in zip(groups, longest, strict=True) if ns >= _SHORTER * max(longest)]
+    return [group for group, ns in zip(groups, longest, strict=True) if ns >= shorter * max(longest)]
