@@ -24,7 +24,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -38,15 +38,25 @@ from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.rl_roles import between_roles
 from tb_ddp_doctor.job.together import Pause, together
+from tb_ddp_doctor.replay.cells import lower_median
 from tb_ddp_doctor.replay.guests import TracksWithGuests
-from tb_ddp_doctor.replay.model import GUEST, Parts, Schedule
+from tb_ddp_doctor.replay.model import GUEST, Parts, Played, Schedule
 from tb_ddp_doctor.replay.play import play
 from tb_ddp_doctor.replay.tracks import Tracks
-from tb_ddp_doctor.trace.model import Indices, Ints
+from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 from tb_ddp_doctor.trace.program_names import Program
 
 #: The share of a pause that may come after all that others had done: what is more is the rank's own.
 _OWN = 0.5
+#: Who copies weights from the GPU to send them copies so many times as many bytes as others of its role.
+_FAR_MORE = 2.0
+#: Who sends weights in so large a part of the steps does so in all of them.
+_OFTEN = 0.5
+#: Ranks that send weights meet so soon before the others go on with them, ns.
+_SOON_NS = LONG_STALL_NS
+#: What a rank hands over it has done when it begins to wait itself, so soon after as multiples of the time since its
+#: last wait; or else, where nobody had anything done by then, while it works on.
+_SOON = (0.2, 1.0)
 #: A role whose CPUs are outside any op, with idle GPUs, for a smaller share of the step hardly idles.
 _HARDLY = 0.1
 #: Ties of more ranks than this are not made: a replay would take long.
@@ -66,6 +76,25 @@ class HandOvers(msgspec.Struct, frozen=True, eq=False):
     of: Ints
     after: Ints
     needs: Ints
+    #: The rows whose device work cannot begin before a hand-over, though nobody waited for it, and that hand-over.
+    works: Ints
+    works_await: Ints
+    #: Rows after which one rank alone sent something, and how long that took, ns.
+    sent: Ints
+    sending_ns: Ints
+
+    def sending_by_step(self, tracks: Tracks, step_index: Ints) -> Ints:
+        """How long each rank sends alone in each step, given the tracks with these hand-overs, shape (R, S), ns."""
+        row = tracks.recorded()[self.sent]
+        step, by_step = tracks.job_step(step_index)[row], np.zeros_like(step_index)
+        known = step >= 0
+        np.add.at(by_step, (tracks.rank[row[known]], step[known]), self.sending_ns[known])
+        sends = by_step > 0
+        # For what is sent at the end of the record nobody waits in it.
+        always = sends.mean(axis=1) >= _OFTEN
+        for rank in np.flatnonzero(always).tolist():
+            by_step[rank, ~sends[rank]] = lower_median(by_step[rank, sends[rank]])
+        return by_step
 
 
 class _RankRows(msgspec.Struct, frozen=True, eq=False):
@@ -81,13 +110,21 @@ class _RankRows(msgspec.Struct, frozen=True, eq=False):
     #: The rows that end with a pause, and those at whose end the host is blocked until a collective is over.
     pauses: Ints
     meets: Ints
+    #: The rows with device work, and when that begins, ns.
+    works: Ints
+    begun_ns: Ints
+    #: The rows that launch collectives, which ones, and when the rank arrives in them and they end, ns.
+    calls: Ints
+    collective: Ints
+    arrival_ns: Ints
+    end_ns: Ints
 
-    def done_for(self, instant_ns: int, since_ns: int, waits: Sequence[int]) -> int | None:
+    def done_for(self, instant_ns: int, since_ns: int, waits: Sequence[int], soon: float) -> int | None:
         """The row with whose end a rank had done what others waited for until an instant, given its own waits (rows, in
         order), and since when others waited; None where nothing of it is recorded.
 
-        That is the last row before then, if the rank is nearer to its next wait than to its last one. Else it works on
-        something new, and had handed over what came before the last wait.
+        That is the last row before then, if the rank's next wait is `soon`: it comes within this multiple of the time
+        since its last one. Else it works on something new, and had handed over what came before the last wait.
         """
         # A row whose kernels then wait for a collective is not done: this rank or another may enter that later.
         row = min(int(np.searchsorted(each, instant_ns)) for each in (self.ended_ns, self.free_ns)) - 1
@@ -98,9 +135,14 @@ class _RankRows(msgspec.Struct, frozen=True, eq=False):
         following = [*waits[place : place + 1], *self.meets[np.searchsorted(self.meets, row, side="right") :][:1]]
         until = self.issued_ns[following].min(initial=self.ended_ns[-1]) - instant_ns
         wait = waits[place - 1] if place else -1
-        if wait >= 0 and self.issued_ns[wait] >= since_ns and until > instant_ns - self.ended_ns[wait]:
+        if wait >= 0 and self.issued_ns[wait] >= since_ns and until > soon * (instant_ns - self.ended_ns[wait]):
             row = wait - 1
         return row if row >= 0 else None
+
+    def next_work(self, row: int) -> int | None:
+        """Which of the rows with device work comes next after a row; None where none is recorded."""
+        index = int(np.searchsorted(self.works, row, side="right"))
+        return index if index < len(self.works) else None
 
 
 def hand_overs(job: Job, schedule: Schedule) -> HandOvers | None:
@@ -117,7 +159,17 @@ def hand_overs(job: Job, schedule: Schedule) -> HandOvers | None:
     ]
     if sum(len(others) for _, others in groups) > _MOST_GUESTS:
         return None
-    return _tied(rows, groups)
+    return _tied(rows, groups, _copies_more(job, of_roles))
+
+
+def _copies_more(job: Job, of_roles: Sequence[Ints]) -> Flags:
+    """Flags the ranks that copy far more between host and device than the median rank of their role, shape (R,)."""
+    work = job.work(lambda work: work.copies)
+    copied = (work.pinned_bytes + work.pageable_bytes).sum(axis=1)
+    more = np.zeros(len(copied), np.bool_)
+    for ranks in of_roles:
+        more[ranks] = copied[ranks] > _FAR_MORE * lower_median(copied[ranks])
+    return more
 
 
 def _rows(schedule: Schedule, ranks: int) -> list[_RankRows]:
@@ -138,8 +190,28 @@ def _rows(schedule: Schedule, ranks: int) -> list[_RankRows]:
         for_part = np.where(table.synced[mine], table.queue_part[mine] < nothing, table.awaits[mine] < nothing)
         blocked = (table.synced[mine] | table.waits[mine]) & (ended - issued >= LONG_STALL_NS)
         meets = np.flatnonzero(for_part & blocked)
-        rows.append(_RankRows(begin, issued, ended, done, free, pauses, meets))
+        next_work = _works(schedule, played, mine)
+        rows.append(
+            _RankRows(begin, issued, ended, done, free, pauses, meets, *next_work, *_calls(schedule, played, mine))
+        )
     return rows
+
+
+def _works(schedule: Schedule, played: Played, rows: Indices) -> tuple[Ints, Ints]:
+    """The rows of a rank, among some, with device work, and when that begins, ns."""
+    needs = schedule.rows.device_ns[rows]
+    works = np.flatnonzero((needs > 0) | (schedule.rows.launches[rows] >= 0))
+    return works, (played.done_ns[rows] - needs)[works]
+
+
+def _calls(schedule: Schedule, played: Played, rows: Indices) -> tuple[Ints, Ints, Ints, Ints]:
+    """The last four columns of `_RankRows`, given a rank's rows."""
+    part = schedule.rows.launches[rows]
+    calls = np.flatnonzero(part >= 0)
+    calls = calls[schedule.parts.like[part[calls]] != GUEST]
+    of_calls = part[calls]
+    collective = schedule.parts.collective[of_calls].astype(np.int64)
+    return calls, collective, played.arrival_ns[of_calls], played.end_ns[of_calls]
 
 
 def _together(rows: list[_RankRows], peers: Ints) -> list[list[Pause]]:
@@ -154,30 +226,114 @@ def _together(rows: list[_RankRows], peers: Ints) -> list[list[Pause]]:
     )
 
 
-def _tied(rows: list[_RankRows], groups: list[tuple[list[Pause], Ints]]) -> HandOvers | None:
-    """The hand-overs of some pauses that end together; beside each group the ranks of the other roles."""
-    waits: defaultdict[int, list[int]] = defaultdict(list)
-    for pause in sorted((one for group, _ in groups for one in group), key=lambda one: one.row):
-        waits[pause.rank].append(pause.row)
-    pauses: list[tuple[int, int, int]] = []
-    guests: list[tuple[int, int, int]] = []
-    count, last = 0, LONG_AGO
+class _Tying:
+    """Finds what pauses wait for, given the pauses of all roles that end together."""
+
+    def __init__(self, rows: list[_RankRows], groups: list[tuple[list[Pause], Ints]], copies_more: Flags) -> None:
+        self._rows, self._copies_more = rows, copies_more
+        #: The pauses of each rank, as rows in order.
+        self._waits: defaultdict[int, list[int]] = defaultdict(list)
+        for pause in sorted((one for group, _ in groups for one in group), key=lambda one: one.row):
+            self._waits[pause.rank].append(pause.row)
+        self._pauses: list[tuple[int, int, int]] = []
+        self._guests: list[tuple[int, int, int]] = []
+        self._works: list[tuple[int, int]] = []
+        self._sent: list[tuple[int, int]] = []
+        self._count = 0
+
+    def hand_overs(self) -> HandOvers | None:
+        """What was tied; None where nothing was."""
+        columns = (self._pauses, 3), (self._guests, 3), (self._works, 2), (self._sent, 2)
+        of_all = [column for values, many in columns for column in np.array(values, np.int64).reshape(-1, many).T]
+        return HandOvers(*of_all) if self._pauses else None
+
+    def tie(self, group: list[Pause], others: Ints, since_ns: int) -> None:
+        """Tie pauses that end together to the ranks of other roles; `since_ns` is when those before them ended."""
+        instant = min(one.end_ns for one in group)
+        for soon in _SOON:
+            done = (
+                (one, self._rows[one].done_for(instant, since_ns, self._waits[one], soon)) for one in others.tolist()
+            )
+            rows = {rank: row for rank, row in done if row is not None}
+            done_ns = max((int(self._rows[rank].ended_ns[row]) for rank, row in rows.items()), default=0)
+            late = [one for one in group if one.end_ns - done_ns <= _OWN * (one.end_ns - one.begin_ns)]
+            if 2 * len(late) >= len(group):
+                break
+        else:
+            return
+        self._pauses += [(self._rows[one.rank].first + one.row, self._count, one.end_ns - done_ns) for one in late]
+        self._hand_over(rows)
+        self._tie_back(late, rows)
+        self._sent += self._sending(rows)
+
+    def _tie_back(self, pauses: list[Pause], rows: Mapping[int, int]) -> None:
+        """Tie what ranks do next that others waited for, given the rows with which they handed over, to what those had
+        done before their pauses.
+        """
+        every = ((rank, self._rows[rank].next_work(row)) for rank, row in rows.items())
+        works = {rank: index for rank, index in every if index is not None}
+        begun = {rank: int(self._rows[rank].begun_ns[index]) for rank, index in works.items()}
+        done = {one.rank: one.row - 1 for one in pauses if one.row}
+        until = min(begun.values(), default=LONG_AGO)
+        done = {rank: row for rank, row in done.items() if self._rows[rank].ended_ns[row] <= until}
+        if done:
+            self._works += [
+                (self._rows[rank].first + int(self._rows[rank].works[works[rank]]), self._count) for rank in begun
+            ]
+            self._hand_over(done)
+
+    def _sending(self, rows: Mapping[int, int]) -> list[tuple[int, int]]:
+        """The row after which a rank sent something alone, given those with which ranks hand over, and how long that
+        took, ns: from the last collective with the others on, longer than these take until they enter the next one, a
+        barrier that awaits the sender, or pause. Empty where no such collective is recorded.
+        """
+        last = max(rows, key=lambda rank: int(self._rows[rank].ended_ns[rows[rank]]))
+        its, row = self._rows[last], rows[last]
+        before = np.flatnonzero((its.calls <= row) & (its.end_ns <= its.ended_ns[row] - _SOON_NS))
+        if not len(before):
+            return []
+        since = int(before[-1])
+        takes = {rank: ns for rank in rows if (ns := self._goes_on_ns(rank, int(its.collective[since]))) is not None}
+        if not (its.calls[since + 1 :] <= row).any():
+            takes[last] = int(its.ended_ns[row] - its.end_ns[since])
+        sender = max(takes, key=lambda rank: takes[rank])
+        if not self._copies_more[sender]:
+            return []
+        its = self._rows[sender]
+        # The row that launched it: a round may end before the others go on.
+        sent = int(its.calls[np.flatnonzero(its.collective == int(self._rows[last].collective[since]))[0]])
+        return [(its.first + sent, takes[sender] - lower_median(np.array(list(takes.values()))))]
+
+    def _goes_on_ns(self, rank: int, collective: int) -> int | None:
+        """How long after a collective a rank arrives in its next one or begins a pause, ns; None if it has no part."""
+        its = self._rows[rank]
+        index = np.flatnonzero(its.collective == collective)
+        if not len(index):
+            return None
+        following, place = int(index[0]) + 1, bisect.bisect_right(self._waits[rank], int(its.calls[index[0]]))
+        arrives, pauses = its.arrival_ns[following : following + 1], its.issued_ns[self._waits[rank][place : place + 1]]
+        return int(min([*arrives.tolist(), *pauses.tolist(), int(its.ended_ns[-1])]) - its.end_ns[index[0]])
+
+    def _hand_over(self, rows: Mapping[int, int]) -> None:
+        """Add a hand-over by the ends of some ranks' rows."""
+        for rank, row in rows.items():
+            its = self._rows[rank]
+            # Of rows without device work that are done at once, none that comes later.
+            needs = min(int(np.searchsorted(its.done_ns, its.ended_ns[row], side="right")) - 1, row)
+            self._guests.append((self._count, its.first + row, its.first + needs if needs >= 0 else -1))
+        self._count += 1
+
+
+def _tied(rows: list[_RankRows], groups: list[tuple[list[Pause], Ints]], copies_more: Flags) -> HandOvers | None:
+    """The hand-overs of some pauses that end together; beside each group the ranks of the other roles. A rank that
+    `copies_more` than its peers, flags of shape (R,), may send weights alone.
+    """
+    tying, last = _Tying(rows, groups, copies_more), LONG_AGO
     for group, others in groups:
         instant = min(one.end_ns for one in group)
         since, last = last if last < instant else LONG_AGO, instant
-        done = [(rows[one], rows[one].done_for(instant, since, waits[one])) for one in others.tolist()]
-        before = [(its, row) for its, row in done if row is not None]
-        done_ns = max((int(its.ended_ns[row]) for its, row in before), default=0)
-        late = [one for one in group if one.end_ns - done_ns <= _OWN * (one.end_ns - one.begin_ns)]
-        if 2 * len(late) < len(group):
-            continue
-        pauses += [(rows[one.rank].first + one.row, count, one.end_ns - done_ns) for one in late]
-        for its, row in before:
-            # Of rows without device work that are done at once, none that comes later.
-            needs = min(int(np.searchsorted(its.done_ns, its.ended_ns[row], side="right")) - 1, row)
-            guests.append((count, its.first + row, its.first + needs if needs >= 0 else -1))
-        count += 1
-    return HandOvers(*np.array(pauses, np.int64).T, *np.array(guests, np.int64).T) if pauses else None
+        tying.tie(group, others, since)
+    return tying.hand_overs()
 
 
 def with_hand_overs(tracks: Tracks, parts: Parts, ties: HandOvers) -> tuple[Tracks, Parts]:
@@ -254,6 +410,9 @@ class TiedTracks(TracksWithGuests):
         #: The part that each pause waits for, any of its hand-over: they end together.
         self.part: Ints = first_guest + of_guest[np.searchsorted(ties.of, ties.awaits)]
         self._latency_ns = ties.latency_ns
+        #: The rows whose first kernels wait for a hand-over that no pause shows, and for which part.
+        self._works: Indices = self._place[place[ties.works]]
+        self._works_await: Ints = first_guest + of_guest[np.searchsorted(ties.of, ties.works_await)]
 
     def column(self, name: str) -> NDArray[Any]:
         return self._tied(super().column(name), name)
@@ -277,6 +436,8 @@ class TiedTracks(TracksWithGuests):
         free = works & (awaits[after] == nothing) & (self.rank[after] == self.rank[self.pause])
         gated: Indices = awaits.copy()
         gated[after[free]] = self.part[free]
+        free = gated[self._works] == nothing
+        gated[self._works[free]] = self._works_await[free]
         return gated
 
     def _tied(self, column: NDArray[Any], name: str) -> NDArray[Any]:

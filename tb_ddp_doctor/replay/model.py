@@ -213,6 +213,8 @@ class StepFrame(msgspec.Struct, frozen=True, eq=False):
     work: Floats
     #: Which calls of operators the rows of all ranks' own tracks have.
     calls: RowCalls
+    #: How long each rank alone sends weights to ranks of another role without a collective, shape (R, S).
+    sending_ns: Ints
 
     @property
     def batches_vary(self) -> bool:

@@ -32,6 +32,7 @@ from tb_ddp_doctor.replay.cells import (
     share_if_even,
 )
 from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.hand_overs import HAND_OVER
 from tb_ddp_doctor.replay.lengths import share_at_length
 from tb_ddp_doctor.replay.model import Cut, Lengths, Parts, Played, Schedule, TrackRows
 from tb_ddp_doctor.replay.play import play
@@ -63,6 +64,7 @@ class Replay:
         rows, parts, shape = schedule.rows, schedule.parts, schedule.frame.step_index.shape
         changes = schedule.frame.left_out_meet
         self._cells = Cells.of(rows.rank, rows.step, shape, changes_left_out=changes)
+        self._hand_overs = parts.row == HAND_OVER
         self._part_cells = Cells.of(parts.rank, parts.step, shape, changes_left_out=changes)
         places = (shape[0], schedule.frame.most_steps + 2)
         last = _last_rows(rows)
@@ -89,6 +91,9 @@ class Replay:
             return self.recorded_ns
         shortened = native_library.is_available() and not (change.no_host and self._updates)
         lengths = self._cut_natively(change) if shortened else self.lengths(change)
+        if alone and self._hand_overs.any():
+            # Nor does a role wait for another one.
+            lengths = replace(lengths, transfer_ns=np.where(self._hand_overs, LONG_AGO // 8, lengths.transfer_ns))
         return self.steps_ns(replace(lengths, alone=alone))
 
     @property
@@ -328,6 +333,16 @@ class Replay:
     def shorter_transfers_ns(self, change: Change) -> Ints:
         """By how much a change shortens the transfers of each rank and step, hidden or exposed, shape (R, S), ns."""
         return self._part_cells.sum(self.schedule.lengths.transfer_ns - self._transfer(change))
+
+    def removed_in_steps_ns(self, change: Change) -> Ints:
+        """How much work of CPUs and devices and transfers a change removes from each step on all ranks, (S,), ns."""
+        rows, parts, lengths = self.schedule.rows, self.schedule.parts, self.lengths(change)
+        blocked = np.where(rows.waits | rows.synced, 0, np.maximum(rows.blocked_ns - lengths.blocked_ns, 0))
+        of_host, of_device = rows.work_ns - lengths.work_ns + blocked, rows.device_ns - lengths.device_ns
+        of_rows = self._cells.sum(of_host + np.maximum(of_device, 0))
+        of_parts = self._part_cells.sum(parts.absent_ns + parts.transfer_ns - lengths.transfer_ns)
+        removed: Ints = (of_rows + of_parts).sum(axis=0)
+        return removed
 
     def _shares(self, change: Change) -> dict[CpuTime, Floats]:
         """For each kind of work that hosts do, the share that a change removes, 0 to 1, shape (R, S)."""

@@ -85,6 +85,7 @@ def _schedule(job: Job, ties: HandOvers | None) -> Schedule:
         work=compared.work,
         order=orders(tracks, parts, every_family, job.step_index),
         calls=job.row_calls,
+        sending_ns=ties.sending_by_step(tracks, job.step_index) if ties else np.zeros(job.step_index.shape, np.int64),
     )
     awaits = awaited(tracks, parts, job.calls)
     if isinstance(tracks, TiedTracks):

@@ -15,6 +15,7 @@ be without tracing. R = ranks, S = steps of the job.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
@@ -313,6 +314,11 @@ class WhatIf:
         still: Ints = np.clip(left, np.minimum(more, 0), np.maximum(more, 0))
         return still
 
+    @property
+    def sending_ns(self) -> Ints:
+        """How long each rank alone sends weights to ranks of another role, without a collective, shape (R, S), ns."""
+        return self.replay.schedule.frame.sending_ns if self.replay else np.zeros(self.shape, np.int64)
+
     def excess_over_length_ns(self) -> Ints:
         """How much longer the median rank alone needs for each step than its sequences' length explains, (S,), ns.
 
@@ -358,14 +364,14 @@ class WhatIf:
     def step_ns(self, change: Change) -> Ints:
         """How long each step takes with a change, shape (R, S), ns. It still has what tracing adds (see `tracing`)."""
         if self.replay:
-            return self._bound(self._played_ns(self.replay, change))
+            return self._bound(self.replay, change, self._played_ns(self.replay, change))
         own = self._compared_ns.max(axis=0) - self.alone_ns(change).max(axis=0)
         # The slowest rank waits only for ranks without a trace.
         own += self.at_slowest(self._absent_ns) * change.absent
         remaining: Ints = np.maximum(self._budget.window_ns - own.astype(np.int64), 0)
         return remaining
 
-    def _bound(self, played_ns: Ints) -> Ints:
+    def _bound(self, replay: Replay, change: Change, played_ns: Ints) -> Ints:
         """The played steps, shape (R, S), ns, where no role of reinforcement learning gains more than another one.
 
         Roles that wait for each other take as long for a round: what one is through with earlier in the last round of
@@ -373,12 +379,33 @@ class WhatIf:
         """
         if not self._bound_roles:
             return played_ns
-        gained, bound = self.recorded_ns - played_ns, np.array(played_ns)
-        # In the first round a role may still wait for what others began before the record.
-        least = min(float(gained[ranks, min(1, self.shape[1] - 1) :].mean()) for ranks in self._bound_roles)
+        base, bound = replay.in_effect(self._base), np.array(played_ns)
+        stages = [(Change(), self.recorded_ns), (base, self._played_ns(replay, base)), (change, played_ns)]
+        steady = [
+            sum(self._steady_gain(replay, one, other, ranks) for one, other in itertools.pairwise(stages))
+            for ranks in self._bound_roles
+        ]
         for ranks in self._bound_roles:
-            bound[ranks] += round(max(float(gained[ranks].mean()) - least, 0.0))
+            gained = float((self.recorded_ns - played_ns)[ranks].mean())
+            bound[ranks] += round(gained - min(steady))
         return bound
+
+    def _steady_gain(
+        self, replay: Replay, before: tuple[Change, Ints], after: tuple[Change, Ints], ranks: Ints
+    ) -> float:
+        """How much shorter the rounds of a role become from one change, and how long the steps then take, to another,
+        in the mean, ns.
+
+        What a role waits for in the first round began before the record, and is as late there as recorded. So that
+        round gains as much as the later ones, as far as the change removes as much of it.
+        """
+        (less, before_ns), (more, after_ns) = before, after
+        gained = (before_ns - after_ns)[ranks].mean(axis=0)
+        if len(gained) > 1:
+            removed = replay.removed_in_steps_ns(more) - replay.removed_in_steps_ns(less)
+            share = min(float(removed[0]) / max(float(removed[1:].mean()), 1.0), 1.0)
+            gained[0] = max(float(gained[0]), share * float(gained[1:].mean()))
+        return float(gained.mean())
 
     def foresee(self, fixes: Iterable[Change]) -> None:
         """Begins to play fixes that `saving` will be asked for: those of large jobs, beside what the caller does."""

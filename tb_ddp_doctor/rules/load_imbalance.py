@@ -28,6 +28,7 @@ from tb_ddp_doctor.rules.support.slowness import (
 )
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 from tb_ddp_doctor.trace.names import Phase
+from tb_ddp_doctor.trace.program_names import Role
 
 
 class LoadImbalance(Rule):
@@ -96,7 +97,7 @@ class LoadImbalance(Rule):
         uneven = _UnevenSteps.of(slow_ranks, self.min_cost * frame.step_ns)
         change = whatif.at_the_median(uneven.excess_ns > self.min_cost * frame.step_ns / 2)
         cost = whatif.cost_ns(change)
-        if not len(uneven) or cost < self._least_cost(uneven, cost, whatif) * frame.step_ns:
+        if not len(uneven) or cost < self._least_cost(uneven, cost, whatif, frame) * frame.step_ns:
             return Clear(f"Ranks that are slow in some steps cost {wording.ms(cost)} a step.")
         differs = f"Ranks and steps differ by {wording.ms(slow_ranks.noise_ns)} (one standard deviation) from noise"
         sizes = uneven_batches(uneven.slowest, uneven.steps, uneven.lost_ns, batches, whatif, budget.of("compute"))
@@ -133,11 +134,13 @@ class LoadImbalance(Rule):
             measurements=tuple(_measurement(frame, *each) for each in uneven.each),
         )
 
-    def _least_cost(self, uneven: _UnevenSteps, cost_ns: float, whatif: WhatIf) -> float:
+    def _least_cost(self, uneven: _UnevenSteps, cost_ns: float, whatif: WhatIf, frame: Frame) -> float:
         """From which cost on it is a finding, as a share of the step."""
-        if whatif.is_last_look and 2 * cost_ns >= whatif.cost_ns(whatif.faultless):
+        are_rollouts = {frame.roles[rank] for rank in uneven.movers.tolist()} == {Role.ROLLOUT.value}
+        if whatif.is_last_look and not are_rollouts and 2 * cost_ns >= whatif.cost_ns(whatif.faultless):
             # Most of what is left: `unexplained` would be the verdict, and name the same ranks and step.
             return 0.0
+        # Answers differ in length by chance.
         return self.once if len(uneven) == 1 else self.min_cost
 
 

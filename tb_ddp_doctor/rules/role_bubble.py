@@ -99,7 +99,7 @@ class RoleBubble(Rule):
             )
         roles = _Roles(frame, whatif, places, busy, of_role)
         bubble, tail = self._bubble(roles), self._long_tail(roles, computed.kernels)
-        sync = self._weight_sync(roles, weight_sync) if weight_sync else None
+        sync = self._weight_sync(roles, weight_sync) if weight_sync else self._sending(roles)
         faults = tuple(one for one in (bubble, tail, sync) if isinstance(one, Fault))
         return faults or bubble
 
@@ -199,6 +199,28 @@ class RoleBubble(Rule):
             between=(half, change),
         )
 
+    def _sending(self, roles: _Roles) -> Fault | None:
+        """What the weights cost that one rank sends alone, without a collective; None where that is little."""
+        frame, whatif = roles.frame, roles.whatif
+        change = whatif.at_the_median(whatif.sending_ns > 0)
+        if whatif.cost_ns(change) < self.min_sync * frame.step_ns:
+            return None
+        rank, step = (int(index) for index in np.unravel_index(whatif.sending_ns.argmax(), whatif.shape))
+        takes = whatif.at_slowest(whatif.sending_ns.max(axis=0, keepdims=True).repeat(whatif.shape[0], axis=0))
+        return Fault(
+            change=change,
+            ranks=frame.rank_numbers(np.flatnonzero(whatif.sending_ns.any(axis=1))),
+            cause="weight_sync",
+            subject="The weight sync",
+            confidence="medium" if len(frame.steps) > 1 else "low",
+            title=f"The weight sync takes {part.mean(takes, whatif.at_slowest(frame.window_ns))}: one rank sends the "
+            "weights alone.",
+            why="From its last collective with its peers until the other role goes on with the new weights, this rank "
+            "copies, saves or sends them, and all others wait.",
+            fix=_FIX_OF_SENDING,
+            evidence=(roles.places.window(rank, step, "The step with the longest weight sync."),),
+        )
+
 
 def _without_others(whatif: WhatIf, ranks: Ints, share: float) -> Change:
     """The steps if a share of what all other ranks do ran beside what these ranks (indices) do."""
@@ -231,6 +253,14 @@ links there are (NCCL_DEBUG=INFO says which), in the precision that the rollouts
 python train_async.py ... --update-weights-interval 2
 # OpenRLHF
 ... --vllm_sync_backend nccl    # not gloo"""
+_FIX_OF_SENDING = """\
+Send the weights from GPU to GPU (NCCL, CUDA IPC, RDMA) in place of files and the CPU's memory, or save them from \
+another thread while the update goes on, with each rank its own shard; or sync less often.
+
+# verl
+... actor_rollout_ref.rollout.checkpoint_engine.backend=nccl
+# OpenRLHF
+... --vllm_sync_backend nccl"""
 #: A median of two rollouts says nothing of a tail.
 _FEWEST_ROLLOUTS = 3
 _FIX = """\

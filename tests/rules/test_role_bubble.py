@@ -10,6 +10,8 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.job.rl_roles import of_roles
 from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.hand_overs import HAND_OVER
+from tb_ddp_doctor.replay.schedule import schedule
 from tb_ddp_doctor.replay.whatif import WhatIf
 
 RULE = "role-bubble"
@@ -223,8 +225,8 @@ def test_roles_without_a_collective_between_them_at_once_are_clear() -> None:
 def test_roles_without_a_collective_between_them_cost_no_more_than_the_longest_one_idles() -> None:
     text = ranks(ROLLS_OUT, ROLLS_OUT, TRAINS_LATER, TRAINS_LATER)
     found = finding(RULE, text)
-    # The rollout computes 26 of the 45 ms that its steps take on average.
-    assert found.cost_ms == pytest.approx(19.3, rel=0.06)
+    # The rollout computes and loads for 31 of the 53 ms of a round that is recorded as a whole.
+    assert found.cost_ms == pytest.approx(22, rel=0.02)
 
 
 def test_who_waits_for_another_role_without_a_collective_gains_with_it() -> None:
@@ -239,6 +241,51 @@ def test_who_waits_for_another_role_without_a_collective_gains_with_it() -> None
     within = np.zeros(played.shape)
     within[:, 1] = 1
     assert played.cost_ns(Change(host={CpuTime.STALL: within})) < 1e6
+
+
+#: Rollouts that wait for the weights, and ranks that train on the samples of the round before and wait for none. One of
+#: them copies the weights out and saves them, and its peer meets it in a barrier then.
+WAITS_FOR_WEIGHTS = """
+    rank# step |1
+          host   [own_generate_sequences.................]
+          within [attend][sync.....]
+          gpu     [attend..........]
+"""
+SAVES = """
+    rank# step |1
+          host   [own_update_actor.......................]
+          within [fwd][sync.....][ar][offload][sync]  [ar][sy]
+          gpu     [fwd..........]    [offload.....]
+          nccl                       [ar]                 [ar]
+"""
+MEETS_IT = """
+    rank# step |1
+          host   [own_update_actor.......................]
+          within [fwd][sync.....][ar][ar][sync...............]
+          gpu     [fwd..........]
+          nccl                       [ar][ar.................]
+"""
+
+
+def test_what_a_role_begins_next_needs_what_the_other_one_had_done_before_it_waited() -> None:
+    """Nobody waits for samples in the record: all are there before the update needs them."""
+    trains = WAITS_FOR_WEIGHTS.replace("generate_sequences", "update_actor......").replace("attend", "fwd*2.")
+    longer = trains.replace("[sync.....]", "[sync....................]").replace(
+        "[fwd*2...........]", "[fwd*2..........................]"
+    )
+    tables = schedule(job(ranks(WAITS_FOR_WEIGHTS, WAITS_FOR_WEIGHTS, longer, longer, steps=4)))
+    waits = tables.parts.row[tables.rows.awaits] == HAND_OVER
+    assert set(tables.rows.rank[waits].tolist()) >= {2, 3}
+
+
+def test_who_sends_the_weights_alone_is_no_straggler() -> None:
+    text = ranks(WAITS_FOR_WEIGHTS, WAITS_FOR_WEIGHTS, SAVES, MEETS_IT, steps=4)
+    sending_ns = WhatIf.of(job(text)).sending_ns
+    assert sending_ns.any(axis=1).tolist() == [False, False, True, False]
+    assert sending_ns[2].tolist() == pytest.approx([17e6] * 4, rel=0.2)
+    assert outcome("straggler", text).status == "clear"
+    found = finding(RULE, text)
+    assert (found.cause, found.ranks) == ("weight_sync", (2,))
 
 
 def test_what_one_rank_of_a_role_stalls_is_no_wait_for_another_role() -> None:

@@ -102,7 +102,8 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
     first, or in all since its device became slower. Where most ranks are slow, they are compared with those that are
     not, if these have as much to do on their devices.
     """
-    own, limit = whatif.busy_ns, _limit(frame, min_excess)
+    # One rank has to send the weights, if no collective does.
+    own, limit = whatif.busy_ns - whatif.sending_ns, _limit(frame, min_excess)
     # Which rank has larger batches in a record of few steps is chance.
     with_even_batches = own - whatif.for_more_work_ns
     among = _fast_minority(whatif, with_even_batches, frame, limit)
