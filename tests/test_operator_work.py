@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from random_traces import trace
 
 from tb_ddp_doctor.digest import operator_work
+from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.least_work import Work
 from tb_ddp_doctor.digest.model import GpuTime
 from tb_ddp_doctor.digest.operator_inputs import LinearSizes, LookupSizes, inputs
 from tb_ddp_doctor.digest.operator_work import convolved, element_text, work
+from tb_ddp_doctor.trace.model import Category
 
 BF16, FP32, FP8, LONG = "c10::BFloat16", "float", "c10::Float8_e4m3fn", "long int"
 
@@ -690,3 +693,7 @@ def test_attention_of_aiter_is_that_of_flash_attention(operator: str) -> None:
     assert flash is not None and flash.flops > 0
     with_bias = of("aiter::_flash_attn_backward", *back, heads, heads, heads, "", "0.", "0.125", "True")
     assert (with_bias, of("aiter::mha_bwd", *back, "0.", "0.125", "True")) == (flash, flash)
+
+
+def test_a_trace_of_kernels_alone_has_no_operators_to_look_at() -> None:
+    digest(trace([(int(Category.KERNEL), 8, 0, 1, 0, 0)], device=True))

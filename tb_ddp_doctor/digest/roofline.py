@@ -306,8 +306,10 @@ def _besides(calls: _Calls) -> tuple[Ints, list[_Beside]]:
     linears, lookups = fused_linears(host), embedding_lookups(host)
     linear, lookup = linears.of(operator), lookups.of(operator)
     # Only where it tells something: calls with the same inputs and other grids are one signature elsewhere.
-    gathers = device.named(names.gathers_slices)[calls.longest] & host.named(operator_work.gathers)[operator]
-    grid = np.where(gathers & (operator >= 0), device.trace.events.shape[device.row[calls.longest]], -1)
+    # A call without an operator has -1: the last place, which a trace without any calls of the CPU has, too.
+    of_operator = np.append(host.named(operator_work.gathers), False)[operator]
+    gathers = device.named(names.gathers_slices)[calls.longest] & of_operator
+    grid = np.where(gathers, device.trace.events.shape[device.row[calls.longest]], -1)
     which = numbered(linear + 1, lookup + 1, grid + 1)
     one = _first_of(which)
     texts = [device.trace.strings[index] if index >= 0 else "" for index in grid[one].tolist()]
