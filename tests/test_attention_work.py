@@ -77,12 +77,15 @@ def test_what_a_cache_holds_is_not_known() -> None:
 
 def test_sequences_that_xformers_packs() -> None:
     # 16 of 1,024 rows, all as long as the longest, in a batch of one; without a mask each has a square of scores.
+    # Two of 8,192 rows may be the longest of as many: then there are eight times as many scores.
     rows, starts = ([1, 16384, 6, 64], BF16), ([17], "int")
     given = [rows, rows, rows, "", starts, starts, "1024", "1024", "0."]
     for mask, scores in (("0", 1024 * 1024), ("1", 1024 * 1025 // 2), ("2", 1024 * 1025 // 2)):
         found = of("aten::_efficient_attention_forward", *given, mask, "True", "", "")
         assert flops_and_bytes(found)[0] == 6 * 16 * scores * OF_A_SCORE
-    assert of("aten::_efficient_attention_forward", *given[:6], "8192", "8192", "0.", "0", "True", "", "") is None
+    found = of("aten::_efficient_attention_forward", *given[:6], "8192", "8192", "0.", "0", "True", "", "")
+    least = 6 * 16 * 1024 * 1024 * OF_A_SCORE
+    assert (flops_and_bytes(found)[0], found.most_flops) == (least, 8 * least)
 
 
 def test_sequences_that_torch_packs_for_flash_attention() -> None:

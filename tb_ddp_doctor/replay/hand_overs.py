@@ -257,7 +257,7 @@ class _Tying:
             rows = {rank: row for rank, row in done if row is not None}
             done_ns = max((int(self._rows[rank].ended_ns[row]) for rank, row in rows.items()), default=0)
             late = [one for one in group if one.end_ns - done_ns <= _OWN * (one.end_ns - one.begin_ns)]
-            if 2 * len(late) >= len(group):
+            if rows and 2 * len(late) >= len(group):
                 break
         else:
             return
