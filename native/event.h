@@ -56,6 +56,8 @@ enum value {
     ANNOTATED_TEXT,
     AUTOGRAD_PHASE,
     KERNEL_FILE,
+    GRAPH,
+    GRAPH_NODE,
     /* What the CUPTI monitor in torch writes of a copy, whose name is "Memcpy". */
     COPY_KIND,
     COPY_SOURCE,
@@ -108,7 +110,7 @@ static const uint64_t NUMBERS = BIT(TS) | BIT(DUR) | BIT(DEVICE) | BIT(STREAM) |
                                 BIT(GROUP_SIZE) | BIT(ELEMENTS_IN) | BIT(ELEMENTS_OUT) | BIT(SEQ) | BIT(CHANGE) |
                                 BIT(DEVICE_ID) | BIT(DEVICE_TYPE) | BIT(TOTAL_ALLOCATED) | BIT(TOTAL_RESERVED) |
                                 BIT(ADDRESS) | BIT(SOURCE) | BIT(DESTINATION) | BIT(OCCUPANCY) | BIT(SEQUENCE_NUMBER) |
-                                BIT(COUNT) | BIT(NCCL_SEQ) | BIT(N_CHANNELS);
+                                BIT(COUNT) | BIT(NCCL_SEQ) | BIT(N_CHANNELS) | BIT(GRAPH) | BIT(GRAPH_NODE);
 
 static inline void put(struct event *event, enum value value, const uint8_t *at, const uint8_t *end) {
     event->present |= BIT(value);
@@ -160,6 +162,7 @@ static inline enum value argument_of(struct span key) {
         return IS(key, "Src Rank")   ? SOURCE
                : IS(key, "Dst Rank") ? DESTINATION
                : IS(key, "datatype") ? DATATYPE
+               : IS(key, "graph id") ? GRAPH
                : IS(key, "src kind") ? COPY_SOURCE
                : IS(key, "dst kind") ? COPY_DESTINATION
                                      : OTHER;
@@ -176,7 +179,11 @@ static inline enum value argument_of(struct span key) {
                : IS(key, "Device Type") ? DEVICE_TYPE
                : IS(key, "kernel_file") ? KERNEL_FILE
                                         : OTHER;
-    case 13: return IS(key, "In msg nelems") ? ELEMENTS_IN : IS(key, "process_group") ? PROCESS_GROUP : OTHER;
+    case 13:
+        return IS(key, "In msg nelems")   ? ELEMENTS_IN
+               : IS(key, "process_group") ? PROCESS_GROUP
+               : IS(key, "graph node id") ? GRAPH_NODE
+                                          : OTHER;
     case 14:
         return IS(key, "Out msg nelems")   ? ELEMENTS_OUT
                : IS(key, "Total Reserved") ? TOTAL_RESERVED

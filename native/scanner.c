@@ -28,7 +28,7 @@ enum { UNKNOWN_CATEGORY = 0, COMMUNICATION_NAME = 0, MEMORY_NAME = 1, DROPPED = 
 
 enum { MAX_CATEGORIES = 1 << 10 };
 
-enum { MAX_COLUMNS = 14, FIRST_ROWS = 1 << 12 };
+enum { MAX_COLUMNS = 15, FIRST_ROWS = 1 << 12 };
 
 struct table {
     size_t rows, capacity;
@@ -37,7 +37,7 @@ struct table {
 
 /* Bytes of each column's numbers; 0 behind the last. */
 static const uint8_t WIDTHS[SCANNER_TABLES][MAX_COLUMNS + 1] = {
-    [SCANNER_EVENTS] = {4, 1, 8, 8, 4, 4, 8, 8, 8, 4, 4, 8, 4, 4, 0},
+    [SCANNER_EVENTS] = {4, 1, 8, 8, 4, 4, 8, 8, 8, 4, 4, 8, 4, 4, 4, 0},
     [SCANNER_COMMS] = {8, 4, 4, 4, 8, 8, 8, 4, 8, 8, 8, 4, 4, 8, 0},
     [SCANNER_MEMORY] = {8, 4, 4, 8, 8, 8, 8, 4, 0},
     [SCANNER_FRAMES] = {4, 8, 8, 4, 0},
@@ -770,7 +770,11 @@ static void add_arguments(struct scanner *scanner, const struct event *event, in
     } else {
         set_integer(scanner, event, table, EVENT_OCCUPANCY, on_device ? OCCUPANCY : NOTHING);
     }
-    set_integer(scanner, event, table, EVENT_SEQUENCE, code == SCANNER_OP ? SEQUENCE_NUMBER : NOTHING);
+    set_integer(scanner, event, table, EVENT_SEQUENCE,
+                on_device            ? GRAPH_NODE
+                : code == SCANNER_OP ? SEQUENCE_NUMBER
+                                     : NOTHING);
+    set_integer(scanner, event, table, EVENT_GRAPH, on_device ? GRAPH : NOTHING);
     set_number(scanner, event, table, EVENT_TYPES, SCANNER_SHAPES,
                on_device            ? is_described ? host_memory(event) : get(event, AUTOGRAD_PHASE)
                : code == SCANNER_OP ? get(event, INPUT_TYPE)

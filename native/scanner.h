@@ -75,6 +75,7 @@ enum scanner_event_column {
     EVENT_SEQUENCE,
     EVENT_TYPES,
     EVENT_VALUES,
+    EVENT_GRAPH,
 };
 
 /* Columns of SCANNER_COMMS, as `model.CommArgs`. */

@@ -20,7 +20,8 @@ METADATA = {"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems"
             "Process Group Name": "0", "Process Group Ranks": "[0, 1, ...]", "Seq": 5, "Dst Rank": 3,
             "func": "AllReduce", "algo": "RING", "proto": "LL", "n_channels": 2, "count": 64, "seq": 9}  # fmt: skip
 KERNEL = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 20.001, "dur": 5,
-          "args": {"device": 0, "stream": 7, "correlation": 77, "grid": [4, 1, 1], **METADATA}}  # fmt: skip
+          "args": {"device": 0, "stream": 7, "correlation": 77, "grid": [4, 1, 1], "graph id": 2,
+                   "graph node id": 8589934597, **METADATA}}  # fmt: skip
 COPY = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0, "tid": "stream 7",
         "ts": "30.000", "dur": 1e-3, "args": {"device": 0, "stream": "0x0", "bytes": "128"}}  # fmt: skip
 COMM = {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "pid": 1, "tid": 2, "ts": 1, "dur": 1,

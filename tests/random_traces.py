@@ -108,6 +108,7 @@ def trace(events: list[tuple[int, int, int, int, int, int]], *, device: bool) ->
             sequence=np.where(table[:, 0] == int(Category.OP), varied % 8 - 1, -1),
             types=np.full(len(table), -1, np.int32),
             values=np.full(len(table), -1, np.int32),
+            graph=np.full(len(table), -1, np.int32),
         ),
         comms=CommArgs(
             comms, *(nothing.astype(dtype) for name, dtype in column_types(CommArgs).items() if name != "event")

@@ -135,7 +135,7 @@ ARGUMENTS = [
     "Process Group Ranks", "Group size", "In msg nelems", "Out msg nelems", "dtype", "Seq", "Concrete Inputs", "Ev Idx",
     "Src Rank", "Dst Rank", "Bytes", "Device Id", "Device Type", "Total Allocated", "Total Reserved", "Addr",
     "Sequence number", "kernel_file", "func", "datatype", "count", "seq", "process_group", "process_group_ranks",
-    "algo", "proto", "n_channels",
+    "algo", "proto", "n_channels", "graph id", "graph node id",
 ]  # fmt: skip
 CONCRETE = st.lists(STRING, max_size=3).map(lambda inputs: array(inputs, " "))
 PYTHON_FILE = st.sampled_from(['"/a/b.py"', '"b.py"', '"\\u0061.py"', '"/a/\\n.py"', '"\\ud83d.py"'])

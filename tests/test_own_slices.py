@@ -299,6 +299,7 @@ def rich_trace() -> bytes:
     device = {
         "device": 0, "stream": 16, "correlation": 5, "bytes": 4096, "grid": [2, 1, 1],
         "est. achieved occupancy %": 31, "annotation": [{"name": "layers.3.mlp"}], "autograd_phase": "backward",
+        "graph id": 2, "graph node id": 8589934597,
     }  # fmt: skip
     op = {
         "Input Dims": [[2, 3], []], "Input type": ["float", ""], "Concrete Inputs": ["", "4"], "Sequence number": 9,

@@ -109,9 +109,10 @@ def test_types_of_columns_are_those_of_the_model() -> None:
             "occupancy",
             "types",
             "values",
+            "graph",
         }
         assert {name for name, dtype in columns.items() if dtype == np.int64} == columns.keys() - {
-            "name", "thread", "device", "shape", "occupancy", "types", "values",
+            "name", "thread", "device", "shape", "occupancy", "types", "values", "graph",
         }  # fmt: skip
 
 

@@ -407,7 +407,7 @@ def hostile_traces(draw: st.DrawFn) -> RankTrace:
         Events, (word, np.int32), (st.integers(0, len(Category) - 1), np.int8), (START, np.int64), (LENGTH, np.int64),
         (thread, np.int32), (SMALL, np.int32), (NUMBER, np.int64), (NUMBER, np.int64), (NUMBER, np.int64),
         (missing_word, np.int32), (SMALL, np.int32), (NUMBER, np.int64), (missing_word, np.int32),
-        (missing_word, np.int32),
+        (missing_word, np.int32), (SMALL, np.int32),
     )  # fmt: skip
     memory = table(
         MemoryEvents, (START, np.int64), (SMALL, np.int32), (SMALL, np.int32), *((NUMBER, np.int64),) * 4,

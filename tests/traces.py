@@ -643,7 +643,7 @@ def _add_compute(events: _Events, block: Block, stream: int, at_ns: int, tid: in
             events.add("gpu_memcpy", _COPIES[block.name], start, start + length, 0, bytes=16_000_000, **place)
             continue
         if graph:
-            place["correlation"] = graph
+            place |= {"correlation": graph, "graph id": block.times, "graph node id": block.times << 32 | i}
         else:
             call = events.launch("cudaLaunchKernel", at_ns, tid) if block.launched else events.unrecorded()
             place["correlation"] = call
@@ -723,7 +723,7 @@ def _add_collective(
 def columns(**given: list[int]) -> Events:
     """Events from the columns that matter; the others are zero, and missing where that can be."""
     size = len(next(iter(given.values())))
-    texts = ("shape", "types", "values")
+    texts = ("shape", "types", "values", "graph")
     missing = dict.fromkeys(("device", "stream", "correlation", "bytes", "occupancy", "sequence", *texts), -1)
     types = {"category": np.int8} | dict.fromkeys(("name", "thread", "device", "occupancy", *texts), np.int32)
     return Events(

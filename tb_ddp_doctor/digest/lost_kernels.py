@@ -8,6 +8,7 @@ from tb_ddp_doctor.digest.collectives import enqueues
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.compiled import captured
 from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.graph_nodes import lost_nodes
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import LostKernels
 from tb_ddp_doctor.digest.order import by_step, out_of_turn
@@ -24,7 +25,8 @@ def lost_kernels(
     """Of the steps with these numbers and host windows. `odd` says which events of the trace are out of order.
 
     What is launched inside `record_param_comms` is communication: where none of its kernels has the name of such a one,
-    the launches count as lost. Launches of CUDA graphs are not counted, nor those that a graph captures.
+    the launches count as lost. Launches of CUDA graphs are not counted, nor those that a graph captures; what a graph
+    replays counts by its nodes.
     """
     correlation = host.trace.events.correlation
     calls = np.flatnonzero(host.is_runtime & host.named(names.launches_kernel))
@@ -42,12 +44,15 @@ def lost_kernels(
         met[around[communicates & ~lost & device.communicates[order[place]]]] = True
     size = len(number)
     known = number != NO_STEP
+    nodes, missing_nodes = lost_nodes(device, host_start_ns, host_end_ns)
     return LostKernels(
         number=number[known],
         launches=count(step, np.ones(len(calls), np.bool_), size)[known],
         lost=count(step, lost, size)[known],
         communications=count(step, communicates, size)[known],
         lost_communications=count(step, communicates & ~met[around], size)[known],
+        graph_nodes=nodes[known],
+        lost_graph_nodes=missing_nodes[known],
         unlaunched=_unlaunched(device, host_start_ns, host_end_ns)[known],
         calls=_calls(host, host_start_ns, host_end_ns)[known],
         out_of_order=by_step(device.launch_ns[odd[device.row]], host_start_ns, host_end_ns)[known],
@@ -81,4 +86,4 @@ def _calls(host: HostCalls, host_start_ns: Ints, host_end_ns: Ints) -> Ints:
 
 def without_device(number: Ints) -> LostKernels:
     """Of a trace without device events, in which no launch can be missed."""
-    return LostKernels(number, *(np.zeros(len(number), np.int64) for _ in range(8)))
+    return LostKernels(number, *(np.zeros(len(number), np.int64) for _ in range(10)))

@@ -106,6 +106,10 @@ class LostKernels(msgspec.Struct, frozen=True, eq=False):
     communications: Ints
     #: Those of them whose kernel the trace lacks.
     lost_communications: Ints
+    #: What replays of CUDA graphs run, where the recorder numbers the nodes of graphs.
+    graph_nodes: Ints
+    #: Those of them that the trace lacks: most other replays of the same graph have them.
+    lost_graph_nodes: Ints
     #: Kernels whose launch the trace lacks although they follow, on their stream, one that the step launched.
     unlaunched: Ints
     #: Operators, annotations and runtime calls of the threads that train.

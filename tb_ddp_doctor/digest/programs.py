@@ -44,7 +44,7 @@ class UsedNames(msgspec.Struct, frozen=True):
             _texts(host, host.is_annotation),
             {strings[index]: int(runs[index]) for index in np.flatnonzero(runs).tolist()},
             [strings[index] for index in np.flatnonzero(frames).tolist()],
-            bool(host.trace.header.recorder) or bool((events.sequence >= 0).any()),
+            bool(host.trace.header.recorder) or bool((events.sequence[events.category == Category.OP] >= 0).any()),
         )
 
 

@@ -290,6 +290,7 @@ def _lost_kernels(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     for launched, lost, what in (
         ("launches", "lost", "kernel launches have no kernel"),
         ("communications", "lost_communications", "launches of communication have no communication kernel"),
+        ("graph_nodes", "lost_graph_nodes", "nodes of replayed CUDA graphs have no kernel"),
     ):
         tables = {rank: digest.lost_kernels for rank, digest in digests.items()}
         counts = {rank: (getattr(table, launched), getattr(table, lost)) for rank, table in tables.items()}

@@ -131,7 +131,14 @@ _OF_OP = _Columns(
 )
 _OF_DEVICE = _Columns(
     _arguments(
-        DeviceArgs, device="device", stream="stream", correlation="correlation", bytes="bytes", occupancy="occupancy"
+        DeviceArgs,
+        device="device",
+        stream="stream",
+        correlation="correlation",
+        bytes="bytes",
+        occupancy="occupancy",
+        sequence="graph_node",
+        graph="graph",
     ),
     _arguments(DeviceArgs, shape="grid", types="autograd_phase", values="annotations"),
 )

@@ -85,6 +85,7 @@ class SliceArgs(ColumnTable, frozen=True, eq=False):
     sequence: Ints
     types: Ints
     values: Ints
+    graph: Ints
     #: Row in `RankSlice.comms`.
     comm: Ints
 

@@ -35,6 +35,9 @@ class DeviceArgs(msgspec.Struct, gc=False):
     annotated_name: Raw = msgspec.field(default=ABSENT, name="name")
     annotated_text: Raw = msgspec.field(default=ABSENT, name="str")
     autograd_phase: Raw = ABSENT
+    #: Of what a CUDA graph replays: the graph, and the node of it.
+    graph: Int32 = msgspec.field(default=MISSING, name="graph id")
+    graph_node: Int64 = msgspec.field(default=MISSING, name="graph node id")
     #: Tells whether the event has `CommunicationArgs`.
     collective: Raw = msgspec.field(default=ABSENT, name="Collective name")
     func: Raw = ABSENT

@@ -200,8 +200,9 @@ class Columns:
         category = part["category"]
         rows = np.flatnonzero((category >= Category.KERNEL) & (category <= Category.MEMSET))
         device = arguments(DeviceArgs, rows)
-        for name in ("device", "stream", "correlation", "bytes", "occupancy"):
+        for name in ("device", "stream", "correlation", "bytes", "occupancy", "graph"):
             part[name][rows] = _column([getattr(args, name) for args in device])
+        part["sequence"][rows] = _column([args.graph_node for args in device])
         part["shape"][rows] = _column([self._shapes[bytes(args.grid)] for args in device])
         part["types"][rows] = _column([self._shapes[bytes(args.autograd_phase)] for args in device])
         part["values"][rows] = _column([self._shapes[bytes(args.annotation())] for args in device])

@@ -82,12 +82,16 @@ class Events(ColumnTable, frozen=True, eq=False):
     #: a kernel of torch.compile's, the index into `RankTrace.strings` of its function (`names.kernel_function`).
     occupancy: Indices
     #: "Sequence number": joins an operator of forward with the autograd node that it made. Each thread counts for
-    #: itself; operators that make no node have the number of the next one that does.
+    #: itself; operators that make no node have the number of the next one that does. Of device events that a CUDA graph
+    #: replays, "graph node id": which node of the graph they are, below the graph's number in the upper 32 bits where
+    #: the recorder writes both as one.
     sequence: Ints
     #: Indices into `RankTrace.strings` of the raw JSON of an operator's "Input type" and "Concrete Inputs"; of device
     #: events, "autograd_phase" and what `mark_kernels` of torch.cuda called the part of a CUDA graph ("annotation").
     types: Indices
     values: Indices
+    #: "graph id" of device events: the CUDA graph that replays them; 0 or -1 for none.
+    graph: Indices
 
 
 class CommArgs(ColumnTable, frozen=True, eq=False):
