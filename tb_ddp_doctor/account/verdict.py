@@ -52,8 +52,9 @@ def verdict(
     worst = next((finding for finding in findings if finding.severity != Severity.INFO.label), None)
     unexplained = account.line("unexplained")
     but = f" {wording.listing(lacking)}." if lacking else ""
+    idle = _without_requests(account, job)
     if worst is None and unrecognised:
-        return Verdict("unknown", unrecognised + but)
+        return Verdict("unknown", " ".join([unrecognised, *idle]) + but)
     # Slow ranks of unknown cause are info at any cost if only the replay shows them: their time counts as unexplained.
     causeless = [
         finding
@@ -73,13 +74,23 @@ def verdict(
             return Verdict("unexplained", _unexplained(lost_ms, job, account.unexplained, causeless) + but)
         worst = worst or next(finding for finding in findings if finding.id == charged[0].finding)
     if worst:
-        further = [*([worst.together.sentence] if worst.together else []), *notes]
+        further = [*([worst.together.sentence] if worst.together else []), *notes, *idle]
         rest = but + "".join(f" {sentence}" for sentence in further)
         return Verdict(worst.rule, worst.headline + rest, worst.headline_parts, rest if worst.headline_parts else "")
     if contradictions:
         doubt = "No fault shows in these traces, but the job is not known to be healthy."
         return Verdict("unknown", f"{doubt} {contradictions[0]}{but}")
     return Verdict("healthy", _healthy(job, account, outcomes, lacking, opportunities))
+
+
+def _without_requests(account: Account, job: Job) -> list[str]:
+    """How long a server has no request, as a sentence, where that is much: its GPUs idle for no fault of its own."""
+    lines = (line for line in account.lines if line.kind == "no-requests" and line.share >= Severity.MINOR.least_share)
+    return [
+        f"The server has no request for {wording.ms(line.ms * 1e6)} of every {wording.ms(job.step_ns)} "
+        f"({wording.percent(line.share)})."
+        for line in lines
+    ]
 
 
 def _unexplained(lost_ms: float, job: Job, where: Unexplained | None, causeless: Sequence[Finding]) -> str:
