@@ -1,4 +1,4 @@
-"""What an operator has to do at least: the result of every function of `operator_work` and `image_work`."""
+"""What an operator has to do at least: the result of every function of `operator_work` and what it joins."""
 
 from __future__ import annotations
 
@@ -31,3 +31,8 @@ WorkOf: TypeAlias = Callable[[Inputs], Work]
 def aten(function: WorkOf, words: str, ending: str = "") -> dict[str, WorkOf]:
     """What some of torch's operators do, by their names: `words`, each with the ending."""
     return {f"aten::{word}{ending}": function for word in words.split()}
+
+
+def each(function: WorkOf, *operators: str) -> dict[str, WorkOf]:
+    """What several operators do alike, by their names."""
+    return dict.fromkeys(operators, function)

@@ -1,14 +1,15 @@
 """The least work of an operator: floating-point operations, and bytes that it has to read and to write.
 
 One table, a function for each kind of operator. Bytes are compulsory: each input is read once and each output is
-written once, however often a kernel does so. A product of (m, k) and (k, n) is 2 m k n operations; what else a kernel
-computes (exponentials, comparisons) is not counted, since memory limits such kernels. Where inputs do not tell the work
-(sequences of unknown lengths, a stride that is not recorded), there is none: such time is not modelled.
+written once, however often a kernel does so. What a kernel computes beside products (exponentials, comparisons) is not
+counted, since memory limits such kernels. Where inputs do not tell the work (sequences of unknown lengths, a stride
+that is not recorded), there is none: such time is not modelled. GEMMs, attention, embeddings and images have modules of
+their own, whose tables are joined here.
 
 Sources: the schemas of `aten/src/ATen/native/native_functions.yaml` (torch 2.9) for the order of inputs, and for their
 own `csrc/common_extension.cc` of sgl-kernel and `csrc/torch_bindings.cpp` of vLLM; Williams et al., "Roofline" (CACM
 2009) for compulsory traffic; cuDNN's documentation for convolutions; the documentation of torch.optim for what
-optimizers read and write. Attention and images have modules of their own.
+optimizers read and write.
 """
 
 from __future__ import annotations
@@ -17,22 +18,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from tb_ddp_doctor.digest.attention_work import ATTENTION_WORK, sum_of_seen
-from tb_ddp_doctor.digest.compiled_products import matrix_product
+from tb_ddp_doctor.digest.embedding_work import EMBEDDING_WORK
+from tb_ddp_doctor.digest.gemm_work import GEMM_WORK, compiled_product
 from tb_ddp_doctor.digest.image_work import IMAGE_WORK, at
-from tb_ddp_doctor.digest.least_work import Work, WorkOf, aten
+from tb_ddp_doctor.digest.least_work import Work, WorkOf, aten, each
 from tb_ddp_doctor.digest.model import GpuTime
-from tb_ddp_doctor.digest.operator_inputs import Dims, Inputs, LookupSizes, Tensor, count_of
+from tb_ddp_doctor.digest.operator_inputs import BYTES_BY_CODE, Dims, Inputs, Tensor, count_of
 from tb_ddp_doctor.trace import names
 
 #: More operations or bytes in one operator are nonsense.
 _MOST = 10**16
-#: Bytes of a number in half precision, and dimensions of a matrix.
-_HALF, _MATRIX = 2, 2
-_INDEX = "aten::index"
-#: Bytes that a block of torch's vectorised gather copies: 256 threads of 16 (`IndexKernelUtils.cu`).
-_GATHERED = 256 * 16
-#: Bytes of an element by c10's number of its type, as inputs have it: "15" is bfloat16.
-_BY_CODE = {"0": 1, "1": 1, "2": 2, "3": 4, "4": 8, "5": 2, "6": 4, "7": 8, "11": 1, "15": 2, "23": 1, "24": 1}
 
 
 def work(operator: str, inputs: Inputs, kernel: str) -> Work | None:
@@ -63,197 +58,12 @@ def _of_compiled(operator: str, kernel: str) -> WorkOf | None:
         return None
     if names.is_compiled_loop(operator):
         return _compiled_loop
-    return _compiled_product if names.is_compiled_product(operator) else None
+    return compiled_product if names.is_compiled_product(operator) else None
 
 
 def is_modelled(operator: str) -> bool:
     """Whether the table has an operator."""
     return operator in _WORK
-
-
-# -- GEMMs
-
-
-def _gemm(left: Tensor, right: Tensor, added: int = 0, element: int = 0) -> Work:
-    """Of (..., m, k) and (..., k, n); `added` bytes are added to it, an output's element has `element` bytes."""
-    if left.sizes[-1] != right.sizes[-2] or len(left.sizes) != len(right.sizes):
-        raise ValueError
-    made = left.elements // max(left.sizes[-1], 1) * right.sizes[-1]
-    return Work(
-        GpuTime.GEMM,
-        flops=2 * made * left.sizes[-1],
-        read=left.bytes + right.bytes + added,
-        written=made * (element or left.element),
-    )
-
-
-def _added(inputs: Inputs) -> Work:
-    """Of the second and third input, added to the first, which is not read if it counts nothing (beta = 0)."""
-    added = 0 if inputs.value(3) in ("0", "0.", "0.0") else inputs.tensor(0).bytes
-    return _gemm(inputs.tensor(1), inputs.tensor(2), added)
-
-
-def _scaled(code: int) -> WorkOf:
-    """Of 8-bit matrices, with what stands between them and the output's type (input `code`): bfloat16 unless told."""
-
-    def function(inputs: Inputs) -> Work:
-        more = count_of([one for some in inputs.tensors[2:code] for one in some])
-        return _gemm(inputs.tensor(0), inputs.tensor(1), more, _BY_CODE.get(inputs.value(code), 2))
-
-    return function
-
-
-def _grouped(ends: int) -> WorkOf:
-    """Of groups one after the other, whose ends are input `ends`, without values: all rows are in some group.
-
-    (M, k) x (groups, k, n) multiplies each row with its group's matrix, as experts do; (m, K) x (K, n) makes a matrix
-    of each group of columns, as the gradients of their weights do. What stands before the ends are scales.
-    """
-
-    def function(inputs: Inputs) -> Work:
-        left, right = inputs.tensor(0), inputs.tensor(1)
-        groups, rows, columns = inputs.tensor(ends).elements, left.sizes[-2], right.sizes[-1]
-        if len(left.sizes) == len(right.sizes) == 3:
-            return _gemm(left, right)
-        if left.sizes[-1] != right.sizes[-2]:
-            raise ValueError
-        made = rows * columns * (groups if len(left.sizes) == len(right.sizes) else 1)
-        flops = 2 * rows * columns * left.sizes[-1]
-        read = count_of([one for some in inputs.tensors[: ends + 1] for one in some])
-        return Work(GpuTime.GEMM, flops, read, made * max(left.element, 2))
-
-    return function
-
-
-def _vector(first: int = 0) -> WorkOf:
-    """A matrix, input `first`, times a vector; what stands before is added."""
-
-    def function(inputs: Inputs) -> Work:
-        matrix, vector = inputs.tensor(first), inputs.tensor(first + 1)
-        rows = matrix.elements // max(vector.elements, 1)
-        return Work(GpuTime.GEMM, 2 * matrix.elements, count_of(inputs.every()), rows * matrix.element)
-
-    return function
-
-
-def _linear(inputs: Inputs) -> Work:
-    """(..., k) times the transpose of weights (n, k)."""
-    left, weights = inputs.tensor(0), inputs.tensor(1)
-    if left.sizes[-1] != weights.sizes[-1] or len(weights.sizes) != _MATRIX:
-        raise ValueError
-    rows, columns = left.elements // max(left.sizes[-1], 1), weights.sizes[0]
-    return Work(GpuTime.GEMM, 2 * left.elements * columns, count_of(inputs.every()), rows * columns * left.element)
-
-
-def _by_scales(index: int) -> WorkOf:
-    """(m, k) times packed weights, whose scales, input `index`, are (k / group, n)."""
-
-    def function(inputs: Inputs) -> Work:
-        left, columns = inputs.tensor(0), inputs.tensor(index).sizes[-1]
-        return _of_packed_weights(left, columns, inputs)
-
-    return function
-
-
-def _by_numbers(inputs: Inputs) -> Work:
-    """(m, k) times packed weights, as Marlin has them: m, n and k are numbers, one after the other."""
-    left = inputs.tensor(0)
-    rows, inner = left.elements // max(left.sizes[-1], 1), left.sizes[-1]
-    numbers = [int(text) if text.isdigit() else -1 for text in inputs.values]
-    triples = zip(numbers, numbers[1:], numbers[2:], strict=False)
-    columns = next((n for m, n, k in triples if (m, k) == (rows, inner) and n > 0), 0)
-    if not columns:
-        raise LookupError
-    return _of_packed_weights(left, columns, inputs)
-
-
-def _of_packed_weights(left: Tensor, columns: int, inputs: Inputs) -> Work:
-    """Weights, scales and zeros are read; an output that is given is not."""
-    rows = left.elements // max(left.sizes[-1], 1)
-    read = sum(one.bytes for one in inputs.every() if one.sizes != (rows, columns))
-    return Work(GpuTime.GEMM, 2 * left.elements * columns, read, rows * columns * left.element)
-
-
-def _experts(inputs: Inputs) -> Work:
-    """Gated MLPs of experts: rows (m, k), weights (experts, 2 n, k) and (experts, k, n), how much each expert
-    of a row counts, and which experts these are, (m, chosen). An expert that several rows choose is read once.
-
-    Whether 8-bit weights are multiplied as such is not told.
-    """
-    rows, up, down, chosen = (inputs.tensor(index) for index in (0, 1, 2, 4))
-    if min(up.element, rows.element) < _HALF:
-        raise LookupError
-    experts, both, inner = up.sizes[0], up.sizes[1], rows.sizes[-1]
-    products = 2 * chosen.elements * inner * (both + both // 2)
-    read = min(chosen.elements, experts) * (up.bytes + down.bytes) // max(experts, 1)
-    return Work(GpuTime.GEMM, products, rows.bytes + read + chosen.bytes, rows.bytes)
-
-
-def _in_4_bits(inputs: Inputs) -> Work:
-    """(m, k) times weights of 4 bits; their scales, input 3, are (k / group, n, 2)."""
-    left, weights, scales = inputs.tensor(0), inputs.tensor(1), inputs.tensor(3)
-    rows, columns = left.elements // max(left.sizes[-1], 1), scales.sizes[1]
-    read = left.bytes + weights.bytes + scales.bytes
-    return Work(GpuTime.GEMM, 2 * left.elements * columns, read, rows * columns * left.element)
-
-
-def _into(inputs: Inputs) -> Work:
-    """VLLM's products, which get their output first."""
-    out, more = inputs.tensor(0), count_of(inputs.every(0, 1, 2))
-    return _gemm(inputs.tensor(1), inputs.tensor(2), more, out.element)
-
-
-def _fused_linear(products: int) -> WorkOf:
-    """Transformer Engine's: one product forward, two backward, of input and weights, output and gradients."""
-
-    def function(inputs: Inputs) -> Work:
-        if inputs.linear is None:
-            raise LookupError
-        rows, inner, outer, matrices, columns = inputs.linear
-        taken, made, weights = rows * inner, rows * (columns or outer), inner * outer * matrices
-        read, written = (taken + weights, made) if products == 1 else (made + taken + weights, taken + weights)
-        element = inputs.every()[0].element
-        return Work(GpuTime.GEMM, products * inputs.linear.flops, read * element, written * element)
-
-    return function
-
-
-def _accumulated(inputs: Inputs) -> Work:
-    """Megatron-LM's gradient of weights, added to one of 4 bytes an element: of a layer's input and its output's
-    gradient.
-    """
-    if inputs.linear is None:
-        raise LookupError
-    rows, inner, outer, *_ = inputs.linear
-    sums = 4 * inner * outer
-    read = rows * (inner + outer) * inputs.every()[0].element
-    return Work(GpuTime.GEMM, inputs.linear.flops, read + sums, sums)
-
-
-def _of_three(left: int, right: int, made: int) -> WorkOf:
-    """A product whose layouts do not matter: (m, k), (k, n) and (m, n) have (m k n) ** 2 elements multiplied."""
-
-    def function(inputs: Inputs) -> Work:
-        matrices = [inputs.tensor(index) for index in (left, right, made)]
-        squared = math.prod(one.elements for one in matrices)
-        product = math.isqrt(squared)
-        if product**2 != squared:
-            raise ValueError
-        return Work(GpuTime.GEMM, 2 * product, matrices[0].bytes + matrices[1].bytes, matrices[2].bytes)
-
-    return function
-
-
-def _compiled_product(inputs: Inputs) -> Work:
-    """Reads all tensors but the last one, and writes that. Whether float32 is multiplied in TF32 is not recorded."""
-    tensors = [one for one in inputs.every() if one.sizes]
-    product = matrix_product([one.sizes for one in tensors])
-    if product is None:
-        raise LookupError
-    element = tensors[product.left].element
-    if element > _HALF or {tensors[product.right].element, tensors[0].element} != {element}:
-        raise LookupError
-    return Work(GpuTime.GEMM, product.flops, count_of(tensors[:-1]), tensors[-1].bytes)
 
 
 # -- convolutions
@@ -306,11 +116,6 @@ def convolved(operator: str, inputs: Inputs) -> tuple[Dims, Dims, Dims] | None:
     except (LookupError, ValueError):
         return None
     return taken, weight, made
-
-
-def gathers(operator: str) -> bool:
-    """Whether an operator's indices are in a list, whose sizes are not recorded."""
-    return operator == _INDEX
 
 
 def is_forward_convolution(operator: str) -> bool:
@@ -397,7 +202,7 @@ def _softmax(inputs: Inputs) -> Work:
 
 def _softmax_backward(inputs: Inputs) -> Work:
     given, made = inputs.tensor(0), inputs.tensor(1)
-    return _loop(GpuTime.NORM, [given, made], Tensor(given.sizes, _BY_CODE.get(inputs.value(3), given.element)))
+    return _loop(GpuTime.NORM, [given, made], Tensor(given.sizes, BYTES_BY_CODE.get(inputs.value(3), given.element)))
 
 
 def _causal_softmax(inputs: Inputs) -> Work:
@@ -635,142 +440,7 @@ def _foreach_norm(inputs: Inputs) -> Work:
     return Work(GpuTime.OPTIMIZER, 0, count_of(inputs.every()), 0)
 
 
-# -- embeddings and indices
-
-
-def _embedding(inputs: Inputs) -> Work:
-    """Reads the rows that are asked for: at most all of the table. Of equal rows one is read."""
-    table, rows = inputs.tensor(0), inputs.tensor(1)
-    width = math.prod(table.sizes[1:]) * table.element
-    return Work(GpuTime.EMBEDDING, 0, rows.bytes + min(rows.elements, table.sizes[0]) * width, rows.elements * width)
-
-
-def _embedding_backward(inputs: Inputs) -> Work:
-    """Reads gradients and rows, and writes the whole table's gradient."""
-    given, rows = inputs.tensor(0), inputs.tensor(1)
-    return Work(GpuTime.EMBEDDING, 0, given.bytes + rows.bytes, int(inputs.value(2)) * given.sizes[-1] * given.element)
-
-
-def _index(inputs: Inputs) -> Work:
-    """Slices of the first dimension: one for each block of the grid's first dimension, which fill the second one."""
-    table = inputs.tensor(0)
-    count, blocks, _ = inputs.grid
-    width = table.bytes // max(table.sizes[0], 1)
-    if table.sizes[0] < _MATRIX or blocks != max(-(-width // _GATHERED), 1):
-        # Another dimension was indexed.
-        raise LookupError
-    return Work(GpuTime.EMBEDDING, 0, 8 * count + min(count, table.sizes[0]) * width, count * width)
-
-
-def _index_select(inputs: Inputs) -> Work:
-    table, rows, dimension = inputs.tensor(0), inputs.tensor(2), int(inputs.value(1))
-    slices = table.sizes[dimension]
-    width = table.bytes // max(slices, 1)
-    return Work(GpuTime.EMBEDDING, 0, rows.bytes + min(rows.elements, slices) * width, rows.elements * width)
-
-
-def _gather(inputs: Inputs) -> Work:
-    table, indices = inputs.tensor(0), inputs.tensor(2)
-    moved = indices.elements * table.element
-    return Work(GpuTime.EMBEDDING, 0, indices.bytes + min(moved, table.bytes), moved)
-
-
-def _scatter(inputs: Inputs) -> Work:
-    """Reads indices and what goes there, and writes as much."""
-    table, indices = inputs.tensor(0), inputs.tensor(2)
-    source = inputs.tensor(3).bytes if inputs.has(3) else 0
-    return Work(GpuTime.EMBEDDING, 0, indices.bytes + source, indices.elements * table.element)
-
-
-def _index_add(inputs: Inputs) -> Work:
-    source = inputs.tensor(3)
-    return Work(GpuTime.EMBEDDING, 0, source.bytes + inputs.tensor(2).bytes, source.bytes)
-
-
-def _index_put(inputs: Inputs) -> Work:
-    """Writes as many elements as it is given; what they are added to (input 3) is read first."""
-    source = inputs.tensor(2)
-    if not source.sizes:
-        # How many places one number goes to is told by indices, whose sizes are not recorded.
-        raise LookupError
-    return Work(GpuTime.EMBEDDING, 0, source.bytes * (1 + inputs.is_true(3)), source.bytes)
-
-
-def _index_fill(inputs: Inputs) -> Work:
-    table, rows = inputs.tensor(0), inputs.tensor(2)
-    width = table.bytes // max(table.sizes[int(inputs.value(1))], 1)
-    return Work(GpuTime.EMBEDDING, 0, rows.bytes, rows.elements * width)
-
-
-def _take(inputs: Inputs) -> Work:
-    table, indices = inputs.tensor(0), inputs.tensor(1)
-    moved = indices.elements * table.element
-    return Work(GpuTime.EMBEDDING, 0, indices.bytes + min(moved, table.bytes), moved)
-
-
-def _nonzero(inputs: Inputs) -> Work:
-    """How many there are, and so what it writes, no trace shows."""
-    return Work(GpuTime.EMBEDDING, 0, inputs.tensor(0).bytes, 0)
-
-
-def _bags(inputs: Inputs) -> Work:
-    """Sums of rows, a sum for each offset; the last one is an end where input 7 says so."""
-    table, rows, offsets = (inputs.tensor(index) for index in range(3))
-    width = math.prod(table.sizes[1:]) * table.element
-    read = rows.bytes + offsets.bytes + min(rows.elements, table.sizes[0]) * width
-    return Work(GpuTime.EMBEDDING, 0, read, (offsets.elements - inputs.is_true(7)) * width)
-
-
-def _table_batched(inputs: Inputs) -> Work:
-    """FBGEMM's lookups of all tables: each row that is asked for, and its sums (its benchmarks count the same)."""
-    of = inputs.looked_up
-    if of is None:
-        raise LookupError
-    moved = min(of.lookups, of.rows) * of.width * of.element
-    sums = of.samples * of.features * of.width * (of.made or of.element)
-    return Work(GpuTime.EMBEDDING, 0, _of_indices(of) + moved, sums)
-
-
-def _table_batched_update(inputs: Inputs) -> Work:
-    """Backward of that with row-wise Adagrad: gradients, and each row and its number of momentum, read and written.
-
-    Where lookups count differently, how much they do has gradients, too.
-    """
-    of = inputs.looked_up
-    if of is None:
-        raise LookupError
-    moved = min(of.lookups, of.rows) * (of.width * of.element + 4)
-    counts = 4 * of.lookups * of.is_weighted
-    return Work(GpuTime.EMBEDDING, 0, inputs.tensor(0).bytes + _of_indices(of) + moved, moved + counts)
-
-
-def _checked(inputs: Inputs) -> Work:
-    """Reads indices and offsets, inputs 1 and 2; writes those that are no rows alone."""
-    return Work(GpuTime.EMBEDDING, 0, inputs.tensor(1).bytes + inputs.tensor(2).bytes, 0)
-
-
-def _of_indices(of: LookupSizes) -> int:
-    """Bytes of indices, offsets, and of how much each lookup counts."""
-    return of.index * (of.lookups + of.samples * of.features + 1) + 4 * of.lookups * of.is_weighted
-
-
-def _bags_backward(inputs: Inputs) -> Work:
-    """Gradients of the sums, rows, and the bag of each, to the whole table's gradient; input 5 is its rows."""
-    given = inputs.tensor(0)
-    read = given.bytes + inputs.tensor(1).bytes + inputs.tensor(2).bytes
-    return Work(GpuTime.EMBEDDING, 0, read, int(inputs.value(5)) * given.sizes[-1] * given.element)
-
-
-def _nll_loss(inputs: Inputs) -> Work:
-    """One score for each target."""
-    scores, targets = inputs.tensor(0), inputs.tensor(1)
-    return Work(GpuTime.EMBEDDING, 0, targets.bytes + targets.elements * scores.element, scores.element)
-
-
-def _nll_loss_backward(inputs: Inputs) -> Work:
-    """One gradient for each target: the zeros of the others are an operator of their own."""
-    scores, targets = inputs.tensor(1), inputs.tensor(2)
-    return Work(GpuTime.EMBEDDING, 0, targets.bytes, targets.elements * scores.element)
+# -- of several kinds
 
 
 def _in_and_out(kind: GpuTime, *changed: int) -> WorkOf:
@@ -782,16 +452,6 @@ def _in_and_out(kind: GpuTime, *changed: int) -> WorkOf:
     return function
 
 
-def _routed(inputs: Inputs) -> Work:
-    """Transformer Engine's: rows, input 0, once for each expert that has them, so many (input 2) in all."""
-    rows, made = inputs.tensor(0), int(inputs.value(2))
-    if made <= 0:
-        raise LookupError
-    width = rows.bytes // max(rows.sizes[0], 1)
-    others = count_of(inputs.every(0))
-    return Work(GpuTime.EMBEDDING, 0, min(rows.sizes[0], made) * width + others, made * width)
-
-
 def _rotary(inputs: Inputs) -> Work:
     """VLLM's: of a table of angles, input 4, the rows of the positions, input 0, for queries and keys in place."""
     table, positions = inputs.tensor(4), inputs.tensor(0)
@@ -800,23 +460,9 @@ def _rotary(inputs: Inputs) -> Work:
     return Work(GpuTime.ELEMENTWISE, 0, positions.bytes + turned + rows, turned)
 
 
-def _cached(parts: int) -> WorkOf:
-    """Writes its first inputs to a cache, the input after them; the number of a row's place in it is read."""
-
-    def function(inputs: Inputs) -> Work:
-        given, cache = [inputs.tensor(index) for index in range(parts)], inputs.tensor(parts)
-        return Work(GpuTime.EMBEDDING, 0, count_of(given), cache.element * sum(one.elements for one in given))
-
-    return function
-
-
 def _into_first(kind: GpuTime) -> WorkOf:
     """Writes its first input, and reads the others."""
     return lambda inputs: _loop(kind, inputs.every(0), inputs.tensor(0))
-
-
-def _each(function: WorkOf, *operators: str) -> dict[str, WorkOf]:
-    return dict.fromkeys(operators, function)
 
 
 _UNARY = """
@@ -837,13 +483,11 @@ _IN_PLACE = """
     leaky_relu hardtanh addcmul addcdiv lerp masked_fill sign reciprocal floor round bitwise_and bitwise_or logical_and
     logical_or logical_not erf sin cos hardswish elu square maximum tril triu
 """
-_PLACES = ("inplace", "outplace")
 _FILLS = "fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ log_normal_"
 _REDUCTIONS = "sum mean var std prod amax amin logsumexp nansum var_mean std_mean"
 _PERMUTED_BACKWARD = (
     "torch::autograd::CppNode<fbgemm_gpu::PermutePooledEmbsFunction<&fbgemm_gpu::permute_pooled_embs_gpu> >"
 )
-_OPTIMIZERS = "adagrad adam lamb lars_sgd none partial_rowwise_adam partial_rowwise_lamb rowwise_adagrad sgd"
 _FOREACH = """
     add addcdiv addcmul clamp_max clamp_min div exp lerp log max maximum mul neg pow reciprocal round rsqrt sigmoid
     sign sqrt sub tanh zero abs
@@ -859,34 +503,7 @@ _FORWARD_CONVOLUTIONS: Mapping[str, WorkOf] = {
     "aten::_convolution": _convolution(stride=3, padding=4, dilation=5, transposed=6),
 }
 _WORK: Mapping[str, WorkOf] = {
-    # GEMMs. https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication
-    **aten(lambda inputs: _gemm(inputs.tensor(0), inputs.tensor(1)), "mm bmm _int_mm"),
-    **aten(_added, "addmm baddbmm _addmm_activation addmm_ baddbmm_"),
-    "aten::_scaled_mm": _scaled(6),
-    **_each(
-        _scaled(4), "sgl_kernel::fp8_scaled_mm", "sgl_kernel::int8_scaled_mm", "sgl_kernel::fp8_blockwise_scaled_mm"
-    ),
-    # Transformer Engine: in 1.x its products may be operators, else they are parts of autograd's.
-    "tex_ts::te_gemm_ts": _of_three(0, 5, 10),
-    **_each(_fused_linear(1), "_Linear", "_LayerNormLinear", "_GroupedLinear", "_LayerNormMLP"),
-    **_each(_fused_linear(2), "_LinearBackward", "_LayerNormLinearBackward", "_GroupedLinearBackward"),
-    "_LayerNormMLPBackward": _fused_linear(2),
-    # Megatron-LM: https://github.com/NVIDIA/Megatron-LM, core/tensor_parallel/layers.py.
-    "LinearWithGradAccumulationAndAsyncCommunicationBackward": _accumulated,
-    "aten::_grouped_mm": _grouped(ends=2),
-    "aten::_scaled_grouped_mm": _grouped(ends=4),
-    "aten::_weight_int4pack_mm": _in_4_bits,
-    "aten::_weight_int8pack_mm": _linear,
-    **aten(_vector(), "mv dot vdot"),
-    **aten(_vector(1), "addmv addmv_"),
-    # vLLM's and SGLang's: https://github.com/vllm-project/vllm, csrc/torch_bindings.cpp.
-    **_each(_into, "_C::cutlass_scaled_mm", "vllm::cutlass_scaled_mm"),
-    **_each(_linear, "vllm::rocm_unquantized_gemm", "vllm::rocm_unquantized_gemm_impl"),
-    "_C::awq_gemm": _by_scales(2),
-    "_C::gptq_gemm": _by_scales(3),
-    **_each(_by_numbers, *(f"{library}::gptq_marlin_gemm" for library in ("_C", "sgl_kernel"))),
-    **_each(_by_numbers, "_C::marlin_gemm", "_C::fp8_marlin_gemm", "_C::gptq_marlin_24_gemm"),
-    **_each(_experts, *(f"{library}::{word}_fused_experts" for library in ("vllm", "sglang") for word in _PLACES)),
+    **GEMM_WORK,
     # Convolutions. https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional
     **_FORWARD_CONVOLUTIONS,
     "aten::convolution_backward": _convolution_backward,
@@ -906,22 +523,22 @@ _WORK: Mapping[str, WorkOf] = {
     **aten(_reduction(made=8), "argmax argmin count_nonzero"),
     **aten(_reduction(made=1), "all any"),
     **aten(_norm, "cumsum cumprod sort"),
-    **_each(_norm, "FusedLayerNormAffineFunction", "FusedRMSNormAffineFunction", "ScaledMaskedSoftmax"),
+    **each(_norm, "FusedLayerNormAffineFunction", "FusedRMSNormAffineFunction", "ScaledMaskedSoftmax"),
     # Transformer Engine's, 1.x and 2.x.
-    **_each(_norm, "_LayerNorm", "_RMSNorm"),
+    **each(_norm, "_LayerNorm", "_RMSNorm"),
     "_OperationFuserAutogradFunction": _norm_alone,
     "_OperationFuserAutogradFunctionBackward": _alone_backward,
-    **_each(_alone_backward, "FusedLayerNormAffineFunctionBackward", "FusedRMSNormAffineFunctionBackward"),
-    **_each(_alone_backward, "_LayerNormBackward", "_RMSNormBackward"),
-    **_each(_alone_backward, "ScaledMaskedSoftmaxBackward"),
+    **each(_alone_backward, "FusedLayerNormAffineFunctionBackward", "FusedRMSNormAffineFunctionBackward"),
+    **each(_alone_backward, "_LayerNormBackward", "_RMSNormBackward"),
+    **each(_alone_backward, "ScaledMaskedSoftmaxBackward"),
     "ScaledUpperTriangMaskedSoftmax": _causal_softmax,
-    **_each(_norm, "aiter::rms_norm", "aiter::_groupnorm_run"),
-    **_each(_into_first(GpuTime.NORM), "_C::rms_norm", "sgl_kernel::rmsnorm", "sgl_kernel::gemma_rmsnorm"),
+    **each(_norm, "aiter::rms_norm", "aiter::_groupnorm_run"),
+    **each(_into_first(GpuTime.NORM), "_C::rms_norm", "sgl_kernel::rmsnorm", "sgl_kernel::gemma_rmsnorm"),
     "_C::rms_norm_static_fp8_quant": _into_first(GpuTime.NORM),
     "_C::fused_add_rms_norm_static_fp8_quant": _norm_of_sum(read=(1, 2, 3, 4), written=(0, 2)),
     "aiter::rmsnorm2d_fwd_with_add_ck": _norm_of_sum(read=(1, 2, 4), written=(0, 3)),
     "aiter::rmsnorm2d_fwd_ck": _norm,
-    **_each(_in_and_out(GpuTime.NORM, 0, 1), "_C::fused_add_rms_norm", "sgl_kernel::fused_add_rmsnorm"),
+    **each(_in_and_out(GpuTime.NORM, 0, 1), "_C::fused_add_rms_norm", "sgl_kernel::fused_add_rmsnorm"),
     "sgl_kernel::gemma_fused_add_rmsnorm": _in_and_out(GpuTime.NORM, 0, 1),
     **aten(_norm, "batch_norm_elemt batch_norm_backward_elemt"),
     **aten(_statistics(1), "batch_norm_stats"),
@@ -947,36 +564,35 @@ _WORK: Mapping[str, WorkOf] = {
     "aten::glu_backward": _halves_backward,
     "aten::_prelu_kernel_backward": _prelu_backward,
     **aten(_complex, "complex polar"),
-    **_each(_elementwise(2), "GeLUFunction"),
+    **each(_elementwise(2), "GeLUFunction"),
     # Transformer Engine's rotary embeddings, with their table of angles, and what routes rows to experts.
-    **_each(_in_and_out(GpuTime.ELEMENTWISE, 0), "FusedRoPEFunc", "FusedRoPEFuncBackward"),
-    **_each(_in_and_out(GpuTime.EMBEDDING, 0), "_moe_chunk_sort", "_moe_chunk_sortBackward"),
-    "_moe_permute_mask_map": _routed,
-    **_each(_halves, "SwiGLUFunction", "BiasSwiGLUFunction"),
-    **_each(
+    **each(_in_and_out(GpuTime.ELEMENTWISE, 0), "FusedRoPEFunc", "FusedRoPEFuncBackward"),
+    **each(_in_and_out(GpuTime.EMBEDDING, 0), "_moe_chunk_sort", "_moe_chunk_sortBackward"),
+    **each(_halves, "SwiGLUFunction", "BiasSwiGLUFunction"),
+    **each(
         _into_first(GpuTime.ELEMENTWISE),
         *(f"{library}::{word}_and_mul" for library in ("_C", "sgl_kernel") for word in ("silu", "gelu", "gelu_tanh")),
     ),
     "_C::rotary_embedding": _rotary,
-    **_each(
+    **each(
         _into_first(GpuTime.ELEMENTWISE), "_C::silu_and_mul_quant", "_C::gelu_new", "_C::gelu_fast", "_C::gelu_quick"
     ),
     # Copies and casts.
     "aten::copy_": _copy,
     **aten(_concatenation, "cat _chunk_cat"),
     "fsdp::chunk_cat": _concatenation,
-    **_each(_first_copied, "fsdp::split_with_sizes_copy", "aten::split_with_sizes_copy", "aten::flip", "aten::roll"),
-    **_each(_first_copied, "fbgemm::permute_pooled_embs", "fbgemm::permute_pooled_embs_auto_grad", _PERMUTED_BACKWARD),
+    **each(_first_copied, "fsdp::split_with_sizes_copy", "aten::split_with_sizes_copy", "aten::flip", "aten::roll"),
+    **each(_first_copied, "fbgemm::permute_pooled_embs", "fbgemm::permute_pooled_embs_auto_grad", _PERMUTED_BACKWARD),
     "fbgemm::FloatToFP8RowwiseQuantized": _cast(1),
     "fbgemm::FP8RowwiseQuantizedToFloat": _cast(4),
     "fbgemm::FloatToHFP8Quantized": _cast(1),
     "fbgemm::HFP8QuantizedToFloat": _cast(4),
-    **_each(_quantized_into, "_C::static_scaled_fp8_quant", "_C::dynamic_scaled_fp8_quant"),
-    **_each(_quantized_into, "_C::dynamic_per_token_scaled_fp8_quant"),
+    **each(_quantized_into, "_C::static_scaled_fp8_quant", "_C::dynamic_scaled_fp8_quant"),
+    **each(_quantized_into, "_C::dynamic_per_token_scaled_fp8_quant"),
     "_C::per_token_group_fp8_quant": _quantized_from,
     "bitsandbytes::dequantize_4bit": _from_4_bits,
-    **_each(_quantized_from, "sgl_kernel::sgl_per_token_quant_fp8", "sgl_kernel::sgl_per_tensor_quant_fp8"),
-    **_each(_quantized_from, "sgl_kernel::sgl_per_token_group_quant_fp8", "sgl_kernel::sgl_per_token_group_quant_int8"),
+    **each(_quantized_from, "sgl_kernel::sgl_per_token_quant_fp8", "sgl_kernel::sgl_per_tensor_quant_fp8"),
+    **each(_quantized_from, "sgl_kernel::sgl_per_token_group_quant_fp8", "sgl_kernel::sgl_per_token_group_quant_int8"),
     "sgl_kernel::sgl_per_token_group_quant_8bit": _quantized_from,
     # Optimizers. https://docs.pytorch.org/docs/stable/optim.html: parameters, gradients, states.
     **aten(_fused(4, 3), "_fused_adam_ _fused_adamw_"),
@@ -985,31 +601,7 @@ _WORK: Mapping[str, WorkOf] = {
     "aten::_foreach_copy_": _copy_lists,
     "aten::_foreach_norm": _foreach_norm,
     "aten::_amp_foreach_non_finite_check_and_unscale_": _foreach,
-    # Embeddings and indices.
-    **aten(_embedding, "embedding"),
-    "aten::embedding_dense_backward": _embedding_backward,
-    _INDEX: _index,
-    "aten::index_select": _index_select,
-    "aten::gather": _gather,
-    **aten(_scatter, "scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_"),
-    **aten(_index_add, "index_add index_add_ index_copy index_copy_"),
-    **aten(_index_put, "index_put_ _index_put_impl_"),
-    "aten::index_fill_": _index_fill,
-    "aten::take": _take,
-    "aten::nonzero": _nonzero,
-    "aten::_embedding_bag": _bags,
-    # FBGEMM's: https://github.com/pytorch/FBGEMM, fbgemm_gpu/codegen and fbgemm_gpu/bench.
-    **_each(
-        _table_batched,
-        *(f"fbgemm::split_embedding_codegen_lookup_{optimizer}_function" for optimizer in _OPTIMIZERS.split()),
-    ),
-    "torch::autograd::CppNode<SplitLookupFunction_rowwise_adagrad_Op>": _table_batched_update,
-    "fbgemm::bounds_check_indices": _checked,
-    "aten::_embedding_bag_dense_backward": _bags_backward,
-    **aten(_nll_loss, "nll_loss_forward nll_loss2d_forward"),
-    **aten(_nll_loss_backward, "nll_loss_backward nll_loss2d_backward"),
-    **_each(_cached(2), "_C_cache_ops::reshape_and_cache_flash", "_C_cache_ops::reshape_and_cache"),
-    "_C_cache_ops::concat_and_cache_mla": _cached(2),
+    **EMBEDDING_WORK,
 }
 
 

@@ -24,6 +24,7 @@ from tb_ddp_doctor.digest.attention import OnScores
 from tb_ddp_doctor.digest.columns import distinct
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.embedding_lookups import embedding_lookups
+from tb_ddp_doctor.digest.embedding_work import takes_index_list
 from tb_ddp_doctor.digest.fused_linear import fused_linears
 from tb_ddp_doctor.digest.fusion import FUSED, Loop, LoopCalls, avoidable
 from tb_ddp_doctor.digest.host_calls import HostCalls
@@ -307,7 +308,7 @@ def _besides(calls: _Calls) -> tuple[Ints, list[_Beside]]:
     linear, lookup = linears.of(operator), lookups.of(operator)
     # Only where it tells something: calls with the same inputs and other grids are one signature elsewhere.
     # A call without an operator has -1: the last place, which a trace without any calls of the CPU has, too.
-    of_operator = np.append(host.named(operator_work.gathers), False)[operator]
+    of_operator = np.append(host.named(takes_index_list), False)[operator]
     gathers = device.named(names.gathers_slices)[calls.longest] & of_operator
     grid = np.where(gathers, device.trace.events.shape[device.row[calls.longest]], -1)
     which = numbered(linear + 1, lookup + 1, grid + 1)
