@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -427,9 +426,7 @@ def test_a_folder_without_step_times_is_said(tmp_path: Path, capsys: pytest.Capt
 def test_a_real_job_that_is_killed_and_restarted_has_one_history(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = str(Path(__file__).with_name("history_job.py"))
-    began = time.monotonic()
     subprocess.run([sys.executable, script, str(tmp_path)], check=True)
-    assert time.monotonic() - began < 60
     reads = [read_history(file) for file in history_files(tmp_path)]
     found = summary([read for read in reads if read])
     assert (found.ranks, found.restarts, found.trained_again, found.lost_bytes) == (4, 1, 49, 0)

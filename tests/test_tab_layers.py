@@ -108,10 +108,7 @@ def test_a_layer_of_the_strip_is_chosen_in_the_picture(page: Page, server: str) 
 
 
 def test_an_address_names_a_module_and_its_panel_says_what_the_table_says(page: Page, server: str) -> None:
-    page.goto(
-        f"{server}/#ddp_doctor&p.ddp_doctor.run=straggler_cpu&p.ddp_doctor.view=layers&p.ddp_doctor.module=layer%207"
-    )
-    tab = page.frame_locator("iframe").first
+    tab = opened(page, server, "layers", run="straggler_cpu", module="layer%207")
     panel = tab.locator(".module-panel")
     expect(panel.locator("h2")).to_have_text("layer 7")
     expect(panel.get_by_text("p99 over steps")).to_be_visible()

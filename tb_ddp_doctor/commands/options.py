@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -100,12 +100,21 @@ def parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_mcp(commands)
     _add_small(commands)
-    does = {action.dest: action.help or "" for action in commands._choices_actions}
-    for name, command in commands.choices.items():
-        command.description = textwrap.fill(f"{does[name][:1].upper()}{does[name][1:]}.", _LINE)
-        command.epilog = epilog(name)
-        command.formatter_class = argparse.RawDescriptionHelpFormatter
     return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[_Parser], name: str, does: str, parents: Sequence[_Parser] = ()
+) -> _Parser:
+    """Adds a command. Its help says what it does, as the list of all commands does, and ends with its examples."""
+    return commands.add_parser(
+        name,
+        help=does,
+        parents=parents,
+        description=textwrap.fill(f"{does[:1].upper()}{does[1:]}.", _LINE),
+        epilog=epilog(name),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def _add_diagnose(commands: argparse._SubParsersAction[_Parser], choosing: _Parser) -> None:
@@ -115,9 +124,7 @@ def _add_diagnose(commands: argparse._SubParsersAction[_Parser], choosing: _Pars
             "or the Flight Recorder's dumps of a job that is stuck; or one such file"
         }
     )
-    diagnose = commands.add_parser(
-        "diagnose", parents=[either, choosing], help="diagnose every run below a log directory"
-    )
+    diagnose = _command(commands, "diagnose", "diagnose every run below a log directory", parents=[either, choosing])
     _add_outputs(diagnose)
     _add_tables(diagnose)
     _add_workload(diagnose)
@@ -249,8 +256,8 @@ def _add_modules(diagnose: _Parser) -> None:
 
 
 def _add_whatif(commands: argparse._SubParsersAction[_Parser], parents: list[_Parser]) -> None:
-    whatif = commands.add_parser(
-        "whatif", parents=parents, help="predict the step time of every run with some of its findings fixed"
+    whatif = _command(
+        commands, "whatif", "predict the step time of every run with some of its findings fixed", parents=parents
     )
     whatif.add_argument(
         "--without",
@@ -275,10 +282,11 @@ def _add_depth(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_plan(commands: argparse._SubParsersAction[_Parser], parents: list[_Parser]) -> None:
-    plan = commands.add_parser(
+    plan = _command(
+        commands,
         "plan",
+        "predict the step with other buckets, ranks, meshes, links, dtypes, loaders or devices",
         parents=parents,
-        help="predict the step with other buckets, ranks, meshes, links, dtypes, loaders or devices",
     )
     for name, field in FIELDS.items():
         plan.add_argument(field.option, dest=name, metavar=f"VALUE[{field.between}VALUE]", help=field.help)
@@ -307,8 +315,8 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
             "after": "the same of the later run",
         }
     )
-    comparing = commands.add_parser(
-        "compare", parents=[both], help="show what differs between two runs, and whether it is significant"
+    comparing = _command(
+        commands, "compare", "show what differs between two runs, and whether it is significant", parents=[both]
     )
     form = comparing.add_mutually_exclusive_group()
     flag(form, "--json", "print JSON, and nothing else, on standard output")
@@ -326,8 +334,8 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _add_dump(commands: argparse._SubParsersAction[_Parser]) -> None:
-    dump = commands.add_parser(
-        "dump", help="ask a job that hangs now where its ranks are: Python stacks and Flight Recorder of each"
+    dump = _command(
+        commands, "dump", "ask a job that hangs now where its ranks are: Python stacks and Flight Recorder of each"
     )
     dump.add_argument("logdir", help="the log directory that the job gave its Doctor")
     dump.add_argument(
@@ -340,9 +348,10 @@ def _add_dump(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _add_history(commands: argparse._SubParsersAction[_Parser]) -> None:
-    history = commands.add_parser(
+    history = _command(
+        commands,
         "history",
-        help="say what changed in the hours of a job, when and on which rank, from the time of every step",
+        "say what changed in the hours of a job, when and on which rank, from the time of every step",
     )
     history.add_argument(
         "logdir",
@@ -372,7 +381,7 @@ def _add_history(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _add_explain(commands: argparse._SubParsersAction[_Parser]) -> None:
-    explain = commands.add_parser("explain", help="explain a rule or a term of the diagnosis")
+    explain = _command(commands, "explain", "explain a rule or a term of the diagnosis")
     explain.add_argument(
         "term", nargs="?", help="a rule, such as host-sync, or a term, such as busbw (default: list all)"
     )
@@ -380,10 +389,8 @@ def _add_explain(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 def _add_files(commands: argparse._SubParsersAction[_Parser], parents: list[_Parser]) -> None:
     """The commands that write traces and digests."""
-    slice_ = commands.add_parser(
-        "slice",
-        parents=parents,
-        help="write the part of the traces that shows a finding, all ranks on one clock",
+    slice_ = _command(
+        commands, "slice", "write the part of the traces that shows a finding, all ranks on one clock", parents=parents
     )
     slice_.add_argument(
         "--finding",
@@ -399,10 +406,11 @@ def _add_files(commands: argparse._SubParsersAction[_Parser], parents: list[_Par
         metavar="N",
         help='the N-th "See ..." of the finding in diagnose -v (default: 1)',
     )
-    merge = commands.add_parser(
+    merge = _command(
+        commands,
         "merge",
+        "write the traces of all ranks as one, on one clock, with the findings in it",
         parents=parents,
-        help="write the traces of all ranks as one, on one clock, with the findings in it",
     )
     for command in (slice_, merge):
         command.add_argument(
@@ -413,17 +421,20 @@ def _add_files(commands: argparse._SubParsersAction[_Parser], parents: list[_Par
             metavar="FILE",
             help="where to: .pftrace for Perfetto's own format, .json for Chrome's",
         )
-    digest = commands.add_parser(
+    digest = _command(
+        commands,
         "digest",
+        "reduce traces to digests of kilobytes, which are diagnosed like the traces themselves",
         parents=parents,
-        help="reduce traces to digests of kilobytes, which are diagnosed like the traces themselves",
     )
     digest.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the digests")
 
 
 def _add_capture(commands: argparse._SubParsersAction[_Parser]) -> None:
-    capture = commands.add_parser(
-        "capture", help="ask a job that trains with tb_ddp_doctor.capture.Doctor for a capture, and print its verdict"
+    capture = _command(
+        commands,
+        "capture",
+        "ask a job that trains with tb_ddp_doctor.capture.Doctor for a capture, and print its verdict",
     )
     capture.add_argument("logdir", type=Path, help="the log directory that the job gave its Doctor")
     capture.add_argument(
@@ -447,14 +458,14 @@ def _add_capture(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _add_cache(commands: argparse._SubParsersAction[_Parser]) -> None:
-    cache = commands.add_parser("cache", help="say how much is kept of traces that were read, and where")
+    cache = _command(commands, "cache", "say how much is kept of traces that were read, and where")
     cache.add_argument("--cache", type=Path, metavar="DIR", help="the directory (default: the user's cache directory)")
     flag(cache, "--clear", "remove all of it: traces are then read again")
 
 
 def _add_mcp(commands: argparse._SubParsersAction[_Parser]) -> None:
-    mcp = commands.add_parser(
-        "mcp", help="serve agents: read-only tools over the Model Context Protocol, on stdio or on loopback"
+    mcp = _command(
+        commands, "mcp", "serve agents: read-only tools over the Model Context Protocol, on stdio or on loopback"
     )
     mcp.add_argument("logdirs", nargs="+", metavar="LOGDIR", help="a log directory: nothing outside of it is read")
     mcp.add_argument(
@@ -477,9 +488,10 @@ def _add_mcp(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
-    parser = commands.add_parser(
+    parser = _command(
+        commands,
         "check",
-        help="measure what the ranks of this machine, and the links between them, can do "
+        "measure what the ranks of this machine, and the links between them, can do "
         "(of several machines: torchrun ... -m tb_ddp_doctor.check)",
     )
     parser.add_argument(
@@ -493,10 +505,10 @@ def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _add_small(commands: argparse._SubParsersAction[_Parser]) -> None:
-    demo = commands.add_parser("demo", help="open TensorBoard on two small jobs that come with the package")
+    demo = _command(commands, "demo", "open TensorBoard on two small jobs that come with the package")
     demo.add_argument("--port", type=whole("a port", least=0, most=65535), metavar="PORT", help="serve there")
     flag(demo, "--where", "print their log directory, and serve nothing")
-    completion = commands.add_parser("completion", help="print what completes the command in a shell")
+    completion = _command(commands, "completion", "print what completes the command in a shell")
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell that the script is for")
 
 

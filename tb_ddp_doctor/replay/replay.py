@@ -318,17 +318,9 @@ class Replay:
         It counts work of CPUs and devices, transfers, and the time for which calls that are removed waited for the
         device. Time before the job's first step counts too: without it the CPU begins that step further ahead.
         """
-        rows, parts, lengths = self.schedule.rows, self.schedule.parts, self.lengths(change)
-        takes = parts.absent_ns + parts.transfer_ns
-        recorded = play(self.schedule, self.lengths(Change()), kept=True)
-        waits = rows.waits | rows.synced
-        gone = waits & ((lengths.blocked_ns < LONG_AGO // 8) | (lengths.queue_ns < LONG_AGO // 8))
-        waited = np.where(gone, recorded.ended_ns - recorded.issued_ns, 0)
-        blocked = np.where(waits & gone, 0, rows.blocked_ns - lengths.blocked_ns)
-        of_host = (rows.work_ns - lengths.work_ns) + np.maximum(blocked, 0) + waited
-        of_device = np.maximum(rows.device_ns - lengths.device_ns, 0)
-        of_transfers = np.maximum(takes - lengths.transfer_ns, 0)
-        return int((of_host + of_device).sum()) + int(of_transfers.sum())
+        lengths = self.lengths(change)
+        of_rows, of_parts = self._removed_work(lengths)
+        return int(of_rows.sum() + self._removed_waits(lengths).sum()) + int(of_parts.sum())
 
     def shorter_transfers_ns(self, change: Change) -> Ints:
         """By how much a change shortens the transfers of each rank and step, hidden or exposed, shape (R, S), ns."""
@@ -336,13 +328,28 @@ class Replay:
 
     def removed_in_steps_ns(self, change: Change) -> Ints:
         """How much work of CPUs and devices and transfers a change removes from each step on all ranks, (S,), ns."""
-        rows, parts, lengths = self.schedule.rows, self.schedule.parts, self.lengths(change)
-        blocked = np.where(rows.waits | rows.synced, 0, np.maximum(rows.blocked_ns - lengths.blocked_ns, 0))
-        of_host, of_device = rows.work_ns - lengths.work_ns + blocked, rows.device_ns - lengths.device_ns
-        of_rows = self._cells.sum(of_host + np.maximum(of_device, 0))
-        of_parts = self._part_cells.sum(parts.absent_ns + parts.transfer_ns - lengths.transfer_ns)
-        removed: Ints = (of_rows + of_parts).sum(axis=0)
+        of_rows, of_parts = self._removed_work(self.lengths(change))
+        removed: Ints = (self._cells.sum(of_rows) + self._part_cells.sum(of_parts)).sum(axis=0)
         return removed
+
+    def _removed_work(self, lengths: Lengths) -> tuple[Ints, Ints]:
+        """How much less CPUs and devices do in each row, and each part transfers, if they take `lengths`, ns.
+
+        Shapes (rows,) and (parts,). The time for which blocked CPUs wait for the device is not work.
+        """
+        rows = self.schedule.rows
+        blocked = np.where(rows.waits | rows.synced, 0, np.maximum(rows.blocked_ns - lengths.blocked_ns, 0))
+        of_device = np.maximum(rows.device_ns - lengths.device_ns, 0)
+        of_parts = np.maximum(self.schedule.lengths.transfer_ns - lengths.transfer_ns, 0)
+        return rows.work_ns - lengths.work_ns + blocked + of_device, of_parts
+
+    def _removed_waits(self, lengths: Lengths) -> Ints:
+        """How much less CPUs wait for the device at the end of each row if they take `lengths`, shape (rows,), ns."""
+        rows, recorded = self.schedule.rows, play(self.schedule, self.lengths(Change()), kept=True)
+        waits = rows.waits | rows.synced
+        gone = (lengths.blocked_ns < LONG_AGO // 8) | (lengths.queue_ns < LONG_AGO // 8)
+        shorter = np.maximum(rows.blocked_ns - lengths.blocked_ns, 0)
+        return np.where(waits, np.where(gone, recorded.ended_ns - recorded.issued_ns, shorter), 0)
 
     def _shares(self, change: Change) -> dict[CpuTime, Floats]:
         """For each kind of work that hosts do, the share that a change removes, 0 to 1, shape (R, S)."""

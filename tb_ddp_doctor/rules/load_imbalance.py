@@ -126,7 +126,7 @@ class LoadImbalance(Rule):
             title=_title(uneven, frame, arrivals),
             why=f"Slower than the median rank in {_turns(uneven, frame)}.{late}"
             f"{_modules_behind(uneven, modules)}{sizes or ''}{doing} {_occurrence(uneven)}{basis}",
-            fix=known.fix if known else _fix(uneven, phase, sizes, frame),
+            fix=known.fix if known else long_tail.FIX if generates else _fix(uneven, phase, sizes, frame),
             evidence=(
                 *(places.window(rank, step, "The slowest rank of this step.") for rank, step, _ in uneven.first),
                 *longest_wait(uneven.movers, frame, arrivals, places),
@@ -280,8 +280,6 @@ def _occurrence(uneven: _UnevenSteps) -> str:
 
 
 def _fix(uneven: _UnevenSteps, phase: Phase | None, sizes: UnevenBatches | None, frame: Frame) -> str:
-    if long_tail.is_of_rollouts(frame, phase):
-        return long_tail.FIX
     if sizes:
         return _FIX_OF_BATCHES
     if phase is Phase.LOADING:

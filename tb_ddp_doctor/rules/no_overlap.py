@@ -22,6 +22,7 @@ from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
+from tb_ddp_doctor.trace.model import Ints
 
 
 class NoOverlap(Rule):
@@ -84,7 +85,8 @@ class NoOverlap(Rule):
         places: Places,
         plans: Plans,
     ) -> Result:
-        transfers = self._at_median_rate(transfers, links, whatif)
+        slow = [link for link in links if link.is_slow(self.slow_link, self.slow_steps)]
+        transfers = _at_median_rate(transfers, excess_ns(slow, *whatif.shape))
         total = float(whatif.at_slowest(transfers.allreduce_ns).mean())
         exposed = float(whatif.at_slowest(transfers.allreduce_exposed_ns).mean())
         backward = float(whatif.at_slowest(computed.backward_compute_ns).mean()) * transfers.sending_passes
@@ -108,7 +110,7 @@ class NoOverlap(Rule):
                 "AllReduce."
             )
         if hidden > self.max_hidden * hideable or saving < self.min_cost * frame.step_ns:
-            return self._few_buckets(last_buckets, links, hideable - hidden, frame, whatif, places, plans) or Clear(
+            return self._few_buckets(last_buckets, slow, hideable - hidden, frame, whatif, places, plans) or Clear(
                 f"{wording.ms(hidden)} of {wording.ms(total)} of AllReduce are hidden behind compute "
                 f"({wording.percent(hidden / hideable)} of what the backward pass could hide)."
             )
@@ -129,20 +131,10 @@ class NoOverlap(Rule):
             evidence=most_exposed(by_step, whatif, places, "AllReduce: backward is over."),
         )
 
-    def _at_median_rate(self, transfers: Transfers, links: Sequence[Link], whatif: WhatIf) -> Transfers:
-        """The transfers without what slow links take longer, which is slow-link's."""
-        longer = excess_ns([link for link in links if link.is_slow(self.slow_link, self.slow_steps)], *whatif.shape)
-        of_all, exposed = transfers.allreduce_ns, transfers.allreduce_exposed_ns
-        return replace(
-            transfers,
-            allreduce_ns=np.maximum(of_all - longer, 0),
-            allreduce_exposed_ns=np.maximum(exposed - longer, 0),
-        )
-
     def _few_buckets(
         self,
         last: LastBuckets | None,
-        links: Sequence[Link],
+        slow: Sequence[Link],
         hideable_ns: float,
         frame: Frame,
         whatif: WhatIf,
@@ -152,16 +144,15 @@ class NoOverlap(Rule):
         """The finding on a last bucket that is larger than it need be; None where it costs little.
 
         It is full when backward is over, so all of it is exposed. What a smaller one leaves for earlier ones is hidden
-        as far as backward has compute to hide it, `hideable_ns`. What slow links take longer is slow-link's.
+        as far as backward has compute to hide it, `hideable_ns`. What the `slow` links take longer is slow-link's.
         """
         if last is None or not whatif.plays:
             return None
-        slow = [link for link in links if link.is_slow(self.slow_link, self.slow_steps)]
         exposed = whatif.at_slowest(np.maximum(last.exposed_ns - excess_ns(slow, *whatif.shape), 0))
         mean = float(exposed.mean())
         share = 1 - max(self.default_bucket * MIB, last.least_bytes) / last.bytes
         saving = min(share * mean, hideable_ns)
-        if saving < self.min_cost * frame.step_ns:
+        if saving <= 0 or saving < self.min_cost * frame.step_ns:
             return None
         longer = excess_share(slow)
         at_median = np.array([1 - longer.get(row, 0.0) for row in last.rows.tolist()])
@@ -188,6 +179,15 @@ class NoOverlap(Rule):
         if transfers.largest_share > self.one_bucket:
             return "one_bucket"
         return "unused_search" if search.walks.any() else "late_buckets"
+
+
+def _at_median_rate(transfers: Transfers, longer_ns: Ints) -> Transfers:
+    """The transfers without what slow links take longer, `longer_ns` of shape (R, S), ns: that is slow-link's."""
+    return replace(
+        transfers,
+        allreduce_ns=np.maximum(transfers.allreduce_ns - longer_ns, 0),
+        allreduce_exposed_ns=np.maximum(transfers.allreduce_exposed_ns - longer_ns, 0),
+    )
 
 
 def _seen(cause: str, transfers: Transfers) -> str:

@@ -199,6 +199,12 @@ def test_a_last_bucket_of_the_usual_size_is_clear() -> None:
     assert outcome(RULE, ranks(small, small)).status == "clear"
 
 
+def test_a_last_bucket_that_exposes_nothing_costs_nothing() -> None:
+    """Other compute hides it all: there is nothing to divide a saving by."""
+    hidden = FEW_BUCKETS.replace("[d...................]", "[d.................................]")
+    assert outcome(RULE, ranks(hidden, hidden), settings={"min_cost": 0.0}).status == "clear"
+
+
 def test_a_backward_pass_too_short_to_hide_anything_is_not_its_fault() -> None:
     result = outcome(RULE, ranks(SHORT_BACKWARD, SHORT_BACKWARD))
     assert result.status == "clear"
