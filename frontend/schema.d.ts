@@ -684,7 +684,7 @@ export interface MemorySnapshot {
   reserved_but_unallocated: number;
   /** What is allocated is made of, by category, as stacks and annotations tell: sums to it. */
   categories: Record<string, number>;
-  /** What is allocated by blocks without a stack. */
+  /** Of what is other, what is allocated by blocks without a stack. */
   without_stack: number;
   /** What is allocated on each GPU of the process, by its number in the process. */
   devices: Record<string, number>;

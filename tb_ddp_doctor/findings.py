@@ -693,7 +693,7 @@ class MemorySnapshot(msgspec.Struct, frozen=True):
     reserved_but_unallocated: int
     #: What is allocated is made of, by category, as stacks and annotations tell: sums to it.
     categories: dict[str, int]
-    #: What is allocated by blocks without a stack.
+    #: Of what is other, what is allocated by blocks without a stack.
     without_stack: int
     #: What is allocated on each GPU of the process, by its number in the process.
     devices: dict[int, int]

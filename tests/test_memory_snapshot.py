@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import pickle
 import random
@@ -110,7 +111,15 @@ def test_blocks_are_of_what_their_stacks_say() -> None:
           "??:torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&)"],
          "activations"),
         (["??:at::native::mm(at::Tensor const&)", "??:torch::autograd::Engine::thread_main(int)"], "gradients"),
-        (["torch/optim/adamw.py:_multi_tensor_adamw", "torch/optim/adamw.py:step"], "temporary"),
+        # What an update works with is gone after it: what is still there is the momentum.
+        (["torch/optim/sgd.py:_multi_tensor_sgd", "torch/optim/sgd.py:step"], "optimizer_states"),
+        # DDP's buckets, made again in the order of the first backward pass.
+        (["torch/nn/parallel/distributed.py:_pre_forward", "torch/nn/parallel/distributed.py:forward"],
+         "communication"),
+        (["megatron/core/utils.py:get_tensor", "megatron/core/tensor_parallel/layers.py:forward"], "communication"),
+        (["deepspeed/runtime/zero/stage3.py:_create_fp32_partitions",
+          "deepspeed/runtime/zero/stage3.py:__init__"], "optimizer_states"),
+        (["transformers/cache_utils.py:update", "transformers/models/llama.py:forward"], "other"),
         (["torch/functional.py:broadcast_tensors", "model.py:forward"], "activations"),
         # A loss, or a model that is no module.
         (["torch/nn/functional.py:cross_entropy", "train.py:main"], "activations"),
@@ -132,6 +141,13 @@ def test_what_a_stack_allocates_for_is_told_by_the_innermost_function(stack: lis
     named = [frame.partition(":")[::2] for frame in stack]
     told["segments"][0]["blocks"][0]["frames"] = [{"filename": file, "name": name, "line": 1} for file, name in named]
     assert some(summary(told, "file", 0).categories) == {category: 1}
+
+
+def test_what_an_update_works_with_is_temporary_while_it_runs() -> None:
+    told = snapshot("n", oom=(3, 0))
+    stack = [{"filename": "torch/optim/adamw.py", "name": name, "line": 1} for name in ("_multi_tensor_adamw", "step")]
+    told["segments"][0]["blocks"][0]["frames"] = told["device_traces"][0][0]["frames"] = stack
+    assert some(summary(told, "file", 0).categories) == {"temporary": 1}
 
 
 def test_sums_of_categories_are_those_of_an_independent_count() -> None:
@@ -212,6 +228,107 @@ def test_gradients_may_lie_in_what_reduce_scatter_wrote() -> None:
     listed = allocated([4 * MB], of_optimizer(1)) + allocated([4 * MB]) + allocated([4 * MB, 16 * MB], scatter)
     got = summary({"segments": [{"address": 1, "blocks": listed}]}, "file", 0)
     assert some(got.categories) == {"parameters": 4, "gradients": 4, "optimizer_states": 4, "communication": 16}
+
+
+def stack(*functions: str) -> list[dict[str, Any]]:
+    """A stack of "file:line:function", innermost first."""
+    parts = [function.rsplit(":", 2) for function in functions]
+    return [{"filename": file, "line": int(line), "name": name} for file, line, name in parts]
+
+
+def categories_of(*listed: list[dict[str, Any]], traces: Iterable[Any] = ()) -> dict[str, int]:
+    blocks = [block for some in listed for block in some]
+    told = {"segments": [{"address": 1, "blocks": blocks}], "device_traces": [list(traces)]}
+    return some(summary(told, "file", 0).categories)
+
+
+def test_states_are_told_apart_by_the_optimizers_lines_not_by_what_it_calls() -> None:
+    """DTensor allocates every state in one function."""
+    dispatch = "torch/distributed/tensor/_dispatch.py:1:dispatch"
+    kept = [allocated([4 * MB, MB], stack(dispatch, f"torch/optim/adam.py:{line}:_init_group")) for line in (174, 178)]
+    muon = allocated([3 * MB], stack(dispatch, "torch/optim/_muon.py:157:_init_group"))
+    got = categories_of(*kept, muon, allocated([MB, 4 * MB, 3 * MB, 9 * MB]))
+    assert got == {"parameters": 8, "optimizer_states": 13, "other": 9}
+
+
+def test_what_backward_allocates_in_no_parameters_size_is_temporary() -> None:
+    got = categories_of(
+        allocated([4 * MB, MB], of_optimizer(1)), allocated([4 * MB, MB]), allocated([MB, 7 * MB], ENGINE)
+    )
+    assert got == {"parameters": 5, "gradients": 1, "optimizer_states": 5, "temporary": 7}
+
+
+@pytest.mark.parametrize(("file", "found"), [("adamw", {"parameters": 5, "optimizer_states": 10}), ("own", {})])
+def test_where_the_record_began_after_the_first_update_one_of_three_is_a_parameter(
+    file: str, found: dict[str, int]
+) -> None:
+    """Adam keeps two states for each, and its updates are in the record."""
+    update = {"action": "alloc", "addr": 99, "size": MB, "time_us": 5, "frames": stack(
+        f"torch/optim/{file}.py:9:_multi_tensor_adamw", f"torch/optim/{file}.py:8:step")}  # fmt: skip
+    got = categories_of(allocated([4 * MB, MB, MB, 4 * MB, 4 * MB, MB, 6 * MB]), traces=[update])
+    assert got == found | {"other": 6 + (0 if found else 15)}
+
+
+def test_fsdp_keeps_the_parameters_of_a_group_in_one_tensor() -> None:
+    states = [allocated([4 * MB, MB, 2 * MB, 3 * MB], of_optimizer(line)) for line in (1, 2)]
+    assert categories_of(*states, allocated([5 * MB, 5 * MB])) == {"parameters": 10, "optimizer_states": 20}
+
+
+def test_what_reduce_scatter_leaves_are_gradients_and_what_it_reads_is_not() -> None:
+    """FSDP2: the gradients of a group of parameters are one buffer, which no state is as large as."""
+    allocate, file = "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:108:allocate", "_fsdp_collectives.py"
+    scatter = f"torch/distributed/fsdp/_fully_shard/{file}"
+    reads, writes = (stack(allocate, f"{scatter}:{line}:foreach_reduce") for line in (580, 610))
+    got = categories_of(
+        allocated([2 * MB] * 6, of_optimizer(1)), allocated([2 * MB] * 6),
+        allocated([16 * MB] * 2, reads), allocated([4 * MB] * 3, writes),
+    )  # fmt: skip
+    assert got == {"parameters": 12, "gradients": 12, "optimizer_states": 12, "communication": 32}
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "first"),
+    [
+        ("megatron/core/distributed/param_and_grad_buffer.py", "__init__", "parameters"),
+        ("deepspeed/runtime/zero/stage3.py", "_setup_for_real_optimizer", "communication"),
+    ],
+)
+def test_what_one_function_allocates_is_told_by_the_order_of_its_lines(file: str, function: str, first: str) -> None:
+    one, other = (stack(f"{file}:{line}:{function}", "train.py:1:main") for line in (775, 783))
+    assert categories_of(allocated([4 * MB], other), allocated([2 * MB], one)) == {first: 2, "gradients": 4}
+    assert categories_of(allocated([4 * MB], other)) == {"gradients": 4}
+
+
+@pytest.mark.parametrize(
+    ("around", "category"),
+    [("a.g", "activations"), ("a.", "activations"), ("a.n", "activations"), ("o.a", "other"), ("a.o", "other")],
+)
+def test_what_is_allocated_between_forward_and_backward_is_of_the_loss(around: str, category: str) -> None:
+    """Logits in float32, in a function of the user's. Backward passes have no stacks where only Python's are kept."""
+    own = stack("loss.py:3:compute_loss", "train.py:9:main")
+    letters = {**STACKS, "o": [("torch/optim/adam.py", "_init_group"), ("torch/optim/adam.py", "step")]}
+    traces = [
+        {"action": "alloc", "addr": 1 if letter == "." else 100 + at, "size": MB, "time_us": at + 5, "frames":
+            own if letter == "." else [{"filename": f, "name": n, "line": 7} for f, n in letters[letter]]}
+        for at, letter in enumerate(around)
+    ]  # fmt: skip
+    assert categories_of([{"address": 1} | block for block in allocated([MB], own)], traces=traces) == {category: 1}
+
+
+def test_blocks_of_torch_2_0_have_a_history() -> None:
+    history = [{"addr": 1, "frames": frames(letter), "real_size": MB} for letter in "pa"]
+    assert categories_of([{"size": 2 * MB, "state": "active_allocated", "history": history}]) == {"parameters": 2}
+
+
+def test_a_snapshot_may_be_gzip(folder: Path) -> None:
+    packed = gzip.compress(pickle.dumps(snapshot("aaoo")))
+    (folder / "rank3.pickle.gz").write_bytes(packed)
+    (folder / "rank4.pickle.gz").write_bytes(packed[: len(packed) // 2])
+    (folder / "rank5.pickle.gz").write_bytes(packed[:40] + b"not deflate" + packed[51:])
+    found, warnings = read(sorted(folder.iterdir()))
+    assert [(one.rank, one.allocated) for one in found] == [(3, 4 * MB)]
+    assert {one.file.rpartition("/")[2] for one in warnings} == {"rank4.pickle.gz", "rank5.pickle.gz"}
+    assert not MemorySnapshots().begins(packed[:20] + b"not deflate")
 
 
 def test_what_is_allocated_is_listed_by_place_and_module() -> None:
@@ -325,7 +442,7 @@ def test_blocks_without_stacks_are_said() -> None:
     said = memory_text.snapshot_sentences(of("nnna."))
     assert said[1].startswith("3.0 MB of what is allocated has no stack") and "_record_memory_history" in said[1]
     assert of("nnna.").without_stack == 3 * MB
-    assert not any("no stack" in one for one in memory_text.snapshot_sentences(of("naaa.")))
+    assert not any("no stack" in one for one in memory_text.snapshot_sentences(of("naaaaaaaaaa.")))
 
 
 def test_where_no_segment_is_as_large_whole_ones_go() -> None:

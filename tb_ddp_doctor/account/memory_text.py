@@ -13,7 +13,7 @@ _RANKS = 4
 #: At most this many blocks are named that keep a segment from being released.
 _PLACES = 3
 #: From this share of what is allocated on, blocks without stacks are said.
-_MOST_WITHOUT_STACK = 0.5
+_MOST_WITHOUT_STACK = 0.1
 
 
 def sentences(memory: Memory) -> list[str]:

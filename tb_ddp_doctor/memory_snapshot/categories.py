@@ -42,7 +42,7 @@ def _shows(category: str, file: str = "", function: str = "") -> _Shows:
 
 #: The keys and values of a server's requests, which it allocates at its start: no parameters.
 _KEYS_AND_VALUES = (
-    _shows("other", r"mem_cache/|kv_?cache\w*\.py|memory_pool\w*\.py"),
+    _shows("other", r"mem_cache/|kv_?cache\w*\.py|memory_pool\w*\.py|transformers/cache_utils\.py"),
     _shows("other", function=r"\w*(allocate|init|initialize|create)_kv_?cache\w*"),
 )
 #: Asked of each function in this order.
@@ -57,10 +57,17 @@ _TABLE = (
     _shows("communication", r"torch/distributed/(distributed_c10d|_functional_collectives|nn/|_symmetric_memory|"
            r"pipelining/|algorithms/ddp_comm_hooks/|tensor/_collective_utils|fsdp/_fully_shard/_fsdp_collectives)|"
            r"torch/nn/parallel/comm\.py|deepspeed/comm/|tensor_parallel/mappings\.py|p2p_communication\.py"),
+    # DDP makes its buckets anew in the order of the first backward pass, before the next forward pass.
+    _shows("communication", r"torch/nn/parallel/distributed\.py", r"_pre_forward|_ddp_init_helper|_sync_\w+"),
     _shows("communication", function=r"c10d.*|.*\bc10d::.*|_ddp_init_helper|_sync_module_states"),
     _shows("communication", function=r"_?(all_?gather|reduce_?scatter|all_?reduce|all_?to_?all|allgather_base)\w*"),
-    # Megatron-LM's gradients lie in one buffer.
+    # Megatron-LM's gradients lie in one buffer; what sequence parallelism gathers in another.
     _shows("gradients", r"param_and_grad_buffer\.py"),
+    _shows("gradients", r"megatron/", r"_?copy_(model|group)_grads\w*"),
+    _shows("communication", r"megatron/core/utils\.py", r"get_tensor"),
+    # DeepSpeed's copies of parameters in float32 are of the optimizer, as ZeRO counts them.
+    _shows("optimizer_states", r"deepspeed/runtime/", r"_create_fp32_partitions"),
+    _shows("gradients", r"deepspeed/runtime/", r"_setup_for_real_optimizer|initialize_optimizer_states"),
     # What an update works with is gone after it.
     _shows("temporary", r"torch/optim/", r"_(multi_tensor|single_tensor|fused)_\w+"),
     _shows("temporary", r"torch/nn/utils/clip_grad\.py"),
@@ -75,6 +82,8 @@ _TABLE = (
            r"load_(model|weights)|create_weights|\w*materialize\w*|set_module_tensor_to_device"),
     _shows("parameters", r"safetensors/torch\.py"),
 )  # fmt: skip
+#: FSDP's functions that allocate a reduce-scatter's input, and its output: the gradients of a group of parameters.
+_FSDP, _SCATTERS = "torch/distributed/fsdp/", re.compile(r"foreach_reduce|_get_reduce_scatter_tensors")
 _FORWARD = "forward"
 _FUNCTIONAL = re.compile(r"torch/nn/functional\.py$")
 #: Functions that are remembered: a program's stacks consist of some thousand.
@@ -83,13 +92,26 @@ _MOST_FUNCTIONS = 1 << 14
 _LAYER = re.compile(r"torch/nn/modules/(?!module\.py|container\.py)(\w+)\.py$")
 
 
-def category(frames: Sequence[StackFrame]) -> str:
-    """What a stack allocates for, as `step_parts.MEMORY` calls it; "" if no function shows that. Innermost first.
+def category(frames: Sequence[StackFrame]) -> tuple[str, StackFrame | None]:
+    """What a stack allocates for, as `step_parts.MEMORY` calls it, and the function that shows it; "" if none does.
 
-    A stack with none of those functions, but one of torch.nn.functional, is of a loss or of a model that is no module.
+    Innermost first. A stack with none of those functions, but one of torch.nn.functional, is of a loss or of a model
+    that is no module.
     """
-    shown = next((named for frame in frames if (named := _of_function(frame))), "")
-    return shown or ("activations" if any(_FUNCTIONAL.search(frame.file) for frame in frames) else "")
+    shown = next(((named, frame) for frame in frames if (named := _of_function(frame))), ("", None))
+    if shown[0]:
+        return shown
+    return next((("activations", frame) for frame in frames if _FUNCTIONAL.search(frame.file)), shown)
+
+
+def is_update(frames: Sequence[StackFrame]) -> bool:
+    """Whether an optimizer's update allocates."""
+    return any(_of_function(frame) == "optimizer_states" for frame in frames)
+
+
+def scatters_gradients(frames: Sequence[StackFrame]) -> StackFrame | None:
+    """Where FSDP allocates what a reduce-scatter reads or writes; None elsewhere."""
+    return next((frame for frame in frames if _SCATTERS.fullmatch(frame.function) and _FSDP in frame.file), None)
 
 
 @lru_cache(_MOST_FUNCTIONS)

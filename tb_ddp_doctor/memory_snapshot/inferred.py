@@ -1,4 +1,4 @@
-"""Parameters and gradients that no stack shows, inferred from the optimizer's states.
+"""What no stack shows, inferred from sizes: parameters and gradients from the optimizer's states, and states from both.
 
 An optimizer allocates each kind of state at a line of its own, a tensor as large as each parameter:
 
@@ -6,13 +6,15 @@ An optimizer allocates each kind of state at a line of its own, a tensor as larg
     adam.py:178 exp_avg_sq    4 MB  1 MB  1 MB
     no stack                  4 MB  1 MB  1 MB  7 MB      these three are the parameters; 7 MB are something else
 
-Parameters and gradients may be half as large as the states, or twice: bfloat16 beside float32.
+Parameters and gradients may be half as large as the states, or twice: bfloat16 beside float32. Where the record began
+after the first update, states have no stacks either: then of three of a size that Adam updates, one is the parameter.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -22,71 +24,159 @@ from tb_ddp_doctor.flight.model import StackFrame
 _RATIOS = ((1, 1), (1, 2), (2, 1))
 #: Of the bytes that parameters, or gradients, are expected to have, this share has to be there.
 _LEAST_SHARE = 0.5
+#: Sums this close are the same but for padding.
+_CLOSE = 0.05
 #: Gradients may also lie in what reduce-scatter wrote.
 _MAY_BE = {"parameters": ("parameters", ""), "gradients": ("gradients", "", "communication")}
+#: What functions allocate in the order of their lines that allocate it; the last alone if there is but one such line.
+_IN_ORDER = (
+    # Of Megatron-LM's distributed optimizer parameters lie in a buffer, too.
+    (re.compile(r"param_and_grad_buffer\.py"), "__init__", ("parameters", "gradients")),
+    # Of ZeRO 3 a bucket that is reduced, and the gradients of this rank.
+    (re.compile(r"zero/stage3\.py"), "_setup_for_real_optimizer", ("communication", "gradients")),
+)
+#: FSDP's and Megatron-LM's gradients are of many parameters, or of all ranks'.
+_OWN_SIZES = re.compile(r"torch/distributed/fsdp/|param_and_grad_buffer\.py|megatron/|deepspeed/")
+#: A reduce-scatter's buffers are released after the next one: more of one line are what it leaves.
+_MOST_SCATTERED = 2
 
 
 class Allocation(msgspec.Struct, frozen=True):
     """A block that is allocated."""
 
     #: As it was asked for, bytes.
-    size: int
+    requested: int
     #: As its stack shows; "" if it does not.
     category: str
     #: When it was allocated, µs; 0 if that was before the record.
     time_us: int
-    #: The innermost function.
+    #: The function that shows the category.
     frame: StackFrame | None
+    #: Where FSDP allocates what a reduce-scatter reads or writes.
+    scatters: StackFrame | None = None
+    #: Of C++ functions alone that show nothing counts as none.
+    has_stack: bool = True
 
 
-def inferred(allocations: Sequence[Allocation]) -> dict[int, str]:
+def inferred(allocations: Sequence[Allocation], states: int = 0) -> dict[int, str]:
     """The categories that differ from what stacks show, by index.
 
+    `states` is how many tensors the optimizer that the record shows keeps for each parameter, 0 if it shows none.
     Where most of the gradients that the optimizer's states ask for are found, what else the backward pass allocated is
-    temporary.
+    temporary; where at least the parameters are found, what is of no parameter's size.
     """
+    category_of = dict.fromkeys(_scattered(allocations), "gradients") | dict(_in_order(allocations))
     sizes = _parameter_sizes(allocations)
-    category_of: dict[int, str] = {}
-    for category in _MAY_BE:
-        some = _most(sizes, category, allocations, category_of)
-        if some and category == "gradients":
-            rest = (i for i, one in enumerate(allocations) if one.category == category and i not in some)
-            category_of.update(dict.fromkeys(rest, "temporary"))
-        category_of.update(dict.fromkeys(some, category))
+    if not sizes:
+        return _differing(category_of | _before_the_record(allocations, states), allocations)
+    parameters = _most(sizes, "parameters", allocations, category_of)
+    category_of.update(dict.fromkeys(parameters or _in_one(sizes, allocations), "parameters"))
+    gradients = _most(sizes, "gradients", allocations, category_of)
+    category_of.update(dict.fromkeys(gradients, "gradients"))
+    if parameters or gradients:
+        known = set() if gradients else {size * times // over for size in sizes for times, over in _RATIOS}
+        category_of.update(
+            (i, "temporary")
+            for i, one in enumerate(allocations)
+            if i not in category_of and one.requested not in known and _is_of_backward(one)
+        )
+    return _differing(category_of, allocations)
+
+
+def _is_of_backward(one: Allocation) -> bool:
+    """Whether a backward pass allocated it, and not a function that keeps gradients in sizes of its own."""
+    return one.category == "gradients" and not (one.frame and _OWN_SIZES.search(one.frame.file))
+
+
+def _differing(category_of: Mapping[int, str], allocations: Sequence[Allocation]) -> dict[int, str]:
     return {i: category for i, category in category_of.items() if category != allocations[i].category}
 
 
+def _scattered(allocations: Sequence[Allocation]) -> Iterator[int]:
+    """Gradients that FSDP's reduce-scatter left, those of a group of parameters in one buffer."""
+    of_line: defaultdict[StackFrame, list[int]] = defaultdict(list)
+    for i, one in enumerate(allocations):
+        if one.scatters:
+            of_line[one.scatters].append(i)
+    for left in of_line.values():
+        if len(left) > _MOST_SCATTERED:
+            yield from left
+
+
+def _in_order(allocations: Sequence[Allocation]) -> Iterator[tuple[int, str]]:
+    """What functions allocate that allocate several things, by their lines."""
+    for file, function, categories in _IN_ORDER:
+        own = [
+            (i, one.frame.line)
+            for i, one in enumerate(allocations)
+            if one.frame and one.frame.function == function and file.search(one.frame.file)
+        ]
+        lines = sorted({line for _, line in own})
+        of_line = dict(zip(reversed(lines), reversed(categories), strict=False))
+        yield from ((i, of_line[line]) for i, line in own if line in of_line)
+
+
 def _parameter_sizes(allocations: Sequence[Allocation]) -> Counter[int]:
-    """How many parameters there are of each size, by the kind of state that has the most bytes."""
-    lines: defaultdict[StackFrame, Counter[int]] = defaultdict(Counter)
+    """How many parameters there are of each size: of each optimizer, by the kind of state that has the most bytes."""
+    lines: defaultdict[str, defaultdict[StackFrame, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
     for one in allocations:
         if one.category == "optimizer_states" and one.frame:
-            lines[one.frame][one.size] += 1
-    return max(lines.values(), key=_bytes, default=Counter())
+            lines[one.frame.file][one.frame][one.requested] += 1
+    total: Counter[int] = Counter()
+    for of_file in lines.values():
+        sizes: Counter[int] = max(of_file.values(), key=_bytes)
+        total += sizes
+    return total
 
 
-def _most(sizes: Counter[int], category: str, allocations: Sequence[Allocation], taken: Mapping[int, str]) -> set[int]:
+def _before_the_record(allocations: Sequence[Allocation], states: int) -> dict[int, str]:
+    """Of what was allocated before the record: in each size one parameter for as many states as the optimizer keeps."""
+    if not states:
+        return {}
+    of_size: defaultdict[int, list[int]] = defaultdict(list)
+    for i, one in enumerate(allocations):
+        if not one.has_stack and not one.category:
+            of_size[one.requested].append(i)
+    category_of: dict[int, str] = {}
+    for same in of_size.values():
+        count = len(same) // (states + 1)
+        category_of.update(dict.fromkeys(same[:count], "parameters"))
+        category_of.update(dict.fromkeys(same[count : count * (states + 1)], "optimizer_states"))
+    everything = sum(size * len(same) for size, same in of_size.items())
+    known = sum(allocations[i].requested for i in category_of)
+    return category_of if known >= _LEAST_SHARE * everything else {}
+
+
+def _most(sizes: Counter[int], category: str, allocations: Sequence[Allocation], taken: Collection[int]) -> set[int]:
     """The allocations that fit the sizes of all parameters, at the ratio at which most do; none if too few do."""
     best: tuple[float, set[int]] = (0.0, set())
     for times, over in _RATIOS:
         wanted = Counter({size * times // over: number for size, number in sizes.items()})
         some = set(_fitting(wanted, category, allocations, taken))
-        share = sum(allocations[i].size for i in some) / max(_bytes(wanted), 1)
+        share = sum(allocations[i].requested for i in some) / max(_bytes(wanted), 1)
         if share > best[0]:
             best = (share, some)
     return best[1] if best[0] >= _LEAST_SHARE else set()
 
 
+def _in_one(sizes: Counter[int], allocations: Sequence[Allocation]) -> set[int]:
+    """What was allocated before the record, if that is as large as all parameters: FSDP keeps many in one tensor."""
+    before = {i for i, one in enumerate(allocations) if not one.has_stack and not one.category}
+    total, wanted = sum(allocations[i].requested for i in before), _bytes(sizes)
+    is_as_large = any(abs(total * over - wanted * times) <= _CLOSE * total * over for times, over in _RATIOS)
+    return before if is_as_large else set()
+
+
 def _fitting(
-    wanted: Counter[int], category: str, allocations: Sequence[Allocation], taken: Mapping[int, str]
+    wanted: Counter[int], category: str, allocations: Sequence[Allocation], taken: Collection[int]
 ) -> Iterator[int]:
     """Of each size as many as are wanted: those that stacks show first, then the oldest."""
     remaining = Counter(wanted)
     order = _MAY_BE[category]
     candidates = [i for i, one in enumerate(allocations) if one.category in order and i not in taken]
     for i in sorted(candidates, key=lambda i: (order.index(allocations[i].category), allocations[i].time_us)):
-        if remaining[allocations[i].size] > 0:
-            remaining[allocations[i].size] -= 1
+        if remaining[allocations[i].requested] > 0:
+            remaining[allocations[i].requested] -= 1
             yield i
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ _log = logging.getLogger(__name__)
 #: Ranks whose snapshots beside traces are read.
 _BESIDE = 8
 _MOST_BYTES = 256 << 20
+_GZIP = b"\x1f\x8b"
 _RANK = re.compile(r"(?:rank|device|gpu)[_-]?(\d{1,7})", re.IGNORECASE)
 _NUMBER = re.compile(r"(\d{1,7})")
 _STEP = re.compile(r"step|iter|epoch|batch", re.IGNORECASE)
@@ -70,14 +72,28 @@ def read(files: Iterable[Path], most: int = _BESIDE) -> tuple[list[MemorySnapsho
 
 
 def read_one(path: FilePath) -> MemorySnapshot:
-    """What one snapshot holds. Raises SnapshotError, PickleError and OSError."""
-    if path.stat().st_size > _MOST_BYTES:
+    """What one snapshot holds, plain or gzip. Raises SnapshotError, PickleError and OSError."""
+    size, data = path.stat().st_size, b""
+    if size <= _MOST_BYTES:
+        with path.open("rb") as file:
+            data = file.read()
+        if data.startswith(_GZIP):
+            data = _inflated(data)
+        size = len(data)
+    if size > _MOST_BYTES:
         raise SnapshotError(
             f"It is larger than {_MOST_BYTES >> 20} MiB, and is not read: keep fewer events, as with "
             "torch.cuda.memory._record_memory_history(max_entries=100_000)."
         )
-    with path.open("rb") as file:
-        return summary(loads(file.read()), str(path), _rank(Path(str(path))))
+    return summary(loads(data), str(path), _rank(Path(str(path))))
+
+
+def _inflated(data: bytes) -> bytes:
+    """What gzip holds, at most a byte more than is read. Raises PickleError."""
+    try:
+        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data, _MOST_BYTES + 1)
+    except zlib.error as error:
+        raise PickleError(f"It is damaged ({error}).") from error
 
 
 def _size(path: Path) -> int:

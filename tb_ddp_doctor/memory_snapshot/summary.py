@@ -27,7 +27,8 @@ from tb_ddp_doctor.findings import (
     Source,
 )
 from tb_ddp_doctor.flight.model import StackFrame
-from tb_ddp_doctor.memory_snapshot.categories import category, is_own, module
+from tb_ddp_doctor.memory_snapshot.categories import category, is_own, is_update, module, scatters_gradients
+from tb_ddp_doctor.memory_snapshot.history import History
 from tb_ddp_doctor.memory_snapshot.inferred import Allocation, inferred
 from tb_ddp_doctor.storage.budget import BudgetError, ValueBudget
 from tb_ddp_doctor.trace import names
@@ -67,11 +68,11 @@ class _Block(msgspec.Struct, frozen=True):
     source: Source | None
     #: As `categories.module` has it.
     module: str = ""
-    #: What was asked for, bytes, and when, µs; 0 if that was before the record.
+    #: As in `inferred.Allocation`.
     requested: int = 0
     time_us: int = 0
-    #: The innermost Python function.
     frame: StackFrame | None = None
+    scatters: StackFrame | None = None
     has_stack: bool = False
 
 
@@ -107,7 +108,10 @@ def _summary(data: Mapping[str, Any], file: str, rank: int, budget: ValueBudget)
     traces = [_dicts(trace) for trace in _lists(data.get("device_traces"))]
     # Of several at an address the last one is what lies there.
     born = {_int(event, "addr"): event for trace in traces for event in trace if event.get("action") == "alloc"}
-    segments = _with_inferred([_segment(each, annotated, born) for each in _dicts(data["segments"])])
+    failed = _last_failed(traces)
+    updates = failed is not None and is_update(_frames(failed.event))
+    drawn = [_segment(each, annotated, born, updates=updates) for each in _dicts(data["segments"])]
+    segments = _with_inferred(drawn, traces)
     active = [block for segment in segments for block in segment.blocks if block.is_active]
     categories = dict.fromkeys(MEMORY, 0)
     for block in active:
@@ -123,40 +127,48 @@ def _summary(data: Mapping[str, Any], file: str, rank: int, budget: ValueBudget)
         reserved=reserved,
         reserved_but_unallocated=max(reserved - allocated, 0),
         categories=categories,
-        without_stack=sum(block.size for block in active if not block.has_stack),
+        without_stack=sum(one.size for one in active if not one.has_stack and one.category == "other"),
         devices=_devices(segments),
         expandable=any(segment.is_expandable for segment in segments),
         free_blocks=len(free),
         largest_free=max(free, default=0),
         segments=tuple(_memory_segment(segment) for segment in scattered[:_SHOWN]),
-        failure=_failure(segments, traces),
+        failure=_failure(segments, failed),
         holders=_holders(active, _PLACES),
         modules=_modules(active),
     )
 
 
-def _segment(data: Mapping[str, Any], annotated: _Annotations, born: Mapping[int, Mapping[str, Any]]) -> _Segment:
+def _segment(
+    data: Mapping[str, Any], annotated: _Annotations, born: Mapping[int, Mapping[str, Any]], *, updates: bool
+) -> _Segment:
+    """A segment; `updates` says whether the snapshot is of an update that failed."""
     at, blocks = _int(data, "address"), []
     for each in _dicts(data.get("blocks")):
         size = _int(each, "size")
         address = _int(each, "address") or at
         at = address + size
         allocation = born.get(address, {})
-        frames = _frames(each) or _frames(allocation)
+        # Before torch 2.1 a block had a history, the newest first.
+        of_old = next(iter(_dicts(each.get("history"))), {})
+        frames = _frames(each) or _frames(of_old) or _frames(allocation)
         is_active = not _text(each.get("state")).startswith(_INACTIVE)
         time_us = _int(allocation, "time_us")
-        is_for = category(frames) or annotated.category(time_us) if is_active else ""
+        is_for, shown_by = category(frames) if is_active else ("", None)
+        if is_for == "temporary" and is_update(frames) and not updates:
+            is_for = "optimizer_states"  # What an update only works with is gone after it.
         blocks.append(
             _Block(
                 size,
                 is_active,
-                is_for,
+                is_for or (annotated.category(time_us) if is_active else ""),
                 _own(frames),
                 module(frames) if is_active else "",
-                _int(each, "requested_size") or size,
+                _int(each, "requested_size") or _int(of_old, "real_size") or size,
                 time_us,
-                next((frame for frame in frames if frame.file.endswith(".py")), None),
-                bool(frames),
+                shown_by,
+                scatters_gradients(frames),
+                bool(is_for) or any(frame.file.endswith(".py") for frame in frames),
             )
         )
     segment = _Segment(
@@ -173,15 +185,31 @@ def _segment(data: Mapping[str, Any], annotated: _Annotations, born: Mapping[int
     return segment
 
 
-def _with_inferred(segments: Sequence[_Segment]) -> list[_Segment]:
+def _with_inferred(segments: Sequence[_Segment], traces: Sequence[Sequence[Mapping[str, Any]]]) -> list[_Segment]:
     """The segments with a category for each block: what no stack shows is inferred, and is other where it cannot be."""
     active = [block for segment in segments for block in segment.blocks if block.is_active]
-    of_block = inferred([Allocation(one.requested, one.category, one.time_us, one.frame) for one in active])
+    history = History((event for trace in traces for event in trace), _frames)
+    active = [
+        replace(one, category="activations")
+        if not one.category and one.source and one.time_us and history.is_of_a_loss(one.time_us)
+        else one
+        for one in active
+    ]
+    has_states = any(one.category == "optimizer_states" for one in active)
+    of_block = inferred(
+        [
+            Allocation(one.requested, one.category, one.time_us, one.frame, one.scatters, one.has_stack)
+            for one in active
+        ],
+        0 if has_states else history.states(),
+    )
     numbers = iter(range(len(active)))
 
     def named(block: _Block) -> _Block:
-        known = of_block.get(next(numbers), block.category) if block.is_active else block.category
-        return replace(block, category=known or "other")
+        if not block.is_active:
+            return block
+        number = next(numbers)
+        return replace(block, category=of_block.get(number, active[number].category) or "other")
 
     return [replace(segment, blocks=[named(block) for block in segment.blocks]) for segment in segments]
 
@@ -254,12 +282,11 @@ def _last_failed(traces: Sequence[Sequence[Mapping[str, Any]]]) -> _Failed | Non
     return max(last, key=lambda failed: _int(failed.event, "time_us"), default=None)
 
 
-def _failure(segments: Sequence[_Segment], traces: Sequence[Sequence[Mapping[str, Any]]]) -> MemoryFailure | None:
+def _failure(segments: Sequence[_Segment], failed: _Failed | None) -> MemoryFailure | None:
     """The last request that failed, and what would have to be released for it; None where none failed.
 
     It gets memory of its own device alone, and none of a private pool.
     """
-    failed = _last_failed(traces)
     if failed is None:
         return None
     event = failed.event
