@@ -139,3 +139,19 @@ def test_a_slow_rank_that_costs_nothing_is_no_reason_not_to_find_another(monkeyp
     loads, slow = found(monkeypatch, steps, OneSlowRank(), Loader())
     assert loads.faults == (LOADS,)
     assert [(each.ranks, each.hidden_by) for each in slow.faults] == [((0,), ("dataloader-stall",))]
+
+
+class SlowKernels(Loader):
+    """Finds what takes as long on all ranks, which nothing leaves unexplained."""
+
+    id: ClassVar[str] = "no-tensor-cores"
+    finds_in_floor: ClassVar[bool] = True
+
+
+def test_what_is_equally_slow_everywhere_shows_behind_a_slow_rank_though_all_is_explained(monkeypatch: Any) -> None:
+    steps = Steps(loading=60.0, stalling=0.0)
+    monkeypatch.setattr(Steps, "faultless", SLOW_DEVICE.change)
+    assert steps.cost_ns(LOADS.change) == 0
+    assert [each.rule.id for each in found(monkeypatch, steps, CostlySlowRanks(), Loader())] == ["straggler"]
+    _, slow = found(monkeypatch, steps, CostlySlowRanks(), SlowKernels())
+    assert (slow.rule.id, slow.faults[0].hidden_by) == ("no-tensor-cores", ("straggler",))

@@ -97,3 +97,37 @@ def test_a_fix_for_all_ranks_that_saves_less_takes_nothing_of_what_one_rank_has(
     everything = [RuleFaults(CATALOGUE[rule], found, found[0].change) for rule, found in faults.items()]
     left = {each.rule.id for each in needed(everything, cast(WhatIf, whatif), np.arange(4))}
     assert left == {"allocator-churn", "host-sync", "straggler"}
+
+
+class Devices(HostOrDevice):
+    """Steps as long as the slower of the hosts and of the slowest device, ms."""
+
+    def __init__(self, host: int, device: tuple[int, ...]) -> None:
+        self._host_ns, self._device_ns = host, np.repeat([device], 2, axis=0).T
+        self.recorded_ns = self.step_ns(Change())
+
+    def step_ns(self, change: Change) -> np.ndarray:
+        typical = np.sort(self._device_ns, axis=0)[1]
+        at_median = np.zeros(self.shape, np.bool_) if change.device_at_median is None else change.device_at_median
+        left = np.where(at_median, typical, self._device_ns)
+        if change.device_ns is not None:
+            left = left - np.where(at_median, typical // 2, change.device_ns)
+        return np.full(self.shape, max(self._host_ns, int(left.max())), np.int64)
+
+
+def test_slow_kernels_of_all_ranks_take_nothing_of_what_a_slow_device_has() -> None:
+    """Kernels of half the length would save more than a device like the others, and hide it behind the CPUs."""
+    device = (60_000, 60_000, 100_000, 60_000)
+    whatif = Devices(host=50_000, device=device)
+    halved = Change(device_ns=np.repeat([device], 2, axis=0).T // 2)
+    slow = np.zeros((4, 2), np.bool_)
+    slow[2] = True
+    at_median = Change(device_at_median=slow)
+    assert whatif.cost_ns(at_median) < whatif.cost_ns(halved) == whatif.cost_ns(halved | at_median)
+    faults = {"no-tensor-cores": (halved, (0, 1, 2, 3)), "straggler": (at_median, (2,))}
+    everything = [
+        RuleFaults(CATALOGUE[rule], (Fault(change, "high", "", "", "", (), ranks=on, steps=(1, 2)),), change)
+        for rule, (change, on) in faults.items()
+    ]
+    left = {each.rule.id for each in needed(everything, cast(WhatIf, whatif), np.arange(4))}
+    assert left == {"no-tensor-cores", "straggler"}

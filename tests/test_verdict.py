@@ -9,7 +9,7 @@ from traces import finding, job, ranks
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.account.headline import headline
 from tb_ddp_doctor.account.verdict import Verdict, verdict
-from tb_ddp_doctor.findings import Account, AccountLine, Finding, LineKind
+from tb_ddp_doctor.findings import Account, AccountLine, Finding, LineKind, Together
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import Fault
@@ -75,6 +75,25 @@ def test_what_slow_ranks_without_a_cause_take_is_unexplained() -> None:
     assert said.name == "unexplained"
     assert "(21 %) is unexplained: rank 2 is slower than the median rank in the replay. To learn more" in said.headline
     assert judged(0.01, 0.02, "info", cause="unknown").name == "healthy"
+
+
+def test_the_verdict_is_what_binds_first_where_the_costliest_fix_alone_saves_nothing() -> None:
+    given, found = job(TEXT), finding("straggler", TEXT)
+    step_ms = given.step_ns / 1e6
+    first = msgspec.structs.replace(found, cost_ms=0.1 * step_ms, alone_ms=0.1 * step_ms)
+    hidden = msgspec.structs.replace(
+        found, id="no-tensor-cores", rule="no-tensor-cores", cost_ms=0.3 * step_ms, alone_ms=0.0, headline="GEMMs"
+    )
+    lines = (*(AccountLine(kind, None, 0, 0.0, 0.0) for kind in ("floor", "tracing", "unexplained")),)
+    account = Account(method="replay", total_ns=10**9, lines=lines, unexplained=None, left_out=())
+
+    def name(*together: str, alone: float = 0.0) -> str:
+        together_with = Together(together, 0.4 * step_ms, "Together.") if together else None
+        worst = msgspec.structs.replace(hidden, together=together_with, alone_ms=alone * step_ms)
+        return verdict(given, [worst, first], account, (), unrecognised=None, lacking=()).name
+
+    assert name("straggler") == "straggler"
+    assert name("straggler", alone=0.05) == name("another") == name() == "no-tensor-cores"
 
 
 def test_a_finding_that_names_no_ranks_has_a_headline() -> None:

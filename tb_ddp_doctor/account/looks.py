@@ -117,11 +117,14 @@ class _Looks:
         ]
         serious = [each for each in serious if not self._costs_nothing(each)] or serious
         fixes = reduce(or_, [each.change for each in serious], self._played.no_fault)
-        if not serious or _unexplained_share(self._played, fixes) < _NOTHING_HIDDEN:
-            return False
         silent = {outcome.rule for outcome in self.outcomes if outcome.status == "clear"}
         silent |= {each.rule.id for each in self.all_faults if each.rule.names_stragglers}
-        again, new = self._find([rule for rule in rules if rule.looks_again and rule.id in silent], fixes)
+        looking = [rule for rule in rules if rule.looks_again and rule.id in silent]
+        if serious and _unexplained_share(self._played, fixes) < _NOTHING_HIDDEN:
+            looking = [rule for rule in looking if rule.finds_in_floor]
+        if not serious or not looking:
+            return False
+        again, new = self._find(looking, fixes)
         hidden_by = tuple(dict.fromkeys(each.rule.id for each in serious))
         known = {each.rule.id: each for each in self.all_faults if each.rule.id in hidden_by}
         more = [_with_others(known.get(each.rule.id), _hidden(each, hidden_by)) for each in new]

@@ -108,11 +108,15 @@ class _Selection(msgspec.Struct, frozen=True, eq=False):
     def _saves_before_smaller(self, fault: Fault, rest: Sequence[Fault]) -> bool:
         """Whether a slow rank still costs something once all faults are fixed whose fixes alone save at least as much.
 
-        The excess of one rank over the median rank is its own: a smaller fault of all ranks does not explain it.
+        The excess of one rank over the median rank is its own: a smaller fault of all ranks does not explain it, nor
+        does a fault of devices by what it takes longer on that rank: slow kernels are slower still on a slow device.
         """
-        untraced_ns = _total_ns(self.whatif, [])
-        alone_ns = untraced_ns - _total_ns(self.whatif, [fault.change])
-        larger = [one for one in self.shared if untraced_ns - _total_ns(self.whatif, [one]) >= alone_ns]
+        alone_ns = _total_ns(self.whatif, []) - _total_ns(self.whatif, [fault.change])
+        larger = []
+        for one in self.shared:
+            before = [] if one.of_host else [fault.change]
+            if _total_ns(self.whatif, before) - _total_ns(self.whatif, [*before, one]) >= alone_ns:
+                larger.append(one)
         fixes = [*(one.change for one in rest), *larger]
         saved_ns = _total_ns(self.whatif, fixes) - _total_ns(self.whatif, [*fixes, fault.change])
         return alone_ns >= self.least_ns and saved_ns >= self.least_ns

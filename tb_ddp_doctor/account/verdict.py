@@ -49,7 +49,7 @@ def verdict(
     a job from being healthy; `lacking` says what of the job's files is not in the traces, such as "2 files are
     unreadable".
     """
-    worst = next((finding for finding in findings if finding.severity != Severity.INFO.label), None)
+    worst = _first_to_fix([finding for finding in findings if finding.severity != Severity.INFO.label], job.step_ns)
     unexplained = account.line("unexplained")
     but = f" {wording.listing(lacking)}." if lacking else ""
     idle = _without_requests(account, job)
@@ -81,6 +81,17 @@ def verdict(
         doubt = "No fault shows in these traces, but the job is not known to be healthy."
         return Verdict("unknown", f"{doubt} {contradictions[0]}{but}")
     return Verdict("healthy", _healthy(job, account, outcomes, lacking, opportunities))
+
+
+def _first_to_fix(findings: Sequence[Finding], step_ns: float) -> Finding | None:
+    """The costliest finding; where its fix alone saves nothing, of those that bind first the one that saves most."""
+    if not findings:
+        return None
+    worst, least_ms = findings[0], Severity.MINOR.least_share * step_ns / 1e6
+    if not worst.together or worst.alone_ms >= least_ms:
+        return worst
+    first = [one for one in findings if one.id in worst.together.findings and one.alone_ms >= least_ms]
+    return max(first, key=lambda one: one.alone_ms, default=worst)
 
 
 def _without_requests(account: Account, job: Job) -> list[str]:

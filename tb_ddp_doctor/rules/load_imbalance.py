@@ -160,9 +160,10 @@ class _UnevenSteps(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, slow_ranks: Slowness, least_ns: float) -> _UnevenSteps:
-        """Those in which a rank needs at least so much more."""
+        """Those in which a rank needs at least so much more, and not next to nothing beside the slowest of all."""
         excess = np.where(slow_ranks.now_and_then, slow_ranks.excess_ns, 0)
-        return cls(excess, np.flatnonzero(excess.max(axis=0) > least_ns))
+        lost = excess.max(axis=0)
+        return cls(excess, np.flatnonzero(lost > max(least_ns, _BESIDE_LARGEST * lost.max(initial=0))))
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -212,6 +213,9 @@ class _UnevenSteps(msgspec.Struct, frozen=True, eq=False):
         return more
 
 
+#: A step that loses less than this share of what the worst one loses is not named with it: hardly anything of the cost
+#: is its rank's.
+_BESIDE_LARGEST = 0.15
 #: Steps that are shown.
 _SHOWN = 4
 #: A rank that needs this share of what the slowest rank of a step needs more than the median rank is slow there, too.

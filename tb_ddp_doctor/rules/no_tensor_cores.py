@@ -48,6 +48,8 @@ class NoTensorCores(Rule):
 
     id = "no-tensor-cores"
     subject = "Compute without tensor cores"
+    looks_again = True
+    finds_in_floor = True
 
     speedup: float = threshold(
         8.0,

@@ -50,6 +50,16 @@ def test_ranks_that_take_turns_are_all_named_with_the_cost() -> None:
     assert "step 1: rank 0, by 4.0 ms, step 2: rank 1, by 4.0 ms, step 3: rank 2" in found.why
 
 
+def test_a_step_that_loses_next_to_nothing_beside_another_does_not_take_turns_with_it() -> None:
+    """40 ms on rank 0 in one step, and 4 on rank 1 in the next: rank 0 is slow once."""
+    light = LIGHT.replace("[ar", "[ar" + "." * 36)
+    heavy = HEAVY.replace("[fwd", "[fwd" + "." * 36).replace("[ar", " " * 36 + "[ar")
+    usual = ranks(LIGHT, LIGHT, LIGHT, steps=1)
+    text = in_row(usual, ranks(LIGHT, HEAVY, LIGHT, steps=1), ranks(heavy, light, light, steps=1), usual)
+    found = finding(RULE, text)
+    assert (found.ranks, found.steps, found.cause) == ((0,), (3,), "once")
+
+
 def test_evidence_is_the_slowest_rank_of_each_step() -> None:
     evidence = finding(RULE, taking_turns()).evidence
     assert [(window.rank, window.step) for window in evidence[:3]] == [(0, 1), (1, 2), (2, 3)]

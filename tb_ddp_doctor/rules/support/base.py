@@ -115,6 +115,9 @@ class Rule:
     #: Whether it judges by the replay alone, so that it may look again once other faults are fixed there. Budgets stay
     #: as recorded, and there a straggler's victims look unoverlapped.
     looks_again: ClassVar[bool] = False
+    #: Whether what it finds is equally long on all ranks, so that the account takes it for floor as long as others hide
+    #: it: it looks again even where all of the step is explained.
+    finds_in_floor: ClassVar[bool] = False
     #: Whether it explains what is left when all others are done looking: ranks slow now and then may be slow in every
     #: step, once what hides it is fixed.
     explains_the_rest: ClassVar[bool] = False
