@@ -146,6 +146,11 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
         """The calls that block the host, without those that an update of parameters awaits."""
         return self.blocking_calls.chosen(~self.updates.awaited)
 
+    @property
+    def blocked(self) -> Intervals:
+        """When the host is stalled inside an op, or a call is blocked by what is no work of its."""
+        return self.op_stalls.intervals | self.stalled_calls.full_queue | self.stalled_calls.profiler
+
     def once(self) -> Intervals:
         """When the host does what later steps do without: it is stalled inside an op, or compiles."""
         layers, stalled = self.layers, self.stalled_calls
@@ -251,7 +256,7 @@ def _step_work(rank: _DeviceRank, late_launch_ns: Ints) -> StepWork:
         copies=copies(device, steps, rank.layers, rank.blocking_calls.over(LaunchDelay.COPY)),
         gemms=gemms(device, steps),
         flops=flops(host, steps),
-        optimizer=optimizer(host, device, steps, rank.updates_alone),
+        optimizer=optimizer(host, device, steps, rank.layers, rank.blocked, rank.updates_alone),
         attention=attention(host, device, steps, rank.scores),
         redundant=redundant(host, device, steps, rank.recomputes),
         recording_ns=recording(host, device, steps),

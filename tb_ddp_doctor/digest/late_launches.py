@@ -129,9 +129,7 @@ def _gaps(device: DeviceEvents, layers: owners.Layers, apart: Intervals, steps: 
     known = (ends_it < len(starts)) & device.is_launched[by]
     arrives = np.where(known, returned[by] + LATENCY_NS, idle.start)
     late = Intervals.union(idle.start, np.minimum(idle.end, arrives))
-    stalled = late - layers.host_busy
-    long = stalled.end - stalled.start >= layers.stall_ns
-    others = layers.input | Intervals(stalled.start[long], stalled.end[long]) | apart
+    others = layers.input | layers.stalls(late) | apart
     points = different(late.start, late.end, steps.start_ns, steps.end_ns)
     start, end = points[:-1], points[1:]
     step = searchsorted(steps.start_ns, start, side="right") - 1

@@ -30,7 +30,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 44
+MEANING = 45
 
 
 class RankOwner(IntEnum):
@@ -1182,7 +1182,7 @@ class OptimizerWork(msgspec.Struct, frozen=True, eq=False):
 
     #: Number of calls.
     optimizer_steps: Ints
-    #: Host time in them.
+    #: Host time in them, without that in which the host is blocked or stalled.
     optimizer_host_ns: Ints
     #: Number of kernels that they launch for one tensor each, not for a list of tensors.
     optimizer_kernels: Ints

@@ -8,6 +8,7 @@ from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import OptimizerWork, Steps
+from tb_ddp_doctor.digest.owners import Layers
 from tb_ddp_doctor.digest.steps import within
 from tb_ddp_doctor.digest.sums import count, total
 from tb_ddp_doctor.digest.vocabulary import Mask
@@ -22,11 +23,19 @@ def of_single_tensors(host: HostCalls, device: DeviceEvents) -> Mask:
     return alone
 
 
-def optimizer(host: HostCalls, device: DeviceEvents, steps: Steps, alone: Mask) -> OptimizerWork:
-    """The optimizer of the steps, and the kernels that it launches; `alone` are those `of_single_tensors`."""
+def optimizer(
+    host: HostCalls, device: DeviceEvents, steps: Steps, layers: Layers, blocked: Intervals, alone: Mask
+) -> OptimizerWork:
+    """The optimizer of the steps, and the kernels that it launches; `alone` are those `of_single_tensors`.
+
+    The host does not launch while it is `blocked`, nor while it waits, allocates, or is outside of any call for long.
+    """
     size, step, start = len(steps), device.step, device.start_ns
     updates = _is_update(host)
     update_start, update_end = host.start_ns[updates], host.end_ns[updates]
+    # One optimizer may call another: ZeRO's, or one for each group of parameters.
+    launching = Intervals.union(update_start, update_end) - (blocked | layers.input | layers.sync | layers.alloc)
+    launching -= layers.stalls(launching)
     first, last = steps.end_ns.copy(), steps.start_ns.copy()
     np.minimum.at(first, step[alone], start[alone])
     np.maximum.at(last, step[alone], device.end_ns[alone])
@@ -34,8 +43,7 @@ def optimizer(host: HostCalls, device: DeviceEvents, steps: Steps, alone: Mask) 
     first, last = np.minimum(np.maximum(first, steps.start_ns), last), np.maximum(last, steps.start_ns)
     return OptimizerWork(
         optimizer_steps=count(within(update_start, steps), np.ones(len(update_start), np.bool_), size),
-        # One optimizer may call another: ZeRO's, or one for each group of parameters.
-        optimizer_host_ns=Intervals.union(update_start, update_end).measure(steps.host_start_ns, steps.host_end_ns),
+        optimizer_host_ns=launching.measure(steps.host_start_ns, steps.host_end_ns),
         optimizer_kernels=count(step, alone, size),
         optimizer_ns=total(step, alone, device.length_ns, size),
         optimizer_start_ns=first,

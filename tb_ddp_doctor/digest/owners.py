@@ -54,6 +54,12 @@ class Layers(msgspec.Struct, frozen=True, dict=True):
         """When the host is in anything that is told."""
         return self.input | self.sync | self.alloc | self.dispatch
 
+    def stalls(self, within: Intervals) -> Intervals:
+        """The long stretches within some time in which the host is in nothing that is told."""
+        idle = within - self.host_busy
+        long = idle.end - idle.start >= self.stall_ns
+        return Intervals(idle.start[long], idle.end[long])
+
     def in_order(self) -> tuple[Intervals, ...]:
         return (self.compute, self.copy, self.communication, self.input, self.sync, self.alloc, self.dispatch)
 

@@ -117,9 +117,7 @@ def _host_time(host: HostCalls, device: DeviceEvents, steps: Steps, use: HostUse
     event: not all recorders show cudaEventSynchronize.
     """
     window = Intervals.span(int(steps.host_start_ns[0]), int(steps.host_end_ns[-1]))
-    idle = window - use.layers.host_busy
-    long = idle.end - idle.start >= use.layers.stall_ns
-    idle = Intervals(idle.start[long], idle.end[long])
+    idle = use.layers.stalls(window)
     needs_event = np.sort(host.start_ns[host.is_runtime & host.trains & host.named(names.needs_event)])
     following = searchsorted(needs_event, idle.end)
     syncs = np.append(needs_event, np.iinfo(np.int64).max)[following] - idle.end <= _AT_ONCE_NS

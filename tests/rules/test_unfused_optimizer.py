@@ -126,3 +126,15 @@ def test_an_optimizer_within_another_counts_once() -> None:
 def test_products_of_matrices_are_no_loop_of_small_operations() -> None:
     text = LOOP.replace("optim*60", "gmma*60")
     assert outcome(RULE, ranks(text, text)).status == "clear"
+
+
+def test_a_stall_within_the_step_is_no_launching() -> None:
+    stalled = """
+        rank# step   |1
+              host   [fwd][optim....][optim....][optim..]
+              within      [update................................................]
+              gpu    [fwd.][optim*60][optim*60] [optim*60]
+              nccl                                                                [ar]
+    """
+    launching = sum(len(block) for block in ("[optim....]", "[optim....]", "[optim..]"))
+    assert f"takes the CPU {launching}." in finding(RULE, ranks(stalled, stalled)).title
