@@ -128,3 +128,28 @@ def test_ranks_that_share_sequences_have_one_role_though_they_only_send_to_each_
         """
     sequence = schedule(job(repeat(drawn, 3))).frame.sequence
     assert len(np.unique(sequence)) == roles
+
+
+#: A rank that generates, and one that trains and may send the weights then.
+ROLLS_OUT = """
+    rank# step |1
+          host   [own_generate_sequences.............]
+          within [attend][sync......][sync...........]
+          gpu      [attend..........]
+          nccl                       [bc/sync........]
+"""
+TRAINS = """
+    rank# step |1
+          host   [own_update_actor...................]
+          within [fwd]            [sync..............]
+          gpu     [fwd............]
+          nccl                    [ar/train]
+"""
+
+
+def test_who_sends_the_weights_trains_as_its_peers_do() -> None:
+    """A collective with ranks of another role says nothing of the work of a step."""
+    text = ranks(ROLLS_OUT, ROLLS_OUT, TRAINS.replace("[ar/train]", "[ar/train][bc/sync]"), TRAINS, TRAINS, steps=4)
+    sequence = schedule(job(text)).frame.sequence
+    assert len(np.unique(sequence[2:])) == 1
+    assert sequence[0, 0] != sequence[2, 0]

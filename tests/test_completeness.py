@@ -721,3 +721,17 @@ def test_ranks_of_roles_differ_in_what_their_cpus_call() -> None:
     assert (roles.kind, roles.ranks, roles.incomplete) == ("RL", (0, 1, 2, 3), ())
     # Without roles, a rank with the same events lacks some.
     assert job(text.replace("own_", "any_")).missing_ranks == (3,)
+
+
+#: A rank that reads prompts with single launches, and has fewer other events than those that write answers.
+PROMPTS = """
+    rank# step |1
+          host   [own_generate_sequences...............]
+          within [a][b][c]                   [sync.....]
+          gpu      [a.........][b.....][c..............]
+          nccl                                         [bc@1]
+"""
+
+
+def test_ranks_that_generate_differ_in_what_their_requests_need() -> None:
+    assert examine(job(ranks(GENERATES, PROMPTS, GENERATES, TRAINS, steps=4))).incomplete == ()

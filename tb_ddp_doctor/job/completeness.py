@@ -327,10 +327,11 @@ def _lost_launches(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
 def _lost_calls(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks whose CPU has fewer events in a step than in its other steps, or than others have for as many launches.
 
-    Either alone may be so: steps differ, and so do ranks.
+    Either alone may be so: steps differ, and so do ranks. Both may be so where ranks generate: each has its own
+    requests, and a prompt takes more launches and fewer other events than answers that a CUDA graph computes.
     """
     tables = [digest.lost_kernels for digest in digests.values()]
-    if not tables:
+    if not tables or any(map(job_kind.generates, digests.values())):
         return {}
     number, calls, launches = (
         joined([getattr(table, name) for table in tables]) for name in ("number", "calls", "launches")

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,7 +55,7 @@ _OFTEN = 0.5
 _SOON_NS = LONG_STALL_NS
 #: What a rank hands over it has done when it begins to wait itself, so soon after as multiples of the time since its
 #: last wait; or else, where nobody had anything done by then, while it works on.
-_SOON = (0.2, 1.0)
+_SOON = (0.1, 1.0)
 #: A role whose CPUs are outside any op, with idle GPUs, for a smaller share of the step hardly idles.
 _HARDLY = 0.1
 #: Ties of more ranks than this are not made: a replay would take long.
@@ -110,6 +109,8 @@ class _RankRows(msgspec.Struct, frozen=True, eq=False):
     #: The rows that end with a pause, and those at whose end the host is blocked until a collective is over.
     pauses: Ints
     meets: Ints
+    #: Those of `meets` with ranks of other roles.
+    meets_roles: Ints
     #: The rows with device work, and when that begins, ns.
     works: Ints
     begun_ns: Ints
@@ -124,7 +125,8 @@ class _RankRows(msgspec.Struct, frozen=True, eq=False):
         order), and since when others waited; None where nothing of it is recorded.
 
         That is the last row before then, if the rank's next wait is `soon`: it comes within this multiple of the time
-        since its last one. Else it works on something new, and had handed over what came before the last wait.
+        since its last one. Else it works on something new, and had handed over what came before the last wait: to those
+        who wait now, unless that was before `since_ns`.
         """
         # A row whose kernels then wait for a collective is not done: this rank or another may enter that later.
         row = min(int(np.searchsorted(each, instant_ns)) for each in (self.ended_ns, self.free_ns)) - 1
@@ -135,8 +137,8 @@ class _RankRows(msgspec.Struct, frozen=True, eq=False):
         following = [*waits[place : place + 1], *self.meets[np.searchsorted(self.meets, row, side="right") :][:1]]
         until = self.issued_ns[following].min(initial=self.ended_ns[-1]) - instant_ns
         wait = waits[place - 1] if place else -1
-        if wait >= 0 and self.issued_ns[wait] >= since_ns and until > soon * (instant_ns - self.ended_ns[wait]):
-            row = wait - 1
+        if wait >= 0 and until > soon * (instant_ns - self.ended_ns[wait]):
+            row = wait - 1 if self.issued_ns[wait] >= since_ns else -1
         return row if row >= 0 else None
 
     def next_work(self, row: int) -> int | None:
@@ -153,7 +155,7 @@ def hand_overs(job: Job, schedule: Schedule) -> HandOvers | None:
     of_roles = [np.flatnonzero(roles == role) for role in sorted(set(roles.tolist()) - {""})]
     if len(of_roles) < 2:
         return None
-    rows = _rows(schedule, len(roles))
+    rows = _rows(schedule, np.unique(roles, return_inverse=True)[1])
     groups = [
         (group, np.setdiff1d(np.concatenate(of_roles), ranks)) for ranks in of_roles for group in _together(rows, ranks)
     ]
@@ -172,29 +174,45 @@ def _copies_more(job: Job, of_roles: Sequence[Ints]) -> Flags:
     return more
 
 
-def _rows(schedule: Schedule, ranks: int) -> list[_RankRows]:
-    """The rows of each rank's own track, as they were recorded."""
-    table, place = schedule.rows, schedule.recorded
+def _rows(schedule: Schedule, role: Ints) -> list[_RankRows]:
+    """The rows of each rank's own track, as they were recorded; `role` numbers the ranks' roles, shape (R,)."""
+    table, place, between = schedule.rows, schedule.recorded, _between_roles(schedule.parts, role)
     played = play(schedule, schedule.lengths, kept=True)
-    own, stalls = table.rank[place], (table.blocked_by[place] == CpuTime.STALL) & ~table.synced[place]
-    first, nothing = np.searchsorted(own, np.arange(ranks + 1)).tolist(), len(schedule.parts.rank) - 1
+    first = np.searchsorted(table.rank[place], np.arange(len(role) + 1)).tolist()
     rows = []
     for begin, end in itertools.pairwise(first):
         mine = place[begin:end]
         issued, ended, done = (each[mine] for each in (played.issued_ns, played.ended_ns, played.done_ns))
         idle = ended - np.maximum(issued, np.minimum(done, ended))
         # What ends with the record may have gone on.
-        goes_on = ended < ended.max(initial=0)
-        pauses = np.flatnonzero(stalls[begin:end] & goes_on & (idle >= LONG_STALL_NS))
+        stalls = (table.blocked_by[mine] == CpuTime.STALL) & ~table.synced[mine] & (ended < ended.max(initial=0))
+        pauses = np.flatnonzero(stalls & (idle >= LONG_STALL_NS))
         free = np.maximum.accumulate(played.end_ns[table.awaits[mine]])
-        for_part = np.where(table.synced[mine], table.queue_part[mine] < nothing, table.awaits[mine] < nothing)
-        blocked = (table.synced[mine] | table.waits[mine]) & (ended - issued >= LONG_STALL_NS)
-        meets = np.flatnonzero(for_part & blocked)
+        waits = pauses, *_meets(schedule, played, mine, between)
         next_work = _works(schedule, played, mine)
-        rows.append(
-            _RankRows(begin, issued, ended, done, free, pauses, meets, *next_work, *_calls(schedule, played, mine))
-        )
+        rows.append(_RankRows(begin, issued, ended, done, free, *waits, *next_work, *_calls(schedule, played, mine)))
     return rows
+
+
+def _meets(schedule: Schedule, played: Played, rows: Indices, between: Flags) -> tuple[Ints, Ints]:
+    """The columns `meets` and `meets_roles` of `_RankRows`, given a rank's rows, and the parts `between` roles."""
+    table, nothing = schedule.rows, len(schedule.parts.rank) - 1
+    part = np.where(table.synced[rows], table.queue_part[rows], table.awaits[rows])
+    blocked = (
+        (table.synced[rows] | table.waits[rows]) & (part < nothing) & (played.end_ns[part] > played.issued_ns[rows])
+    )
+    meets = np.flatnonzero(blocked & (played.ended_ns[rows] - played.issued_ns[rows] >= LONG_STALL_NS))
+    return meets, meets[between[part[meets]]]
+
+
+def _between_roles(parts: Parts, role: Ints) -> Flags:
+    """Which parts are of collectives with ranks of several roles, given each rank's role, shape (parts,)."""
+    size = int(parts.collective.max(initial=0)) + 1
+    least, most = np.full(size, len(role)), np.full(size, -1)
+    np.minimum.at(least, parts.collective, role[parts.rank])
+    np.maximum.at(most, parts.collective, role[parts.rank])
+    between: Flags = (least < most)[parts.collective]
+    return between
 
 
 def _works(schedule: Schedule, played: Played, rows: Indices) -> tuple[Ints, Ints]:
@@ -231,10 +249,10 @@ class _Tying:
 
     def __init__(self, rows: list[_RankRows], groups: list[tuple[list[Pause], Ints]], copies_more: Flags) -> None:
         self._rows, self._copies_more = rows, copies_more
-        #: The pauses of each rank, as rows in order.
-        self._waits: defaultdict[int, list[int]] = defaultdict(list)
-        for pause in sorted((one for group, _ in groups for one in group), key=lambda one: one.row):
-            self._waits[pause.rank].append(pause.row)
+        #: The waits of each rank for other roles, in pauses and collectives, as rows in order.
+        self._waits = [its.meets_roles.tolist() for its in rows]
+        for pause in (one for group, _ in groups for one in group):
+            bisect.insort(self._waits[pause.rank], pause.row)
         self._pauses: list[tuple[int, int, int]] = []
         self._guests: list[tuple[int, int, int]] = []
         self._works: list[tuple[int, int]] = []

@@ -22,6 +22,7 @@ from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import BEFORE
 from tb_ddp_doctor.job.beginnings import beginnings
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.rl_roles import between_roles
 from tb_ddp_doctor.replay.comparable import comparable
 from tb_ddp_doctor.replay.guests import with_guests
 from tb_ddp_doctor.replay.hand_overs import HandOvers, TiedTracks, hand_overs, with_hand_overs
@@ -69,7 +70,7 @@ def _schedule(job: Job, ties: HandOvers | None) -> Schedule:
     if ties:
         tracks, parts = with_hand_overs(tracks, parts, ties)
     host_start_ns, device_start_ns = _starts(job)
-    compared = comparable(job, sequences(parts, every_family, job.step_index))
+    compared = comparable(job, sequences(parts, every_family, job.step_index, between_roles(job)))
     frame = StepFrame(
         families=every_family,
         host_start_ns=host_start_ns,

@@ -332,15 +332,18 @@ def _before_last_gradients(tracks: Tracks, awaits: Indices, rows: Ints, calls: C
     return rows <= until[np.minimum(awaits[rows], count)]
 
 
-def sequences(parts: Parts, families: Sequence[Family], step_index: Ints) -> Ints:
+def sequences(parts: Parts, families: Sequence[Family], step_index: Ints, between_roles: Flags) -> Ints:
     """Numbers the ranks and steps by their collectives, shape (R, S): equal numbers have the same collectives.
 
-    Two things are ignored: sends and receives, since stages of a pipeline differ in their number and have as much to
-    do; and the sizes of collectives whose sizes may differ from rank to rank (`UNEVEN`).
+    Three things are ignored: sends and receives, since stages of a pipeline differ in their number and have as much to
+    do; the sizes of collectives whose sizes may differ from rank to rank (`UNEVEN`); and calls `between_roles`, flags
+    of the first parts: the rank that sends the weights trains as its peers do.
     """
     ranks, steps = step_index.shape
     two = np.array([family.between_two for family in families], np.bool_)
-    known = np.flatnonzero((parts.step >= 0) & ~two[parts.family])
+    counts = (parts.step >= 0) & ~two[parts.family]
+    counts[: len(between_roles)] &= ~between_roles
+    known = np.flatnonzero(counts)
     cell = parts.rank[known] * steps + parts.step[known]
     # A sum of hashes, one hash for each kind and count: it ignores the order, which differs between streams.
     uneven = np.array([family.kind in UNEVEN for family in families], np.bool_)[parts.family[known]]

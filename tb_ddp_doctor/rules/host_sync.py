@@ -43,8 +43,9 @@ class HostSync(Rule):
         Read values rarely, and one step late; keep metrics on the GPU.
     Limits:
         Blocking copies from pageable memory to the GPU are pageable-memcpy's, and syncs on one rank alone are
-        straggler's; so is what the CPU of one rank stalls beside them. Syncs that await what an optimizer on the CPU
-        works on do not count, and neither do reads of tokens on ranks that generate for reinforcement learning.
+        straggler's; so is what the CPU of one rank stalls beside them, and host-stall's what all do. Syncs that await
+        what an optimizer on the CPU works on do not count, and neither do reads of tokens on ranks that generate for
+        reinforcement learning.
         Where stacks were recorded (with_stack=True), the function of each call is named, with the line where the
         function begins, not that of the call. Calls that the job cannot do without count as well: the trace does not
         show which these are.
@@ -92,8 +93,8 @@ class HostSync(Rule):
         if cost < min(whatif.cost_ns(change), Severity.MINOR.least_share * frame.step_ns):
             # The calls would be charged with all that they save.
             return Clear(
-                f"Without {many}, queued work would hide a stall of a single rank's CPU: most of what that saves is "
-                "the stall's."
+                f"Without {many}, queued work would hide what CPUs do outside any op, or that one is slower: most of "
+                "what that saves is not the calls'."
             )
         ranks = most_affected(idle_ns)
         seen = int((whatif.at_slowest(idle_ns) > 0).sum())

@@ -58,7 +58,8 @@ class RoleBubble(Rule):
         rollout that is a step ahead are of older weights: whether training takes that is not in the traces. Half of the
         cost is the lower end of its interval, since roles that run at once share links and hosts. What a role waits for
         without a collective is known by its pauses, which at least half of its ranks, and more than one, end together;
-        the stalls of one rank are its own. A rollout that takes longer for as many kernels is `straggler`'s.
+        the stalls of one rank are its own. A rollout that takes longer for as many kernels is `straggler`'s, and so is
+        what roles wait that would not if all ranks of a role took as long.
     """
 
     id = "role-bubble"
@@ -108,15 +109,11 @@ class RoleBubble(Rule):
         frame, whatif, busy, of_role = roles.frame, roles.whatif, roles.busy_ns, roles.ranks
         takes = {role: float(busy[ranks].mean(axis=1).max()) for role, ranks in of_role.items()}
         idle = frame.window_ns - busy
-        # In the first step a role may wait for what others did before the record.
-        after = min(1, len(frame.steps) - 1)
-        alone_ns = {
-            role: float(whatif.unbound_ns(_without_others(whatif, ranks, 1.0))[ranks, after:].mean())
-            for role, ranks in of_role.items()
-        }
-        longest = max(alone_ns, key=lambda role: alone_ns[role])
+        longest, _ = _longest(whatif, of_role)
         change, half = (_without_others(whatif, of_role[longest], share) for share in (1.0, 0.5))
-        cost = whatif.cost_ns(change)
+        # A role that waits for one slow rank of another one waits no longer once all ranks of each take as long.
+        even = whatif.after(whatif.at_the_median(np.ones(whatif.shape, np.bool_)), supposed=True)
+        cost = min(whatif.cost_ns(change), _longest(even, of_role)[1])
         idles = float(idle[of_role[longest]].mean())
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Roles that wait for each other cost {wording.ms(cost)} a step.")
@@ -220,6 +217,20 @@ class RoleBubble(Rule):
             fix=_FIX_OF_SENDING,
             evidence=(roles.places.window(rank, step, "The step with the longest weight sync."),),
         )
+
+
+def _longest(whatif: WhatIf, of_role: Mapping[str, Ints]) -> tuple[str, float]:
+    """The role whose ranks (indices) take longest for a step without what the ranks of other roles do, and how much
+    longer they take with that, in the mean, ns.
+    """
+    # In the first step a role may wait for what others did before the record.
+    steps = slice(min(1, whatif.shape[1] - 1), None)
+    alone_ns = {
+        role: float(whatif.unbound_ns(_without_others(whatif, ranks, 1.0))[ranks, steps].mean())
+        for role, ranks in of_role.items()
+    }
+    longest = max(alone_ns, key=lambda role: alone_ns[role])
+    return longest, float(whatif.unbound_ns(Change())[of_role[longest], steps].mean()) - alone_ns[longest]
 
 
 def _without_others(whatif: WhatIf, ranks: Ints, share: float) -> Change:

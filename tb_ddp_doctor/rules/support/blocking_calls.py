@@ -50,11 +50,11 @@ def removable(whatif: WhatIf, kind: CpuTime, idle_ns: Ints) -> NDArray[np.float6
 def cost_ns(whatif: WhatIf, change: Change, kind: CpuTime) -> float:
     """What removing blocking calls of a kind saves, mean over steps, ns.
 
-    If most of that is gone in a job whose CPUs take as long as the median rank's for everything else, it is what is
-    saved there.
+    If most of that is gone in a job whose CPUs do not stall, and take as long as the median rank's for everything else,
+    it is what is saved there.
 
-    Without the calls a CPU runs further ahead of its GPU. That may hide what one rank's CPU does for longer than the
-    others', which is a straggler's fault and not that of the calls:
+    Without the calls a CPU runs further ahead of its GPU. That may hide what the CPU does outside any op, or for longer
+    than the others', which is no fault of the calls:
 
         rank 0  [launch][sync at the end of the step ...]
         rank 1  [launch][stall 40 ms][launch][sync ...  ]    without the syncs it stalls while its GPU still works
@@ -62,8 +62,8 @@ def cost_ns(whatif: WhatIf, change: Change, kind: CpuTime) -> float:
     cost = whatif.cost_ns(change)
     if not cost or not whatif.plays:
         return cost
-    others = [one for one in CpuTime if one is not kind]
-    as_median = whatif.at_the_median(np.ones(whatif.shape, np.bool_), kinds=others)
+    others = [one for one in CpuTime if one not in (kind, CpuTime.STALL)]
+    as_median = whatif.at_the_median(np.ones(whatif.shape, np.bool_), kinds=others) | whatif.without(CpuTime.STALL)
     shared = whatif.after(as_median, supposed=True).cost_ns(change)
     return shared if shared < _OF_CALLS * cost else cost
 
