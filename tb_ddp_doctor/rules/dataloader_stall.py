@@ -52,7 +52,7 @@ class DataloaderStall(Rule):
     subject = "Waiting for the DataLoader"
     of_every_program = True
     looks_again = True
-    refines = "slow-step"
+    refines = ("slow-step", "launch-bound")
 
     min_share: float = threshold(
         0.01, "of the step", "Less than this, on the median rank, is the time to hand over a batch."

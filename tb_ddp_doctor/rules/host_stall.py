@@ -45,7 +45,7 @@ class HostStall(Rule):
     id = "host-stall"
     subject = "Waiting for CPUs that are outside any op"
     looks_again = True
-    refines = "slow-step"
+    refines = ("slow-step", "launch-bound")
 
     min_known: float = threshold(0.5, "of the stall", "An activity that takes less of it is not the cause.")
     min_share: float = threshold(0.03, "of the step", "On the median rank; healthy jobs stay under 1 %.")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from traces import MS, finding, in_row, lies_in_its_step, outcome, ranks, step_ms
+from traces import MS, finding, in_row, job, lies_in_its_step, outcome, ranks, step_ms
+
+from tb_ddp_doctor import engine
 
 RULE = "dataloader-stall"
 STALLED = """
@@ -224,3 +226,21 @@ def test_cpus_wait_for_it_too() -> None:
               host [load....][fwd......]
     """
     assert finding(RULE, ranks(text)).cost_ms == pytest.approx(10, rel=0.02)
+
+
+def test_a_wait_is_charged_before_launches_that_take_longer() -> None:
+    """Without any launching the step would be 20 ms shorter, whether it waits for its loader or not."""
+    text = ranks(
+        *[
+            """
+        rank# step |1
+              host [load....][a.......][b.......][c.......]
+              gpu            [a]       [b]       [c.......]
+              nccl                                         [ar]
+    """
+        ]
+        * 2
+    )
+    costs = {one.rule: one.cost_ms for one in engine.examine(job(text)).findings}
+    assert costs["launch-bound"] < finding("launch-bound", text).alone_ms
+    assert costs[RULE] == pytest.approx(finding(RULE, text).alone_ms) == pytest.approx(10, rel=0.02)
