@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pftrace_files
 import pytest
 from tensorboard.plugins import base_plugin
 from traces import draw, in_row, ranks, write
 from werkzeug.test import Client, TestResponse
 
 from tb_ddp_doctor import engine
-from tb_ddp_doctor.discover.merged import parts
+from tb_ddp_doctor.discover.merged import own_pid, part, parts
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 from tb_ddp_doctor.trace import reader
+from tb_ddp_doctor.trace.model import TraceError
 
 JOB = ranks(
     """
@@ -141,6 +143,15 @@ def test_the_tab_has_findings_evidence_and_slices_of_a_merged_file(tmp_path: Pat
     assert slice_of_merged == slice_of_files
 
 
+@pytest.mark.parametrize("rewrite", [as_tracelens, as_sglang])
+def test_a_long_header_hides_no_ranks(tmp_path: Path, rewrite: Rewrite) -> None:
+    """The devices of a node, of which a chunk is read with hardly an event behind them."""
+    for long in range(7_600, 8_200, 97):
+        folder = merge(tmp_path / str(long), rewrite, {**KINETO, "deviceProperties": ["x" * long]})
+        (run,) = discover(folder)
+        assert len(run.files) == 2
+
+
 def test_labels_number_no_ranks(tmp_path: Path) -> None:
     (run,) = discover(merge(tmp_path / "merged", as_sglang, KINETO))
     assert [(file.rank, file.rank_source, file.path.name) for file in run.files] == [
@@ -180,6 +191,8 @@ def test_a_trace_of_one_rank_is_none_that_was_merged(tmp_path: Path) -> None:
     [
         (b'{"traceEvents": [{"ph": "X", "pid": 12, "tid": 1}, {"ph": "X", "pid": 4194304, "tid": 1}]}', ()),
         (b'{"traceEvents": [{"ph": "X", "pid": 12}, {"ph": "X", "pid": 1000000012}]}', ("rank 0", "rank 10")),
+        # A full command buffer is of process -1.
+        (b'{"traceEvents": [{"pid": -1}, {"pid": 12}, {"pid": 99999999}, {"pid": 100000012}]}', ("rank 0", "rank 1")),
         (b'{"traceEvents": [{"pid": "[DP1] 12"}, {"pid": "[DP0] 12"}, {"pid": "Spans"}]}', ("DP0", "DP1")),
         (b'{"traceEvents": [{"pid": "[DP1] 12"}, {"pid": 7}]}', ()),
         # RTP-LLM's, which keeps the first rank's keys.
@@ -204,6 +217,39 @@ def test_what_is_of_no_part_is_left_out(tmp_path: Path) -> None:
     found = engine.diagnose(run).diagnosis
     assert found.ranks == (0, 1)
     assert msgspec.json.encode(found)
+
+
+@pytest.mark.parametrize("form", ["json", "pftrace"])
+def test_traces_that_were_only_put_together_are_refused(tmp_path: Path, form: str) -> None:
+    """Processes and GPUs keep their numbers, and launches of both ranks have the same: nothing tells them apart."""
+    name = "merged.json" if form == "json" else "merged.pftrace"
+    traces = [json.loads(data) for data in draw(JOB).values()]
+    for rank, trace in enumerate(traces):
+        for event in trace["traceEvents"]:
+            event["pid"] = 41 + rank
+    assert {event["pid"] for trace in traces for event in trace["traceEvents"]} == {41, 42}
+    if form == "json":
+        events = [event for trace in traces for event in trace["traceEvents"]]
+        (tmp_path / name).write_text(json.dumps(KINETO | {"traceEvents": events}))
+    else:
+        (tmp_path / name).write_bytes(b"".join(pftrace_files.of_json(json.dumps(trace).encode()) for trace in traces))
+    with pytest.raises(TraceError, match=r"(2|two) processes: .* Diagnose the files that it was made of"):
+        reader.read(tmp_path / name)
+
+
+@pytest.mark.parametrize("pid", [-1, 7, 4_194_304])
+def test_a_process_has_its_number_back(pid: int) -> None:
+    for rank in (0, 3):
+        told = str(rank * 100_000_000 + pid)
+        assert (part(told), own_pid(told)) == (f"rank {rank}", str(pid))
+
+
+def test_a_damaged_process_is_none_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_bytes(draw(ranks("rank# step |1\n host [fwd]\n gpu [fwd]", steps=40))[0])
+    trace = json.loads((tmp_path / "rank0.json").read_bytes())
+    next(event for event in trace["traceEvents"] if event.get("cat") == "cpu_op")["pid"] = 7
+    (tmp_path / "rank0.json").write_text(json.dumps(trace))
+    assert reader.read(tmp_path / "rank0.json")
 
 
 def test_a_merged_file_of_collectives_alone_says_nothing_of_cpus(tmp_path: Path) -> None:

@@ -457,6 +457,19 @@ def _foreign() -> Iterator[tuple[str, bytes, str]]:
     yield "trace.pftrace", b"\x1f\x8b", "without events of torch.profiler"
     yield "1_results.json", b'{"rocprofiler-sdk-tool": [{"metadata": {}}]}', "JSON of rocprof"
     yield "7_kernel_trace.csv", b'"Kind","Agent_Id"', "of rocprof"
+    yield "7_results.otf2", b"", "of rocprof"
+    yield "perfetto-trace-0.proto", b"\n", "Omnitrace"
+    yield "trace.rpd", b"SQLite format 3\0" + b"CREATE TABLE rocpd_op", "rpd2tracing.py trace.rpd"
+    yield "CUPTI_ACTIVITY_KIND_KERNEL.parquet", b"PAR1", "nsys export --type sqlite"
+    yield "report.jsonl", b'{"Type":79,"CudaEvent":{}}', "JSON export of Nsight Systems"
+    yield "r000hs.vtune", b"<?xml", "VTune"
+    yield "profile.hltv", b"PK", "Intel Gaudi"
+    yield "trace.0.et", b"\x08\1", "Chakra"
+    observed = b'{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"name": "[pytorch|profiler|execution_trace|process]"}]}'
+    yield "et.json", observed, "ExecutionTraceObserver"
+    yield "result.json", b'{"traceEvents": [{"ph": "X", "cat": "FEE", "name": "f"}]}', "VizTracer"
+    timeline = b'{"traceEvents": [{"ph": "M", "args": {"name": "/job:localhost/replica:0/task:0/device:GPU:0"}}]}'
+    yield "timeline.json", timeline, "TensorFlow"
     yield "results.db", b"SQLite format 3\0" + b"CREATE TABLE rocpd_kernel", "rocpd convert -i results.db"
     yield "trace_view.json", b'[{"ph": "X", "name": "aten::empty", "pid": 1, "cat": "cpu_op"}]', "Ascend NPUs"
     yield (

@@ -226,6 +226,15 @@ def test_a_file_that_begins_with_a_long_table_of_names_is_a_trace(tmp_path: Path
     assert [file.path.name for file in run.files] == ["rank0.pftrace"]
 
 
+def test_a_file_that_begins_with_many_compressed_descriptors_is_a_trace(tmp_path: Path) -> None:
+    _, packets = drawn()
+    described = [packet for packet in packets if packet.HasField("track_descriptor")]
+    rest = [packet for packet in packets if not packet.HasField("track_descriptor")]
+    (tmp_path / "rank0.pftrace").write_bytes(as_file(compressed([*described * 5, *rest], 1)))
+    (run,) = discover(tmp_path)
+    assert len(run.files) == 1
+
+
 def test_damage_in_what_is_compressed_is_told(tmp_path: Path, by: str) -> None:
     _, packets = drawn()
     whole = compressed(packets)

@@ -29,8 +29,35 @@ _OF_ROCPROF = (
     "This is of rocprof: the doctor reads what torch.profiler writes on AMD GPUs (export_chrome_trace); of rocprofv3's "
     "formats, `--output-format pftrace` opens in Perfetto."
 )
+#: What Omnitrace and its successor write with Perfetto's own library.
+_OF_OMNITRACE = (
+    "This is a trace of Omnitrace or ROCm Systems Profiler for Perfetto, which shows it: the doctor reads what "
+    "torch.profiler writes on AMD GPUs (export_chrome_trace)."
+)
 #: By the end of the name.
 _BY_NAME = (
+    (
+        re.compile(r"(?:^|/)(?:CUPTI_ACTIVITY_KIND_|NVTX_|TARGET_INFO_)\w+\.(?:arrow|parquet)$"),
+        "This is an export of Nsight Systems to Arrow or Parquet: export the report again with `"
+        + _EXPORT
+        + " REPORT.nsys-rep`.",
+    ),
+    (re.compile(r"^perfetto-trace[-\w]*\.proto$"), _OF_OMNITRACE),
+    (
+        re.compile(r"\.rpd$"),
+        "This is a database of rocmProfileData: `rpd2tracing.py {name} trace.json` makes a trace for Perfetto; the "
+        "doctor reads what torch.profiler writes on AMD GPUs (export_chrome_trace).",
+    ),
+    (
+        re.compile(r"\.(?:vtune|hltv|ntff)$"),
+        "This is a profile of VTune, Intel Gaudi or AWS Neuron, which their own tools show: the doctor reads what "
+        "torch.profiler and Nsight Systems write.",
+    ),
+    (
+        re.compile(r"\.et$"),
+        "This is a Chakra execution trace, for simulators: the doctor reads the traces of torch.profiler that it was "
+        "linked from.",
+    ),
     (
         re.compile(r"\.(?:nsys-rep|qdrep)$"),
         "This is a report of Nsight Systems: export it with `" + _EXPORT + " {name}`, and diagnose the .sqlite file.",
@@ -46,7 +73,7 @@ _BY_NAME = (
         re.compile(r"\.(?:ncu-rep|nvvp|nvprof)$"),
         "This is a profile of single kernels or of nvprof, without what ranks do: record with torch.profiler or nsys.",
     ),
-    (re.compile(r"(?:^|_)(?:kernel|hip_api|hsa_api|memory_copy)_trace\.csv$"), _OF_ROCPROF),
+    (re.compile(r"(?:^|_)(?:kernel|hip_api|hsa_api|memory_copy)_trace\.csv$|\.otf2$"), _OF_ROCPROF),
     (
         re.compile(
             r"(?:^|[^a-z])(?:(?:trace_view|msprof_\w+)\.json(?:\.gz)?|ascend_(?:pytorch|mindspore)_profiler\w*\.db)$"
@@ -95,8 +122,25 @@ _BY_HEAD = (
         "This is the JSON export of Nsight Systems: export the report again with `" + _EXPORT + " REPORT.nsys-rep`.",
     ),
     (
+        re.compile(r"\.jsonl$"),
+        re.compile(rb'"(?:CudaEvent|NvtxEvent|TraceProcessEvent)"'),
+        "This is the JSON export of Nsight Systems: export the report again with `" + _EXPORT + " REPORT.nsys-rep`.",
+    ),
+    (
         re.compile(r"\.json(?:\.gz)?$"),
-        re.compile(rb'"/(?:device:[A-Z]{3,8}:\d|host:CPU)'),
+        re.compile(rb"\[pytorch\|profiler\|execution_(?:trace|graph)"),
+        "This is an execution trace of torch (ExecutionTraceObserver): operators and their inputs, without times. "
+        "Diagnose the trace that torch.profiler wrote beside it.",
+    ),
+    (
+        re.compile(r"\.json(?:\.gz)?$"),
+        re.compile(rb'"cat"\s*:\s*"FEE"|"viztracer_metadata"'),
+        "This is a trace of VizTracer, of Python functions alone, without operators and kernels: record with "
+        "torch.profiler.",
+    ),
+    (
+        re.compile(r"\.json(?:\.gz)?$"),
+        re.compile(rb'"/(?:device:[A-Z]{3,8}:\d|host:CPU|job:\w{1,40}/replica:\d)'),
         _OF_XLA,
     ),
     (

@@ -61,7 +61,8 @@ _KINETO_PACKET = re.compile(
 _PACKET = b"\n"
 #: The field of a packet that Perfetto's SDK compressed others into: its size, and zlib's first bytes.
 _COMPRESSED = re.compile(rb"\x92\x03[\x80-\xff]{0,4}[\x00-\x7f]\x78[\x01\x5e\x9c\xda]")
-_MOST_INFLATED = 4
+#: Packets that are inflated: one of a descriptor alone has some 40 bytes.
+_MOST_INFLATED = 1024
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -214,12 +215,13 @@ def _peek_digest(path: Path) -> Head:
 
 
 def _gather(chunks: Iterable[bytes]) -> bytes:
-    """Text until "traceEvents" begins behind Kineto's own keys, or `_HEAD_BYTES` of it."""
+    """Text until a chunk behind "traceEvents", where Kineto's own keys precede it, or `_HEAD_BYTES` of it."""
     text = bytearray()
     for chunk in chunks:
         text += chunk
         begun = text.find(b'"traceEvents"')
-        if len(text) >= _HEAD_BYTES or (begun >= 0 and _has_schema(bytes(text[:begun]))):
+        has_events = 0 <= begun <= len(text) - _CHUNK_BYTES
+        if len(text) >= _HEAD_BYTES or (has_events and _has_schema(bytes(text[:begun]))):
             break
     return bytes(text)
 
@@ -272,12 +274,17 @@ def _read_packets(text: bytes) -> Head:
 
 
 def _inflated_packets(text: bytes) -> Iterator[bytes]:
-    """What the compressed packets at the beginning of a trace hold, the first ones, as far as they are there."""
+    """What the compressed packets at the beginning of a trace hold, as much of it as is looked at of plain text."""
+    remaining = _HEAD_BYTES
     for field in islice(_COMPRESSED.finditer(text), _MOST_INFLATED):
         try:
-            yield zlib.decompressobj().decompress(text[field.end() - 2 :], _HEAD_BYTES)
+            inflated = zlib.decompressobj().decompress(text[field.end() - 2 :], remaining)
         except zlib.error:
             continue
+        yield inflated
+        remaining -= len(inflated)
+        if remaining <= 0:
+            break
 
 
 def _has_schema(header: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 Such a tool changes the numbers of processes, so that those of two ranks do not meet, each in its own way:
 
-    TraceLens (TraceFuse)    203194584               rank * 100,000,000 + pid, of devices too
+    TraceLens (TraceFuse)    203194584               rank * 100,000,000 + pid, of devices and of Kineto's own (-1) too
     SGLang (merge_profiles)  "[TP01-EP01] 3194584"   the rank in its groups, and the pid
     RTP-LLM                  "[WR03] 3194584"        the rank of all, and the pid
 
@@ -38,14 +38,14 @@ def part(pid: str) -> str:
     """The part of a merged file that a process is of: "rank 2", "TP01-EP01"; "" for none."""
     if match := _LABELLED.fullmatch(pid):
         return match[1]
-    return f"{_NUMBERED}{int(pid) // _APART}" if _is_numbered(pid) else ""
+    return f"{_NUMBERED}{(int(pid) + 1) // _APART}" if _is_numbered(pid) else ""
 
 
 def own_pid(pid: str) -> str:
     """The number that the process had in its rank's own trace."""
     if match := _LABELLED.fullmatch(pid):
         return match[2]
-    return str(int(pid) % _APART) if _is_numbered(pid) else pid
+    return str((int(pid) + 1) % _APART - 1) if _is_numbered(pid) else pid
 
 
 def rank(part: str) -> int | None:
@@ -83,4 +83,7 @@ def parts(head: bytes, chunks: Iterable[bytes]) -> tuple[str, ...]:
 
 
 def _is_numbered(pid: str) -> bool:
-    return pid.isascii() and pid.isdecimal() and len(pid) <= 18 and int(pid) % _APART <= _LARGEST
+    """Whether it may be a process of a merged file; Kineto's own overhead is process -1."""
+    if pid == "-1":
+        return True
+    return pid.isascii() and pid.isdecimal() and len(pid) <= 18 and (int(pid) + 1) % _APART <= _LARGEST + 1

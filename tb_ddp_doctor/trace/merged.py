@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TypeVar
 
 import msgspec
@@ -10,9 +11,38 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.discover import merged
-from tb_ddp_doctor.trace.model import RankTrace
+from tb_ddp_doctor.trace.model import Category, RankTrace, TraceError
 
 T = TypeVar("T", bound=msgspec.Struct)
+#: What is said of a file of several traces, behind what shows it.
+SEVERAL = (
+    "traces of several ranks were merged into it, and nothing tells which launches and kernels belong together. "
+    "Diagnose the files that it was made of."
+)
+#: A process with a smaller share of the operators is none: its events are damaged.
+_LEAST_SHARE = 0.05
+
+
+def check_one_process(trace: RankTrace, *, is_remote: bool) -> None:
+    """Raise TraceError for the events of several ranks that nothing tells apart.
+
+    Kineto records one process. Where traces were only put together, processes differ, but launches of all ranks have
+    the same numbers, and GPUs of two nodes, too.
+    """
+    operators = trace.events.thread[trace.events.category == Category.OP]
+    counts = np.bincount(operators[operators >= 0], minlength=len(trace.threads))
+    of_process: Counter[str] = Counter()
+    for (pid, _), count in zip(trace.threads, counts.tolist(), strict=False):
+        of_process[pid] += count
+    several = {pid for pid, count in of_process.items() if count and count >= _LEAST_SHARE * len(operators)}
+    if len(several) < 2:
+        return
+    parts = {merged.part(pid) for pid in several}
+    if is_remote and len(parts) == len(several) and "" not in parts:
+        raise TraceError(
+            f"Traces of {len(several)} ranks were merged into it. Copy it to a disk, where each rank is read by itself."
+        )
+    raise TraceError(f"It holds operators of {len(several)} processes: {SEVERAL}")
 
 
 def only(trace: RankTrace, part: str, name: str) -> RankTrace:

@@ -30,7 +30,7 @@ from tb_ddp_doctor.trace.columns import Columns
 from tb_ddp_doctor.trace.document import Document
 from tb_ddp_doctor.trace.header import MOST_NUMBER, header_of
 from tb_ddp_doctor.trace.losses import Loss, Losses
-from tb_ddp_doctor.trace.merged import only
+from tb_ddp_doctor.trace.merged import check_one_process, only
 from tb_ddp_doctor.trace.names import OWN
 from tb_ddp_doctor.trace.own_slice import RankOfSlice
 from tb_ddp_doctor.trace.pftrace.read import PacketsAsColumns, PacketsAsJson
@@ -52,7 +52,10 @@ def read(path: str | FilePath, *, name: str | None = None, max_bytes: int = MAX_
     if isinstance(path, ProcessPath):
         return _MERGED.read(path.file, max_bytes).part(path.label, name or str(path))
     _MERGED.forget()
-    return _read(path, name or str(path), max_bytes).trace
+    file = _read(path, name or str(path), max_bytes)
+    if not file.ranks and not file.trace.dropped.get(OWN):
+        check_one_process(file.trace, is_remote=isinstance(path, RemotePath))
+    return file.trace
 
 
 class _File(msgspec.Struct, frozen=True, eq=False):

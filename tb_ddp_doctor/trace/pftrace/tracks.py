@@ -11,6 +11,8 @@ import msgspec
 
 from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.wire import BYTES, message
+from tb_ddp_doctor.trace.merged import SEVERAL
+from tb_ddp_doctor.trace.model import TraceError
 from tb_ddp_doctor.trace.own_slice import FIELD
 
 #: Fields of a TrackDescriptor, and of the descriptors of processes and threads in it.
@@ -37,6 +39,8 @@ Place: TypeAlias = tuple[bytes, bytes]
 
 def places(uuids: Sequence[int], descriptors: Iterable[bytes]) -> list[Place]:
     """The process and the thread of the events of each track; process -1 of what is in none.
+
+    Raises TraceError for a track of two processes, as where traces were put one behind the other.
 
     A track that is described as no thread is one by the number in its name ("thread 41 (python)", "stream 7"), or by
     its name.
@@ -74,6 +78,9 @@ def _describe(known: dict[int, TrackDescriptor], descriptor: bytes) -> None:
             process = _number(field.data, _PID)
         elif field.number == _THREAD and field.wire == BYTES:
             process, thread = _number(field.data, _PID), _number(field.data, _TID)
+    moved = track.parent not in (None, parent) or (thread is None and track.process not in (None, process))
+    if moved:
+        raise TraceError(f"One of its tracks is of two processes: {SEVERAL}")
     known[uuid] = TrackDescriptor(name, parent, process, thread)
 
 
