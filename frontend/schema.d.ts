@@ -798,7 +798,7 @@ export interface Network {
   version: string;
   /** "P2P", "SHM", "NET/IB/GDRDMA", "NET/Socket" ..., each with the ranks that use it, as far as they are known. */
   transports: Record<string, number[]>;
-  /** Channels of collectives; 0 if unknown. */
+  /** Channels of collectives, of the communicator that has fewest; 0 if unknown. */
   channels: number;
   /** The ranks in the order of the first channel's ring; empty if unknown. */
   ring: number[];

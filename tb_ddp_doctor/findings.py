@@ -470,7 +470,7 @@ class Network(msgspec.Struct, frozen=True):
     version: str
     #: "P2P", "SHM", "NET/IB/GDRDMA", "NET/Socket" ..., each with the ranks that use it, as far as they are known.
     transports: dict[str, tuple[int, ...]]
-    #: Channels of collectives; 0 if unknown.
+    #: Channels of collectives, of the communicator that has fewest; 0 if unknown.
     channels: int
     #: The ranks in the order of the first channel's ring; empty if unknown.
     ring: tuple[int, ...]

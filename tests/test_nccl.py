@@ -330,8 +330,9 @@ def test_a_finding_of_communication_says_what_nccl_chose(tmp_path: Path) -> None
         ),
         (64 << 20, "RING proto SIMPLE channel{Lo..Hi}={0..15}", "", ""),
         (64 << 10, "RING proto LL channel{Lo..Hi}={0..1}", "", ""),
+        (64 << 20, "NVLS proto SIMPLE channel{Lo..Hi}={0..7}", "", ""),
     ],
-    ids=["LL", "LL that is set", "channels", "usual", "small"],
+    ids=["LL", "LL that is set", "channels", "usual", "small", "in the switch"],
 )
 def test_a_choice_that_makes_large_messages_slow_is_explained(
     tmp_path: Path, size: int, chosen: str, settings: str, said: str

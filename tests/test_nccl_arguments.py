@@ -156,6 +156,33 @@ def test_large_messages_by_ll_and_few_channels_are_explained(tmp_path: Path) -> 
     assert "Messages of this size fill all 16 channels: with 2, " in found.why
 
 
+#: A group within a node, and one that goes over a network.
+TWO_GROUPS = """
+    rank# step     |1
+          host     [fwd][ag/tp][rs/dp]
+          autograd                    [bwd][ar/dp]
+          gpu      [fwd..]             [bwd..]
+          nccl          [ag/tp][rs/dp]       [ar/dp......................]
+"""
+
+
+@pytest.mark.parametrize("form", ["json", "pftrace"])
+@pytest.mark.parametrize(("large", "small", "said"), [(2, 16, True), (2, 2, False), (16, 16, False), (8, 12, False)])
+def test_few_channels_are_few_of_their_own_group(tmp_path: Path, large: int, small: int, said: bool, form: str) -> None:
+    """Channels of the all-reduce of 64 MB, and of a small call of its group; the group within the node has 16."""
+
+    def change(event: Event, told: Event) -> None:
+        is_large = told["Collective name"] == "allreduce"
+        event["args"] |= {"In msg nelems": 16_000_000 if is_large else 8, "Out msg nelems": 16_000_000}
+        channels = 16 if told["Process Group Name"] == "tp" else large if is_large else small
+        of_plugin(event, told, n_channels=channels)
+
+    diagnosis, _ = result(write(tmp_path / "job", ranks(TWO_GROUPS, TWO_GROUPS), change, form=form))
+    (found,) = [one for one in diagnosis.findings if one.rule == "communication-bound"]
+    assert f"For all_reduce NCCL chose ring, Simple, {large} of {max(large, small)} channels" in found.why
+    assert ("fill all 16 channels: with 2, " in found.why) == said
+
+
 def test_torchs_group_is_kept_where_the_plugin_names_none(tmp_path: Path) -> None:
     """Of c10d, `record_param_comms` has the group, and the kernel only what NCCL's plugin says."""
 

@@ -116,7 +116,7 @@ def test_a_finding_says_what_nccl_chose_for_its_group(tmp_path: Path) -> None:
     # Another communicator has more calls of this kind and size, at other numbers.
     (folder / "prof_11_0.json").write_text(profile(11, [5] * (last + 20) + [elements] * 100, pid=pid))
     (found,) = [one for one in diagnose(folder).findings if one.rule == "communication-bound"]
-    assert "For all_reduce NCCL chose tree, LL." in found.why
+    assert "For all_reduce NCCL chose tree, LL, " in found.why
 
 
 @pytest.mark.parametrize(

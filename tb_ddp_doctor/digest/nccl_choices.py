@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import numpy as np
@@ -16,16 +16,18 @@ from tb_ddp_doctor.nccl_logs.calls import Choice, algorithm, most_often, protoco
 def with_traced(network: Network | None, digests: Iterable[RankDigest]) -> Network | None:
     """What NCCL's log says, with the choices that the traces show in place of its own; None where neither says any.
 
-    The channels of a job whose log does not tell them are the most that a traced collective has.
+    Channels that no log tells are the most of a group's traced collectives, of the group with fewest.
     """
     times_of: Counter[Choice] = Counter()
     for digest in digests:
         times_of.update(_choices(digest))
     if not times_of:
         return network
-    most = max(channels for _, _, _, _, channels, _ in times_of)
+    most_of: defaultdict[str, int] = defaultdict(int)
+    for _, _, _, _, channels, group in times_of:
+        most_of[group] = max(most_of[group], channels)
     known = network or Network("", {}, 0, (), (), (), {}, ())
-    return replace(known, channels=max(known.channels, most), choices=tuple(most_often(times_of)))
+    return replace(known, channels=known.channels or min(most_of.values()), choices=tuple(most_often(times_of)))
 
 
 def _choices(digest: RankDigest) -> Counter[Choice]:

@@ -330,7 +330,7 @@ class _Log:
             self._settings[words(said[1])] = words(said[2])
 
     def channels(self, _process: _Process, said: re.Match[bytes]) -> None:
-        self._channels = max(self._channels, int(said[1]))
+        self._channels = min(self._channels or int(said[1]), int(said[1]))
 
     def version(self, _process: _Process, said: re.Match[bytes]) -> None:
         self._version = words(said[1])

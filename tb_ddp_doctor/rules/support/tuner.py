@@ -6,12 +6,15 @@ from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.findings import NcclChoice, Network
 
 #: From this size on Simple has more bandwidth than LL on every link that nccl-tests were run on: LL sends a flag with
-#: every 4 bytes, and its tuner leaves it at some 64 to 256 KB.
-_LARGE_FOR_LL = 1 << 20
+#: every 4 bytes, and its tuner leaves it at some 64 to 256 KB. A ring of many ranks sends pieces, and has a latency for
+#: each rank: from this size for each of them on.
+_LARGE_FOR_LL, _LARGE_FOR_LL_OF_A_RANK = 1 << 20, 1 << 17
 #: From this size on a collective fills all channels: each has pieces of some 512 KB.
 _LARGE_FOR_CHANNELS = 16 << 20
 #: A choice of fewer channels than this share is said to be few.
 _FEW = 0.5
+#: What a switch adds up needs fewer channels.
+_IN_SWITCH = ("NVLS", "NVLS tree", "CollNet direct", "CollNet chain")
 
 
 def choice(seen: Network | None, traffic: Traffic) -> str:
@@ -24,20 +27,27 @@ def choice(seen: Network | None, traffic: Traffic) -> str:
     if seen is None or not own:
         return ""
     most = max(exact or own, key=lambda each: each.bytes * each.times)
-    channels = f", {most.channels} of {seen.channels} channels" if most.channels and seen.channels else ""
-    return f"For {traffic.kind} NCCL chose {most.algorithm}, {most.protocol}{channels}. {_slow(seen, most)}"
+    # Groups over several nodes may have fewer channels than one within a node.
+    built = max(seen.channels, *(each.channels for each in seen.choices if each.group == most.group))
+    channels = f", {most.channels} of {built} channels" if most.channels and built else ""
+    return (
+        f"For {traffic.kind} NCCL chose {most.algorithm}, {most.protocol}{channels}. "
+        f"{_slow(seen, most, built, traffic.size)}"
+    )
 
 
-def _slow(seen: Network, chosen: NcclChoice) -> str:
+def _slow(seen: Network, chosen: NcclChoice, built: int, ranks: int) -> str:
+    """What of a choice makes a message of its size slow, among so many ranks and with so many channels."""
     said = ""
-    if chosen.protocol == "LL" and chosen.bytes >= _LARGE_FOR_LL:
+    if chosen.protocol == "LL" and chosen.bytes >= max(_LARGE_FOR_LL, _LARGE_FOR_LL_OF_A_RANK * ranks):
         said += (
             "LL sends a flag with every 4 bytes, so at most half of a link's bandwidth is data: for messages of this "
             f"size Simple is faster{_set(seen, 'NCCL_PROTO')}. "
         )
-    if 0 < chosen.channels <= _FEW * seen.channels and chosen.bytes >= _LARGE_FOR_CHANNELS:
+    is_few = 0 < chosen.channels <= _FEW * built and chosen.algorithm not in _IN_SWITCH
+    if is_few and chosen.bytes >= _LARGE_FOR_CHANNELS:
         said += (
-            f"Messages of this size fill all {seen.channels} channels: with {chosen.channels}, fewer of the GPU's "
+            f"Messages of this size fill all {built} channels: with {chosen.channels}, fewer of the GPU's "
             f"blocks and links carry them{_set(seen, 'NCCL_MAX_NCHANNELS', 'NCCL_MAX_CTAS')}. "
         )
     return said
