@@ -172,6 +172,30 @@ def test_two_that_wait_for_a_third_each_do_not_transfer_as_long() -> None:
     assert (rings[0].exposed_ns / MS).tolist() == [8, 8, 8, 8]
 
 
+def test_a_kernel_waits_no_longer_because_its_partner_has_a_slow_link() -> None:
+    """0 sends to 1 for 20 ms. 2 and 3 are early: they wait for these, and then transfer for 8 ms."""
+    drawn = job("""
+        rank0 step |1
+              host [fwd]
+              gpu  [fwd...........]
+              nccl                 [s1r3..............][ar]
+        rank1 step |1
+              host [fwd]
+              gpu  [fwd...........]
+              nccl                 [s2r0..............][ar]
+        rank2 step |1
+              host [fwd]
+              gpu  [fwd]
+              nccl      [s3r1.............]            [ar]
+        rank3 step |1
+              host [fwd]
+              gpu  [fwd]
+              nccl      [s0r2.............]            [ar]
+    """)
+    rings = next(one for one in communication(drawn) if one.kind == "send_recv")
+    assert sorted((rings.transfer_ns / MS).tolist()) == [8, 8, 8, 20]
+
+
 def test_where_counts_differ_ends_say_which_one_is_lost() -> None:
     found = meetings("""
         rank0 step |1

@@ -211,7 +211,7 @@ def _met_ns(job: Job) -> Ints:
 
     Of most that is the part's length, since one of the parts arrives last. Two kernels that send and receive may both
     wait for a third, each for another one: their clocks have to say when that arrived. Clocks agree only up to the
-    residual, but no part moves its data in less time than the shortest kernel that it meets runs.
+    residual. What is within twice that of 0 is taken to be as long as the shortest kernel that the part meets.
     """
     matched = job.matched
     length = matched.end_ns - matched.arrival_ns
@@ -222,7 +222,8 @@ def _met_ns(job: Job) -> Ints:
     shortest = np.full(len(job.calls), np.iinfo(np.int64).max)
     np.minimum.at(shortest, matched.call, each(matched.segments.min(length)))
     met = matched.end_ns - job.waiting.all_traced_arrived_ns[matched.call]
-    return np.where(apart, np.clip(met, shortest[matched.call], length), length)
+    known = met > 2 * (job.clock.residual_ns or 0)
+    return np.where(apart, np.clip(met, np.where(known, 0, shortest[matched.call]), length), length)
 
 
 def _exposed(job: Job, last: Ints, transfer_ns: Ints, is_rooted: Flags) -> Ints:

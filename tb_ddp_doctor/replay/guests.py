@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
+from tb_ddp_doctor.job.collectives import Matched
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.model import GUEST, Parts
 from tb_ddp_doctor.replay.tracks import Tracks
-from tb_ddp_doctor.trace.model import Flags, Indices, Ints
+from tb_ddp_doctor.trace.model import Flags, Floats, Indices, Ints
 
 _OF_GUESTS = {"own_step": -1, "step": -1, "like": GUEST} | dict.fromkeys(
     ("absent_ns", "transfer_ns", "exposed_ns", "first_exposed_ns"), 0
@@ -96,6 +97,36 @@ def _meetings(job: Job) -> tuple[Ints, Ints]:
         return chosen, chosen
     call = matched.call[matched.segments.select(chosen)[1]].reshape(-1, 2)
     return np.concatenate((call[:, 0], call[:, 1])), np.concatenate((call[:, 1], call[:, 0]))
+
+
+def share_of_kernels(matched: Matched, first_call: Ints, parts: Parts, share: Floats) -> Floats:
+    """The share of each collective of a schedule that goes if a share of each matched one goes, 0 to 1, shape (C,).
+
+    A kernel that meets several others is a collective of its own here. It is over when the longest of its transfers is:
+
+        rank 0 to 1   150 us, share 0         rank 1's kernel takes 1,000 us; of that, 850 us go
+        rank 1 to 2 1,000 us, share 0.85      rank 0's takes 150 us, and rank 2's 1,000 us, of which 850 us go
+
+    `share` has shape (C,) too, by row of `matched` and 0 behind; `first_call` is the first call of each rank.
+    """
+    rows = np.flatnonzero(~matched.together)
+    if not (share[rows] > 0).any():
+        return share
+    own = np.flatnonzero((parts.row >= 0) & (parts.like != GUEST))
+    call = first_call[parts.rank[own]] + parts.row[own]
+    takes = np.zeros(int(first_call[-1]), np.int64)
+    takes[call] = parts.absent_ns[own] + parts.transfer_ns[own]
+    pairs = matched.call[matched.segments.select(rows)[1]].reshape(-1, 2)
+    left_ns, longest_ns = takes[pairs].min(axis=1) * (1 - share[rows]), np.zeros(len(takes))
+    changes = np.zeros(len(takes), np.bool_)
+    for side in pairs.T:
+        np.maximum.at(longest_ns, side, left_ns)
+        changes[side[share[rows] > 0]] = True
+    gone = np.where(changes, 1 - longest_ns / np.maximum(takes, 1), 0.0)
+    of_each: Floats = share.copy()
+    several = np.flatnonzero(changes[call])
+    of_each[parts.collective[own[several]]] = np.clip(gone[call[several]], 0, 1)
+    return of_each
 
 
 class TracksWithGuests:

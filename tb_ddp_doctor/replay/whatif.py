@@ -30,11 +30,13 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
 from tb_ddp_doctor.digest.spending import SPENDING
+from tb_ddp_doctor.job.collectives import Matched
 from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.replay import device_work
 from tb_ddp_doctor.replay.bindings import Bindings
 from tb_ddp_doctor.replay.cells import lower_median
 from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.guests import share_of_kernels
 from tb_ddp_doctor.replay.hand_overs import bound_roles
 from tb_ddp_doctor.replay.order import CircularWaitError
 from tb_ddp_doctor.replay.replay import FAR_MORE, Replay
@@ -87,10 +89,11 @@ class WhatIf:
         has_device: bool = True,
         absent_ns: Ints | None = None,
         digests: Sequence[RankDigest] = (),
+        matched: Matched | None = None,
         pace: Floats | None = None,
         bound_roles: Sequence[Ints] = (),
     ) -> None:
-        self._budget, self._digests = budget, digests
+        self._budget, self._digests, self._matched = budget, digests, matched
         #: The ranks (indices) of each role of reinforcement learning that takes as long for a round as the others.
         self._bound_roles = bound_roles
         #: For changes that are more than a `Change`; None where busy times are compared.
@@ -127,6 +130,7 @@ class WhatIf:
             has_device=job.has_device,
             absent_ns=job.waiting.absent_ns,
             digests=job.digests,
+            matched=job.matched,
             pace=_pace(job),
             bound_roles=bound_roles(job, replay.schedule) if replay else (),
         )
@@ -286,6 +290,9 @@ class WhatIf:
             return Change()
         of_each = np.zeros(int(self.replay.schedule.parts.collective.max(initial=0)) + 1)
         of_each[rows] = share
+        if self._matched is not None:
+            first_call = np.cumsum([0, *(len(digest.collectives) for digest in self._digests)])
+            of_each = share_of_kernels(self._matched, first_call, self.replay.schedule.parts, of_each)
         return Change(of_collectives=of_each)
 
     @property

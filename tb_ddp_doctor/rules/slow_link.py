@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 
@@ -21,12 +22,13 @@ from tb_ddp_doctor.trace.model import Ints
 
 
 class SlowLink(Rule):
-    """The collectives of one process group have a lower busbw than those of comparable groups.
+    """The collectives of a process group, or the sends of one rank to another, have a lower busbw than comparable ones.
 
     What:
         Groups whose collectives take much longer than those of comparable groups: same kind and bytes, same number of
-        ranks, same distance between ranks, same number of nodes. With a calibration, also links that are all much
-        slower than it.
+        ranks, same distance between ranks, same number of nodes. Pairs of ranks whose sends and receives (pipelines,
+        ring attention) take much longer than as large ones between other nodes, or between the same two GPUs of other
+        nodes. With a calibration, also links that are all much slower than it.
     Why:
         A cable, a switch port, a GPU without peer access or a node that fell back to sockets slows every collective
         through it, and the whole job waits for those ranks.
@@ -38,7 +40,8 @@ class SlowLink(Rule):
         Measure the link alone with nccl-tests; look at what NCCL's log says that it uses there, and at the hardware.
     Limits:
         Needs groups to compare, or a calibration: if all ranks are in one group, as in plain DDP, all links of its
-        ring look as slow as the slowest. Sizes must be recorded. Sends and receives are not compared.
+        ring look as slow as the slowest. Sizes must be recorded. Two GPUs of a node may be further apart than two
+        others by design, so sends and receives within the only node are not compared.
     """
 
     id = "slow-link"
@@ -81,8 +84,8 @@ class SlowLink(Rule):
         if not slow:
             worst = max(links, key=lambda link: link.slowdown)
             return Clear(
-                f"Of {len(links)} comparable groups, none takes more than {wording.decimals(worst.slowdown, 2)} times "
-                "as long as the median for the same size."
+                f"Of {len(links)} comparable {_groups(links)}, none takes more than "
+                f"{wording.decimals(worst.slowdown, 2)} times as long as the median for the same size."
             )
         excess = excess_ns(slow, *whatif.shape)
         change = at_median_rate(slow, whatif)
@@ -94,12 +97,12 @@ class SlowLink(Rule):
         return Fault(
             change=change,
             ranks=numbers,
+            subject="A slow link" if worst.is_of_messages else "",
             confidence=level,
-            title=f"The link between {_place(affected, frame)} is slow: the same {worst.traffic.kind} takes "
-            f"{wording.decimals(worst.slowdown, 1)} times as long as in other groups.",
-            why=f"{len(slow)} of {len(links)} comparable groups are slow. The slowest has a busbw of "
-            f"{wording.gigabytes_per_second(worst.traffic.bus_rate)}, comparable groups "
-            f"{wording.gigabytes_per_second(worst.peer_bus_rate)}. {_transport(network, numbers)}"
+            title=f"The link between {_place(affected, frame)} is slow: {_longer(worst)}.",
+            why=f"{len(slow)} of {len(links)} comparable {_groups(links)} are slow. The slowest has a busbw of "
+            f"{wording.gigabytes_per_second(worst.traffic.bus_rate)}, comparable {_groups([worst])} "
+            f"{wording.gigabytes_per_second(worst.peer_bus_rate)}. {_in_all(slow, frame)}{_transport(network, numbers)}"
             f"{tuner.choice(network, worst.traffic)}{basis}",
             fix=_fix(frame, slow),
             evidence=(places.of_most(excess, "Communication over the slow link.", RankOwner.COMMUNICATION),),
@@ -133,6 +136,28 @@ class SlowLink(Rule):
             fix=_fix(frame, below),
             evidence=(places.of_most(excess, "Communication over the slow links.", RankOwner.COMMUNICATION),),
         )
+
+
+def _longer(worst: Link) -> str:
+    """How much longer the slowest link takes for the same."""
+    times = f"{wording.decimals(worst.slowdown, 1)} times as long as"
+    if worst.is_of_messages:
+        return f"a send of the same size takes {times} between other pairs of ranks"
+    return f"the same {worst.traffic.kind} takes {times} in other groups"
+
+
+def _groups(links: Sequence[Link]) -> str:
+    """What is compared, in words."""
+    kinds = {link.is_of_messages for link in links}
+    return "groups and pairs of ranks" if len(kinds) > 1 else "pairs of ranks" if kinds.pop() else "groups"
+
+
+def _in_all(slow: Sequence[Link], frame: Frame) -> str:
+    """The rank that all slow pairs of ranks share, a sentence and a space; "" where they share none."""
+    shared = reduce(np.intersect1d, [link.traffic.ranks for link in slow])
+    if len({tuple(link.traffic.ranks.tolist()) for link in slow}) == 1 or len(shared) != 1:
+        return ""
+    return f"All of these are links of {wording.ranks(frame.rank_numbers(shared))}. "
 
 
 def _place(affected: Ints, frame: Frame) -> str:

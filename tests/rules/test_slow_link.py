@@ -154,6 +154,93 @@ def test_where_all_ranks_are_in_one_group_it_is_not_applicable() -> None:
     assert "tb_ddp_doctor.check" in result.reason
 
 
+#: Two pipelines of two stages, each on a node of its own, whose activations take so many ms.
+TWO_NODES = {0: "a", 1: "a", 2: "b", 3: "b"}
+
+
+def pipelines(*lengths: int, sizes: tuple[int, ...] = (8, 8)) -> str:
+    longest = max(lengths)
+    texts = []
+    for length, (stage, size) in zip(lengths, enumerate(sizes), strict=True):
+        rest = "." * (longest - length)
+        for peer, way in ((2 * stage + 1, "s"), (2 * stage, "r")):
+            texts.append(
+                f"""
+                rank# step |1
+                      gpu  [fwd]
+                      nccl      {f"[{way}{peer}@{size}".ljust(length - 1, ".")}][ar/all{rest}]
+                """
+            )
+    return ranks(*texts, steps=3)
+
+
+def test_a_pair_of_ranks_is_compared_with_the_same_places_of_other_nodes() -> None:
+    found = finding(RULE, pipelines(10, 25), nodes=TWO_NODES)
+    assert found.ranks == (2, 3)
+    assert found.cost_ms == pytest.approx(15)
+    assert "is slow: a send of the same size takes 2.5 times as long as between other pairs of ranks." in found.title
+    assert "1 of 2 comparable pairs of ranks are slow." in found.why
+
+
+def test_links_between_nodes_are_compared_whatever_their_places() -> None:
+    apart = {0: "a", 1: "b", 2: "c", 3: "a"}
+    assert finding(RULE, pipelines(10, 25), nodes=apart).ranks == (2, 3)
+
+
+def test_two_gpus_may_be_further_apart_than_two_others_of_a_node() -> None:
+    assert outcome(RULE, pipelines(10, 25), nodes=dict.fromkeys(range(4), "a")).status == "not-applicable"
+    # Nor is a link within a node compared with one between nodes.
+    assert outcome(RULE, pipelines(10, 25), nodes=TWO_NODES | {3: "c"}).status == "not-applicable"
+
+
+def test_sends_of_other_sizes_are_not_compared() -> None:
+    assert outcome(RULE, pipelines(10, 25, sizes=(8, 9)), nodes=TWO_NODES).status == "not-applicable"
+
+
+def test_who_waits_for_a_late_sender_has_no_slow_link() -> None:
+    waits = pipelines(10, 10).replace("     [r2@8....]", "[r2@8.........]", 1)
+    assert "[r2@8.........]" in waits
+    assert outcome(RULE, waits, nodes=TWO_NODES).status == "clear"
+
+
+#: A ring in which 0 sends to 1 for 20 ms, others for 8 ms. Ranks 2 and 3 are early, and wait for these.
+SLOW_RING = """
+    rank0 step |1
+          host [fwd]
+          gpu  [fwd...........]
+          nccl                 [s1r3@8............][ar/all]
+    rank1 step |1
+          host [fwd]
+          gpu  [fwd...........]
+          nccl                 [s2r0@8............][ar/all]
+    rank2 step |1
+          host [fwd]
+          gpu  [fwd]
+          nccl      [s3r1@8...........][ar/all............]
+    rank3 step |1
+          host [fwd]
+          gpu  [fwd]
+          nccl      [s0r2@8...........][ar/all............]
+    """
+
+
+def test_a_slow_link_of_a_ring_costs_what_its_kernels_take_longer() -> None:
+    """Each kernel sends and receives: those of 0 and 1 end when the slow send does, the others after 8 ms."""
+    found = finding(RULE, in_row(SLOW_RING, SLOW_RING, SLOW_RING), nodes=TWO_NODES)
+    assert found.ranks == (0, 1)
+    assert "takes 2.5 times as long" in found.title
+    assert found.cost_ms == pytest.approx(12)
+
+
+def test_a_rank_that_all_slow_links_share_is_named() -> None:
+    """Rank 1's card: it receives and sends for 20 ms, between any two nodes."""
+    slow = SLOW_RING.replace("[s3r1@8...........][ar/all............]", "[s3r1@8.......................][ar/all]")
+    nodes = {rank: f"n{rank}" for rank in range(4)}
+    found = finding(RULE, in_row(slow, slow, slow), nodes=nodes)
+    assert found.ranks == (0, 1, 2)
+    assert "All of these are links of rank 1." in found.why
+
+
 def test_without_sizes_it_is_not_applicable() -> None:
     assert outcome(RULE, drawn(10, 25), metadata="nowhere").status == "not-applicable"
 
