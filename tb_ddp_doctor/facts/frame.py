@@ -14,6 +14,7 @@ from tb_ddp_doctor.findings import Setting
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.lost_calls import lost_calls_ns
 from tb_ddp_doctor.job.model import Budget, Job
+from tb_ddp_doctor.job.rl_roles import share_gpus
 from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.mesh.mesh import Mesh, mesh
 from tb_ddp_doctor.storage.constant import joined
@@ -64,6 +65,8 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     #: What each rank does most of the time in reinforcement learning, by a `program_names.Role`'s value, shape (R,); ""
     #: where nothing shows it.
     roles: tuple[str, ...]
+    #: Whether all roles are on the same GPUs, one after the other.
+    roles_share_gpus: bool
     #: Whether events were left out of the files, so that a stretch without any is no stall.
     is_sampled: bool
     #: Whether captured graphs are launched.
@@ -128,6 +131,7 @@ def frame(facts: Facts) -> Frame:
         trains=job_kind.trains(job),
         program=job_kind.program(job).value,
         roles=tuple(map(job_kind.role, job.digests)),
+        roles_share_gpus=share_gpus(job),
         launches_graphs=any(digest.contents.graph_launches > 0 for digest in job.digests),
         mesh=mesh(job),
         is_sampled=any(digest.contents.calls_left_out > 0 for digest in job.digests),

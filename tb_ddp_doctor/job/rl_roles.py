@@ -33,6 +33,18 @@ def between_roles(job: Job) -> Flags:
     return calls
 
 
+def share_gpus(job: Job) -> bool:
+    """Whether ranks of all roles are on the same GPUs, which then work for one role after the other.
+
+    Where each process sees one GPU alone, as under Ray, all have number 0 and nothing tells that.
+    """
+    gpus: dict[str, list[tuple[str, int]]] = {}
+    for digest, node in zip(job.digests, job.nodes, strict=True):
+        gpus.setdefault(job_kind.role(digest), []).append((node, digest.device_number))
+    first, *others = gpus.values()
+    return len(set(first)) == len(first) > 1 and all(sorted(each) == sorted(first) for each in others)
+
+
 def of_roles(job: Job, *, has_tail: bool = False) -> str | None:
     """The roles of an RL job and what each waits for; None of any other job. A long tail is said, too, unless a finding
     tells it (`has_tail`).
@@ -48,6 +60,7 @@ def of_roles(job: Job, *, has_tail: bool = False) -> str | None:
     if len(different) > 1:
         parts = [_of_ranks(job, name, np.array(by_rank)) for name in different]
         said = f"This job does reinforcement learning. Roles: {'; '.join(parts)}."
+        said += " All roles are on the same GPUs, in turn." if share_gpus(job) else ""
         return said + ("" if has_tail else _long_tail(job, by_rank)) + _weight_sync(job)
     return f"This job does reinforcement learning, all ranks in turn.{_in_turn(job)}"
 

@@ -59,7 +59,8 @@ class RoleBubble(Rule):
         cost is the lower end of its interval, since roles that run at once share links and hosts. What a role waits for
         without a collective is known by its pauses, which at least half of its ranks, and more than one, end together;
         the stalls of one rank are its own. A rollout that takes longer for as many kernels is `straggler`'s, and so is
-        what roles wait that would not if all ranks of a role took as long.
+        what roles wait that would not if all ranks of a role took as long. Roles on the same GPUs take turns; that is
+        known where the traces number the GPUs of a host differently.
     """
 
     id = "role-bubble"
@@ -92,8 +93,8 @@ class RoleBubble(Rule):
             return Clear("This job does no reinforcement learning.")
         busy = budget.of("compute") + budget.of("copy")
         of_role = {role: np.flatnonzero(np.array(frame.roles) == role) for role in dict.fromkeys(frame.roles) if role}
-        if len(of_role) < 2:
-            return Clear("All ranks do the same roles in turn: none waits for another role.")
+        if len(of_role) < 2 or frame.roles_share_gpus:
+            return Clear("The same GPUs do all roles in turn: none waits for another role.")
         if not whatif.plays:
             return NotApplicable(
                 "Steps cannot be replayed, so it is not known what roles cost that wait for each other."

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from traces import finding, findings, in_row, job, lies_in_its_step, outcome, ranks
+from msgspec.structs import replace
+from traces import digests, finding, findings, in_row, job, lies_in_its_step, outcome, ranks
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.rl_roles import of_roles
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.hand_overs import HAND_OVER
@@ -90,7 +92,18 @@ def test_all_roles_in_turn_are_clear() -> None:
               within [attend]               [fwd]
               gpu    [attend..............][fwd..............]
     """
-    assert outcome(RULE, ranks(in_turn, in_turn)).reason.startswith("All ranks do the same roles in turn")
+    assert outcome(RULE, ranks(in_turn, in_turn)).reason.startswith("The same GPUs do all roles in turn")
+
+
+def test_roles_on_the_same_gpus_take_turns() -> None:
+    """Two processes on each GPU: one generates while the other one sleeps."""
+    each = digests(ranks(*FAULTY))
+    shared = {rank: replace(one, device_number=rank % 2) for rank, one in each.items()}
+    diagnosis = engine.examine(build("drawn", shared, {}, len(each)))
+    assert not [one for one in diagnosis.findings if one.rule == RULE]
+    assert "All roles are on the same GPUs, in turn." in diagnosis.headline + str(diagnosis.warnings)
+    alone = {rank: replace(one, device_number=0) for rank, one in each.items()}
+    assert [one for one in engine.examine(build("drawn", alone, {}, len(each))).findings if one.rule == RULE]
 
 
 def test_other_jobs_have_no_roles() -> None:
