@@ -645,6 +645,19 @@ def test_steps_whose_kernels_one_graph_launches_are_played() -> None:
     assert WhatIf.of(found).plays
 
 
+def test_copies_outside_of_operators_beside_a_graph_do_not_stop_the_replay() -> None:
+    """A graph's launch shows what the host does as an operator around it would."""
+    step = """
+        rank# step   |1
+              host           [graph][b]
+              gpu             [graph*20......][b]
+              copy    [pinned]
+              nccl                               [ar..]
+    """
+    recorded = job(ranks(step, step))
+    assert all(len(digest.track) for digest in recorded.digests)
+
+
 def test_what_awaits_a_collective_in_a_graph_comes_sooner_without_it() -> None:
     """As of lightllm's decode, whose one graph launches 2,000 kernels and 117 calls of DeepEP."""
     step = """

@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor.digest.columns import searchsorted
+from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
 from tb_ddp_doctor.digest.model import CompiledWork, Steps
@@ -23,6 +24,7 @@ from tb_ddp_doctor.digest.named_calls import over_named
 from tb_ddp_doctor.digest.phases import HostPhases
 from tb_ddp_doctor.digest.steps import within
 from tb_ddp_doctor.digest.sums import count
+from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Flags, Ints
 from tb_ddp_doctor.trace.names import Phase
@@ -31,8 +33,8 @@ from tb_ddp_doctor.trace.names import Phase
 _MANY = 8
 
 
-def compiled_work(host: HostCalls, steps: Steps, phases: HostPhases) -> CompiledWork:
-    """Of each step, by its host window."""
+def compiled_work(host: HostCalls, steps: Steps, phases: HostPhases, tune_device_ns: Ints) -> CompiledWork:
+    """Of each step, by its host window; `tune_device_ns` is the column of that name."""
     compiles, tunes = over_named(host, names.compiles), over_named(host, names.autotunes)
     captures = captured(host) - compiles
     waits = host.over(host.is_runtime & host.trains & host.named(names.is_sync))
@@ -50,14 +52,21 @@ def compiled_work(host: HostCalls, steps: Steps, phases: HostPhases) -> Compiled
         captures=number(captures),
         capture_ns=captures.measure(begins, ends),
         compilations=number(compiles),
-        compile_ns=(compiles | tunes).measure(begins, ends),
-        tune_ns=tunes.measure(begins, ends),
+        compile_ns=((compiles | tunes) - waits).measure(begins, ends),
+        tune_ns=(tunes - waits).measure(begins, ends),
+        tune_sync_ns=(tunes & waits).measure(begins, ends),
+        tune_device_ns=tune_device_ns,
         breaks=number(gaps),
         break_ns=gaps.measure(begins, ends),
         break_sync_ns=(gaps & waits).measure(begins, ends),
         sync_ns=waits.measure(begins, ends),
         guard_ns=(over_named(host, names.looks_up_compiled) - compiles).measure(begins, ends),
     )
+
+
+def tuned(host: HostCalls, device: DeviceEvents) -> Mask:
+    """Which device events autotuning launches to time them, shape (events,)."""
+    return device.is_launched & over_named(host, names.autotunes).covers(device.launch_ns)
 
 
 def prepares(host: HostCalls) -> Intervals:

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from tb_ddp_doctor.digest import owners
 from tb_ddp_doctor.digest.allocator import Allocations
 from tb_ddp_doctor.digest.attended import attended
-from tb_ddp_doctor.digest.attention import OnScores, attention, on_scores
+from tb_ddp_doctor.digest.attention import attention, on_scores
 from tb_ddp_doctor.digest.collectives import device_collectives
-from tb_ddp_doctor.digest.compiled import compiled_work, prepares
+from tb_ddp_doctor.digest.compiled import compiled_work, prepares, tuned
 from tb_ddp_doctor.digest.copies import copies
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.edges import Edges, edges
@@ -55,10 +55,11 @@ from tb_ddp_doctor.digest.purposes import with_purposes
 from tb_ddp_doctor.digest.rank_track import HostUse, rank_track
 from tb_ddp_doctor.digest.recorded_steps import contents_and_rounds, contents_and_steps
 from tb_ddp_doctor.digest.redundant import recomputed_events, redundant
-from tb_ddp_doctor.digest.roofline import CallEvents, roofline
+from tb_ddp_doctor.digest.roofline import CallEvents, FixedEvents, roofline
 from tb_ddp_doctor.digest.rounds import ROUND, SHARED_ROUND, RoundEnds, rounds_between
 from tb_ddp_doctor.digest.serving import serving_work
 from tb_ddp_doctor.digest.steps import UPDATE, device_windows, step_of
+from tb_ddp_doctor.digest.sums import total
 from tb_ddp_doctor.digest.trace_contents import MARKED, loader_kind
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.digest.waiting_work import idle_with_work
@@ -90,10 +91,9 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
     #: When optimizers work on the CPU, and when the host is stalled inside an op.
     updates: HostUpdates
     op_stalls: HostStallTimes
-    #: Which events of the device compute forward again, work on score matrices, and update single tensors.
+    #: Which events of the device compute forward again, and which ones fixes remove or shorten.
     recomputes: Mask
-    scores: OnScores
-    updates_alone: Mask
+    fixed: FixedEvents
     #: The user's own function that launched each event of the device (`launching_functions`).
     function: Ints
     #: The kernel of torch.compile's, with its file, that each is (`kernel_files`).
@@ -128,8 +128,7 @@ class _DeviceRank(msgspec.Struct, frozen=True, eq=False):
             updates=updates,
             op_stalls=stalls(host, layers, stalled_calls, updates.work),
             recomputes=recomputed_events(host, device),
-            scores=on_scores(host, device),
-            updates_alone=of_single_tensors(host, device),
+            fixed=FixedEvents(on_scores(host, device), of_single_tensors(host, device), tuned(host, device)),
             function=launching_functions(host, device),
             kernel_file=kernel_files(host, device),
             modules=parts.calls(ModuleCalls.of(host, phases, steps)),
@@ -205,9 +204,7 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask, ends: RoundEnds 
         op_stalls=op_stalls(host, device, steps, layers, rank.op_stalls, rank.modules, words),
         memory=memory(host, number, rank.allocations, steps, phases, collectives, words),
         track=track,
-        roofline=(
-            work := roofline(host, device, track, track_row, parameters, rank.scores, rank.updates_alone, phase, words)
-        )[0],
+        roofline=(work := roofline(host, device, track, track_row, parameters, rank.fixed, phase, words))[0],
         gradients=parameters,
         modules=_modules(rank, work[1], track, track_row, words),
         contents=contents,
@@ -242,6 +239,7 @@ def _modules(rank: _DeviceRank, calls: CallEvents, track: Track, track_row: Ints
 def _step_work(rank: _DeviceRank, late_launch_ns: Ints) -> StepWork:
     """What each step did; `late_launch_ns` has shape (S, len(LaunchDelay))."""
     host, device, steps = rank.host, rank.device, rank.steps
+    tuned_ns = total(device.step, rank.fixed.tuned, device.length_ns, len(steps))
     phase_ns, exposed_ns = device_phases(device, steps, rank.launch_phase, rank.phases)
     return StepWork(
         owner_ns=rank.owner_ns,
@@ -256,13 +254,13 @@ def _step_work(rank: _DeviceRank, late_launch_ns: Ints) -> StepWork:
         copies=copies(device, steps, rank.layers, rank.blocking_calls.over(LaunchDelay.COPY)),
         gemms=gemms(device, steps),
         flops=flops(host, steps),
-        optimizer=optimizer(host, device, steps, rank.layers, rank.blocked, rank.updates_alone),
-        attention=attention(host, device, steps, rank.scores),
+        optimizer=optimizer(host, device, steps, rank.layers, rank.blocked, rank.fixed.updates),
+        attention=attention(host, device, steps, rank.fixed.scores),
         redundant=redundant(host, device, steps, rank.recomputes),
         recording_ns=recording(host, device, steps),
         graph_walks=graph_walks(host, steps),
         serving=serving_work(host, steps, rank.layers.device_busy, _attended(rank)),
-        compiled=compiled_work(host, steps, rank.phases),
+        compiled=compiled_work(host, steps, rank.phases, tuned_ns),
         late_launch_ns=late_launch_ns,
     )
 

@@ -135,7 +135,7 @@ def _step_work(rank: _HostRank) -> model.StepWork:
         recording_ns=recording(host, rank.device, steps),
         graph_walks=graph_walks(host, steps),
         serving=serving_work(host, steps, EMPTY, (steps.number * 0, steps.number * 0)),
-        compiled=compiled_work(host, steps, rank.phases),
+        compiled=compiled_work(host, steps, rank.phases, np.zeros(len(steps), np.int64)),
         late_launch_ns=np.zeros((len(steps), len(model.LaunchDelay)), np.int64),
     )
 

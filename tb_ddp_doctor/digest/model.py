@@ -30,7 +30,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 45
+MEANING = 46
 
 
 class RankOwner(IntEnum):
@@ -508,6 +508,8 @@ class RooflineCalls(ColumnTable, frozen=True, eq=False):
     score_passes_ns: Ints
     #: The part of it in an optimizer's updates of single tensors (see `digest.optimizer`).
     updates_ns: Ints
+    #: The part of it in kernels that autotuning launches to time them (see `digest.compiled`).
+    tuned_ns: Ints
     #: The least work of one call in floating-point operations; 0 if unknown.
     flops: Ints
     #: The most operations that one call may be, where lengths that are not recorded leave a range; else as many.
@@ -1152,10 +1154,13 @@ class CompiledWork(msgspec.Struct, frozen=True, eq=False):
     capture_ns: Ints
     #: Number of compilations.
     compilations: Ints
-    #: Their time, with that of autotuning.
+    #: Their time, with that of autotuning, but not when the host waits for the device.
     compile_ns: Ints
     #: Time of autotuning alone.
     tune_ns: Ints
+    #: Time in which autotuning waits for the device, and that of the kernels that it launches, on the device.
+    tune_sync_ns: Ints
+    tune_device_ns: Ints
     #: Number of graph breaks.
     breaks: Ints
     #: Time from the compiled region before a graph break to the one after it.

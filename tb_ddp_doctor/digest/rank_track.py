@@ -10,7 +10,7 @@ from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.host_updates import HostUpdates
-from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, different
+from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
 from tb_ddp_doctor.digest.late_launches import BLOCKING, BlockingCalls, recording_ns
 from tb_ddp_doctor.digest.launch_queue import StalledCalls
 from tb_ddp_doctor.digest.model import HostMeetings, LaunchDelay, Steps, Track
@@ -95,19 +95,15 @@ def _one_by_one(launched_ns: Ints, device: DeviceEvents) -> Ints:
 
 
 def _launched_by_operators(host: HostCalls, device: DeviceEvents) -> bool:
-    """Whether most calls that launch lie within operators, if there are any: outside of them the host seems to do
-    nothing.
+    """Whether most events are launched within operators, if there are any: outside of them the host seems idle.
 
-    A graph is one launch, however many kernels it has, and no operator makes it.
+    A CUDA graph's launch counts as within one: no operator makes it, however many kernels it has.
     """
-    launch = different(device.launch[device.is_launched & ~device.communicates])
+    launch = device.launch[device.is_launched & ~device.communicates]
     if not host.is_operator.any():
         return len(launch) > 0
-    graphs = host.named(names.launches_graph)[launch]
-    if graphs.all():
-        return len(launch) > 0
-    launch = launch[~graphs]
-    return 2 * int((host.around(launch, host.is_operator) >= 0).sum()) > len(launch)
+    shown = host.named(names.launches_graph)[launch] | (host.around(launch, host.is_operator) >= 0)
+    return 2 * int(shown.sum()) > len(launch)
 
 
 def _host_time(host: HostCalls, device: DeviceEvents, steps: Steps, use: HostUse) -> track.HostTime:

@@ -75,21 +75,31 @@ class _Beside(NamedTuple):
     grid: Dims
 
 
+class FixedEvents(NamedTuple):
+    """Which device events fixes remove or shorten, shape (events,) each."""
+
+    #: Those on attention scores (see `digest.attention`).
+    scores: OnScores
+    #: An optimizer's updates of single tensors (see `digest.optimizer`).
+    updates: Mask
+    #: Those that autotuning times (see `digest.compiled`).
+    tuned: Mask
+
+
 def roofline(
     host: HostCalls,
     device: DeviceEvents,
     track: Track,
     track_row: Ints,
     parameters: Gradients,
-    scores: OnScores,
-    updates: Mask,
+    fixed: FixedEvents,
     phase: Ints,
     words: Vocabulary,
 ) -> tuple[Roofline, CallEvents]:
     """The work of the steps' kernels, and which kernel stands for each call.
 
-    `track_row` is the row of `track` that launches each device event, -1 for none. `scores` and `updates` flag device
-    events (see `digest.attention` and `digest.optimizer`), and `phase` is what launched each.
+    `track_row` is the row of `track` that launches each device event, -1 for none, and `phase` is what launched
+    each.
     """
     events = np.flatnonzero((device.step >= 0) & ~device.communicates)
     if not len(events):
@@ -102,7 +112,7 @@ def roofline(
     rows, stretches = calls_of_rows(row[mine], track.step[row[mine]], signature[mine], work[mine], calls.total_ns[mine])
     loops = _loop_calls(calls, signature, row, phase)
     made = Roofline(
-        calls=_table(calls, signature, table, scores, updates, words),
+        calls=_table(calls, signature, table, fixed, words),
         rows=rows,
         stretches=stretches,
         avoidable=avoidable(loops, [one.loop for one in table]),
@@ -114,8 +124,7 @@ def _table(
     calls: _Calls,
     signature: Ints,
     table: Sequence[_Signature],
-    scores: OnScores,
-    updates: Mask,
+    fixed: FixedEvents,
     words: Vocabulary,
 ) -> RooflineCalls:
     """A row for each signature."""
@@ -136,9 +145,10 @@ def _table(
         count=np.bincount(signature, minlength=size).astype(np.int64),
         kernels=np.bincount(signature, calls.kernels, size).astype(np.int64),
         total_ns=summed(signature, calls.total_ns, size),
-        score_products_ns=summed(signature, calls.time_of(scores.products), size),
-        score_passes_ns=summed(signature, calls.time_of(scores.passes), size),
-        updates_ns=summed(signature, calls.time_of(updates), size),
+        score_products_ns=summed(signature, calls.time_of(fixed.scores.products), size),
+        score_passes_ns=summed(signature, calls.time_of(fixed.scores.passes), size),
+        updates_ns=summed(signature, calls.time_of(fixed.updates), size),
+        tuned_ns=summed(signature, calls.time_of(fixed.tuned), size),
         flops=column["flops"],
         most_flops=np.maximum(column["flops"], column["most_flops"]),
         read_bytes=column["read"],

@@ -24,6 +24,10 @@ class ShortenedCalls(msgspec.Struct, frozen=True, eq=False):
         """The same of an optimizer's updates of single tensors."""
         return self._shares([one.roofline.calls.updates_ns for one in self.digests], removed_ns, taken_ns)
 
+    def tuned(self, taken_ns: Ints) -> Floats:
+        """The same of the kernels that autotuning times, all of which the fix removes."""
+        return self._shares([one.roofline.calls.tuned_ns for one in self.digests], taken_ns, taken_ns)
+
     def of_products(self, kind: names.Product, removed_ns: Ints, taken_ns: Ints) -> Floats:
         """The same of products of a kind."""
         return self._shares([_products(one, kind) for one in self.digests], removed_ns, taken_ns)

@@ -58,7 +58,7 @@ class CudaGraphBreaks(Rule):
         odd = eager | captures
         if not odd.any():
             return Clear("Every step launches its CUDA graphs, and none captures one.")
-        work = whatif.host_ns(CpuTime.WORK)
+        work = whatif.host_ns(CpuTime.WORK) + whatif.host_ns(CpuTime.OP_STALL)
         typical = np.where(odd, 0, work).sum(axis=1) / np.maximum((~odd).sum(axis=1), 1)
         excess = np.maximum(work - typical[:, None], 0) * odd
         removed = np.maximum(excess, compiled.capture_ns * odd).astype(np.int64)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.digest.model import CompiledWork
+from tb_ddp_doctor.digest.model import CompiledWork, CpuTime
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import CompileReasons
+from tb_ddp_doctor.facts.shortened_calls import ShortenedCalls
 from tb_ddp_doctor.findings import Measurement
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -22,7 +23,7 @@ class Recompilation(Rule):
 
     What:
         Time of the training threads in Dynamo, AOTAutograd and Inductor (`recompile`), or in timing kernels to choose
-        one (`autotune`). The cost is what the steps save without it.
+        one (`autotune`), with the time of those kernels on the GPU. The cost is what the steps save without it.
     Why:
         A compiled function is compiled again for an input that its guards reject: another shape, another type, another
         value of a Python variable. A rank whose batches alone have new shapes compiles while the rest of the job waits.
@@ -47,19 +48,33 @@ class Recompilation(Rule):
     mostly: float = threshold(0.5, "of the time", "Where autotuning takes more of it, that is the cause.")
 
     def check(
-        self, *, frame: Frame, whatif: WhatIf, compiled: CompiledWork, reasons: CompileReasons, places: Places
+        self,
+        *,
+        frame: Frame,
+        whatif: WhatIf,
+        compiled: CompiledWork,
+        calls: ShortenedCalls,
+        reasons: CompileReasons,
+        places: Places,
     ) -> Result:
-        spent = compiled.compile_ns
+        spent = compiled.compile_ns + compiled.tune_device_ns
         if not spent.any():
             return Clear("Nothing is compiled in these steps.")
         if not whatif.plays:
             return NotApplicable("Steps cannot be replayed, so it is not known what compiling costs.")
-        change = Change(host=shares(whatif, spent))
+        # A sync that is gone no longer drains what was launched before, either.
+        works, waits = shares(whatif, compiled.compile_ns), shares(whatif, compiled.tune_sync_ns, (CpuTime.SYNC,))
+        change = Change(
+            host={**works, **waits},
+            device_ns=compiled.tune_device_ns,
+            of_calls=calls.tuned(compiled.tune_device_ns),
+        )
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Compiling within steps costs {wording.ms(cost)} a step.")
         ranks, steps = np.flatnonzero(spent.any(axis=1)), np.flatnonzero(spent.any(axis=0))
-        cause = "autotune" if compiled.tune_ns.sum() > self.mostly * spent.sum() else "recompile"
+        tuned = float((compiled.tune_ns + compiled.tune_device_ns).sum())
+        cause = "autotune" if tuned > self.mostly * spent.sum() else "recompile"
         worst = places.of_most(spent, "The step with the longest compilation.")
         longest = float(spent.max())
         numbers = frame.rank_numbers(ranks)

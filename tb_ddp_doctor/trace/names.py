@@ -439,10 +439,11 @@ ends_capture = _matching(r"^(cuda|cu|hip)StreamEndCapture")
 
 
 #: Whether an operator, annotation or Python function is torch.compile at work: Dynamo, AOTAutograd or Inductor, by
-#: their marks (`dynamo_timed`) and their functions in stacks.
+#: their marks (`dynamo_timed`, of torch 2.13 the phase alone) and their functions in stacks. Inductor's graphs have the
+#: same mark when they are captured, which compiles nothing.
 compiles = _matching(
-    r"\(dynamo_timed\)|torch/_dynamo/convert_frame\.py\(\d+\): _?compile|"
-    r"torch/_inductor/compile_fx\.py\(\d+\): compile_fx",
+    r"^(?!CUDAGraph).*\(dynamo_timed\)|^entire_(?:frame|backward)_compile$|^backend_compile$|"
+    r"torch/_dynamo/convert_frame\.py\(\d+\): _?compile|torch/_inductor/compile_fx\.py\(\d+\): compile_fx",
     most=_LETTERS,
 )
 
@@ -581,6 +582,7 @@ def clears_gradients(annotation: str) -> bool:
 #: cuModuleLoadData, cuLibraryLoadData, hipModuleLoad; Dynamo's and Inductor's own annotations; creation of handles.
 prepares = _matching(
     r"ModuleLoad|LibraryLoad|LinkCreate|dynamo_timed|CachingAutotuner|async_compile|benchmark_all_configs|"
+    r"^entire_(?:frame|backward)_compile$|^backend_compile$|"
     r"(?:cublas|cudnn|hipblas|rocblas|miopen)\w*Create(?!\w*Descriptor)"
 )
 

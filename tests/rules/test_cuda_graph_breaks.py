@@ -43,6 +43,20 @@ def test_a_graph_that_is_captured_again_is_found_with_its_cost() -> None:
     assert found.title == "A CUDA graph is captured again in 2 of 5 steps."
 
 
+def test_the_capture_of_inductors_graphs_compiles_nothing() -> None:
+    """`CUDAGraphNode.record` has the mark of Dynamo's phases."""
+    captures = CAPTURES.replace("[graph]", "[more.......][graph]").replace("[bwd]", "             [bwd]")
+    captures = captures.replace("[graph*20............]", "             [graph*20............]")
+    captures = captures.replace("[ar..]", "             [ar..]")
+    within = "          within   [record.......................................]\n"
+    captures = captures.replace("          autograd", f"{within}          autograd")
+    names = {"aten::record": "CUDAGraphNode.record (dynamo_timed)"}
+    diagnosis = engine.examine(job(job_of(captures), names=names))
+    found = diagnosis.findings[0]
+    assert (found.rule, found.cause) == (RULE, "capture")
+    assert found.cost_ms == pytest.approx(47 * 2 / 5, rel=0.1)
+
+
 def test_a_capture_that_a_sync_exposes_is_no_fault_of_the_sync() -> None:
     """Each step reads a value at its end. Without that the CPU would run ahead, and capture while the GPU works."""
     steps = []

@@ -85,3 +85,38 @@ def test_steps_without_compiling_are_clear() -> None:
 
 def test_a_long_op_that_does_not_compile_is_not_taken_for_it() -> None:
     assert outcome(RULE, job_of([WAITS, COMPILES])).status == "clear"
+
+
+@pytest.mark.parametrize("mark", ["entire_frame_compile", "entire_backward_compile", "backend_compile"])
+def test_the_marks_of_torch_2_13_count(mark: str) -> None:
+    found = finding(RULE, job_of([WAITS, COMPILES]), names={"aten::compile": mark})
+    assert (found.ranks, found.cause) == ((1,), "recompile")
+
+
+TUNES = """
+    rank# step     |1
+          host     [tune............................][fwd..]
+          within    [k1][sync......][k2][sync.......]
+          autograd                                          [bwd.......]
+          gpu        [k1...........] [k2...........] [fwd..........][bwd.]
+          nccl                                                  [ar......]
+"""
+WAITS_FOR_TUNING = """
+    rank# step     |1
+          host     [fwd..]
+          autograd        [bwd.......]
+          gpu      [fwd..........][bwd.]
+          nccl                [ar........................................]
+"""
+
+
+def test_the_kernels_that_autotuning_times_are_a_part_of_its_cost() -> None:
+    """One rank alone runs them: it was a straggler with more work."""
+    steps = [[WAITS_FOR_TUNING, TUNES] if step in (2, 4) else [USUAL] * 2 for step in range(1, 6)]
+    text = in_row(*(ranks(*step, steps=1) for step in steps))
+    diagnosis = engine.examine(job(text, **OPTIONS))
+    found = diagnosis.findings[0]
+    assert (found.rule, found.ranks, found.cause) == (RULE, (1,), "autotune")
+    slower_ms = step_ms(text, **OPTIONS) - step_ms(ranks(USUAL, USUAL))
+    assert found.cost_ms == pytest.approx(slower_ms, rel=0.1)
+    assert all(one.rule not in ("straggler", "load-imbalance") for one in diagnosis.findings)
