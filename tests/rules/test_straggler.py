@@ -362,8 +362,8 @@ def test_a_rank_that_waits_is_one_finding_with_its_slow_node() -> None:
     assert "Rank 3 waits 54.0 ms of every 75.0 ms now." in result.why
 
 
-def late_by_far_and_by_little() -> str:
-    """Eight ranks: the host of rank 2 is 24 ms late in each step, those of ranks 3 and 4 by 4 ms."""
+def late_by_far_and_by_little(little: int = 4) -> str:
+    """Eight ranks: the host of rank 2 is 24 ms late in each step, those of ranks 3 and 4 by so many."""
     usual, slightly, late = (
         f"""
         rank# step |1
@@ -371,7 +371,7 @@ def late_by_far_and_by_little() -> str:
               gpu  {" " * by}[fwd....][bwd.]
               nccl {" " * by}              [ar{"." * (24 - by)}]
         """
-        for by in (0, 4, 24)
+        for by in (0, little, 24)
     )
     return ranks(usual, usual, late, slightly, slightly, usual, usual, usual)
 
@@ -389,6 +389,12 @@ def test_a_node_with_one_cause_is_one_finding_whatever_the_ratio_of_its_ranks() 
     result = found(late_by_far_and_by_little(), nodes={2: "b", 3: "b", 4: "b"})
     assert (result.ranks, result.cause) == ((2, 3, 4), "host")
     assert result.title.startswith("Ranks 2-4 (all of b) are stragglers")
+
+
+def test_two_ranks_of_which_one_is_late_by_far_less_are_no_slow_node() -> None:
+    result = findings("straggler", late_by_far_and_by_little(8), nodes={2: "b", 3: "b"})
+    assert isinstance(result, tuple)
+    assert [found.ranks for found in result] == [(2,), (3, 4)]
 
 
 def test_causes_share_what_fixing_all_of_them_gives() -> None:

@@ -15,7 +15,7 @@ from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: Ranks that are late by no less than this share of each other's lateness are one finding.
 _COMPARABLE = 0.5
-#: The same of nodes most of whose ranks are slow, and of two ranks that are most of a node; more are so by no accident.
+#: The same of nodes most of whose ranks are slow; three ranks of one node are slow by no accident.
 _COMPARABLE_NODES = 0.2
 _MANY_ON_NODE = 3
 
@@ -46,10 +46,10 @@ class _Unit(msgspec.Struct):
 def slow_groups(causes: Mapping[int, str], excess_ns: Floats, frame: Frame) -> list[SlowGroup]:
     """The findings on slow ranks, given the causes by rank (index), and what each rank needs longer; latest first.
 
-    The ranks of a node with one cause are one finding if they are most of the node, three of them whatever the ratio of
-    their lateness. Such nodes, and single ranks, are one if they are late by about as much: beside a rank that is late
-    by far more, another one makes nobody wait. Ranks that are all of a place in the mesh (a stage) are a finding
-    without those that are elsewhere.
+    The ranks of a node with one cause are one finding if they are most of the node: two that are late by about as much,
+    three of them whatever the ratio of their lateness. Such nodes, and single ranks, are one if they are late by about
+    as much: beside a rank that is late by far more, another one makes nobody wait. Ranks that are all of a place in the
+    mesh (a stage) are a finding without those that are elsewhere.
     """
     # Who shows its cause goes before who has it from its node: the finding describes the first.
     assumed = sorted(_as_their_nodes(causes, frame).items(), key=lambda item: item[1] != causes[item[0]])
@@ -110,7 +110,7 @@ def _by_place(ranks: Sequence[int], frame: Frame) -> Iterator[tuple[int, ...]]:
 
 
 def _comparable(excess_ns: Floats) -> bool:
-    return float(excess_ns.min()) >= _COMPARABLE_NODES * float(excess_ns.max())
+    return float(excess_ns.min()) >= _COMPARABLE * float(excess_ns.max())
 
 
 def _as_their_nodes(causes: Mapping[int, str], frame: Frame) -> dict[int, str]:
