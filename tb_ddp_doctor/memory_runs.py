@@ -39,6 +39,8 @@ _MOST_REMEMBERED = 1 << 14
 _WITHIN_JOB = re.compile(
     r".*(?:rank|step|iter\w*|epoch|node|host|gpu|device)[_-]?\d+.*|.*memory.*|.*snapshots?", re.IGNORECASE | re.DOTALL
 )
+#: From this share of what is reserved on, memory free in pieces or in private pools is to blame: some always is.
+_LEAST_FREE = 0.05
 #: A rank with this share more allocated than the median rank has a sentence, at most so many ranks.
 _LEAST_EXCESS, _MOST_SAID = 0.05, 4
 
@@ -191,10 +193,10 @@ def _finding(snapshots: Sequence[MemorySnapshot]) -> MemoryFinding | None:
 
 def _fix(one: MemorySnapshot, failure: MemoryFailure) -> str:
     """What helps most: against fragmentation where as much is reserved and free, else against the largest category."""
-    free = failure.free_in_segments + failure.device_free
-    if free >= failure.bytes:
+    free, of_note = failure.free_in_segments + failure.device_free, _LEAST_FREE * one.reserved
+    if free >= failure.bytes and failure.free_in_segments >= of_note:
         return _OF_EXPANDABLE if one.expandable else _OF_FRAGMENTATION
-    if free + failure.free_in_pools >= failure.bytes:
+    if free + failure.free_in_pools >= failure.bytes and failure.free_in_pools >= of_note:
         return _OF_POOLS
     most = max(one.categories, key=lambda name: one.categories[name])
     fullest = next((each.source for each in one.holders if each.category == most), None)

@@ -60,6 +60,9 @@ def test_where_as_much_is_free_in_pieces_the_allocator_is_to_blame(tmp_path: Pat
         (["aa..a..a"], {"is_expandable": True}, "torch.cuda.empty_cache()"),
         (["aaaaaaaa", "...x"], {"segment_pool_id": (0, 1)}, "torch.cuda.graph_pool_handle()"),
         (["aaaaaaaa", "...x"], {"device": 1}, "checkpoint(block"),
+        # Where little is free, the next request fails, whatever the pieces.
+        (["aa.a.a.a" + 64 * "a"], {}, "checkpoint(block"),
+        (["a" * 64, "...x"], {"segment_pool_id": (0, 1)}, "checkpoint(block"),
         (["nnnnnnnn"], {}, "_record_memory_history"),
         (["xxxxxxxx"], {}, "release them earlier"),
     ],
