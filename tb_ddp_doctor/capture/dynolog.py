@@ -14,7 +14,7 @@ _PROCESSES = 1024
 ROUNDUP = 1000
 
 
-def instructions(logdir: Path, steps: int, *, stacks: bool, memory: bool, roundup: int = ROUNDUP) -> str:
+def instructions(logdir: Path, steps: int, *, stacks: bool, memory: bool) -> str:
     """What to type, and the configuration that Kineto gets of it, as text."""
     # Dynolog adds the process to the name; with the host before it, ranks of all nodes have names of their own.
     files = f"{logdir.absolute()}/libkineto_trace_"
@@ -22,13 +22,13 @@ def instructions(logdir: Path, steps: int, *, stacks: bool, memory: bool, roundu
     command = [
         'dyno gputrace --job-id "${SLURM_JOB_ID:-0}"',
         f'--log-file {shlex.quote(files)}"$(hostname)".json',
-        f"--iterations {steps} --profile-start-iteration-roundup {roundup} --process-limit {_PROCESSES}",
+        f"--iterations {steps} --profile-start-iteration-roundup {ROUNDUP} --process-limit {_PROCESSES}",
         " ".join(options),
     ]
     configuration = {
         "ACTIVITIES_LOG_FILE": f"{files}HOST.json",
         "PROFILE_START_ITERATION": 0,
-        "PROFILE_START_ITERATION_ROUNDUP": roundup,
+        "PROFILE_START_ITERATION_ROUNDUP": ROUNDUP,
         "ACTIVITIES_ITERATIONS": steps,
         "PROFILE_REPORT_INPUT_SHAPES": "true",
         "PROFILE_PROFILE_MEMORY": str(memory).lower(),
@@ -39,7 +39,7 @@ def instructions(logdir: Path, steps: int, *, stacks: bool, memory: bool, roundu
             "# On every node: dynolog --enable_ipc_monitor. In the job's environment, before it starts:",
             "export KINETO_USE_DAEMON=1",
             "",
-            f"# While it trains, on every node. Ranks record {steps} iterations from the next multiple of {roundup}",
+            f"# While it trains, on every node. Ranks record {steps} iterations from the next multiple of {ROUNDUP}",
             "# on: they count calls of optimizer.step(), which must be as many on each.",
             " \\\n    ".join(command),
             "",

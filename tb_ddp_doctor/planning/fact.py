@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 from tb_ddp_doctor import wording
@@ -39,7 +38,7 @@ class Plans:
         except CannotPlanError:
             return None
 
-    def best_buckets(self, sizes: Sequence[float] = _BUCKET_MB) -> Prediction | None:
+    def best_buckets(self) -> Prediction | None:
         """The predicted step with the largest buckets that are about as good as the best ones.
 
         None if the record cannot answer it, or if no size makes the step shorter.
@@ -47,10 +46,10 @@ class Plans:
         if self._planner is None:
             return None
         try:
-            steps = [self._planner.likely_ns(Question(bucket_mb=size)) for size in sizes]
+            steps = [self._planner.likely_ns(Question(bucket_mb=size)) for size in _BUCKET_MB]
         except CannotPlanError:
             return None
-        good = [size for size, step in zip(sizes, steps, strict=True) if step <= (1 + _AS_GOOD) * min(steps)]
+        good = [size for size, step in zip(_BUCKET_MB, steps, strict=True) if step <= (1 + _AS_GOOD) * min(steps)]
         best = self.predict(Question(bucket_mb=max(good)))
         return best if best and best.change_ms < 0 else None
 

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.findings import FileWarning, WarningKind
+from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.nsys import processes
 from tb_ddp_doctor.nsys.database import Database, NsysError, opened
 from tb_ddp_doctor.storage.column_table import empty
@@ -193,8 +193,8 @@ class _Reader:
             },
         }
 
-    def _say(self, message: str, kind: WarningKind = "note") -> None:
-        self._warnings.append(FileWarning(str(self._path), message, kind))
+    def _say(self, message: str) -> None:
+        self._warnings.append(FileWarning(str(self._path), message, "note"))
 
 
 def _is_positive(value: Any) -> bool:
