@@ -49,7 +49,8 @@ def verdict(
     a job from being healthy; `lacking` says what of the job's files is not in the traces, such as "2 files are
     unreadable".
     """
-    worst = _first_to_fix([finding for finding in findings if finding.severity != Severity.INFO.label], job.step_ns)
+    serious = [finding for finding in findings if finding.severity != Severity.INFO.label]
+    worst = _first_to_fix(serious, job.step_ns)
     unexplained = account.line("unexplained")
     but = f" {wording.listing(lacking)}." if lacking else ""
     idle = _without_requests(account, job)
@@ -74,7 +75,10 @@ def verdict(
             return Verdict("unexplained", _unexplained(lost_ms, job, account.unexplained, causeless) + but)
         worst = worst or next(finding for finding in findings if finding.id == charged[0].finding)
     if worst:
-        further = [*([worst.together.sentence] if worst.together else []), *notes, *idle]
+        behind = [
+            f"Behind it, {one.rule} costs {wording.ms(one.cost_ms * 1e6)}." for one in serious[:1] if one != worst
+        ]
+        further = [*behind, *([worst.together.sentence] if worst.together else []), *notes, *idle]
         rest = but + "".join(f" {sentence}" for sentence in further)
         return Verdict(worst.rule, worst.headline + rest, worst.headline_parts, rest if worst.headline_parts else "")
     if contradictions:
