@@ -92,7 +92,8 @@ class LaunchBound(Rule):
             f"{where}{basis}"
             + (" Without the profiler it may be far less: time untraced steps first." if mostly_traced else ""),
             at_most=Severity.MAJOR if mostly_traced else Severity.CRITICAL,
-            fix=_GUARDS * host_overheads.guards_are_most(overheads, affected, cost) + _FIXES.get(frame.program, _FIX),
+            fix=host_overheads.GUARDS * host_overheads.guards_are_most(overheads, affected, cost)
+            + _FIXES.get(frame.program, _FIX),
             evidence=(
                 places.longest(
                     rank,
@@ -141,10 +142,6 @@ or raise the batch size.
 
 model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs
 optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"""
-
-_GUARDS = """\
-Skip the guards once all graphs are compiled and inputs keep their shapes: torch.compiler.set_stance("default", \
-skip_guard_eval_unsafe=True). """
 
 _FIXES = {
     "serving": """\

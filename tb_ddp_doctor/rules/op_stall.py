@@ -17,9 +17,11 @@ from tb_ddp_doctor.findings import Evidence, Measurement, Setting
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.host_overheads import GUARDS
 from tb_ddp_doctor.rules.support.launches import followed
 from tb_ddp_doctor.rules.support.layers import Where, where
 from tb_ddp_doctor.rules.support.slowness import shared
+from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
 #: A rank is named if its stalls take at least so much of the median rank's.
@@ -34,8 +36,9 @@ class OpStall(Rule):
         or launch call and neither begin nor end another. Their distribution separates them from launch overhead,
         which is many short delays. Causes: `preempted` (few stalls in many different ops that otherwise take
         microseconds: the CPU thread does not run), `first_use` (in the first launch of a kernel or the first call of an
-        op, of which later ones are quick: lazy loading, autotuning, creation of cuBLAS handles, compilation), `op`
-        (mostly in one op).
+        op, of which later ones are quick: lazy loading, autotuning, creation of cuBLAS handles, compilation),
+        `graph_launch` (in launches of CUDA graphs), `guards` (in looking up what torch.compile compiled), `op` (mostly
+        in another op).
     Why:
         While the thread is stalled it launches nothing. Fewer or larger kernels, such as CUDA graphs give, do not help.
     Evidence:
@@ -98,7 +101,7 @@ class OpStall(Rule):
             confidence="low" if rare or cause == "first_use" else level,
             title=_TITLES[cause].format(stalls=described(stalls, len(affected) * len(frame.steps)), **_named(worst)),
             why=f"{_WHY[cause]} The longest are in {named(stalls)}. {_in_model(modules, stalls)}"
-            f"{followed([one.kernel for one in stalls])}{basis}",
+            f"{followed([_launched(one) for one in stalls])}{basis}",
             fix=_fix(cause, frame.setting),
             evidence=tuple(window for one in worst if (window := _window(one, places))),
             measurements=(
@@ -128,8 +131,11 @@ def cause_of(stalls: Sequence[StallInOp], many_ops: float = 4.0, one_op: float =
         return "first_use"
     by_op: Counter[str] = Counter()
     for one in stalls:
-        by_op[one.op or one.call] += one.length_ns
-    return "preempted" if len(by_op) >= many_ops and by_op.most_common(1)[0][1] <= one_op * total else "op"
+        by_op[one.call if names.launches_graph(one.call) else one.op or one.call] += one.length_ns
+    most, takes = by_op.most_common(1)[0]
+    if len(by_op) >= many_ops and takes <= one_op * total:
+        return "preempted"
+    return "graph_launch" if names.launches_graph(most) else "guards" if names.looks_up_compiled(most) else "op"
 
 
 def described(stalls: Sequence[StallInOp], rank_steps: int) -> str:
@@ -183,7 +189,13 @@ def _in_model(tree: ModuleTree | None, stalls: Sequence[StallInOp]) -> Where:
 
 
 def _before(one: StallInOp) -> str:
-    return f", before the launch of {kernel_names.short(one.kernel)}" if one.kernel else ""
+    launched = _launched(one)
+    return f", before the launch of {kernel_names.short(launched)}" if launched else ""
+
+
+def _launched(one: StallInOp) -> str:
+    """The kernel whose launch follows; "" for a graph of many kernels."""
+    return "" if names.launches_graph(one.call) else one.kernel
 
 
 def _named(worst: Sequence[StallInOp]) -> dict[str, str]:
@@ -195,17 +207,21 @@ MEANING = {
     "preempted": "the thread is preempted (more threads than cores, a CPU quota) or waits for a lock",
     "first_use": "a first use, and later ones take much less time (a kernel or library is loaded, a handle made, an "
     "algorithm tuned, or code compiled)",
+    "graph_launch": "the graph has very many nodes, is launched for the first time, or the driver waits for a lock",
+    "guards": "torch.compile evaluates the guards of compiled code before each call",
     "op": "that op does something slow on the CPU, or waits",
 }
 _TITLES = {
     "preempted": "The GPU idles while CPU threads are stalled: {stalls}, in ops that otherwise take microseconds.",
     "first_use": "The GPU idles during a first use: {place} takes the CPU {length} once.",
-    "op": "The GPU idles while the CPU is stalled in {place}: {stalls}.",
+    **dict.fromkeys(("graph_launch", "guards", "op"), "The GPU idles while the CPU is stalled in {place}: {stalls}."),
 }
 _WHY = {
     "preempted": f"The stalls are in many different ops: {MEANING['preempted']}. This is no launch overhead: CUDA "
     "graphs would not help.",
     "first_use": f"It is {MEANING['first_use']}. Steps after it do not lose this.",
+    "graph_launch": f"A graph is launched in microseconds, unless {MEANING['graph_launch']}.",
+    "guards": f"There {MEANING['guards']}, and models of many modules and inputs have many.",
     "op": f"Other ops take microseconds: {MEANING['op']}. This is no launch overhead: CUDA graphs would not help.",
 }
 _FIXES = {
@@ -221,6 +237,16 @@ OMP_NUM_THREADS=<cores per rank> torchrun ...""",
 Record steps after warmup; where the job itself does this now and then (new shapes, new kernels), do it before.
 
 {schedule}CUDA_MODULE_LOADING=EAGER torchrun ...     # loads all kernels at the start""",
+    "graph_launch": """\
+Launch each graph once before the steps, so that it is on the GPU, and capture fewer nodes (fused kernels). From CUDA \
+12.6 on, a graph without branches is launched in constant time. What the driver waits for:
+
+nvidia-smi --query-gpu=driver_version --format=csv
+perf trace -s -p <pid of the rank>         # system calls and how long they take""",
+    "guards": f"""\
+{GUARDS}Compile fewer, larger regions, and keep Python numbers and lists that change out of the model.
+
+TORCH_LOGS=guards python ...               # which they are""",
     "op": """\
 Look at what that op does on the CPU: a lock, page faults, work on CPU tensors, a custom op that waits. While it runs:
 

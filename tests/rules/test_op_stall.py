@@ -139,3 +139,17 @@ def test_a_rank_that_hardly_stalls_is_not_named(steps: int) -> None:
     never = ONE_OP.replace("[slow............................]", f"[slow]{' ' * 28}", 1)
     text = in_row(ranks(*[ONE_OP] * 4, steps=1), ranks(ONE_OP, ONE_OP, ONE_OP, never, steps=steps - 1))
     assert finding(RULE, text).ranks == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "fix"),
+    [
+        ("cudaGraphLaunch", "graph_launch", "From CUDA"),
+        ("TorchDynamo Cache Lookup", "guards", "skip_guard_eval_unsafe"),
+    ],
+)
+def test_graphs_that_are_launched_slowly_and_guards_have_advice_of_their_own(name: str, cause: str, fix: str) -> None:
+    found = finding(RULE, ranks(ONE_OP, ONE_OP), names={"aten::slow": name})
+    assert found.cause == cause
+    assert fix in found.fix
+    assert "CUDA graphs would not help" not in found.why

@@ -11,6 +11,10 @@ from tb_ddp_doctor.trace.program_names import ServerWork
 
 #: What takes less of a step is not said.
 _LEAST_SHARE = 0.01
+#: What skips guards, a sentence and a space.
+GUARDS = """\
+Skip the guards once all graphs are compiled and inputs keep their shapes: torch.compiler.set_stance("default", \
+skip_guard_eval_unsafe=True). """
 _SERVER = {
     ServerWork.SCHEDULING: "scheduling",
     ServerWork.SAMPLING: "sampling",
