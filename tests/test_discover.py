@@ -118,7 +118,7 @@ def test_json_that_is_no_trace_makes_no_run(tmp_path: Path, name: str) -> None:
 
 
 def test_chrome_trace_of_another_tool_makes_no_run(tmp_path: Path) -> None:
-    write(tmp_path / "result.json", b'{"traceEvents": [], "viztracer_metadata": {}}')
+    write(tmp_path / "result.json", b'{"traceEvents": [], "otherData": {"version": "My tool"}}')
     assert discover(tmp_path) == []
 
 
