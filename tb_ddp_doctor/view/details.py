@@ -6,7 +6,7 @@ What the page draws first is in `views`; these are larger, or seldom asked for.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,14 +108,14 @@ def _communication(result: Result) -> dict[str, Any]:
     job = result.job
     measured = communication(job)
     compared = links(job, measured)
-    link_of, speed = {link.traffic: link for link in compared}, LinkSpeed.of(job)
+    slowest, speed = _slowest(job, measured, compared), LinkSpeed.of(job)
     most = max(_POINTS // max(len(measured), 1), _LEAST_POINTS)
     steps = max(len(job.steps), 1)
     origin_ns = _origin(job)
     return {
         "families": [
-            _family(job, traffic, link_of.get(traffic), most, origin_ns) | _possible(speed, traffic)
-            for traffic in measured
+            _family(job, traffic, slowest.get(index), most, origin_ns) | _possible(speed, traffic)
+            for index, traffic in enumerate(measured)
         ],
         "sent": list(_sent(job)),
         "nodes": [
@@ -132,6 +132,15 @@ def _communication(result: Result) -> dict[str, Any]:
             for node in nodes(job, compared)
         ],
     }
+
+
+def _slowest(job: Job, measured: Sequence[Traffic], compared: Iterable[Link]) -> dict[int, Link]:
+    """The link of each kind and group that has one, by its index: of sends and receives, that of the slowest pair."""
+    index = np.full(len(job.matched), -1)
+    for number, traffic in enumerate(measured):
+        index[traffic.row] = number
+    ascending = sorted(compared, key=lambda link: link.slowdown)
+    return {int(index[link.traffic.row[0]]): link for link in ascending}
 
 
 def _sent(job: Job) -> Iterator[tuple[int, int, float, float | None, float | None]]:

@@ -9,6 +9,7 @@ from traces import MS, finding, in_row, job, lies_in_its_step, outcome, ranks
 from tb_ddp_doctor.calibration.model import Calibration, Point, curve
 from tb_ddp_doctor.facts.links import Link, excess_ns, links
 from tb_ddp_doctor.facts.traffic import communication
+from tb_ddp_doctor.view.details import _slowest
 
 RULE = "slow-link"
 
@@ -180,6 +181,13 @@ def test_a_pair_of_ranks_is_compared_with_the_same_places_of_other_nodes() -> No
     assert found.cost_ms == pytest.approx(15)
     assert "is slow: a send of the same size takes 2.5 times as long as between other pairs of ranks." in found.title
     assert "1 of 2 comparable pairs of ranks are slow." in found.why
+
+
+def test_the_communication_of_sends_and_receives_has_its_slowest_pair() -> None:
+    made = job(pipelines(10, 25), nodes=TWO_NODES)
+    measured = communication(made)
+    slowest = _slowest(made, measured, links(made, measured))
+    assert {measured[index].kind: link.slowdown for index, link in slowest.items()} == {"send": 2.5}
 
 
 def test_links_between_nodes_are_compared_whatever_their_places() -> None:
