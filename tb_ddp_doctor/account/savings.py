@@ -237,7 +237,8 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         """
         if one.severity == Severity.INFO.label or one.alone_ms >= _AS_SAID * one.cost_ms:
             return None
-        of_chain = {name for link in self._chain for name in link.rule_faults.by_id}
+        faults = [link.rule_faults for link in self._chain if not link.rule_faults.change.is_nothing]
+        of_chain = {name for each in faults for name in each.by_id}
         others = [other for other in findings if other is not one and other.id in of_chain]
         chosen, saved_ms = [one], one.alone_ms
         while others and saved_ms < _AS_SAID * sum(each.cost_ms for each in chosen):

@@ -11,6 +11,7 @@ from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import HostOverheads, HostStalls
+from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import activity, certainty, host_overheads, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
@@ -18,6 +19,7 @@ from tb_ddp_doctor.rules.support.launches import followed
 from tb_ddp_doctor.rules.support.rank_evidence import of_stack
 from tb_ddp_doctor.rules.support.slowness import median_rank, median_rank_index, phase_of_most, shared, within
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.program_names import Role
 
 #: Where the median rank stalls for less than this share of what it costs, others stall longer, and it waits for them.
 _PART = 0.5
@@ -49,6 +51,9 @@ class HostStall(Rule):
 
     min_known: float = threshold(0.5, "of the stall", "An activity that takes less of it is not the cause.")
     min_share: float = threshold(0.03, "of the step", "On the median rank; healthy jobs stay under 1 %.")
+    min_of_engines: float = threshold(
+        0.1, "of the step", "Engines that generate schedule and load weights; those that do it ahead idle for less."
+    )
 
     def check(
         self,
@@ -67,6 +72,8 @@ class HostStall(Rule):
         # What one rank stalls longer than the median rank is a straggler's.
         change = shared(whatif, frame, CpuTime.STALL)
         cost = whatif.cost_ns(change)
+        if cost < self.min_of_engines * frame.step_ns and whatif.cost_ns(_but_of_engines(change, frame)) < least:
+            return Clear(f"The CPU is outside any op {wording.ms(cost)} a step, mostly in engines that generate.")
         # The ranks stall in turn, so that each GPU waits in a collective while another rank's CPU stalls.
         waits = whatif.plays and float(median_rank(stalls.long_ns.mean(axis=1))) < max(least, _PART * cost)
         stalled = whatif.host_ns(CpuTime.STALL) if waits else stalls.long_ns
@@ -99,6 +106,12 @@ class HostStall(Rule):
             fix=known.fix if known and known.cause else f"{_FIX}{record_again.with_stacks(frame.setting)}",
             evidence=tuple(places.longest(rank, int(stalled[rank].argmax()), RankOwner.HOST, idle) for rank in worst),
         )
+
+
+def _but_of_engines(change: Change, frame: Frame) -> Change:
+    """The change of the ranks that do not generate for reinforcement learning."""
+    others = np.array([role != Role.ROLLOUT.value for role in frame.roles])[:, None]
+    return Change(shared={kind: np.where(others, share, 0) for kind, share in change.shared.items()})
 
 
 def _part(stalled: Ints, frame: Frame, cost_ns: float) -> part.PartOfStep:
