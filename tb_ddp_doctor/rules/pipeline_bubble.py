@@ -20,6 +20,7 @@ from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, naming, part, stage_layers
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Floats, Ints
+from tb_ddp_doctor.trace.program_names import Program
 
 #: A stage with this share more kernels has more layers, or the embedding or the head beside them.
 _MORE_KERNELS = 0.05
@@ -35,7 +36,8 @@ class PipelineBubble(Rule):
         order of messages shows the schedule: GPipe, 1F1B, interleaved, zero-bubble (ZB-H1, ZB-H2) or V-shaped (ZB-V,
         DualPipeV).
     Why:
-        A pipeline fills and drains once a step: each stage idles for (p - 1) of the (m + p - 1) slots of a micro-batch,
+        A pipeline fills and drains once a step (a server's, whenever all its batches have to be answered before the
+        next one begins): each stage idles for (p - 1) of the (m + p - 1) slots of a micro-batch,
         with any schedule without interleaving (GPipe, 1F1B). More micro-batches make that share smaller; a longer stage
         makes every slot longer for all stages.
     Evidence:
@@ -58,6 +60,7 @@ class PipelineBubble(Rule):
 
     id = "pipeline-bubble"
     subject = "The pipeline bubble"
+    of_servers = True
     refines = "communication-bound"
 
     min_cost: float = threshold(
@@ -78,6 +81,7 @@ class PipelineBubble(Rule):
     ) -> Result:
         if pipeline is None:
             return Clear("No ranks send to each other as the stages of a pipeline do: there is no pipeline.")
+        shape, batches = _said(pipeline, frame)
         compute, ranks = pipeline.of_stages(budget.of("compute"))
         waits = float(pipeline.exposed_ns.mean())
         must = pipeline.bubble_ns(float(compute.mean()))
@@ -89,7 +93,7 @@ class PipelineBubble(Rule):
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
-                f"Stages wait {wording.ms(waits)} in sends and receives; the bubble of {pipeline.shape} is "
+                f"Stages wait {wording.ms(waits)} in sends and receives; the bubble of {shape} is "
                 f"{wording.ms(must)} ({wording.percent(share)} of the step)."
             )
         parts = {"uneven_stages": uneven, "schedule": excess - uneven, "few_micro_batches": more}
@@ -102,16 +106,16 @@ class PipelineBubble(Rule):
             cause=cause,
             confidence=level,
             title=f"Pipeline stages wait for each other {part.mean(pipeline.exposed_ns, frame.window_ns)}; "
-            f"the bubble of {pipeline.shape} is {wording.ms(must)}.",
+            f"the bubble of {shape} is {wording.ms(must)}.",
             why=f"The bubble of {wording.ms(must)} is {pipeline.formula} of the "
             f"{wording.ms(float(compute.mean()))} that a stage computes (p = {pipeline.stages} stages, m = "
-            f"{pipeline.micro_batches} micro-batches). The longest stage, "
+            f"{pipeline.micro_batches} {batches}). The longest stage, "
             f"{_longest(compute, ranks, kernels, frame)}. That costs {wording.ms(uneven)}."
             f"{stage_layers.said(modules, ranks)} The schedule and its "
             f"transfers cost {wording.ms(excess - uneven)}; data moves with nothing beside it for "
-            f"{wording.ms(float(pipeline.moving_ns.mean()))}. Twice the micro-batches would save "
+            f"{wording.ms(float(pipeline.moving_ns.mean()))}. Twice the {batches} would save "
             f"{wording.ms(must / 2)}. {basis}",
-            fix=_FIXES[cause],
+            fix=(_FIXES_OF_SERVERS if frame.program == Program.SERVING.value else _FIXES)[cause],
             evidence=(_longest_wait(pipeline, places),),
         )
 
@@ -127,6 +131,14 @@ class PipelineBubble(Rule):
         even = Change(balanced=np.ones(whatif.shape, np.bool_))
         of_experts = whatif.cost_ns(even) if len(whatif.replay.routing.rank) else 0.0
         return float(alone.max() - np.median(alone)) + of_experts
+
+
+def _said(pipeline: Pipeline, frame: Frame) -> tuple[str, str]:
+    """The pipeline's shape, and what its micro-batches are called: of a server each batch of requests is one."""
+    if frame.program != Program.SERVING.value:
+        return pipeline.shape, "micro-batches"
+    many = pipeline.micro_batches
+    return f"{pipeline.stages} stages and {many} batch{'' if many == 1 else 'es'} in flight", "batches in flight"
 
 
 def _without(excess_ns: float, bubble_ns: float, pipeline: Pipeline, whatif: WhatIf) -> Change:
@@ -187,4 +199,18 @@ schedule = ScheduleInterleaved1F1B(stages, n_microbatches=4 * len(stage_ranks))
 
 # Megatron-LM
 --micro-batch-size 1 --num-layers-per-virtual-pipeline-stage 2""",
+}
+_IN_FLIGHT = """\
+Have as many batches in flight as there are stages: enough requests at a time, and a scheduler that does not wait for \
+the tokens of one batch before it sends the next. Within a node, tensor parallelism has no bubble.
+
+vllm serve MODEL --tensor-parallel-size 4 --pipeline-parallel-size 1 --max-num-seqs 512
+python -m sglang.launch_server --model-path MODEL --pp-size 4 --pp-max-micro-batch-size 64"""
+_FIXES_OF_SERVERS = {
+    "uneven_stages": """\
+Give the longest stage fewer layers: the last one also has the output head, and samples.
+
+VLLM_PP_LAYER_PARTITION=17,17,16,14 vllm serve MODEL --pipeline-parallel-size 4""",
+    "schedule": _IN_FLIGHT,
+    "few_micro_batches": _IN_FLIGHT,
 }

@@ -382,3 +382,22 @@ def test_waits_for_uneven_experts_are_no_part_of_the_bubble(exchanges: int, wait
         cost_ns=lambda change: 7.0 if change.balanced.all() else 0.0,
     )
     assert PipelineBubble()._waits_for_slow_ranks(whatif) == waits_ns
+
+
+#: The tokens of a batch go back to the first stage, which only then begins with the next batch.
+ONE_BATCH = """
+    rank0 step |1
+          gpu  [fwd.........................]
+          nccl                               [s1][r1...............................]
+    rank1 step |1
+          gpu                                    [fwd.........................]
+          nccl [r0..............................]                              [s0]
+"""
+
+
+def test_a_server_with_one_batch_in_flight_has_advice_of_servers() -> None:
+    found = finding(RULE, repeat(ONE_BATCH, 4), kernels={"fwd": "flashinfer::BatchDecodeWithPagedKVCacheKernel<1>"})
+    assert found.cause == "few_micro_batches"
+    assert "2 stages and 1 batch in flight" in found.title
+    assert "micro-batch" not in found.title + found.why
+    assert "vllm serve" in found.fix and "torch.distributed.pipelining" not in found.fix
