@@ -87,14 +87,15 @@ def test_the_verdict_is_what_binds_first_where_the_costliest_fix_alone_saves_not
     lines = (*(AccountLine(kind, None, 0, 0.0, 0.0) for kind in ("floor", "tracing", "unexplained")),)
     account = Account(method="replay", total_ns=10**9, lines=lines, unexplained=None, left_out=())
 
-    def judge(*together: str, alone: float = 0.0) -> Verdict:
+    def judge(*together: str, alone: float = 0.0, first: Finding = first) -> Verdict:
         together_with = Together(together, 0.4 * step_ms, "Together.") if together else None
         worst = msgspec.structs.replace(hidden, together=together_with, alone_ms=alone * step_ms)
         return verdict(given, [worst, first], account, (), unrecognised=None, lacking=())
 
     binding = judge("straggler")
     assert binding.name == "straggler" and " Behind it, no-tensor-cores costs " in binding.rest
-    for other in (judge("straggler", alone=0.05), judge("another"), judge()):
+    small = msgspec.structs.replace(first, alone_ms=0.05 * step_ms)
+    for other in (judge("straggler", alone=0.05), judge("straggler", first=small), judge("another"), judge()):
         assert other.name == "no-tensor-cores" and "Behind" not in other.headline
 
 

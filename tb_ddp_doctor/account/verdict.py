@@ -15,6 +15,9 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.step_parts import IDLE, OWNERS, PHASES
 
+#: What binds first is the verdict if its fix alone saves this share of what it hides.
+_SIZABLE = 0.25
+
 
 class Verdict(msgspec.Struct, frozen=True):
     """The verdict, in a word and in a sentence."""
@@ -88,12 +91,15 @@ def verdict(
 
 
 def _first_to_fix(findings: Sequence[Finding], step_ns: float) -> Finding | None:
-    """The costliest finding; where its fix alone saves nothing, of those that bind first the one that saves most."""
+    """The costliest finding; where its fix alone saves nothing, of those that bind first the one that saves most, if it
+    saves a sizable part of what it hides.
+    """
     if not findings:
         return None
     worst, least_ms = findings[0], Severity.MINOR.least_share * step_ns / 1e6
     if not worst.together or worst.alone_ms >= least_ms:
         return worst
+    least_ms = max(least_ms, _SIZABLE * worst.cost_ms)
     first = [one for one in findings if one.id in worst.together.findings and one.alone_ms >= least_ms]
     return max(first, key=lambda one: one.alone_ms, default=worst)
 

@@ -109,8 +109,9 @@ class HostStall(Rule):
 
 
 def _but_of_engines(change: Change, frame: Frame) -> Change:
-    """The change of the ranks that do not generate for reinforcement learning."""
-    others = np.array([role != Role.ROLLOUT.value for role in frame.roles])[:, None]
+    """The change of the ranks that do not generate for reinforcement learning; of all where these train as well."""
+    takes_turns = len(set(frame.roles)) == 1
+    others = np.array([takes_turns or role != Role.ROLLOUT.value for role in frame.roles])[:, None]
     return Change(shared={kind: np.where(others, share, 0) for kind, share in change.shared.items()})
 
 
