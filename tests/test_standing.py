@@ -150,6 +150,22 @@ def test_python_ends_while_a_task_is_done(tmp_path: Path) -> None:
     subprocess.run(command, check=True, timeout=120, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
 
 
+@pytest.mark.skipif(sys.platform != "linux" or sys.version_info < (3, 11, 1), reason="no server")
+def test_a_process_whose_parent_was_stopped_meanwhile_says_nothing() -> None:
+    script = """
+        import multiprocessing.forkserver as server, os, time
+        from tb_ddp_doctor.workers import pool
+        from tb_ddp_doctor.workers.process import CleanProcess
+        CleanProcess.share([])
+        told, tells = server.connect_to_new_process([])
+        os.close(tells)
+        assert os.read(told, 8)
+        os.read(told, 8)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    assert subprocess.run(command, check=True, timeout=300, stderr=subprocess.PIPE, text=True).stderr == ""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux alone")
 def test_a_thread_that_was_joined_is_no_reason_to_start_a_server() -> None:
     script = """

@@ -30,8 +30,9 @@ if _HAS_SERVER:
     from multiprocessing.context import ForkServerProcess
     from multiprocessing.forkserver import set_forkserver_preload
 
-#: What each process of ours imports before all else.
+#: What each process of ours imports before all else, and what the server imports besides.
 _FIRST = "tb_ddp_doctor.workers.process_setup"
+_OF_SERVER = "tb_ddp_doctor.workers.server_setup"
 #: A thread that Python has joined is there a moment longer: how often that is waited for, s. A server takes a second.
 _PAUSES_S = (0.0, 0.001, 0.002, 0.004, 0.008)
 #: What they share, in the order in which it was asked for.
@@ -49,7 +50,7 @@ class CleanProcess(SpawnProcess):
         """Let the processes share these modules too, imported once, unless one was started before."""
         _shared.update(dict.fromkeys(modules))
         if _HAS_SERVER:
-            set_forkserver_preload([_FIRST, *_shared])
+            set_forkserver_preload([_FIRST, _OF_SERVER, *_shared])
 
     def __getstate__(self) -> dict[str, object]:
         # A spawned process unpickles in this order: what comes after may import numpy.
