@@ -557,6 +557,21 @@ def test_a_collective_awaits_no_more_kernels_than_on_the_rank_that_shows_it() ->
     assert parts.ordinal[tracks.parts("launches", -1)[parts.needs[last]]].tolist() == [2, 2, 2]
 
 
+def test_a_collective_awaits_the_first_of_two_copies_of_a_prefetcher() -> None:
+    """Both are launched before the all-to-all, which begins when the first is over: what makes that shorter helps."""
+    slow, fast = (
+        f"""
+    rank# step |1
+          host [c][d][a2a][b]     [sync.................]
+          copy {_boxes(("c", 1, first), ("d", first, first + 3))}
+          nccl {_boxes(("a2a", first, 25))}
+          gpu  {_boxes(("b", 25, 38))}
+        """
+        for first in (21, 5)
+    )
+    assert _at_median_ms(ranks(slow, fast, fast, steps=1), slow=0) == pytest.approx([40 - 16] * 3, abs=1.1)
+
+
 def test_what_a_fix_saves_is_the_same_where_clocks_were_set_in_steps_that_are_left_out() -> None:
     usual = """
         rank# step |1

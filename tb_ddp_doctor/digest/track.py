@@ -1,8 +1,8 @@
 """Cuts a rank's time into rows: enough to play its steps again with a what-if change (see `replay`).
 
 The host's time is cut at the points where it meets something else: a step begins, a collective is launched, a kernel
-is launched that has to wait for a collective, a blocking call is over, and every `_LAUNCHES_A_ROW` launches. For each
-row three things are measured:
+is launched that has to wait for a collective, device work is launched at whose end a collective begins, a blocking call
+is over, and every `_LAUNCHES_A_ROW` launches. For each row three things are measured:
 
 1. Host: how long it works, on what, and how long it is blocked at the row's end.
 2. Device: how long it needs for what the row launched. That work begins once the work of the row before is done, and
@@ -204,9 +204,9 @@ def _cut(steps: Steps, device: DeviceWork, communication: Communication, host: H
     """Cut the host's time into rows.
 
     A row ends where a blocking call or a step ends, where a collective is launched, before a kernel is launched that
-    awaits a collective, and after `_LAUNCHES_A_ROW` launches. So all that was launched before a collective is in that
-    collective's row or earlier, and a kernel that awaits a collective is the first one of its row: of cuts at one time,
-    its cut is the last.
+    awaits a collective, after device work that a collective awaits, and after `_LAUNCHES_A_ROW` launches. So all that
+    was launched before a collective is in that collective's row or earlier, and a kernel that awaits a collective is
+    the first one of its row: of cuts at one time, its cut is the last.
     """
     origin, until = int(steps.host_start_ns[0]), _until(steps, host)
     blocked = _longest_blocked(host, origin, until, len(steps))
@@ -222,10 +222,11 @@ def _cut(steps: Steps, device: DeviceWork, communication: Communication, host: H
             meetings.start_ns,
             _unblocked(host.full_queue, blocked.start_ns, origin),
             _long_stalls(blocked, origin),
+            _arrival_cuts(device, communication, origin, until),
             gate_at,
         )
     )
-    of_blocked, _, of_launches, _, of_meetings, _, _, of_gates = places
+    of_blocked, _, of_launches, _, of_meetings, _, _, _, of_gates = places
     begins = np.concatenate(([origin], ends[:-1]))
     issued = ends.copy()
     issued[of_blocked] = np.maximum(blocked.start_ns, begins[of_blocked])
@@ -236,6 +237,33 @@ def _cut(steps: Steps, device: DeviceWork, communication: Communication, host: H
     followed = of_gates + 1 < len(ends)
     awaits[of_gates[followed] + 1] = gate[followed]
     return _Rows(begins, issued, ends, blocked_by, CollectiveRow(launches), CollectiveRow(awaits))
+
+
+def _arrival_cuts(device: DeviceWork, communication: Communication, origin: int, until: int) -> Ints:
+    """When the host launches the next device event after one at whose end a collective begins, each once, ns.
+
+    A collective may wait for part of what was launched before it:
+
+        stream 40  [copy..............][copy of the next batch...]    both launched before the all-to-all
+        stream 22                      [all-to-all...]
+
+    With a cut between the two copies, the collective needs the row of the first (`_readiness`); in one row, its wait
+    would be a delay of its own, which nothing shortens.
+    """
+    within = (device.launched_ns >= origin) & (device.launched_ns < until)
+    launched, end = device.launched_ns[within], device.end_ns[within]
+    order = np.lexsort((end, launched))
+    launched, done = launched[order], np.maximum.accumulate(end[order])
+    following = searchsorted(done, communication.start_ns, side="right")
+    partly = (following > 0) & (following < len(done))
+    following, arrival, called = following[partly], communication.start_ns[partly], communication.launched_ns[partly]
+    begins = (arrival - done[following - 1] <= LATENCY_NS) & (launched[following] < called)
+    begins &= arrival - np.maximum(called, _freed(communication)[partly]) > LATENCY_NS
+    # There is a cut between the two already where a collective is launched, and none where one call launches both.
+    calls = np.sort(communication.launched_ns)
+    before, after = launched[following - 1], launched[following]
+    together = (before < after) & (searchsorted(calls, before) == searchsorted(calls, after))
+    return np.unique(after[begins & together])
 
 
 def _sorted_cuts(cuts: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
@@ -651,14 +679,9 @@ def _readiness(rows: _Rows, needs: _Needs, communication: Communication) -> _Rea
     ready = np.zeros(size, np.int64)
     launching = np.flatnonzero((rows.launches >= 0) & (rows.launches < len(communication.end_ns)))
     which = rows.launches[launching]
-    # The first collective on a stream may wait for one that was launched before the record.
-    order = np.lexsort((communication.start_ns, communication.stream))
-    chained = np.append(np.zeros(min(len(order), 1), np.bool_), np.diff(communication.stream[order]) == 0)
-    previous = np.full(len(order), -1, np.int32)
-    previous[order[chained]] = order[np.flatnonzero(chained) - 1]
-    before = previous[which]
+    before = _before(communication)[which]
     arrival, done = communication.start_ns[which], needs.done_ns[launching]
-    freed = np.where(before >= 0, communication.end_ns[before] if len(which) else arrival, LONG_AGO)
+    freed = _freed(communication)[which]
     earliest = np.maximum(rows.end_ns[launching], freed)
     last = np.minimum(searchsorted(needs.done_ns, arrival, side="right") - 1, launching)
     awaits_all = done <= arrival
@@ -672,6 +695,22 @@ def _readiness(rows: _Rows, needs: _Needs, communication: Communication) -> _Rea
     followed[launching] = follows
     ready[launching] = arrival - earliest
     return _Ready(CollectiveRow(after), CollectiveRow(followed), TrackRow(needed), ready)
+
+
+def _before(communication: Communication) -> Indices:
+    """The collective before each on its stream, -1 for the first, which may wait for one launched before the record."""
+    order = np.lexsort((communication.start_ns, communication.stream))
+    chained = np.append(np.zeros(min(len(order), 1), np.bool_), np.diff(communication.stream[order]) == 0)
+    before: Indices = np.full(len(order), -1, np.int32)
+    before[order[chained]] = order[np.flatnonzero(chained) - 1]
+    return before
+
+
+def _freed(communication: Communication) -> Ints:
+    """When each collective's stream is free, ns; `LONG_AGO` for the first of a stream."""
+    before = _before(communication)
+    freed: Ints = np.where(before >= 0, communication.end_ns[before], LONG_AGO)
+    return freed
 
 
 def _followed(which: Indices, earliest: Ints, communication: Communication) -> Indices:
