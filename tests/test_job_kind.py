@@ -80,6 +80,42 @@ def test_sharded_embedding_tables_make_a_recommender_which_trains(name: str) -> 
     assert job_kind.trains(found)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void at::native::(anonymous namespace)::EmbeddingBag_updateOutputKernel_sum_mean<float, long>",
+        "DynamicEmbeddingBagFunction",
+        "void HugeCTR::embedding::multi_to_one_reduce_final<float>",
+    ],
+)
+def test_other_tables_of_recommenders_make_one(name: str) -> None:
+    assert job_kind.kind(named(ranks(TRAINING, TRAINING), {"fwd": name})) == "recommender"
+
+
+def lookups(tables: int, layers: int) -> Job:
+    """A training job that looks up so many tables and multiplies so many matrices in each of three steps."""
+    forward = "[row]" * tables + "[mm]" * layers
+    backward = "[bmm]" * 2 * layers
+    text = f"""
+        rank# step     |1
+              host     {forward}
+              autograd {" " * len(forward)}{backward}
+              gpu      {forward}{backward}
+    """
+    names = {"aten::row": "aten::embedding", "mm_kernel": "nvjet_tst_64x8", "bmm_kernel": "nvjet_tst_8x8"}
+    return named(ranks(text), names | {"row_kernel": "vectorized_gather_kernel"}, world_size=1)
+
+
+def test_who_looks_up_many_tables_for_few_layers_is_a_recommender() -> None:
+    assert job_kind.kind(lookups(12, 5)) == "recommender"
+
+
+def test_a_model_of_language_looks_up_few_tables_for_many_layers() -> None:
+    assert job_kind.kind(lookups(7, 12)) == "training"
+    # Two tables in three steps are too few to tell.
+    assert job_kind.kind(lookups(2, 1)) == "training"
+
+
 @pytest.mark.parametrize("name", ["vllm::unified_kv_cache_update", "void paged_attention_kernel<1>"])
 def test_attention_to_a_cache_in_pages_is_a_server(name: str) -> None:
     assert job_kind.kind(named(ranks(ROLLOUT), {"attend": name}, world_size=1)) == "inference server"
@@ -124,6 +160,40 @@ def test_a_few_kernels_over_and_over_are_a_benchmark() -> None:
     diagnosis = engine.examine(found)
     assert (diagnosis.kind, diagnosis.verdict) == ("benchmark", "unknown")
     assert "This program is a benchmark and does not train." in diagnosis.headline
+
+
+#: Three collectives of five kinds, with something that fills their buffers.
+COLLECTIVES = "rank# host [fill]" + " " * 60 + "[fill]\n      gpu  [fill]" + " " * 60 + "[fill]\n      nccl       "
+COLLECTIVES += "".join(f"[{kind}]" * 5 for kind in ("ar", "ag", "rs", "bc"))
+
+
+def test_a_sweep_of_collectives_is_a_benchmark() -> None:
+    found = job(ranks(COLLECTIVES, COLLECTIVES))
+    assert job_kind.kind(found) == "benchmark"
+    assert "compute kernels per trace" in engine.examine(found).headline
+
+
+def test_collectives_beside_products_are_no_benchmark() -> None:
+    found = named(ranks(COLLECTIVES, COLLECTIVES), {"fill_kernel": "nvjet_tst_64x8"})
+    assert job_kind.kind(found) == "unknown"
+
+
+def test_products_of_many_sizes_are_a_benchmark() -> None:
+    kinds = "".join(f"[{'mmnopq'[one]}]" * 5 for one in range(6))
+    sizes = {f"{each}_kernel": f"nvjet_tst_{each}4x8" for each in "mnopq"}
+    assert job_kind.kind(named(f"rank0 host {kinds}\n      gpu  {kinds}", sizes, world_size=1)) == "benchmark"
+
+
+def test_a_model_of_few_kinds_of_kernels_is_no_benchmark() -> None:
+    """It has many kinds of operators."""
+    text = "".join(f"[{chr(97 + one)}]" for one in range(22)) + "[mm]" * 30
+    found = job(f"rank0 host {text}\n      gpu  {' ' * 66}{'[mm]' * 30}", world_size=1)
+    assert job_kind.kind(found) == "inference"
+
+
+def test_a_rank_with_collectives_alone_is_of_the_others_kind() -> None:
+    alone = COLLECTIVES.replace("rank#", "rank1")
+    assert job_kind.kind(job(ranks(TRAINING) + alone)) == "training"
 
 
 def test_too_few_runs_are_no_benchmark() -> None:

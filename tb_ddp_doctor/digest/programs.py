@@ -17,15 +17,20 @@ from tb_ddp_doctor.trace.program_names import Program, Role
 
 #: A trace of forward passes has more kinds of operators than this; fewer tell nothing.
 _LEAST_OPERATORS = 20
-#: A benchmark runs no more kinds of kernels than this over and over, each so often at least.
+#: A benchmark runs no more kinds of kernels than this over and over, each so often at least, beside collectives or not;
+#: or products of matrices of any sizes, which are at least this share of the runs: others fill buffers between them.
 _MOST_KINDS = 3
 _LEAST_RUNS = 20
+_PRODUCTS = 0.9
+#: A recommender looks up more than one table for this number of products of matrices, backward passes counted; language
+#: models have dozens of products for each lookup.
+_PRODUCTS_OF_LOOKUP = 2
 
 
 class UsedNames(msgspec.Struct, frozen=True):
-    """The different names in a trace, by what has them; kernels with the number of their runs."""
+    """The different names in a trace, by what has them; operators and kernels with the number of their runs."""
 
-    operators: list[str]
+    operators: dict[str, int]
     annotations: list[str]
     kernels: dict[str, int]
     functions: list[str]
@@ -41,7 +46,7 @@ class UsedNames(msgspec.Struct, frozen=True):
         frames = np.bincount(host.trace.frames.name, minlength=len(strings))
         return cls(
             _texts(host, host.is_operator),
-            _texts(host, host.is_annotation),
+            list(_texts(host, host.is_annotation)),
             {strings[index]: int(runs[index]) for index in np.flatnonzero(runs).tolist()},
             [strings[index] for index in np.flatnonzero(frames).tolist()],
             bool(host.trace.header.recorder) or bool((events.sequence[events.category == Category.OP] >= 0).any()),
@@ -53,15 +58,16 @@ def program(used: UsedNames, roles: dict[str, int]) -> Program:
 
     1. Whatever has marks of both generating and another role of reinforcement learning, or trains and generates with a
        paged cache, does RL.
-    2. Whatever works on sharded embedding tables is a recommender, and what else has a backward pass or an optimizer
-       trains. Kernels tell that of what is captured in a graph.
+    2. Whatever works on a recommender's embedding tables is one, and so is what trains and looks up more tables than it
+       has layers. What else has a backward pass or an optimizer trains. Kernels tell that of what is captured in a
+       graph.
     3. Of the others, their own names tell, else their structure.
     """
     everything = (*used.operators, *used.annotations, *used.kernels)
     trains = _trains(used)
     if (Role.ROLLOUT.value in roles and len(roles) > 1) or (trains and any(map(program_names.generates, everything))):
         return Program.RL
-    if any(map(program_names.is_of_embeddings, everything)):
+    if any(map(program_names.is_of_embeddings, everything)) or (trains and _mostly_looks_up(used)):
         return Program.RECOMMENDER
     if trains:
         return Program.TRAINING
@@ -102,8 +108,19 @@ def _trains(used: UsedNames) -> bool:
     )
 
 
+def _mostly_looks_up(used: UsedNames) -> bool:
+    """Whether a program looks up many tables, each with few products of matrices."""
+    lookups = sum(runs for name, runs in used.operators.items() if program_names.looks_up(name))
+    products = sum(runs for name, runs in used.kernels.items() if _multiplies(name))
+    return lookups >= _LEAST_RUNS and _PRODUCTS_OF_LOOKUP * lookups >= products
+
+
+def _multiplies(kernel: str) -> bool:
+    return names.product(kernel) is not names.Product.NONE or names.is_compiled_product(kernel)
+
+
 def _by_structure(used: UsedNames) -> Program:
-    """Forward passes alone have many kinds of operators; a benchmark repeats a few kernels.
+    """Forward passes alone have many kinds of operators; a benchmark has few of them, and repeats a few kernels.
 
     Forward passes that communicate may be cut from training, unless gradients are off in all of them.
     """
@@ -111,15 +128,23 @@ def _by_structure(used: UsedNames) -> Program:
     talks = len(computing) < len(used.kernels) or any(
         names.launches_collective(name) for name in (*used.operators, *used.annotations)
     )
-    repeated = computing or used.kernels
-    if repeated and len(repeated) <= _MOST_KINDS and min(repeated.values()) >= _LEAST_RUNS:
-        return Program.BENCHMARK
-    if len(used.operators) >= _LEAST_OPERATORS and not (talks and used.may_need_backward):
-        return Program.INFERENCE
-    return Program.UNKNOWN
+    if len(used.operators) >= _LEAST_OPERATORS:
+        return Program.UNKNOWN if talks and used.may_need_backward else Program.INFERENCE
+    return Program.BENCHMARK if _repeats(used.kernels, computing) else Program.UNKNOWN
 
 
-def _texts(host: HostCalls, chosen: Mask) -> list[str]:
-    """The different names of some calls."""
+def _repeats(kernels: dict[str, int], computing: dict[str, int]) -> bool:
+    """Whether kernels are the same few over and over, collectives and what fills their buffers, or products alone."""
+    computed = sum(computing.values())
+    products = sum(runs for name, runs in computing.items() if _multiplies(name))
+    if len(computing or kernels) <= _MOST_KINDS:
+        communicated = 0 if products else sum(kernels.values()) - computed
+        return max(min((computing or kernels).values(), default=0), communicated) >= _LEAST_RUNS
+    return products >= max(_PRODUCTS * computed, _LEAST_RUNS)
+
+
+def _texts(host: HostCalls, chosen: Mask) -> dict[str, int]:
+    """The different names of some calls, each with the number of these calls."""
     strings = host.trace.strings
-    return [strings[index] for index in np.flatnonzero(count(host.name, chosen, len(strings))).tolist()]
+    calls = count(host.name, chosen, len(strings))
+    return {strings[index]: int(calls[index]) for index in np.flatnonzero(calls).tolist()}

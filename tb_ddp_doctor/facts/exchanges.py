@@ -11,10 +11,12 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.routing import EXCHANGES
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Floats, Ints
+from tb_ddp_doctor.trace.program_names import Program
 
 _ALL_TO_ALL = "all_to_all"
 #: Of the exchanges of a job that trains half come from the backward pass; with a smaller share from there than this
@@ -29,8 +31,8 @@ class Exchanges(msgspec.Struct, frozen=True, eq=False):
     row: Ints
     #: The larger side of the largest part over that of the smallest part, shape (X,).
     most: Floats
-    #: What is exchanged if it is no tokens: "embeddings" in jobs that look up embedding tables, "states" where a job
-    #: that trains exchanges next to nothing in backward; else "".
+    #: What is exchanged if it is no tokens: "embeddings" in recommenders, and in jobs that look up sharded tables;
+    #: "states" where a job that trains exchanges next to nothing in backward; else "".
     of: str
 
 
@@ -45,7 +47,7 @@ def exchanges(job: Job) -> Exchanges:
 
 def _of(job: Job) -> str:
     """What is exchanged if it is no tokens, as `Exchanges.of`."""
-    if any(_looks_up_embeddings(digest) for digest in job.digests):
+    if job_kind.program(job) is Program.RECOMMENDER or any(map(_looks_up_embeddings, job.digests)):
         return "embeddings"
     trains = (job.calls.column("backward") >= 0).any()
     exchange = job.calls.text("kind").where(EXCHANGES.__contains__)

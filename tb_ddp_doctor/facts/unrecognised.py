@@ -325,7 +325,8 @@ def _pace(job: Job, step: str) -> str:
     if job.has_device and kernels:
         does.append(f"idles {wording.percent(sum(shares[owner] for owner in IDLE))}")
         apart = wording.decimals(window / kernels / 1e3, 0)
-        pace = f": {wording.whole(kernels)} kernels per {step}, one every {apart} µs"
+        what = "compute kernels" if communication >= _SAID else "kernels"
+        pace = f": {wording.whole(kernels)} {what} per {step}, one every {apart} µs"
     return f"the {'GPU' if job.has_device else 'CPU'} {wording.listing(does)}{pace}"
 
 

@@ -64,7 +64,8 @@ def program_of(digests: Collection[RankDigest]) -> Program:
     """What a job of these ranks does. Ranks whose traces do not tell it do not count.
 
     Where some ranks serve and others train, or marks name a rollout and another role, the job does reinforcement
-    learning. Otherwise the ranks agree, or it is not known; forward passes alone are a part of whatever the others do.
+    learning. Otherwise the ranks agree, or it is not known; forward passes alone, or a few kernels, are a part of
+    whatever the others do.
     """
     named = {digest.contents.program for digest in digests}
     if _FORWARD in named and all(_may_go_on(one) for one in digests if one.contents.program == _FORWARD):
@@ -73,8 +74,8 @@ def program_of(digests: Collection[RankDigest]) -> Program:
     roles = {name for digest in digests for name in digest.contents.roles}
     if Program.RL in programs or {Program.SERVING, Program.TRAINING} <= programs or _are_of_rl(roles):
         return Program.RL
-    if len(programs) > 1:
-        programs -= {Program.INFERENCE}
+    for part in (Program.BENCHMARK, Program.INFERENCE):
+        programs -= {part} if len(programs) > 1 else set()
     return programs.pop() if len(programs) == 1 else Program.UNKNOWN
 
 

@@ -388,8 +388,10 @@ def exchanges_tokens(kernel: str) -> str:
     return next((library for library, pattern in _EXPERT_PARALLEL if pattern.search(kernel)), "")
 
 
-#: Whether a kernel looks up the embedding tables of a recommender (FBGEMM), or updates them.
-looks_up_embeddings = _matching(r"split_embedding\w*codegen|permute_pooled_embs|fbgemm_gpu::\w*jagged", most=_LETTERS)
+#: Whether a kernel looks up the embedding tables of a recommender (FBGEMM, torch), or updates them.
+looks_up_embeddings = _matching(
+    r"split_embedding\w*codegen|permute_pooled_embs|fbgemm_gpu::\w*jagged|EmbeddingBag_", most=_LETTERS
+)
 
 
 #: Whether a kernel or an operator is of a loss, forward or backward: of torch, fused by its compiler, of apex,

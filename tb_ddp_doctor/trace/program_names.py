@@ -52,11 +52,15 @@ _TRAINING_KERNEL = re.compile(
 #: Megatron-LM's linear layers add to the gradient of their weights. In forward, FSDP and DDP prepare a backward pass
 #: where there will be one.
 _TRAINING_OPERATOR = re.compile(r"GradAccumulation|RegisterPostBackwardFunction|_DDPSink")
-#: Embedding tables that are sharded over ranks, their lookups and their metrics: FBGEMM and torchrec.
+#: Embedding tables of recommenders, their lookups and their metrics: FBGEMM, torchrec, NVIDIA's HugeCTR and dynamic
+#: tables, and torch's lookups of several rows for each sample.
 _EMBEDDINGS = re.compile(
-    r"split_embedding|(^|[^a-z])_?embedding_bag|permute_[12]D_(sparse|lengths)|all2all_data:kjt|KJTAllToAll|"
-    r"PooledEmbedding|block_bucketize_sparse|rec_?metrics?(?![a-z])|RecMetric",
+    r"split_embedding|(^|[^a-z])_?embedding_bag|EmbeddingBag|permute_[12]D_(sparse|lengths)|all2all_data:kjt|"
+    r"KJTAllToAll|PooledEmbedding|block_bucketize_sparse|rec_?metrics?(?![a-z])|RecMetric|"
+    r"[Hh]uge_?[Cc][Tt][Rr]|(?<![a-z])dyn_emb|[Dd]ynamic_?[Ee]mb",
 )
+#: A lookup in a table of embeddings of any model.
+_LOOKS_UP = re.compile(r"^aten::embedding$")
 #: What only a server runs: attention to a cache in pages, and marks of its own.
 _GENERATES = re.compile(
     r"reshape_and_cache|paged_attention|[Bb]atch_?(mla|MLA|[Dd]ecode|[Pp]refill)\w*([Pp]aged?|_attention)|"
@@ -233,8 +237,13 @@ def generates(name: str) -> bool:
 
 
 def is_of_embeddings(name: str) -> bool:
-    """Whether an operator, annotation or kernel works on sharded embedding tables."""
+    """Whether an operator, annotation or kernel works on the embedding tables of a recommender."""
     return bool(_EMBEDDINGS.search(name[:_LETTERS]))
+
+
+def looks_up(operator: str) -> bool:
+    """Whether an operator looks up rows of a table, as words of a language model or features of a recommender."""
+    return bool(_LOOKS_UP.match(operator[:_LETTERS]))
 
 
 def trains(name: str) -> bool:

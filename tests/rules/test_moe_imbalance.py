@@ -104,9 +104,15 @@ def test_equal_parts_deal_out_no_tokens() -> None:
     assert ended.status == "clear" and ended.reason.startswith("AllToAlls have equal sizes on all ranks")
 
 
-def test_exchanges_of_embedding_tables_are_no_tokens() -> None:
-    table = {"k": "void split_embedding_codegen_forward_unweighted_kernel<float>()"}
-    ended = outcome(RULE, layers(TURNS), kernels=table)
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "void split_embedding_codegen_forward_unweighted_kernel<float>()",
+        "void at::native::(anonymous namespace)::EmbeddingBag_updateOutputKernel_sum_mean<float, long>",
+    ],
+)
+def test_exchanges_of_embedding_tables_are_no_tokens(kernel: str) -> None:
+    ended = outcome(RULE, layers(TURNS), kernels={"k": kernel})
     assert ended.reason == "What AllToAlls exchange is embeddings, not tokens."
 
 
