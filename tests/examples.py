@@ -48,6 +48,7 @@ import test_profiler_overhead as profiler_overhead
 import test_recompilation as recompilation
 import test_redundant_allreduce as redundant_allreduce
 import test_repeated_casts as repeated_casts
+import test_request_imbalance as request_imbalance
 import test_role_bubble as role_bubble
 import test_sharding_wait as sharding_wait
 import test_slow_kernels as slow_kernels
@@ -237,6 +238,14 @@ _LISTED: Mapping[str, Example] = {
         recompilation.OPTIONS,
     ),
     "redundant-allreduce": two(redundant_allreduce.NO_SYNC, redundant_allreduce.SYNCED),
+    "request-imbalance": with_options(
+        Example(
+            Drawn([[request_imbalance.EVEN, request_imbalance.EVEN]]),
+            Drawn([[request_imbalance.FULL, request_imbalance.EMPTY]]),
+        ),
+        request_imbalance.OPTIONS,
+        request_imbalance.OPTIONS,
+    ),
     "role-bubble": Example(Drawn([role_bubble.HEALTHY]), Drawn([role_bubble.FAULTY])),
     "sharding-wait": two(sharding_wait.PREFETCHED, sharding_wait.LATE_BACKWARD),
     "slow-link": Example(Drawn([pairs(FAST_LINK, FAST_LINK)]), Drawn([pairs(WAITING, SLOW_LINK)])),

@@ -377,6 +377,8 @@ def test_roles_by_their_marks(annotation: str, role: Role | None) -> None:
         ("step[DECODE bs=32]", Iteration(0, 32)),
         ("step[EXTEND bs=4 toks=812]", Iteration(4, 0)),
         ("step[MIXED bs=5]", Iteration(1, 4)),
+        ("step[TARGET_VERIFY bs=8]", Iteration(0, 8)),
+        ("step[IDLE bs=0]", Iteration(0, 0)),
         ("[Executor] _forward_step 12587: 2 ctx reqs, 1000 ctx tokens, 18 gen reqs", Iteration(2, 18)),
         ("[Executor] _forward_step: 0 ctx reqs, 18 gen reqs", Iteration(0, 18)),
         ("ProfilerStep#3", None),
@@ -385,6 +387,32 @@ def test_roles_by_their_marks(annotation: str, role: Role | None) -> None:
 )
 def test_marks_of_servers_tell_what_an_iteration_works_on(annotation: str, found: Iteration | None) -> None:
     assert program_names.iteration(annotation) == found
+
+
+@pytest.mark.parametrize(
+    ("kernel", "found"),
+    [
+        ("void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<x> > >", True),
+        ("void pytorch_flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64> >(Flash_fwd_params)", True),
+        ("void flash::flash_fwd_splitkv_mla_fp8_sparse_kernel<KernelTraits<512> >", True),
+        ("void flashinfer::mla::hopper::BatchMLAPageAttentionHopperKernel<KernelTraits<true> >", True),
+        ("fmhaSm100fKernel_QkvBfloat16OBfloat16H128PagedKvCausalP32VarSeqQ8Kv128StaticSwapsAbForGen", True),
+        ("kernel_unified_attention_2d", True),
+        ("_fwd_grouped_kernel_stage1", True),
+        ("nvjet_tst_64x8_64x16_4x1_v_bz_TNT", False),
+        ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float, float, float>", False),
+        ("fused_moe_kernel", False),
+        ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>", False),
+    ],
+)
+def test_kernels_of_attention_by_their_names(kernel: str, *, found: bool) -> None:
+    assert program_names.attends(kernel) is found
+
+
+def test_vllm_runs_a_dummy_batch_on_a_rank_without_requests() -> None:
+    assert program_names.runs_without_requests("vllm/v1/worker/gpu_worker.py(612): execute_dummy_batch")
+    assert not program_names.runs_without_requests("vllm/v1/worker/gpu_worker.py(580): execute_model")
+    assert not program_names.runs_without_requests("mine/worker.py(612): execute_dummy_batch")
 
 
 #: Forward passes of a model that is split over two ranks: many kinds of operators, and an AllReduce.

@@ -16,7 +16,7 @@ from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import Steps
 from tb_ddp_doctor.trace import names, program_names
-from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
+from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
 from tb_ddp_doctor.trace.program_names import Iteration
 
 #: In place of a step's number: between two steps, where the record of several is lost.
@@ -180,15 +180,30 @@ def repeated_steps(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | No
 def iterations(trace: RankTrace) -> tuple[Ints, Ints, list[Iteration]]:
     """Starts and ends (ns) of a server's iterations by their marks, by time, and what each works on.
 
-    Of marks within each other, which two layers of a server may set, the outer one counts.
+    Of marks within each other, which two layers of a server may set, the outer one counts. A Python function marks the
+    iterations of a rank without requests where no annotation does.
     """
-    rows = np.flatnonzero(trace.events.category == int(Category.ANNOTATION))
-    named = {name: program_names.iteration(trace.strings[name]) for name in set(trace.events.name[rows].tolist())}
-    marks = {name: mark for name, mark in named.items() if mark}
-    if not marks:
-        return np.empty(0, np.int64), np.empty(0, np.int64), []
-    rows, start, end = outermost(trace, rows[np.isin(trace.events.name[rows], [*marks])])
-    return start, end, [marks[name] for name in trace.events.name[rows].tolist()]
+    events, frames = trace.events, trace.frames
+    rows = np.flatnonzero(events.category == int(Category.ANNOTATION))
+    marks = _marks(trace, events.name[rows], program_names.iteration)
+    rows = rows[np.isin(events.name[rows], [*marks])]
+    idle = _marks(trace, frames.name, _without_requests)
+    calls = np.flatnonzero(np.isin(frames.name, [*idle]))
+    name = np.concatenate((events.name[rows], frames.name[calls]))
+    start = np.concatenate((events.start_ns[rows], frames.start_ns[calls]))
+    which, start, end = _outer(start, np.concatenate((events.duration_ns[rows], frames.duration_ns[calls])))
+    marks |= idle
+    return start, end, [marks[one] for one in name[which].tolist()]
+
+
+def _marks(trace: RankTrace, name: Indices, of: Callable[[str], Iteration | None]) -> dict[int, Iteration]:
+    """What the iterations that some names mark work on, by index of the name."""
+    named = ((one, of(trace.strings[one])) for one in set(name.tolist()))
+    return {one: mark for one, mark in named if mark}
+
+
+def _without_requests(function: str) -> Iteration | None:
+    return Iteration(0, 0) if program_names.runs_without_requests(function) else None
 
 
 def _marked_iterations(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
@@ -213,13 +228,18 @@ def outermost(trace: RankTrace, rows: Ints) -> tuple[Ints, Ints, Ints]:
 
     One that ends when the next one starts may end later by what times are rounded to.
     """
-    events = trace.events
-    rows = rows[np.lexsort((-events.duration_ns[rows], events.start_ns[rows]))]
-    start = events.start_ns[rows]
-    end = start + events.duration_ns[rows]
+    which, start, end = _outer(trace.events.start_ns[rows], trace.events.duration_ns[rows])
+    return rows[which], start, end
+
+
+def _outer(start: Ints, duration: Ints) -> tuple[Ints, Ints, Ints]:
+    """The same of spans: their indices, starts and ends (ns)."""
+    order = np.lexsort((-duration, start))
+    start = start[order]
+    end = start + duration[order]
     before = np.maximum.accumulate(end)[:-1]
-    outer = np.append(True, (start[1:] > before - _OVERLAP_NS) & (end[1:] > before))[: len(rows)]
-    return rows[outer], start[outer], end[outer]
+    outer = np.append(True, (start[1:] > before - _OVERLAP_NS) & (end[1:] > before))[: len(order)]
+    return order[outer], start[outer], end[outer]
 
 
 def _repeated_launches(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:

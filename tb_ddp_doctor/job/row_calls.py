@@ -93,6 +93,15 @@ class RowCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
         """
         return self.pairs.placed(share, self.share, place, size)
 
+    def varying_ns(self, share: Floats) -> Ints:
+        """The device's time of each row in a share of each call, which differs from step to step, shape (N,).
+
+        It is what the row takes beyond the rest of its calls, which take as long in each of the steps that a row's
+        pairs are sums of: attention of 64 and of 16 requests beside GEMMs of the same length.
+        """
+        there, rest = self.pairs.in_share(share) > 0, self.pairs.in_share(1 - share) * self.once
+        return np.where(there, np.rint(np.maximum(self.counts * self.took_ns - rest, 0)), 0).astype(np.int64)
+
     def excess(self, least_ns: Floats, remains: Floats) -> RowExcess:
         """How far rows are from the least that their calls need, if only a share of each call remains.
 

@@ -57,6 +57,8 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     #: Flags ranks and steps, shape (R, S), that then share equally what they compute between exchanges of tokens (see
     #: `routing`).
     balanced: Flags | None = None
+    #: Whether ranks with requests of their own share these equally (see `own_requests`).
+    even_requests: bool = False
     #: Whether waits for ranks that have no trace are removed.
     absent: bool = False
     #: Whether hosts need no time at all, and wait for nothing.
@@ -78,6 +80,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
             _both(self.device_at_median, other.device_at_median, np.logical_or),
             _both(self.transfers_at_median, other.transfers_at_median, np.logical_or),
             _both(self.balanced, other.balanced, np.logical_or),
+            self.even_requests or other.even_requests,
             self.absent or other.absent,
             self.no_host or other.no_host,
         )
@@ -126,6 +129,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
             chosen(self.device_at_median),
             chosen(self.transfers_at_median),
             chosen(self.balanced),
+            self.even_requests,
             self.absent,
             self.no_host,
         )
@@ -133,13 +137,17 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     def key(self) -> tuple[object, ...]:
         """A key for caches: equal for equal changes, and almost surely different for others."""
         amounts = ((name, _hashed(amount)) for name, amount in self._amounts() if amount is not None)
-        return (self.absent, self.no_host, *amounts)
+        return (*self._flags, *amounts)
 
     @property
     def is_nothing(self) -> bool:
         """Whether the change removes nothing."""
         amounts = (amount for name, amount in self._amounts() if amount is not None and name != "of_calls")
-        return not self.absent and not self.no_host and not any(amount.any() for amount in amounts)
+        return not any(self._flags) and not any(amount.any() for amount in amounts)
+
+    @property
+    def _flags(self) -> tuple[bool, ...]:
+        return self.even_requests, self.absent, self.no_host
 
     def _amounts(self) -> Iterator[tuple[str, Floats | Ints | Flags | None]]:
         for kind, share in sorted(self.host.items()):
@@ -147,7 +155,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
         for kind, share in sorted(self.shared.items()):
             yield f"shared {kind}", share
         for name in self.__struct_fields__:
-            if name not in ("host", "shared", "absent", "no_host"):
+            if name not in ("host", "shared", "even_requests", "absent", "no_host"):
                 yield name, getattr(self, name)
 
 

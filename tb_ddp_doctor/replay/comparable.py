@@ -48,19 +48,25 @@ class Comparable(msgspec.Struct, frozen=True, eq=False):
     work: Floats
 
 
-def comparable(job: Job, sequence: Ints) -> Comparable:
-    """Which ranks and steps can be compared; equal numbers in `sequence`, shape (R, S), have the same collectives."""
+def comparable(job: Job, sequence: Ints, *, shares_requests: bool = True) -> Comparable:
+    """Which ranks and steps can be compared; equal numbers in `sequence`, shape (R, S), have the same collectives.
+
+    A server's ranks share their requests, or have some of their own. Then all ranks of a step are compared, for they
+    meet around the experts, and `own_requests` has what each has to do.
+    """
     shape, length = sequence.shape, _lengths(job)
     role = np.broadcast_to(_roles(job)[:, None], shape).ravel()
     as_long = np.broadcast_to(_clusters(length, _EQUALLY_LONG)[None, :], shape).ravel()
     serving = job.work(lambda work: work.serving)
-    reads, writes = serving.reads.ravel(), serving.writes.ravel()
-    but_for_length = numbered(sequence.ravel(), role, reads, writes)
+    reads, writes = serving.reads > 0, serving.writes > 0
+    if not shares_requests:
+        reads, writes = (np.broadcast_to(one.any(axis=0), shape) for one in (reads, writes))
+    but_for_length = numbered(sequence.ravel(), role, reads.ravel().astype(np.int64), writes.ravel().astype(np.int64))
     return Comparable(
         numbered(but_for_length, as_long).reshape(shape),
         but_for_length.reshape(shape),
         length,
-        _work(job, but_for_length.reshape(shape)),
+        _work(job, but_for_length.reshape(shape)) if shares_requests else np.ones(shape),
     )
 
 

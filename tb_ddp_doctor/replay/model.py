@@ -182,6 +182,17 @@ class Family(msgspec.Struct, frozen=True):
     between_two: bool = False
 
 
+class OwnRequests(msgspec.Struct, frozen=True, eq=False):
+    """The requests of a server whose ranks have requests of their own (see `own_requests`)."""
+
+    #: 1 for each call of all ranks' `RooflineCalls` that is attention, else 0.
+    attends: Floats
+    #: Whether some rank reads prompts in each step, shape (S,).
+    reads: Flags
+    #: How many requests each rank works on in each step, shape (R, S); zeros where no mark tells.
+    number: Ints
+
+
 class StepFrame(msgspec.Struct, frozen=True, eq=False):
     """The steps of R ranks, and when their records begin."""
 
@@ -211,6 +222,8 @@ class StepFrame(msgspec.Struct, frozen=True, eq=False):
     length: Floats
     #: What each rank has to do in each step, relative to the others (see `comparable.Comparable`), shape (R, S).
     work: Floats
+    #: None unless ranks have requests of their own.
+    requests: OwnRequests | None
     #: Which calls of operators the rows of all ranks' own tracks have.
     calls: RowCalls
     #: How long each rank alone sends weights to ranks of another role without a collective, shape (R, S).

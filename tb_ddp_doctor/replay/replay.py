@@ -35,6 +35,7 @@ from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.hand_overs import HAND_OVER
 from tb_ddp_doctor.replay.lengths import share_at_length
 from tb_ddp_doctor.replay.model import Cut, Lengths, Parts, Played, Schedule, TrackRows
+from tb_ddp_doctor.replay.own_requests import Spread, spread
 from tb_ddp_doctor.replay.play import play
 from tb_ddp_doctor.replay.routing import Routing, routing
 from tb_ddp_doctor.replay.shortened import shortened
@@ -109,7 +110,8 @@ class Replay:
         host = {} if change.no_host else change.of_host
         host = {kind: share for kind, share in host.items() if self._has(kind, share)}
         balanced = change.balanced if len(self.routing.rank) else None
-        return replace(change, host=host, shared={}, balanced=balanced)
+        even = change.even_requests and self.spread is not None
+        return replace(change, host=host, shared={}, balanced=balanced, even_requests=even)
 
     def _has(self, kind: CpuTime, share: Floats) -> bool:
         """Whether a share of a kind of host time, shape (R, S), removes anything: if some rank spends such time."""
@@ -304,7 +306,7 @@ class Replay:
     def _device_cut(self, change: Change, host: Mapping[CpuTime, Floats]) -> Cut:
         """What a change removes of rows: `host` of the time of their hosts, and the rest of the devices'."""
         at_median, gone_ns = change.device_at_median, self._gone_ns(change)
-        if change.device_ns is not None or change.balanced is not None:
+        if change.device_ns is not None or change.balanced is not None or change.even_requests:
             need, whole = self._device_but_rows(change)
             return Cut(host, need, gone_ns=gone_ns) if whole is need else Cut(host, self._device(change))
         if at_median is None:
@@ -435,6 +437,9 @@ class Replay:
             lowered = self._cells.chosen(at_median) if at_median is not None else np.zeros(len(need), np.bool_)
             shared = self._device_balanced(change.balanced)
             need = np.where(lowered, np.minimum(need, shared), shared)
+        if change.even_requests and self.spread is not None:
+            even = self.schedule.rows.device_ns - self.spread.gone_ns
+            need = np.where(self.spread.gone_ns > 0, np.minimum(need, even), need)
         if change.device_ns is None:
             return need, need
         rest = change.device_ns
@@ -490,7 +495,22 @@ class Replay:
     @cached_property
     def routing(self) -> Routing:
         """The ranks' device work between exchanges of tokens, for jobs with expert parallelism."""
-        return routing(self.schedule)
+        return routing(self.schedule, self._attention_ns)
+
+    @cached_property
+    def spread(self) -> Spread | None:
+        """How unevenly requests are spread over the ranks of a server that have some of their own."""
+        return None if self._attention_ns is None else spread(self.schedule, self._attention_ns)
+
+    @cached_property
+    def _attention_ns(self) -> Ints | None:
+        """How long each row's attention takes, shape (rows,), ns; None unless ranks have requests of their own."""
+        requests = self.schedule.frame.requests
+        if requests is None or not len(self.schedule.recorded):
+            return None
+        attention: Ints = np.zeros(len(self.schedule.rows.rank), np.int64)
+        attention[self.schedule.recorded] = self.schedule.frame.calls.varying_ns(requests.attends)
+        return attention
 
     def _device_balanced(self, among: Flags) -> Ints:
         """How long the device needs for each row if the experts' load is balanced, shape (rows,), ns.
@@ -520,12 +540,15 @@ class Replay:
         cell = rows.rank[mine] * steps + rows.step[mine]
         total = np.bincount(cell * most + rows.between[mine], rows.device_ns[mine], ranks * steps * most)
         total = total.reshape(ranks * steps, most)
+        even = np.maximum(total - self.spread.above_ns, 0) if self.spread else total
         share = np.ones(total.shape)
         order = self.schedule.frame.order.ravel()
         vary, work = self.schedule.frame.batches_vary, self.schedule.frame.work.ravel()
         for same in self._comparable_in_step if vary else self._comparable:
-            compared = total[same] if (order[same] == order[same[0]]).all() else total[same].sum(axis=1, keepdims=True)
+            compared = even[same] if (order[same] == order[same[0]]).all() else even[same].sum(axis=1, keepdims=True)
             share[same] = share_if_even(compared, work[same]) if vary else share_at_median(compared)
+        if self.spread:
+            share = np.minimum(share * even / np.maximum(total, 1), 1)
         need = rows.device_ns.copy()
         share *= self._share_at_length.reshape(-1, 1)
         need[mine] = np.rint(need[mine] * share[cell, rows.between[mine]])

@@ -90,16 +90,24 @@ def _lower_medians(values: Floats, group: Ints) -> Floats:
     return medians[group]
 
 
-def routing(schedule: Schedule) -> Routing:
-    """Cut the device work of a schedule into pieces between exchanges of tokens; no pieces if there are none."""
+def routing(schedule: Schedule, attention_ns: Ints | None = None) -> Routing:
+    """Cut the device work of a schedule into pieces between exchanges of tokens; no pieces if there are none.
+
+    Where ranks have requests of their own, pieces with attention (how long it takes of each row, `attention_ns`) are no
+    experts' work: how long they take is how the requests are spread.
+    """
     rows, parts, families = schedule.rows, schedule.parts, schedule.frame.families
     exchanges = np.array([one.kind in EXCHANGES and not one.between_two for one in families], np.bool_)
     ends = np.flatnonzero((rows.launches >= 0) & (rows.step >= 0)) if exchanges.any() else np.zeros(0, np.int64)
     ends = ends[exchanges[parts.family[rows.launches[ends]]]]
+    place = numbered(rows.rank, rows.own_step, rows.between)
+    if attention_ns is not None:
+        attends = np.bincount(place, attention_ns) > 0
+        attended = np.unique(parts.collective[rows.launches[ends]][attends[place[ends]]])
+        ends = ends[~np.isin(parts.collective[rows.launches[ends]], attended)]
     if not len(ends):
         nothing = np.zeros(0, np.int64)
         return Routing(nothing, nothing, nothing, nothing, nothing, np.broadcast_to(np.int64(-1), len(rows.rank)))
-    place = numbered(rows.rank, rows.own_step, rows.between)
     of_place = np.full(int(place.max()) + 1, -1, np.int64)
     of_place[place[ends]] = np.arange(len(ends))
     piece = of_place[place]

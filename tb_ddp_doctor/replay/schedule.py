@@ -42,6 +42,7 @@ from tb_ddp_doctor.replay.model import (
     TrackRows,
 )
 from tb_ddp_doctor.replay.order import Order, PlayedTogether, ordered
+from tb_ddp_doctor.replay.own_requests import own_requests
 from tb_ddp_doctor.replay.tracks import RecordedTracks, Tracks, awaited, families, orders, recorded_parts, sequences
 from tb_ddp_doctor.storage.column_file import give_back
 from tb_ddp_doctor.storage.constant import has_one_value, is_constant
@@ -70,7 +71,9 @@ def _schedule(job: Job, ties: HandOvers | None) -> Schedule:
     if ties:
         tracks, parts = with_hand_overs(tracks, parts, ties)
     host_start_ns, device_start_ns = _starts(job)
-    compared = comparable(job, sequences(parts, every_family, job.step_index, between_roles(job)))
+    requests = own_requests(job)
+    sequence = sequences(parts, every_family, job.step_index, between_roles(job))
+    compared = comparable(job, sequence, shares_requests=requests is None)
     frame = StepFrame(
         families=every_family,
         host_start_ns=host_start_ns,
@@ -84,6 +87,7 @@ def _schedule(job: Job, ties: HandOvers | None) -> Schedule:
         but_for_length=compared.but_for_length,
         length=compared.length,
         work=compared.work,
+        requests=requests,
         order=orders(tracks, parts, every_family, job.step_index),
         calls=job.row_calls,
         sending_ns=ties.sending_by_step(tracks, job.step_index) if ties else np.zeros(job.step_index.shape, np.int64),

@@ -312,12 +312,16 @@ class WhatIf:
     @cached_property
     def for_more_work_ns(self) -> Ints:
         """How much longer each device computes because its batch is larger than the others' of the step, (R, S), ns;
-        negative for smaller ones, 0 unless batches vary. What is fixed already is no longer in it.
+        negative for smaller ones, 0 unless batches vary or ranks have requests of their own. What is fixed already is
+        no longer in it.
         """
-        if not self.replay or not self.replay.schedule.frame.batches_vary:
+        if self.replay and self.replay.spread:
+            more = np.rint(self.replay.spread.above_ns.sum(axis=1)).reshape(self.shape).astype(np.int64)
+        elif self.replay and self.replay.schedule.frame.batches_vary:
+            more = self.device_ns - np.rint(self.device_ns / self.replay.schedule.frame.work).astype(np.int64)
+        else:
             return np.zeros(self.shape, np.int64)
-        even = np.rint(self.device_ns / self.replay.schedule.frame.work).astype(np.int64)
-        more, left = self.device_ns - even, self.replay.remaining_device_ns(self._base) - even
+        left = more - (self.device_ns - self.replay.remaining_device_ns(self._base))
         still: Ints = np.clip(left, np.minimum(more, 0), np.maximum(more, 0))
         return still
 

@@ -64,7 +64,7 @@ _LOOKS_UP = re.compile(r"^aten::embedding$")
 #: What only a server runs: attention to a cache in pages, and marks of its own.
 _GENERATES = re.compile(
     r"reshape_and_cache|paged_attention|[Bb]atch_?(mla|MLA|[Dd]ecode|[Pp]refill)\w*([Pp]aged?|_attention)|"
-    r"unified_kv_cache|\[(DECODE|PREFILL|EXTEND|MIXED)\b"
+    r"unified_kv_cache|\[(DECODE|TARGET_VERIFY|PREFILL|EXTEND|MIXED)\b"
 )
 _SERVES = re.compile(
     r"(^|[/:. _])(vllm|sglang|sgl_kernel|tensorrt_llm|lmdeploy|turbomind|text_generation_server|ray/serve)([/:._ ]|$)|"
@@ -79,7 +79,7 @@ _BENCHMARK = re.compile(r"triton/testing\.py|torch/utils/benchmark/|(?<![a-z])do
 #: An iteration of vLLM, SGLang and TensorRT-LLM: how many requests are in their prefill, and how many in their decode.
 _VLLM = re.compile(r"context_(\d{1,9})(?:\([^)]{0,200}\))?_generation_(\d{1,9})")
 _VLLM_OF_2024 = re.compile(r"execute_new_(\d{1,9})_cached_(\d{1,9})")
-_SGLANG = re.compile(r"step\[(DECODE|PREFILL|EXTEND|MIXED)\b(?:[^\]]{0,200}\bbs=(\d{1,9}))?")
+_SGLANG = re.compile(r"step\[(DECODE|TARGET_VERIFY|PREFILL|EXTEND|MIXED|IDLE)\b(?:[^\]]{0,200}\bbs=(\d{1,9}))?")
 _TENSORRT_LLM = re.compile(
     r"\[Executor\] _forward_step(?: \d{1,18})?: (\d{1,9}) ctx reqs, (?:\d{1,9} ctx tokens, )?(\d{1,9}) gen reqs"
 )
@@ -93,6 +93,13 @@ _ATTENDS_ONE = re.compile(
 _ATTENDS_MANY = re.compile(
     r"BatchPrefill|(context|prefill|extend)_attention|flash_fwd_kernel|fmha_v2|FmhaFwdKernel|fmhaSm\d+\w*Context|"
     r"^_fwd_kernel(_with_v1|_alibi|_no_prompt_cache|_flashattn)?$"
+)
+
+
+#: Attention of any kind, by kernel. It reads the keys and values of each request, so that it takes as much longer as
+#: requests are more or longer. GEMMs of answers read the weights, however many requests there are.
+_ATTENDS = re.compile(
+    r"att(n|ention)(?![a-z])|Att(n|ention)|fmha|flash_(fwd|decod)|(?<![a-zA-Z])(flash_?)?mla(?![a-z])|Mla|MLA",
 )
 
 
@@ -156,7 +163,8 @@ class Iteration(msgspec.Struct, frozen=True):
 def iteration(annotation: str) -> Iteration | None:
     """The requests of a server's iteration, as its mark tells them; None for every other annotation.
 
-    SGLang does not say how a mixed batch is divided: at least one request is of either kind.
+    SGLang does not say how a mixed batch is divided: at least one request is of either kind. One that verifies drafted
+    tokens (speculative decoding) decodes. A rank without requests, whose experts others use, has an iteration of none.
     """
     annotation = annotation[:_LETTERS]
     if mark := _VLLM.search(annotation) or _VLLM_OF_2024.match(annotation) or _TENSORRT_LLM.match(annotation):
@@ -164,8 +172,10 @@ def iteration(annotation: str) -> Iteration | None:
     if mark := _SGLANG.match(annotation):
         requests = max(int(mark[2] or 1), 1)
         match mark[1]:
-            case "DECODE":
+            case "DECODE" | "TARGET_VERIFY":
                 return Iteration(0, requests)
+            case "IDLE":
+                return Iteration(0, 0)
             case "MIXED":
                 return Iteration(1, max(requests - 1, 1))
             case _:
@@ -219,6 +229,20 @@ def attends_one(kernel: str) -> bool:
 def attends_many(kernel: str) -> bool:
     """Whether a kernel is attention of many queries at once, of prompts."""
     return bool(_ATTENDS_MANY.search(kernel[:_LETTERS])) and not attends_one(kernel)
+
+
+def attends(kernel: str) -> bool:
+    """Whether a kernel is attention to keys and values, of prompts or of answers."""
+    return bool(_ATTENDS.search(kernel[:_LETTERS])) or attends_one(kernel) or attends_many(kernel)
+
+
+#: What vLLM runs on a rank of data-parallel attention that has no request while others have some.
+_RUNS_WITHOUT_REQUESTS = re.compile(r"(^|[/\\])vllm[/\\].*\): execute_dummy_batch$")
+
+
+def runs_without_requests(function: str) -> bool:
+    """Whether this Python function is an iteration of a rank without requests, for the experts that others use."""
+    return bool(_RUNS_WITHOUT_REQUESTS.search(function[:_LETTERS]))
 
 
 def program(name: str) -> Program | None:

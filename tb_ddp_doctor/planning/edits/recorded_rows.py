@@ -186,6 +186,7 @@ def _frame(frame: StepFrame, ranks: Ints) -> StepFrame:
         step_index=frame.step_index[ranks],
         sequence=frame.sequence[ranks],
         order=frame.order[ranks],
+        requests=None,
     )
 
 
