@@ -55,6 +55,7 @@ from tb_ddp_doctor.findings import (
 )
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.own_worlds import World, Worlds
 from tb_ddp_doctor.job.rl_rounds import rounds_of
 from tb_ddp_doctor.memory_snapshot.read import read as read_snapshots
 from tb_ddp_doctor.nccl_logs.matching import NumberedCalls
@@ -467,6 +468,15 @@ def _in_rounds(
     by_rank: dict[int, tuple[RankFile, RankDigest]], reading: Reading
 ) -> dict[int, tuple[RankFile, RankDigest]]:
     """The ranks with their steps, of reinforcement learning the rounds that all traces show together."""
+    worlds = Worlds(
+        {rank: digest for rank, (_, digest) in by_rank.items()},
+        {
+            rank: World(file.rank - file.own_rank, max(file.world_size or 0, file.own_rank + 1))
+            for rank, (file, _) in by_rank.items()
+            if file.own_rank is not None
+        },
+    )
+    by_rank = {rank: (file, worlds.in_job(rank, digest)) for rank, (file, digest) in by_rank.items()}
 
     def again(ends: Mapping[int, RoundEnds]) -> dict[int, RankDigest]:
         read, _ = digest_files(
@@ -474,7 +484,7 @@ def _in_rounds(
             reading,
             ends={by_rank[rank][0].path: each for rank, each in ends.items()},
         )
-        of_path = {file.path: digest for file, digest in read}
+        of_path = {file.path: worlds.in_job(file.rank, digest) for file, digest in read}
         return {rank: of_path.get(by_rank[rank][0].path, by_rank[rank][1]) for rank in ends}
 
     ends = rounds_of({rank: digest for rank, (_, digest) in by_rank.items()}, again)
@@ -567,7 +577,8 @@ def _by_rank(
     warnings = []
     for file, rank_digest in digests:
         said = rank_digest.header.rank
-        rank = file.rank if said is None or file.rank_source == "distributedInfo" else said
+        is_known = file.own_rank is not None or file.rank_source == "distributedInfo"
+        rank = file.rank if said is None or is_known else said
         size = rank_digest.header.world_size or 0
         if size > _MOST_RANKS:
             message = f"Its world size of {size:,} is ignored, which no job has."

@@ -24,6 +24,7 @@ from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
 from tb_ddp_doctor.digest.spending import SPENDING
 from tb_ddp_doctor.findings import OWNERS, Account
+from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules import CATALOGUE
@@ -255,31 +256,43 @@ EQUALLY_SLOW = ranks(
 )
 
 
+def _found(rule: str, rank: int, change: Change, job: Job) -> RuleFaults:
+    """What a rule finds on one rank, in all steps."""
+    fault = Fault(
+        change=change,
+        ranks=(rank,),
+        steps=tuple(job.steps.tolist()),
+        confidence="high",
+        title="",
+        why="",
+        fix="",
+        evidence=(),
+    )
+    return RuleFaults(CATALOGUE[rule], (fault,), change)
+
+
 def test_a_fix_names_all_that_bind_first_also_what_costs_nothing_itself() -> None:
     job = drawn(EQUALLY_SLOW)
     whatif = WhatIf.of(job)
     assert whatif.plays
 
-    def found(rank: int, rule: str) -> RuleFaults:
-        less = np.zeros(whatif.shape, np.int64)
-        less[rank] = 10_000_000
-        change = Change(device_ns=less)
-        steps = tuple(job.steps.tolist())
-        fault = Fault(
-            change=change,
-            ranks=(rank,),
-            steps=steps,
-            confidence="high",
-            title="",
-            why="",
-            fix="",
-            evidence=(),
-        )
-        return RuleFaults(CATALOGUE[rule], (fault,), change)
-
     rules = ("unfused-attention", "unfused-optimizer", "no-tensor-cores")
-    savings = Savings([found(rank, rule) for rank, rule in enumerate(rules)], whatif, job)
+    less = np.zeros((3, *whatif.shape), np.int64)
+    less[range(3), range(3)] = 10_000_000
+    found = [_found(rule, rank, Change(device_ns=less[rank]), job) for rank, rule in enumerate(rules)]
+    savings = Savings(found, whatif, job)
     (costly,) = (one for one in savings.findings if one.cost_ms > 1)
     assert costly.cost_ms == pytest.approx(10, rel=0.1) and costly.alone_ms < 0.1
     assert costly.together and set(costly.together.findings) == set(rules) - {costly.rule}
     assert costly.together.saved_ms == pytest.approx(costly.cost_ms)
+
+
+def test_what_removes_nothing_does_not_bind_first() -> None:
+    """Such as that operator shapes were not recorded."""
+    whatif, less = WhatIf.of(job := drawn(EQUALLY_SLOW)), np.zeros((3, 3), np.int64)
+    less[0] = 10_000_000
+    found = [(rule, Change(device_ns=ns)) for rule, ns in (("unfused-attention", less), ("trace-quality", less * 0))]
+    savings = Savings([_found(rule, 0, change, job) for rule, change in found], whatif, job)
+    costly, quality = sorted(savings.findings, key=lambda one: one.rule != "unfused-attention")
+    costly = replace(costly, severity="major", cost_ms=5.0, alone_ms=0.1)
+    assert savings._together(costly, [costly, quality]) is None

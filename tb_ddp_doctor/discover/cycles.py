@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import TypeAlias
 
+from tb_ddp_doctor.discover import own_worlds
 from tb_ddp_doctor.discover.folders import SAME_TIME_NS
 from tb_ddp_doctor.discover.names import natural
 from tb_ddp_doctor.discover.trace_file import TraceFile
@@ -82,6 +83,9 @@ def _shortest_cycle_ns(files: list[TraceFile]) -> int | None:
     for own in by_rank.values():
         for one, next_one in pairwise(own):
             gap = _time(next_one) - _time(one)
+            if worker_of(one) != worker_of(next_one) and (next_one.begin_ns or _time(one)) < _time(one):
+                # Two processes that were recorded at once.
+                continue
             if gap >= (1 if worker_of(one) == worker_of(next_one) else _RESTART_NS):
                 cycles.append(gap)
     return min(cycles, default=None)
@@ -113,6 +117,8 @@ def in_order(workers: Iterable[Worker]) -> list[Worker]:
 
 def by_job(files: list[TraceFile]) -> list[tuple[str, list[TraceFile]]]:
     """Files of one cycle by job, with what to add to the run's name."""
+    if own_worlds.join(files):
+        return [("", files)]
     claims: dict[int, set[int]] = defaultdict(set)
     for file in files:
         if file.rank is not None and file.world_size is not None:

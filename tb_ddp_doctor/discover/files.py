@@ -185,6 +185,7 @@ def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None
         # Of other names only Dynolog's says a host: `profile_0.json` is no node.
         node=(names.host_in_name(worker) if is_torch or names.is_dynolog(worker) else "") or head.host,
         world_size=head.world_size,
+        begin_ns=head.begin_ns,
     )
     if head.rank is not None:
         file.rank, file.source = head.rank, "distributedInfo"

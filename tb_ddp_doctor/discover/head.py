@@ -30,7 +30,7 @@ _HEAD_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 13
 #: Of compressed text that comes to nothing, no more is read.
 _FRUITLESS_BYTES = 1 << 20
-#: Text that is looked through here for merged ranks.
+#: Text that is looked through here for merged ranks, and for what a process does.
 _SOON_READ = 1 << 22
 #: Beyond, all are read anew: a bound for directories whose files come and go.
 _MOST_REMEMBERED = 1 << 20
@@ -144,6 +144,13 @@ def _chunks(file: BinaryIO) -> tuple[Iterator[bytes], bool]:
     return (_inflate(chunks) if is_gzip else chunks), is_gzip
 
 
+def beginning_of(path: FilePath) -> bytes:
+    """The beginning of a file's text, plain or gzip, longer than a head. Raises OSError."""
+    with path.open("rb") as file:
+        chunks, _ = _chunks(file)
+        return b"".join(islice(chunks, _SOON_READ // _CHUNK_BYTES))
+
+
 def source(path: FilePath) -> str:
     """What tells a trace from others, compressed or not: a hash of its beginning, and its size; "" if it has none.
 
@@ -202,6 +209,22 @@ class _OfDigest(msgspec.Struct):
 
     header: _Header
     source: str = ""
+
+
+class _Contents(msgspec.Struct):
+    program: str = ""
+
+
+class _ContentsOfDigest(msgspec.Struct):
+    contents: _Contents
+
+
+def digested_program(path: Path) -> str:
+    """What the program does that a digest is of, as `program_names.Program` has it; "" where the digest is damaged."""
+    try:
+        return described(path, _ContentsOfDigest).contents.program
+    except StoreError:
+        return ""
 
 
 def _peek_digest(path: Path) -> Head:

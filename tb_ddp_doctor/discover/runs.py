@@ -25,7 +25,8 @@ What makes a run, in this order:
 3. Files of one rank are told apart by the time in their names: each profiler cycle, or repetition of the job, is a
    run `<name>/span_N`. Ranks are paired by time, so a cycle that a rank lost shifts nothing. Files whose names say
    neither a rank nor a time go by the time of their first event.
-4. Files that claim one rank of jobs of different size are different jobs: `<name>/world_size_N`.
+4. Files that claim one rank of jobs of different size are different jobs: `<name>/world_size_N`; but for engines that
+   generate beside ranks that train (`own_worlds`).
 
 Only the head of a file is read here. What is wrong with a file, the reader says later: nothing that a file or folder
 holds raises an exception here.
@@ -44,6 +45,7 @@ from pathlib import Path, PurePath
 import msgspec
 from msgspec.structs import replace
 
+from tb_ddp_doctor.discover import own_worlds
 from tb_ddp_doctor.discover.cycles import Worker, by_cycle, by_job, in_order, order_of_recurring, worker_of
 from tb_ddp_doctor.discover.files import scan, scan_remote
 from tb_ddp_doctor.discover.folders import SAME_TIME_NS, FolderGroup, merge_folders, most_claimed
@@ -98,6 +100,8 @@ class RankFile(msgspec.Struct, frozen=True):
     size: int
     #: When it was written: ns since 1970, by its name, else by the file system.
     written_ns: int
+    #: What it calls its rank, where the job has several worlds: `world_size` is the size of its own one.
+    own_rank: int | None = None
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -292,7 +296,7 @@ def _runs(name: str, files: list[TraceFile]) -> list[Run]:
 
 def _run(name: str, files: list[TraceFile], order: list[Worker] | None) -> Run:
     directory = _common([file.path.parent for file in files])
-    world_size = most_claimed(file.world_size for file in files)
+    world_size = own_worlds.size(files) or most_claimed(file.world_size for file in files)
     _number_by_order(files, world_size, order)
     kept, left_out = _one_per_rank(files, world_size)
     for file in files:
@@ -378,6 +382,7 @@ def _rank_file(rank: int, file: TraceFile) -> RankFile:
         world_size=file.world_size,
         size=file.size,
         written_ns=file.time_ns or file.modified_ns,
+        own_rank=file.own_rank,
     )
 
 
@@ -412,17 +417,23 @@ def _warn_of_run(directory: str, files: list[TraceFile], world_size: int | None)
         processes = "1 process" if number == 1 else f"{number} processes"
         yield FileWarning(directory, f"The rank of {processes} is assumed from {recorder.rank_order}")
 
-    claims = Counter(file.world_size for file in files if file.world_size is not None)
-    if len(claims) > 1:
-        listed = ", ".join(f"{size} in {_files(number)}" for size, number in sorted(claims.items()))
-        yield FileWarning(directory, f"The files disagree about the world size: {listed}. It is taken as {world_size}.")
-
+    yield from _warn_of_sizes(directory, files, world_size)
     times = [file.time_ns for file in files if file.time_ns is not None]
     apart_ns = max(times, default=0) - min(times, default=0)
     if apart_ns > SAME_TIME_NS:
         minutes = apart_ns // (60 * 10**9)
         message = f"The files were written up to {minutes} minutes apart: they may not be of one job."
         yield FileWarning(directory, message)
+
+
+def _warn_of_sizes(directory: str, files: list[TraceFile], world_size: int | None) -> Iterator[FileWarning]:
+    """What must be said of the sizes that the files claim."""
+    if said := own_worlds.said(files):
+        yield FileWarning(directory, said)
+    claims = Counter(file.world_size for file in files if file.world_size is not None and file.own_rank is None)
+    if len(claims) > 1:
+        listed = ", ".join(f"{size} in {_files(number)}" for size, number in sorted(claims.items()))
+        yield FileWarning(directory, f"The files disagree about the world size: {listed}. It is taken as {world_size}.")
 
 
 def _files(number: int) -> str:

@@ -35,6 +35,10 @@ class TraceFile(msgspec.Struct):
     source: RankSource = "order"
     #: When recording ended, where the file says both: `time_ns` is then when it began.
     end_ns: int | None = None
+    #: When its first event began, where that is in the beginning of the file.
+    begin_ns: int | None = None
+    #: The rank in its own world, where the job has several (`own_worlds`).
+    own_rank: int | None = None
 
     @property
     def is_stray(self) -> bool:

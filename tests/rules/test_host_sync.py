@@ -198,3 +198,20 @@ def test_tokens_that_are_read_back_are_no_sync_that_could_go() -> None:
     text = ranks(READS_TOKENS, READS_TOKENS, READS_TOKENS, UPDATES_ALONE)
     assert job(text, names=names).digests[0].contents.program == "serving"
     assert outcome(RULE, text, names=names).status != "fault"
+
+
+#: The value is read in time, and the CPU then stalls, beside a long kernel.
+READS_AND_STALLS = f"""
+    rank# step |1
+          host [a][item........][b]            [c]
+          gpu  [a...........]   [b]             [c{"." * 99}]
+          nccl                                  {" " * 102}[ar]
+"""
+
+
+def test_what_a_stall_of_all_cpus_costs_is_not_charged_to_a_sync_before_it() -> None:
+    """Without the sync the stall would be hidden behind what was launched before it."""
+    text = ranks(READS_AND_STALLS, READS_AND_STALLS)
+    result = outcome(RULE, text)
+    assert result.status == "clear" and "would hide what CPUs do outside any op" in result.reason
+    assert finding("host-stall", text).cost_ms == pytest.approx(12, rel=0.02)
