@@ -107,10 +107,10 @@ def digest_version() -> str:
 
 
 def read(path: FilePath) -> RankTrace:
-    """Read a trace; what reads and digests is imported when a file is not kept."""
+    """Read a rank's trace; what reads and digests is imported when a file is not kept."""
     from tb_ddp_doctor.trace import reader
 
-    return reader.read(path)
+    return reader.read_rank(path)
 
 
 def digest(trace: RankTrace, ends: RoundEnds | None = None) -> RankDigest:

@@ -27,6 +27,17 @@ def write(folder: Path, text: str, *, packed: bool = False, **options: Any) -> P
     return folder
 
 
+def side_by_side(trace: Mapping[str, Any], names: Mapping[int, str]) -> bytes:
+    """Traces that were put side by side, each one process of its own name, as packets; descriptors come first."""
+    packets = list(_packets(trace, interned=False, threads=False, newest_first=False))
+    for packet in packets:
+        process = packet.track_descriptor.process
+        if process.process_name:
+            process.process_name = names[process.pid]
+    packets.sort(key=lambda packet: not packet.HasField("track_descriptor"))
+    return b"".join(_written(packets))
+
+
 def of_json(data: bytes, *, interned: bool = False, threads: bool = False, newest_first: bool = False) -> bytes:
     """A trace's JSON as packets.
 
@@ -85,12 +96,13 @@ def _marks(lanes: list[Lane], *, newest_first: bool) -> list[tuple[int, int, dic
 def _packets(trace: Mapping[str, Any], *, interned: bool, threads: bool, newest_first: bool) -> Iterator[TracePacket]:
     lanes = _lanes(trace)
     descriptors = [*_processes(trace)]
-    for number, (pid, tid, _) in enumerate(lanes, _FIRST_TRACK):
+    for number, (pid, tid, marks) in enumerate(lanes, _FIRST_TRACK):
         track = TrackDescriptor(uuid=number, parent_uuid=_process(pid))
         if threads:
             track.thread.pid, track.thread.tid = int(pid), int(tid)
         else:
-            track.name = f"stream {tid}" if pid == 0 else f"thread {tid} (python)"
+            is_stream = marks[0][1]["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")
+            track.name = f"stream {tid}" if is_stream else f"thread {tid} (python)"
         descriptors.append(track)
     marked = _marks(lanes, newest_first=newest_first)
     known: dict[tuple[str, str], int] = {}

@@ -16,8 +16,8 @@ from tensorboard.plugins import base_plugin
 from traces import draw, in_row, ranks, write
 from werkzeug.test import Client, TestResponse
 
-from tb_ddp_doctor import engine
-from tb_ddp_doctor.discover.merged import own_pid, part, parts
+from tb_ddp_doctor import api, engine
+from tb_ddp_doctor.discover.merged import is_of, own_pid, parts
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 from tb_ddp_doctor.trace import reader
@@ -186,6 +186,13 @@ def test_a_trace_of_one_rank_is_none_that_was_merged(tmp_path: Path) -> None:
     assert all(isinstance(file.path, Path) for file in run.files)
 
 
+def side(pid: bytes, *categories: bytes) -> bytes:
+    """The events of one process, which has a name; numbers of processes that cannot be of merged ranks."""
+    name = b'{"name": "process_name", "pid": %b, "tid": 0, "args": {"name": "\\u2460"}}, {"pid": 9000000},'
+    events = (b'{"ph": "X", "cat": "%b", "name": "x", "pid": %b, "tid": 1}, ' % (one, pid) for one in categories)
+    return name % pid + b"".join(events)
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -199,6 +206,13 @@ def test_a_trace_of_one_rank_is_none_that_was_merged(tmp_path: Path) -> None:
         (b'{"traceEvents": [{"pid": "[WR00] 12"}, {"pid": "[WR01] 12"}], "schemaVersion": 1}', ("WR00", "WR01")),
         (b'{"traceEvents": [{"pid": 3016828}, {"pid": 3089232288}]}', ()),
         (b'{"traceEvents": [{"pid": 99999999999999999999999}, {"pid": 7}]}', ()),
+        (
+            side(b"0", b"cpu_op", b"kernel") + side(b"1", b"cpu_op", b"kernel"),
+            ("process 0: ①", "process 1: ①"),
+        ),
+        # Operators of a process, which has GPU 1 too, and work of GPU 0.
+        (side(b"1", b"cpu_op", b"kernel") + side(b"0", b"kernel"), ()),
+        (side(b"1", b"cpu_op", b"kernel") + side(b"0", b"cpu_op", b"kernel", b"ddp-doctor"), ()),
         (b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "pid": 12}, {"ph": "X", "pid": 900000012}]}', ()),
     ],
 )
@@ -234,14 +248,68 @@ def test_traces_that_were_only_put_together_are_refused(tmp_path: Path, form: st
     else:
         (tmp_path / name).write_bytes(b"".join(pftrace_files.of_json(json.dumps(trace).encode()) for trace in traces))
     with pytest.raises(TraceError, match=r"(2|two) processes: .* Diagnose the files that it was made of"):
-        reader.read(tmp_path / name)
+        reader.read_rank(tmp_path / name)
+
+
+def side_by_side(folder: Path, form: str, names: dict[int, str], text: str = JOB) -> Path:
+    """The drawn ranks as transformer-nuggets puts traces side by side: each is one process, its GPU too, from 0 on."""
+    events: list[dict[str, Any]] = []
+    for rank, data in draw(text).items():
+        made = json.loads(data)["traceEvents"]
+        begin = min(event["ts"] for event in made)
+        events += [event | {"pid": rank, "ts": event["ts"] - begin} for event in made]
+    folder.mkdir()
+    path = folder / f"side by side.{form}"
+    if form == "pftrace":
+        path.write_bytes(pftrace_files.side_by_side({"traceEvents": events}, names))
+    else:
+        named = [
+            {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
+            for pid, name in names.items()
+        ]
+        path.write_text(json.dumps({"traceEvents": named + events}, indent=0))
+    return path
+
+
+@pytest.mark.parametrize("form", ["json", "pftrace"])
+def test_ranks_that_lie_side_by_side_are_diagnosed_as_ranks(tmp_path: Path, form: str) -> None:
+    (run,) = discover(side_by_side(tmp_path / "merged", form, {0: "Rank 0", 1: "Rank 1"}, LATE).parent)
+    (own,) = discover(write(tmp_path / "own", LATE))
+    found, alone = engine.diagnose(run).diagnosis, engine.diagnose(own).diagnosis
+    assert (found.ranks, found.verdict, found.step_ms) == (alone.ranks, alone.verdict, alone.step_ms)
+    (late,) = (one for one in found.findings if one.severity != "info")
+    assert (late.rule, late.ranks) == ("straggler", (1,))
+
+
+@pytest.mark.parametrize("form", ["json", "pftrace"])
+def test_captures_that_lie_side_by_side_are_runs(tmp_path: Path, form: str) -> None:
+    """They are there to be compared by eye: as ranks of one job the slower one would be a straggler."""
+    path = side_by_side(tmp_path / "both", form, {0: "1 · BEFORE", 1: "2 · a/b"}, LATE)
+    runs = discover(path)
+    assert [run.name for run in runs] == [f"{path.name}/1 · BEFORE", f"{path.name}/2 · a_b"]
+    found = [engine.diagnose(run).diagnosis for run in runs]
+    assert [one.ranks for one in found] == [(0,), (0,)]
+    compute = [one.budget_ms["0"]["compute"] for one in found]
+    assert compute[0] < compute[1]
+    assert "each is a run" in found[0].warnings[0].message
+    compared = api.compare(path / "1 · BEFORE", path / "2 · a_b")
+    assert compared.after.endswith("2 · a_b")
+
+
+@pytest.mark.parametrize("form", ["json", "pftrace"])
+def test_all_events_of_a_merged_file_can_be_read(tmp_path: Path, form: str) -> None:
+    path = side_by_side(tmp_path / "both", form, {0: "Rank 0", 1: "Rank 1"})
+    both = reader.read(path)
+    (run,) = discover(path)
+    assert len(both.events) == sum(len(reader.read(file.path).events) for file in run.files)
 
 
 @pytest.mark.parametrize("pid", [-1, 7, 4_194_304])
 def test_a_process_has_its_number_back(pid: int) -> None:
     for rank in (0, 3):
         told = str(rank * 100_000_000 + pid)
-        assert (part(told), own_pid(told)) == (f"rank {rank}", str(pid))
+        assert is_of(told, f"rank {rank}")
+        assert own_pid(told) == str(pid)
 
 
 def test_a_damaged_process_is_none_of_its_own(tmp_path: Path) -> None:

@@ -148,7 +148,13 @@ def _by_folder(
         folders: dict[Parts, list[TraceFile]] = defaultdict(list)
         for (parts, path, status), head in zip(listed, heads, strict=True):
             if head and path not in passed and (file := _file(path, status, head)):
-                folders[parts] += _parts(file, head) if head.parts else [file]
+                files = _parts(file, head) if head.parts else [file]
+                if merged.are_captures(head.parts) and len(files) == len(head.parts):
+                    for one, part in zip(files, head.parts, strict=True):
+                        name = merged.capture_name(part).replace("/", "_")
+                        folders[parts + (path.name, name)].append(one)  # noqa: RUF005 - Python 3.10 has no star here
+                else:
+                    folders[parts] += files
     for parts, files in folders.items():
         _take_rank_of_folder((root, *parts)[-1], files)
         _take_rank_of_other_spans(files)
@@ -197,13 +203,16 @@ def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None
 
 
 def _parts(file: TraceFile, head: Head) -> list[TraceFile]:
-    """A file of several ranks as a file for each. Ranks that it does not number are in the order of their labels."""
+    """A file of several ranks, or captures, as a file for each.
+
+    Ranks that it does not number are in the order of their labels.
+    """
     if not isinstance(file.path, Path):
         return [file]
     parts = []
     nodes = head.own.node_of_rank if head.own else ()
     for number, part in enumerate(head.parts):
-        rank = merged.rank(part)
+        rank = 0 if merged.are_captures(head.parts) else merged.rank(part)
         parts.append(
             TraceFile(
                 path=ProcessPath(file.path, number, part),

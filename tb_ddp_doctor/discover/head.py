@@ -19,7 +19,7 @@ from typing import BinaryIO
 import msgspec
 from msgspec.structs import replace
 
-from tb_ddp_doctor.discover import merged, own_files
+from tb_ddp_doctor.discover import merged, merged_packets, own_files
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, PACKETS_NAME
 from tb_ddp_doctor.nccl_logs.profile import begins_profile
 from tb_ddp_doctor.storage.column_file import StoreError, described
@@ -293,7 +293,8 @@ def _begin_ns(header: bytes, events: bytes) -> int | None:
 def _read_packets(text: bytes) -> Head:
     """What the beginning of a trace in Perfetto's format tells."""
     is_kineto = text.startswith(_PACKET) and any(map(_KINETO_PACKET.search, (text, *_inflated_packets(text))))
-    return Head(is_trace=is_kineto, is_kineto=is_kineto, has_text=bool(text))
+    parts = merged_packets.parts(text) if is_kineto else ()
+    return Head(is_trace=is_kineto, is_kineto=is_kineto, has_text=bool(text), parts=parts)
 
 
 def _inflated_packets(text: bytes) -> Iterator[bytes]:

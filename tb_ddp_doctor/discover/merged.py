@@ -5,6 +5,10 @@ Such a tool changes the numbers of processes, so that those of two ranks do not 
     TraceLens (TraceFuse)    203194584               rank * 100,000,000 + pid, of devices and of Kineto's own (-1) too
     SGLang (merge_profiles)  "[TP01-EP01] 3194584"   the rank in its groups, and the pid
     RTP-LLM                  "[WR03] 3194584"        the rank of all, and the pid
+    transformer-nuggets      3                       one number for all of a trace, and a name: "Rank 3", "before"
+
+The last one also puts traces side by side that are not of one job, for the eye: what is named otherwise than for a
+rank is a capture of its own.
 
 vLLM writes a trace for each rank, and has no tool that merges them (up to 0.32).
 
@@ -15,7 +19,9 @@ own keys: whoever merges writes the file anew.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
 
 from tb_ddp_doctor.discover.names import natural
 
@@ -26,31 +32,78 @@ _LABELLED = re.compile(r"\[([A-Za-z]{2,8}\d{1,7}(?:-[A-Za-z]{2,8}\d{1,7}){0,8})\
 _LABEL = re.compile(rb'"pid"\s*:\s*"\[[A-Za-z]{2,8}\d')
 _EVENT_OF_RANK = re.compile(rb'"args"\s*:\s*\{[^{}]{0,4096}"rank"\s*:\s*\d')
 _PID = re.compile(rb'"pid"\s*:\s*(?:"(\[[^"\\\n]{1,100})"|(\d{1,18})(?=\D))')
-#: Of a pid, with its key, no more is in the chunk before.
-_OVERLAP = 256
+#: Work of a process, as Kineto orders its keys, and the name that a process was given.
+_WORK = re.compile(rb'"cat"\s*:\s*"(cpu_op|kernel)"\s*,[^{}]{1,400}?"pid"\s*:\s*(\d{1,18})\s*,')
+_NAME = re.compile(
+    rb'"process_name"\s*,\s*"pid"\s*:\s*(\d{1,4})\s*,[^{}]{0,64}"args"\s*:\s*\{\s*"name"\s*:\s*'
+    rb'("(?:[^"\\\n]|\\.){1,160}")'
+)
+#: The category of each file that ddp-doctor wrote, which says itself what it holds.
+_OWN = b'"ddp-doctor"'
+#: Of a name or a pid, with its key, no more is in the chunk before.
+_OVERLAP = 512
 #: Text that is looked through, where the beginning tells that ranks were merged, and where it does not.
 _MOST_BYTES, _LEAST_BYTES = 1 << 30, 1 << 27
-#: Processes in all: no merged file has as many.
-_MOST_PIDS = 1 << 16
+#: Processes in all: no merged file has as many; and the digits of those that are numbered anew.
+_MOST_PIDS, _MOST_DIGITS = 1 << 16, 4
+_WHOLE = re.compile(r"process (\d{1,4}): (.*)", re.DOTALL)
+_RANK = re.compile(r"(?i:(?:global )?rank)[ _:#-]?(\d{1,7})")
 
 
-def part(pid: str) -> str:
-    """The part of a merged file that a process is of: "rank 2", "TP01-EP01"; "" for none."""
-    if match := _LABELLED.fullmatch(pid):
-        return match[1]
-    return f"{_NUMBERED}{(int(pid) + 1) // _APART}" if _is_numbered(pid) else ""
+def is_of(pid: str, part: str) -> bool:
+    """Whether a process is of a part: "rank 2", "TP01-EP01", "process 2: before"."""
+    if whole := _WHOLE.fullmatch(part):
+        return pid == whole[1]
+    return _label(pid) == part
 
 
 def own_pid(pid: str) -> str:
-    """The number that the process had in its rank's own trace."""
+    """The number that the process had in its rank's own trace, as far as it still tells."""
     if match := _LABELLED.fullmatch(pid):
         return match[2]
     return str((int(pid) + 1) % _APART - 1) if _is_numbered(pid) else pid
 
 
 def rank(part: str) -> int | None:
-    """The rank that a part says it is of; None of labels, which have its place in each group."""
+    """The rank that a part says it is of; None of labels, which have its place in each group, and of captures."""
+    if whole := _WHOLE.fullmatch(part):
+        named = _RANK.fullmatch(whole[2].strip())
+        return int(named[1]) if named else None
     return int(part.removeprefix(_NUMBERED)) if part.startswith(_NUMBERED) else None
+
+
+def are_captures(parts: Sequence[str]) -> bool:
+    """Whether the parts of a file are captures of their own, and no ranks of one job."""
+    whole = [part for part in parts if _WHOLE.fullmatch(part)]
+    return bool(whole) and len({rank(part) for part in whole} - {None}) < len(parts)
+
+
+def capture_name(part: str) -> str:
+    """What a capture was called."""
+    whole = _WHOLE.fullmatch(part)
+    return whole[2] if whole else part
+
+
+def have_labels(pids: Iterable[str]) -> bool:
+    """Whether the numbers of processes tell the ranks that they are of."""
+    labels = [_label(pid) for pid in pids]
+    return "" not in labels and len(set(labels)) == len(labels)
+
+
+def of_processes(names: Mapping[int, str], whole: Iterable[int]) -> tuple[str, ...]:
+    """The parts of a file in which each of several processes holds `whole` a trace, its GPU's work too.
+
+    Kineto gives the work of GPUs processes of their own.
+    """
+    numbers = sorted(whole)
+    return tuple(f"process {number}: {names.get(number, '')}" for number in numbers) if len(numbers) > 1 else ()
+
+
+def _label(pid: str) -> str:
+    """The part that the number of a process tells; "" for none."""
+    if match := _LABELLED.fullmatch(pid):
+        return match[1]
+    return f"{_NUMBERED}{(int(pid) + 1) // _APART}" if _is_numbered(pid) else ""
 
 
 def may_be(head: bytes) -> bool:
@@ -67,19 +120,41 @@ def parts(head: bytes, chunks: Iterable[bytes]) -> tuple[str, ...]:
     if not may_be(head):
         return ()
     remaining, pids = _MOST_BYTES if _is_marked(head) else _LEAST_BYTES, set[tuple[bytes, bytes]]()
-    rest = b""
+    work, names = set[tuple[bytes, bytes]](), dict[bytes, bytes]()
+    rest, is_own = b"", False
     for chunk in chunks:
         text = rest + chunk
+        is_own = is_own or _OWN in text
         pids.update(_PID.findall(text))
+        work.update(_WORK.findall(text))
+        names.update(_NAME.findall(text))
         rest, remaining = text[-_OVERLAP:], remaining - len(chunk)
-        if len(pids) > _MOST_PIDS:
+        if max(len(pids), len(work)) > _MOST_PIDS:
             return ()
         if remaining <= 0:
             break
-    labelled = {part(label.decode("utf-8", "replace")) for label, _ in pids if label} - {""}
-    labels = labelled or {part(number.decode()) for _, number in pids if number}
+    if not is_own and (whole := _whole(work, names)):
+        return whole
+    labelled = {_label(label.decode("utf-8", "replace")) for label, _ in pids if label} - {""}
+    labels = labelled or {_label(number.decode()) for _, number in pids if number}
     # Other recorders make numbers of their own, beyond those of processes.
     return tuple(sorted(labels, key=natural)) if len(labels) > 1 and "" not in labels else ()
+
+
+def _whole(work: set[tuple[bytes, bytes]], names: Mapping[bytes, bytes]) -> tuple[str, ...]:
+    """The parts of a file whose processes have operators and kernels."""
+    of_kind = [
+        {int(pid) for kind, pid in work if kind == one and len(pid) <= _MOST_DIGITS} for one in (b"cpu_op", b"kernel")
+    ]
+    named = {int(pid): _unquoted(name) for pid, name in names.items()}
+    return of_processes(named, of_kind[0] & of_kind[1])
+
+
+def _unquoted(text: bytes) -> str:
+    try:
+        return msgspec.json.decode(text, type=str)
+    except msgspec.DecodeError:
+        return text.decode("utf-8", "replace")
 
 
 def _is_numbered(pid: str) -> bool:

@@ -7,7 +7,8 @@ Names that are taken:
 - `.json[.gz]` that name a rank (`rank0_trace`, `rank-0`, `trace_rank0`, `megatron_kineto_0`), unless their head
   shows that they are something else.
 - any other `.json[.gz]` whose head is that of a Kineto trace (Accelerate's `profile_0`, SGLang's `TP-0`).
-- such a file into which several ranks were merged, as one for each rank (`merged`).
+- such a file into which several ranks were merged, as one for each rank (`merged`); where these are no ranks of one job
+  ("before", "after"), each is a run, named for the file and the name that it has there.
 - SQLite exports of Nsight Systems, each with a rank for each process that ran kernels. Their ranks are numbered by
   file, GPU and process, where NCCL's payloads do not tell them; sessions that began together are one job.
 
@@ -45,7 +46,7 @@ from pathlib import Path, PurePath
 import msgspec
 from msgspec.structs import replace
 
-from tb_ddp_doctor.discover import own_worlds
+from tb_ddp_doctor.discover import merged, own_worlds
 from tb_ddp_doctor.discover.cycles import Worker, by_cycle, by_job, in_order, order_of_recurring, worker_of
 from tb_ddp_doctor.discover.files import scan, scan_remote
 from tb_ddp_doctor.discover.folders import SAME_TIME_NS, FolderGroup, merge_folders, most_claimed
@@ -145,15 +146,18 @@ def discover(
 
 
 def only_run(location: str, *, peek: Callable[[FilePath], Head] = peek, reach: Callable[[], Reach] = Reach) -> Run:
-    """The only run at a location, which may name one of the runs that share a folder: `logs/my_job/span_2`.
+    """The only run at a location, which may name one of those that share a folder or a file: `logs/my_job/span_2`.
 
     Raises:
         DiscoverError: as `discover`, and where there is no run.
         ValueError: there are several. It says their names.
     """
     folder, shared = location.rstrip("/"), list[str]()
-    while not is_remote(folder) and not os.path.exists(folder) and _WITHOUT_FOLDER.fullmatch(os.path.basename(folder)):
-        folder, name = os.path.split(folder)
+    while not is_remote(folder) and not os.path.exists(folder):
+        above, name = os.path.split(folder)
+        if not _WITHOUT_FOLDER.fullmatch(name) and not os.path.isfile(above):
+            break
+        folder = above
         shared.insert(0, name)
     runs = discover(folder or location, peek=peek, reach=reach)
     if shared:
@@ -403,19 +407,7 @@ def _warn_of_run(directory: str, files: list[TraceFile], world_size: int | None)
             "tells it.",
         )
 
-    of_order = {file.path.file: file.source == "order" for file in files if isinstance(file.path, ProcessPath)}
-    parts = Counter(file.path.file for file in files if isinstance(file.path, ProcessPath))
-    for path, number in parts.items():
-        if TRACE_NAME.fullmatch(path.name) and number > 1:
-            message = f"{number} ranks were merged into this file: each is read by itself."
-            order = " They are numbered in the order of their labels." if of_order[path] else ""
-            yield FileWarning(str(path), f"{message}{order}")
-    numbered = (file.path.file.name for file in files if isinstance(file.path, ProcessPath) and file.source == "order")
-    for recorder, number in Counter(map(recorder_of, numbered)).items():
-        if recorder is None:
-            continue
-        processes = "1 process" if number == 1 else f"{number} processes"
-        yield FileWarning(directory, f"The rank of {processes} is assumed from {recorder.rank_order}")
+    yield from _warn_of_processes(directory, [file for file in files if isinstance(file.path, ProcessPath)])
 
     yield from _warn_of_sizes(directory, files, world_size)
     times = [file.time_ns for file in files if file.time_ns is not None]
@@ -434,6 +426,26 @@ def _warn_of_sizes(directory: str, files: list[TraceFile], world_size: int | Non
     if len(claims) > 1:
         listed = ", ".join(f"{size} in {_files(number)}" for size, number in sorted(claims.items()))
         yield FileWarning(directory, f"The files disagree about the world size: {listed}. It is taken as {world_size}.")
+
+
+def _warn_of_processes(directory: str, files: list[TraceFile]) -> Iterator[FileWarning]:
+    """What must be said of files that hold several processes."""
+    paths = [file.path for file in files if isinstance(file.path, ProcessPath)]
+    for file, number in Counter(path.file for path in paths).items():
+        labels = [path.label for path in paths if path.file == file]
+        if merged.are_captures(labels):
+            message = "Captures that are not ranks of one job were put side by side into this file: each is a run."
+            yield FileWarning(str(file), message)
+        elif TRACE_NAME.fullmatch(file.name) and number > 1:
+            message = f"{number} ranks were merged into this file: each is read by itself."
+            order = " They are numbered in the order of their labels." if merged.rank(labels[0]) is None else ""
+            yield FileWarning(str(file), f"{message}{order}")
+    numbered = (file.path for file in files if isinstance(file.path, ProcessPath) and file.source == "order")
+    for recorder, number in Counter(recorder_of(path.file.name) for path in numbered).items():
+        if recorder is None:
+            continue
+        processes = "1 process" if number == 1 else f"{number} processes"
+        yield FileWarning(directory, f"The rank of {processes} is assumed from {recorder.rank_order}")
 
 
 def _files(number: int) -> str:

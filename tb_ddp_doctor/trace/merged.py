@@ -24,25 +24,30 @@ _LEAST_SHARE = 0.05
 
 
 def check_one_process(trace: RankTrace, *, is_remote: bool) -> None:
-    """Raise TraceError for the events of several ranks that nothing tells apart.
+    """Raise TraceError for the events of several ranks.
 
     Kineto records one process. Where traces were only put together, processes differ, but launches of all ranks have
     the same numbers, and GPUs of two nodes, too.
     """
-    operators = trace.events.thread[trace.events.category == Category.OP]
-    counts = np.bincount(operators[operators >= 0], minlength=len(trace.threads))
-    of_process: Counter[str] = Counter()
-    for (pid, _), count in zip(trace.threads, counts.tolist(), strict=False):
-        of_process[pid] += count
-    several = {pid for pid, count in of_process.items() if count and count >= _LEAST_SHARE * len(operators)}
+    events = trace.events
+    several = _processes(trace, events.category == Category.OP)
     if len(several) < 2:
         return
-    parts = {merged.part(pid) for pid in several}
-    if is_remote and len(parts) == len(several) and "" not in parts:
+    if is_remote and (merged.have_labels(several) or several <= _processes(trace, events.category == Category.KERNEL)):
         raise TraceError(
             f"Traces of {len(several)} ranks were merged into it. Copy it to a disk, where each rank is read by itself."
         )
     raise TraceError(f"It holds operators of {len(several)} processes: {SEVERAL}")
+
+
+def _processes(trace: RankTrace, rows: NDArray[np.bool_]) -> set[str]:
+    """The processes of some events, without those that have next to none of them."""
+    threads = trace.events.thread[rows]
+    counts = np.bincount(threads[threads >= 0], minlength=len(trace.threads))
+    of_process: Counter[str] = Counter()
+    for (pid, _), count in zip(trace.threads, counts.tolist(), strict=False):
+        of_process[pid] += count
+    return {pid for pid, count in of_process.items() if count and count >= _LEAST_SHARE * len(threads)}
 
 
 def only(trace: RankTrace, part: str, name: str) -> RankTrace:
@@ -50,7 +55,7 @@ def only(trace: RankTrace, part: str, name: str) -> RankTrace:
 
     `name` is what warnings call the part.
     """
-    mine = np.array([merged.part(pid) == part for pid, _ in trace.threads] + [False], np.bool_)
+    mine = np.array([merged.is_of(pid, part) for pid, _ in trace.threads] + [False], np.bool_)
     chosen = mine[trace.events.thread]
     row = np.cumsum(chosen) - 1
     comms = _rows(trace.comms, chosen[trace.comms.event])

@@ -42,6 +42,17 @@ Blocks: TypeAlias = Iterable[memoryview | bytes]
 Table = TypeVar("Table", model.Events, model.CommArgs, model.MemoryEvents)
 
 
+def read_rank(path: FilePath) -> model.RankTrace:
+    """The trace of one rank. TraceError, with a sentence, as `read`, and for the events of several ranks."""
+    if isinstance(path, ProcessPath):
+        return read(path)
+    _MERGED.forget()
+    file = _read(path, str(path), MAX_BYTES)
+    if not file.ranks and not file.trace.dropped.get(OWN):
+        check_one_process(file.trace, is_remote=isinstance(path, RemotePath))
+    return file.trace
+
+
 def read(path: str | FilePath, *, name: str | None = None, max_bytes: int = MAX_BYTES) -> model.RankTrace:
     """Read one trace file, of which at most `max_bytes` of JSON; `name` is what warnings call it.
 
@@ -52,10 +63,7 @@ def read(path: str | FilePath, *, name: str | None = None, max_bytes: int = MAX_
     if isinstance(path, ProcessPath):
         return _MERGED.read(path.file, max_bytes).part(path.label, name or str(path))
     _MERGED.forget()
-    file = _read(path, name or str(path), max_bytes)
-    if not file.ranks and not file.trace.dropped.get(OWN):
-        check_one_process(file.trace, is_remote=isinstance(path, RemotePath))
-    return file.trace
+    return _read(path, name or str(path), max_bytes).trace
 
 
 class _File(msgspec.Struct, frozen=True, eq=False):
