@@ -1,7 +1,7 @@
 """What all tests share: in CI a skipped test fails, and no test fails for being slow.
 
-The tests run in one process more than there are cores (pytest-xdist), since some wait for a browser or a server. Those
-that need all cores are marked `alone`: while one of them runs, no other process runs a test.
+The tests run in two processes more than there are cores (pytest-xdist), since many wait: for a browser, a server or a
+job. Those that need all cores are marked `alone`: while one of them runs, no other process runs a test.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    return (os.cpu_count() or 1) + 1
+    return (os.cpu_count() or 1) + 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
