@@ -232,6 +232,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         device_number=0,
         device_bytes=0,
         has_launches=True,
+        earlier_kernels=0,
         has_steps=True,
         pid=str(rank),
         loader="",

@@ -536,6 +536,19 @@ def test_a_first_step_is_left_out_whose_work_was_launched_before(tmp_path: Path)
     assert "part of its work was launched before the trace" in said(diagnosis, diagnosis.name)
 
 
+def test_a_first_step_with_less_to_do_is_a_step_of_the_job(tmp_path: Path) -> None:
+    """All that runs in it was launched in it: nothing of it came before the record."""
+    less = """
+        rank# step |1
+              host [bwd]
+              gpu  [bwd]
+              nccl      [ar]
+    """
+    diagnosis = first_step(tmp_path, less, less)
+    assert diagnosis.steps == (1, 2, 3, 4, 5)
+    assert "launched before the trace" not in said(diagnosis, diagnosis.name)
+
+
 def test_a_rank_that_stopped_early_leaves_the_steps_that_all_have(tmp_path: Path) -> None:
     long, short = ranks(HEALTHY, SLOW, steps=5), ranks(HEALTHY, SLOW, steps=3)
     text = "\n".join(

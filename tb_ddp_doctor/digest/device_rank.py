@@ -30,7 +30,7 @@ from tb_ddp_doctor.digest.kernels import kernel_work, kernels
 from tb_ddp_doctor.digest.late_launches import BlockingCalls, blocking_calls, late_launches, recording
 from tb_ddp_doctor.digest.launch_queue import StalledCalls, host_stalls
 from tb_ddp_doctor.digest.launches import DeviceRows
-from tb_ddp_doctor.digest.lost_kernels import lost_kernels
+from tb_ddp_doctor.digest.lost_kernels import launched_earlier, lost_kernels
 from tb_ddp_doctor.digest.memory import memory
 from tb_ddp_doctor.digest.model import (
     LaunchDelay,
@@ -184,6 +184,7 @@ def digest_device(host: HostCalls, rows: DeviceRows, odd: Mask, ends: RoundEnds 
         device_number=number,
         device_bytes=trace.header.device_bytes.get(listed, 0),
         has_launches=bool(device.is_launched.any()),
+        earlier_kernels=launched_earlier(device),
         has_steps=contents.steps_from != "",
         pid=host.training_process(),
         loader=loader_kind(trace),

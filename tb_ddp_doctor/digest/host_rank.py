@@ -83,6 +83,7 @@ def digest_host(host: HostCalls, *, is_one_step: bool = False) -> model.RankDige
         device_number=_NO_DEVICE,
         device_bytes=0,
         has_launches=False,
+        earlier_kernels=0,
         has_steps=contents.steps_from != "",
         pid=host.training_process(),
         loader=loader_kind(trace),

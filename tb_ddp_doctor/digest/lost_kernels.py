@@ -62,14 +62,26 @@ def lost_kernels(
 
 def _unlaunched(device: DeviceEvents, host_start_ns: Ints, host_end_ns: Ints) -> Ints:
     """Kernels of each step without a launch: on a stream, what runs before them was launched before them."""
+    before = _last_launched(device)
+    return by_step(device.launch_ns[before[before >= 0]], host_start_ns, host_end_ns)
+
+
+def launched_earlier(device: DeviceEvents) -> int:
+    """Kernels that were launched before the record, if it has launches: on their stream none that it has ran before."""
+    before = _last_launched(device)
+    return int(np.count_nonzero(before < 0)) if device.is_launched.any() else 0
+
+
+def _last_launched(device: DeviceEvents) -> Ints:
+    """For each kernel without a launch the last event with one that begins before it on its stream, -1 for none."""
     stream = device.trace.events.stream[device.row]
     order = np.lexsort((device.start_ns, stream))
     launched = device.is_launched[order]
     before = np.maximum.accumulate(np.where(launched, np.arange(len(order)), -1))
-    follows = ~launched & (before >= 0) & (device.computes | device.communicates)[order]
-    follows[follows] = (stream[order[before[follows]]] == stream[order[follows]]) & (stream[order[follows]] >= 0)
-    by = device.launch_ns[order[before[follows]]]
-    return by_step(by, host_start_ns, host_end_ns)
+    some = np.flatnonzero(~launched & (device.computes | device.communicates)[order] & (stream[order] >= 0))
+    last = np.where(before[some] >= 0, order[np.maximum(before[some], 0)], -1)
+    last[stream[last] != stream[order[some]]] = -1
+    return last
 
 
 def _calls(host: HostCalls, host_start_ns: Ints, host_end_ns: Ints) -> Ints:

@@ -1350,6 +1350,8 @@ class RankDigest(msgspec.Struct, frozen=True, eq=False):
     device_bytes: int
     #: Whether device events can be joined to their launches.
     has_launches: bool
+    #: Kernels that were launched before the record: on their stream nothing runs before them whose launch it has.
+    earlier_kernels: int
     #: Whether something marks the steps (`TraceContents.steps_from`); False means that the trace is taken as one step.
     has_steps: bool
     #: Process that trains, "" where the trace does not say.

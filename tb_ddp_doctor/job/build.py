@@ -206,8 +206,10 @@ def _odd_first(digests: tuple[RankDigest, ...], step_index: Ints, most: _WholeSt
     """Why the first step, far longer or shorter than the others, cannot stand for them; None if it can."""
     first, median = _first_and_median(digests, step_index, most)
     if first * ODD < median:
-        kernels = of_steps([digest.work.kernels.kernels for digest in most.digests], most.step_index)
-        if kernels[:, 0].sum() * ODD < np.median(kernels[:, 1:].sum(axis=0)):
+        kernels = of_steps([digest.work.kernels.kernels for digest in most.digests], most.step_index).sum(axis=0)
+        lacks, earlier = np.median(kernels[1:]) - kernels[0], sum(digest.earlier_kernels for digest in most.digests)
+        # Without such kernels it has less to do than the others: a smaller batch, another phase.
+        if kernels[0] * ODD < np.median(kernels[1:]) and earlier >= EXPLAINS * lacks:
             return "part of its work was launched before the trace begins."
         # With two steps left, fewer would tell less than a first one costs that lacks some idle time.
         idle = _idle_before_ns(most.digests, most.step_index)
