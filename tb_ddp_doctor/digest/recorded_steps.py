@@ -9,12 +9,13 @@ from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import TraceContents
 from tb_ddp_doctor.digest.round_trips import ROUND_TRIP, round_trips
 from tb_ddp_doctor.digest.rounds import ROUND, SHARED_ROUND, rounds
-from tb_ddp_doctor.digest.steps import UPDATE, host_steps, repeated_steps, updates
+from tb_ddp_doctor.digest.steps import UPDATE, called_modules, host_steps, repeated_steps, updates
 from tb_ddp_doctor.digest.trace_contents import MARKED, trace_contents
 from tb_ddp_doctor.trace.model import Events, Ints
 
 #: Programs whose iterations are looked for where no step is marked: what repeats in them. Training repeats updates.
 _ITERATES = ("serving", "diffusion", "inference", "benchmark")
+_CALLS = ("diffusion", "inference")
 
 
 def contents_and_steps(host: HostCalls) -> tuple[TraceContents, tuple[Ints, Ints, Ints]]:
@@ -29,6 +30,9 @@ def contents_and_steps(host: HostCalls) -> tuple[TraceContents, tuple[Ints, Ints
         return replace(contents, steps_from=repeated[0]), repeated[1]
     if contents.program == "serving" and (trips := round_trips(host.trace)):
         return replace(contents, steps_from=ROUND_TRIP), trips
+    # Decode of servers is replayed as graphs, which call no module: their prompts alone would be iterations.
+    if contents.program in _CALLS and (called := called_modules(host.trace)):
+        return replace(contents, steps_from=called[0]), called[1]
     if updated := updates(host):
         return replace(contents, steps_from=UPDATE), updated
     return contents, _whole_trace(events) if len(events) else marked

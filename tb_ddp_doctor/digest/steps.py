@@ -16,7 +16,7 @@ from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import Steps
 from tb_ddp_doctor.trace import names, program_names
-from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
+from tb_ddp_doctor.trace.model import MODULE, Category, Indices, Ints, RankTrace
 from tb_ddp_doctor.trace.program_names import Iteration
 
 #: In place of a step's number: between two steps, where the record of several is lost.
@@ -161,6 +161,8 @@ _LEAST_REPEATS = 3
 _MOST_UNEVEN = 2.0
 #: The number within a name differs from one iteration to the next ("execute_32_context_0").
 _NUMBERS = re.compile(r"\d+")
+#: The number of an instance at the end of a module's name.
+_INSTANCE = re.compile(r"_\d+$")
 GRAPH_LAUNCH = "graph launch"
 #: A server's own mark of an iteration.
 ITERATION = "mark of an iteration"
@@ -221,6 +223,30 @@ def _repeated_annotation(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]
             first, last = start[mine], end[mine]
             return kind, (np.arange(count), first, np.append(first[1:], last[-1]))
     return None
+
+
+def called_modules(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
+    """The same from Python stacks: the model that is called again and again, within no other module.
+
+    A diffusion pipeline calls its denoiser for each iteration, between text encoders and what decodes latent images; a
+    loop that generates calls its model for each token. Of several the one whose calls span longest. Layers, which
+    are outermost where the record begins within a model, are modules of many names, each called once or twice.
+
+        [T5EncoderModel_0][FluxTransformer2DModel_0][FluxTransformer2DModel_0][FluxTransformer2DModel_0]...[Decoder_0]
+    """
+    frames = trace.frames
+    rows = np.flatnonzero(np.isin(frames.name, [i for i, text in enumerate(trace.strings) if text.startswith(MODULE)]))
+    which, start, end = _outer(frames.start_ns[rows], frames.duration_ns[rows])
+    kinds = np.array([_INSTANCE.sub("", trace.strings[one]) for one in frames.name[rows[which]].tolist()])
+    spans: dict[int, tuple[str, tuple[Ints, Ints, Ints]]] = {}
+    for kind in dict.fromkeys(kinds.tolist()):
+        mine = kinds == kind
+        instances = len(np.unique(frames.name[rows[which[mine]]]))
+        if mine.sum() >= _LEAST_REPEATS * instances and _is_regular(start[mine]):
+            first, last = start[mine], end[mine]
+            steps = np.arange(len(first)), first, np.append(first[1:], last[-1:])
+            spans[int(last[-1] - first[0])] = f"call of {kind.removeprefix(MODULE)}", steps
+    return spans[max(spans)] if spans else None
 
 
 def outermost(trace: RankTrace, rows: Ints) -> tuple[Ints, Ints, Ints]:
