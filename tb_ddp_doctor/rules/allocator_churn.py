@@ -37,6 +37,7 @@ class AllocatorChurn(Rule):
     id = "allocator-churn"
     subject = "Freeing and reallocating GPU memory"
     looks_again = True
+    of_every_program = True
     refines = "launch-bound"
 
     min_cost: float = threshold(0.005, "of the step", "Below it a few allocations in a step are not worth a line.")
@@ -69,14 +70,14 @@ class AllocatorChurn(Rule):
             "idles meanwhile.",
             why=f"{blocking_calls.count(number - frees)} allocations and {blocking_calls.count(frees)} releases a step "
             f"block the CPU for {wording.ms(blocked)}: {blocking_calls.named(calls)}. {basis}",
-            fix=_FREES if frees > 0 else _ALLOCATES,
+            fix=_ALLOCATES if not frees else _FREES_IN_TRAINING if frame.trains else _FREES,
             evidence=blocking_calls.evidence(
                 calls, places, "The CPU is in {call} in {op}; the GPU is idle, then waits for launches."
             ),
         )
 
 
-_FREES = """\
+_FREES_IN_TRAINING = """\
 Remove torch.cuda.empty_cache() from the loop. If there is none, memory is nearly full and PyTorch frees cached blocks \
 to make room: use expandable segments, lower the batch size a little, or recompute activations.
 
@@ -89,6 +90,16 @@ _ALLOCATES = """\
 Memory still grows in these steps: shapes change from step to step, or tensors are kept. Pad to a few lengths, run \
 the largest batch first so that the cache is large enough, and use expandable segments.
 
-PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True torchrun ...
+PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 
 torch.cuda.memory_stats()["reserved_bytes.all.current"]  # should not grow after the first steps"""
+
+_FREES = """\
+Remove torch.cuda.empty_cache() from the loop. If there is none, memory is nearly full and PyTorch frees cached blocks \
+to make room: use expandable segments, smaller batches, or leave more memory free (vLLM: a smaller \
+--gpu-memory-utilization; SGLang: --mem-fraction-static).
+
+# torch.cuda.empty_cache()   <- never between iterations
+PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+
+torch.cuda.memory_stats()["num_alloc_retries"]  # above 0: memory is nearly full"""

@@ -20,6 +20,7 @@ from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import median_rank, median_rank_index
 from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.program_names import Program
 
 #: Where the median rank is held for less than this share of what a rank is, that rank waits alone.
 _ALONE = 0.1
@@ -32,7 +33,7 @@ class HostSync(Rule):
         Calls that block until the GPU has finished its queue: `.item()`, `.cpu()`, `nonzero`, blocking copies to the
         host, `cuda*Synchronize`.
     Why:
-        Training is fast while the CPU launches ahead of the GPU. A sync ends this lead: when it returns, the launch
+        A program is fast while the CPU launches ahead of the GPU. A sync ends this lead: when it returns, the launch
         queue is empty, and the GPU is idle until the next launches come.
     Evidence:
         The calls that cost most, by the operator around them: for each the one with the longest GPU idle after it. The
@@ -42,6 +43,7 @@ class HostSync(Rule):
     Fix:
         Read values rarely, and one step late; keep metrics on the GPU.
     Limits:
+        Servers read tokens in every iteration, and are not judged.
         Blocking copies from pageable memory to the GPU are pageable-memcpy's, and syncs on one rank alone are
         straggler's; so is what the CPU of one rank stalls beside them, and host-stall's what all do. Syncs that await
         what an optimizer on the CPU works on do not count, and neither do reads of tokens on ranks that generate for
@@ -54,6 +56,7 @@ class HostSync(Rule):
     id = "host-sync"
     subject = "Waiting in syncs of the CPU with the GPU"
     looks_again = True
+    of_every_program = True
     refines = "launch-bound"
 
     min_cost: float = threshold(
@@ -69,6 +72,8 @@ class HostSync(Rule):
     def check(
         self, *, frame: Frame, budget: Budget, whatif: WhatIf, late_launches: LateLaunches, places: Places
     ) -> Result:
+        if frame.program == Program.SERVING.value:
+            return NotApplicable("A server reads its tokens once an iteration: iteration-gap judges what that costs.")
         calls = late_launches.calls(LaunchDelay.SYNC)
         synced = budget.of("sync")
         typical = median_rank_index(synced)
@@ -109,7 +114,7 @@ class HostSync(Rule):
             why=f"Per step and rank: {blocking_calls.named(calls)}. They block the CPU for {wording.ms(blocked)}, "
             "and the "
             f"GPU then idles {wording.ms(float(idle_ns.mean()))}, waiting for launches. {basis}",
-            fix=_fix(calls),
+            fix=_fix(calls, trains=frame.trains),
             evidence=blocking_calls.evidence(
                 calls, places, "The CPU waits in {call} in {op}; the GPU is idle, waiting for launches."
             ),
@@ -158,7 +163,7 @@ copied = torch.cuda.Event(); copied.record()
 ...                                        # launch the next step, then:
 copied.synchronize(); log(host)""",
     "explicit": """\
-The training loop itself syncs, outside any op: torch.cuda.synchronize(), a timer, a barrier, or a library that \
+The loop itself syncs, outside any op: torch.cuda.synchronize(), a timer, a barrier, or a library that \
 measures. Measure time with CUDA events instead, and remove the other syncs.
 
 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -172,6 +177,24 @@ loss = torch.where(mask, loss_of_each, 0).sum() / mask.sum()   # instead of loss
 }
 
 
-def _fix(calls: Sequence[BlockingCallsOfOp]) -> str:
-    advice = _ADVICE[_cause(calls[0])]
+#: The same of programs that do not train, where it differs.
+_OF_A_MODEL = {
+    "read_back": """\
+A tensor's value is read on the CPU (.item(), float(), int(), print, if, while). Keep results on the GPU, and read \
+those of one batch after the next one is launched; replace branches on values by torch.where.
+
+host.copy_(model(batch), non_blocking=True); copied.record()  # pinned memory and an event, made once
+...                                        # launch the next batch, then:
+copied.synchronize(); handle(host)""",
+    "operator": """\
+The size of an operator's result depends on values on the GPU, so the CPU waits for them: nonzero, boolean masks as \
+indices, unique, masked_select. Use operators whose results have a fixed size.
+
+scores = torch.where(mask, scores, -torch.inf)   # instead of scores[mask]""",
+}
+
+
+def _fix(calls: Sequence[BlockingCallsOfOp], *, trains: bool) -> str:
+    cause = _cause(calls[0])
+    advice = _ADVICE[cause] if trains else _OF_A_MODEL.get(cause, _ADVICE[cause])
     return f'{advice}\n\ntorch.cuda.set_sync_debug_mode("warn")  # names the line of each sync'

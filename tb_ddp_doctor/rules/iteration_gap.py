@@ -50,7 +50,10 @@ class IterationGap(Rule):
     ) -> Result:
         if frame.program not in _FIXES:
             return Clear("This program has no iterations but training steps, and host-stall judges these.")
-        if not frame.has_steps or frame.is_sampled or len(frame.steps) < _FEWEST:
+        if frame.is_sampled:
+            return NotApplicable("The traces are sampled: a stretch without events need not be a gap.")
+        is_known = frame.has_steps and len(frame.steps) >= _FEWEST
+        if frame.program == Program.SERVING.value and not is_known:
             return NotApplicable("Fewer than three iterations of these traces are known.")
         if not whatif.plays:
             return NotApplicable("Iterations cannot be replayed, so it is not known what the gaps cost.")
@@ -70,7 +73,8 @@ class IterationGap(Rule):
             said += f"{wording.ms(float(median_ns[seen].mean()))}."
         else:
             seen, mean = pending.flags, wording.ms(float(median_ns.mean()))
-            said = f"between iterations: the CPU is outside any op for {mean} of each {wording.ms(frame.step_ns)}."
+            when = "between iterations: the" if is_known else "between forward passes or within them: the"
+            said = f"{when} CPU is outside any op for {mean} of each {wording.ms(frame.step_ns)}."
         return Fault(
             change=change,
             steps=tuple(frame.steps[seen].tolist()),

@@ -7,6 +7,7 @@ from functools import reduce
 from operator import or_
 
 import numpy as np
+from msgspec.structs import replace
 
 from tb_ddp_doctor import kernel_names, wording
 from tb_ddp_doctor.digest.model import GpuTime, RankOwner
@@ -43,12 +44,14 @@ class NoTensorCores(Rule):
         multiplications and depthwise convolutions gain nothing and are not counted, nor is float64. The speed-up is an
         assumption, limited by the peaks of the GPU where these are known: small GEMMs gain less. With shapes, GEMMs of
         misaligned dimensions are taken to come as close to their peak as the job's other GEMMs in half precision.
-        float32 on AMD's matrix cores counts as using them.
+        float32 on AMD's matrix cores counts as using them. Misaligned GEMMs of unfused attention are not counted:
+        unfused-attention has them.
     """
 
     id = "no-tensor-cores"
     subject = "Compute without tensor cores"
     looks_again = True
+    of_every_program = True
     finds_in_floor = True
 
     speedup: float = threshold(
@@ -78,6 +81,7 @@ class NoTensorCores(Rule):
         roofline: JobRoofline,
         places: Places,
     ) -> Result:
+        gemms = _without_scores(gemms, roofline)
         slow_ns = gemms.work.float32_ns + gemms.work.misaligned_ns
         slowest = most_affected(slow_ns)
         if not len(slowest):
@@ -110,7 +114,7 @@ class NoTensorCores(Rule):
             title=f"GEMMs take {slowed}{_on(frame, slowest)} {what}.",
             why=f"{wording.decimals(float(products.mean()), 0)} of these a step; the longest are {most}. At half "
             f"the assumed speed-up the fix would save {wording.ms(whatif.cost_ns(at_half))}. {basis}",
-            fix=_fix(gemms, is_float32=is_float32),
+            fix=_fix(gemms, is_float32=is_float32, trains=frame.trains),
             evidence=places.longest_spans(
                 affected[:2],
                 gemms.work.slow_product_start_ns,
@@ -153,6 +157,13 @@ class NoTensorCores(Rule):
         return saved
 
 
+def _without_scores(gemms: Gemms, roofline: JobRoofline) -> Gemms:
+    """The GEMMs without misaligned ones of unfused attention, which fused attention does in blocks of its own."""
+    on_scores = [one.step_ns for one in roofline.kernels if one.on_scores and product(one.name) is Product.MISALIGNED]
+    left = np.maximum(gemms.work.misaligned_ns - int(sum(on_scores)), 0)
+    return replace(gemms, work=replace(gemms.work, misaligned_ns=left))
+
+
 def _on(frame: Frame, ranks: Ints) -> str:
     return f" on {wording.ranks(frame.rank_numbers(ranks))}" if len(ranks) < len(frame.ranks) else ""
 
@@ -163,12 +174,12 @@ def _change(saved: Mapping[Product, Ints], gemms: Gemms, calls: ShortenedCalls) 
     return reduce(or_, each)
 
 
-def _fix(gemms: Gemms, *, is_float32: bool) -> str:
+def _fix(gemms: Gemms, *, is_float32: bool, trains: bool) -> str:
     if not is_float32:
-        return _ALIGN
+        return _ALIGN if trains else _ALIGN_A_MODEL
     if not gemms.has_bfloat16:
-        return _FLOAT16
-    return _BFLOAT16 + (_TF32 if gemms.has_tf32 else "")
+        return _FLOAT16 if trains else _A_MODEL.format(dtype="float16")
+    return (_BFLOAT16 if trains else _A_MODEL.format(dtype="bfloat16")) + (_TF32 if gemms.has_tf32 else "")
 
 
 _BFLOAT16 = """\
@@ -177,6 +188,18 @@ Let autocast run GEMMs in bfloat16. Weights and the optimizer stay float32, and 
 with torch.autocast("cuda", dtype=torch.bfloat16):
     loss = criterion(model(batch), target)
 loss.backward()"""
+
+#: The fix of a model that does not train.
+_A_MODEL = """\
+Keep the model in {dtype}, and compare what it answers in both before you adopt it.
+
+model = model.to(torch.{dtype})  # a server: --dtype {dtype}"""
+
+_ALIGN_A_MODEL = """\
+Make every dimension of the GEMMs a multiple of 8 (64 is better): pad the weights with zeros when they are loaded, and \
+inputs of odd length.
+
+weight = torch.nn.functional.pad(weight, (0, -weight.shape[1] % 8, 0, -weight.shape[0] % 8))"""
 
 _TF32 = """
 

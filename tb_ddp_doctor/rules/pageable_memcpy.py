@@ -32,7 +32,7 @@ class PageableMemcpy(Rule):
         The longest such copy. The cost is the exposed time in excess of a pinned copy of the same bytes, at the
         rate of the pinned copies in the trace, or at the threshold's rate where there are none.
     Fix:
-        pin_memory=True in the DataLoader together with non_blocking=True in the copy.
+        pin_memory=True in the DataLoader, or a pinned buffer, together with non_blocking=True in the copy.
     Limits:
         ROCm's copies do not say which memory they use. Reading a scalar back (`.item()`) is pageable too, but costs
         a sync and not the copy.
@@ -40,6 +40,7 @@ class PageableMemcpy(Rule):
 
     id = "pageable-memcpy"
     subject = "Copying from pageable memory"
+    of_every_program = True
 
     pinned_rate: float = threshold(20.0, "GB/s", "PCIe 4.0 x16 copies pinned memory at 20 to 26 GB/s.")
     min_measured: float = threshold(1.0, "MB", "Pinned copies smaller than this in a step do not show the link's rate.")
@@ -83,7 +84,7 @@ class PageableMemcpy(Rule):
             confidence=level,
             title=f"Copies from pageable memory {does} {part.mean(lost, frame.window_ns)}.",
             why=f"{why} {basis}",
-            fix=_FIX,
+            fix=_FIX if frame.trains else _OF_A_MODEL,
             evidence=blocking_calls.evidence(calls, places, _WAITS) if blocks_cpu else _exposed(lost, affected, places),
         )
 
@@ -127,3 +128,11 @@ Let the loader pin its batches, and copy them with non_blocking=True; both are n
 loader = DataLoader(dataset, batch_size=batch_size, num_workers=4, pin_memory=True)
 for batch in loader:
     batch = batch.to(device, non_blocking=True)"""
+
+_OF_A_MODEL = """\
+Write inputs to pinned memory, and copy them with non_blocking=True; both are needed. Two buffers in turn let the next \
+input be written while this one is copied.
+
+pinned = torch.empty(shape, dtype=dtype, pin_memory=True)  # once
+pinned.copy_(inputs)
+inputs = pinned.to(device, non_blocking=True)"""

@@ -6,37 +6,62 @@ import re
 from typing import Any
 
 import pytest
+import test_allocator_churn
+import test_host_sync
 import test_lower_precision
+import test_no_tensor_cores
+import test_pageable_memcpy
 import test_profiler_overhead
 import test_slow_kernels
 import test_unfused_elementwise
-from traces import finding, ranks
+from traces import finding, outcome, ranks
 
-#: A kernel that only a server has.
-SERVES = {"fwd": "void paged_attention_v1_kernel<1>"}
-OF_TRAINING = re.compile(r"optimizer|loss|backward|DataLoader|loader\b|train|vocabulary|torch\.nn\.Linear")
+#: A kernel that only a server has, and one of a diffusion model.
+SERVES = "void paged_attention_v1_kernel<1>"
+DENOISES = "denoise_kernel"
+OF_TRAINING = re.compile(
+    r"optimizer|loss|backward|DataLoader|loader\b|train|vocabulary|torch\.nn\.Linear|recompute activations"
+)
 GEMM = test_lower_precision.gemm("c10::BFloat16", "nvjet_tst_128x256")
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "elementwise": ("slow-kernels", test_slow_kernels.FAULTY, test_slow_kernels.SLOW),
     "fusion": ("unfused-elementwise", test_unfused_elementwise.FAULTY, test_unfused_elementwise.OPTIONS),
     "bfloat16": ("lower-precision", test_lower_precision.FAULTY, test_lower_precision.WIDE),
     "fp8": ("lower-precision", test_lower_precision.GEMM, GEMM),
+    "pageable": ("pageable-memcpy", test_pageable_memcpy.PAGEABLE, {}),
+    "freed": ("allocator-churn", test_allocator_churn.CHURNS, {}),
+    "allocated": ("allocator-churn", test_allocator_churn.GROWS, {}),
+    "float32": ("no-tensor-cores", test_no_tensor_cores.HALF, {"kernels": {"volta_fp16_sgemm": "ampere_sgemm_128"}}),
+    "misaligned": ("no-tensor-cores", test_no_tensor_cores.HALF, {}),
     "recording": ("profiler-overhead", test_profiler_overhead.STALLED.replace("[b]  ", "[fwd]"), {}),
 }
 
 
+def named(kernel: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options with such a kernel, whatever it is called in the drawing."""
+    return {**options, "kernels": {**options.get("kernels", {}), "fwd": kernel, "b": kernel, "a": kernel}}
+
+
+@pytest.mark.parametrize("kernel", [SERVES, DENOISES])
 @pytest.mark.parametrize("name", CASES)
-def test_advice_fits_a_server(name: str) -> None:
+def test_advice_fits_what_does_not_train(name: str, kernel: str) -> None:
     rule, text, options = CASES[name]
-    serves = {**options, "kernels": {**options.get("kernels", {}), **SERVES, "b": SERVES["fwd"]}}
-    advised = finding(rule, ranks(text, text), **serves).fix
+    advised = finding(rule, ranks(text, text), **named(kernel, options)).fix
     assert not OF_TRAINING.search(advised), advised
     trains = finding(rule, ranks(text, text), **options).fix
     assert trains == advised or OF_TRAINING.search(trains) or "torch.compile" in trains
 
 
+@pytest.mark.parametrize("text", [test_host_sync.READS, test_host_sync.EXPLICIT])
+def test_syncs_of_a_pipeline_are_found_and_those_of_a_server_are_its_gaps(text: str) -> None:
+    advised = finding("host-sync", ranks(text, text), **named(DENOISES, {})).fix
+    assert not OF_TRAINING.search(advised), advised
+    ended = outcome("host-sync", ranks(text, text), **named(SERVES, {}))
+    assert ended.status == "not-applicable" and "iteration-gap" in ended.reason
+
+
 def test_gemms_of_a_server_read_fewer_bytes_or_serve_more_requests() -> None:
     inputs = [[8192, 2048], [2048, 4096]]
-    kernels = {"op12": "sm90_xmma_gemm_bf16bf16_tn", **SERVES}
+    kernels = {"op12": "sm90_xmma_gemm_bf16bf16_tn", "fwd": SERVES}
     found = test_slow_kernels.kernels_of("aten::mm", inputs, kernels=kernels)
     assert "--quantization fp8 --max-num-seqs 512" in found.fix and not OF_TRAINING.search(found.fix)

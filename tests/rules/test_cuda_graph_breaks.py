@@ -79,7 +79,8 @@ def test_a_capture_that_a_sync_exposes_is_no_fault_of_the_sync() -> None:
     verdict = engine.examine(job(in_row(*steps)))
     found = verdict.findings[0]
     assert (found.rule, found.cause, found.steps) == (RULE, "capture", (4,))
-    assert all(one.rule != "host-sync" for one in verdict.findings if one.severity != "info")
+    # The sync has what the GPU idles after it in every step, some 3 ms.
+    assert all(one.cost_ms < 3 for one in verdict.findings if one.rule == "host-sync")
     assert found.cost_ms == pytest.approx(41 / 6, rel=0.1)
 
 

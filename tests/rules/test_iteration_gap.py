@@ -72,3 +72,17 @@ def test_training_is_left_to_host_stall() -> None:
               gpu           [fwd....][bwd...]
     """
     assert outcome(RULE, ranks(training, training)).status == "clear"
+
+
+def test_gaps_between_forward_passes_that_nothing_marks_are_found() -> None:
+    operators = "".join(f"[op{i:02}]" for i in range(25))
+    one = f"{operators}{' ' * 40}", f"{operators}{' ' * 40}"
+    text = "\n".join(
+        f"rank0 {lane} {part * 2}{part.rstrip()}" for lane, part in zip(("host", "gpu "), one, strict=True)
+    )
+    found = finding(RULE, text, world_size=1)
+    assert found.cost_ms == pytest.approx(80, rel=0.05)
+    assert found.title.startswith(
+        "GPUs idle between forward passes or within them: the CPU is outside any op for 80.0 ms"
+    )
+    assert "DataLoader" in found.fix

@@ -121,3 +121,14 @@ def test_cpus_are_not_judged() -> None:
 
 def test_one_rank_alone_is_enough() -> None:
     assert finding(RULE, ranks(UNFUSED), world_size=2).ranks == (0,)
+
+
+def test_its_misaligned_gemms_are_no_fault_of_their_own() -> None:
+    """Fused attention works in blocks of its own; the other GEMMs count."""
+    text, device = ranks(UNFUSED, UNFUSED), {"name": "NVIDIA H100 80GB HBM3", "computeMajor": 9}
+    odd = {"scores": "volta_fp16_sgemm_scores", "values": "volta_fp16_sgemm_values"}
+    assert outcome("no-tensor-cores", text, kernels=odd).status == "clear"
+    other = {"bwd": "volta_fp16_sgemm_bwd"}
+    both = finding("no-tensor-cores", text, kernels=odd | other, device=device)
+    alone = finding("no-tensor-cores", text, kernels=other, device=device)
+    assert both.cost_ms == pytest.approx(alone.cost_ms, rel=0.02)

@@ -81,9 +81,7 @@ def evidence(calls: Sequence[BlockingCallsOfOp], places: Places, what: str) -> t
             call.start_ns,
             call.end_ns,
             RankOwner.SYNC,
-            what.format(
-                call=call.call, op=(call.op or "the training loop") + (f" in {call.module}" if call.module else "")
-            ),
+            what.format(call=call.call, op=(call.op or "the loop") + (f" in {call.module}" if call.module else "")),
             call.own,
         )
         for call in calls[:_NAMED]
