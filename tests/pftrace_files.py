@@ -5,12 +5,18 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import traces
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import DebugAnnotation, TracePacket, TrackDescriptor, TrackEvent
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
+    DebugAnnotation,
+    Trace,
+    TracePacket,
+    TrackDescriptor,
+    TrackEvent,
+)
 
 _SEQUENCE = 1001
 #: Tracks, above those of processes.
@@ -34,8 +40,38 @@ def side_by_side(trace: Mapping[str, Any], names: Mapping[int, str]) -> bytes:
         process = packet.track_descriptor.process
         if process.process_name:
             process.process_name = names[process.pid]
-    packets.sort(key=lambda packet: not packet.HasField("track_descriptor"))
+    packets.sort(key=_is_no_descriptor)
     return b"".join(_written(packets))
+
+
+def put_together(files: Iterable[bytes], names: Sequence[str], *, is_folded: bool) -> bytes:
+    """Files of packets one behind the other: processes are named for their file, or are one process of that name."""
+    uuids: dict[tuple[int, int], int] = {}
+    merged = Trace()
+    for number, file in enumerate(files):
+        packets = sorted(Trace.FromString(file).packet, key=_is_no_descriptor)
+        processes = [one.track_descriptor for one in packets if one.track_descriptor.process.process_name]
+        first = min(processes, key=lambda one: one.process.pid == 0).uuid
+        for packet in packets:
+            track = packet.track_descriptor
+            if is_folded and track.process.process_name:
+                if track.uuid != first:
+                    continue
+                track.process.process_name = names[number]
+            elif track.process.process_name:
+                track.process.process_name = f"{names[number]} · python"
+            if is_folded and track.parent_uuid:
+                track.parent_uuid = first
+            for of, field in ((track, "uuid"), (track, "parent_uuid"), (packet.track_event, "track_uuid")):
+                if uuid := getattr(of, field):
+                    setattr(of, field, uuids.setdefault((number, uuid), len(uuids) + 1))
+            packet.trusted_packet_sequence_id = _SEQUENCE + number
+            merged.packet.append(packet)
+    return merged.SerializeToString()
+
+
+def _is_no_descriptor(packet: TracePacket) -> bool:
+    return not packet.HasField("track_descriptor")
 
 
 def of_json(data: bytes, *, interned: bool = False, threads: bool = False, newest_first: bool = False) -> bytes:

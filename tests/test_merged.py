@@ -208,7 +208,7 @@ def side(pid: bytes, *categories: bytes) -> bytes:
         (b'{"traceEvents": [{"pid": 99999999999999999999999}, {"pid": 7}]}', ()),
         (
             side(b"0", b"cpu_op", b"kernel") + side(b"1", b"cpu_op", b"kernel"),
-            ("process 0: ①", "process 1: ①"),
+            ("part 0: ①", "part 1: ①"),
         ),
         # Operators of a process, which has GPU 1 too, and work of GPU 0.
         (side(b"1", b"cpu_op", b"kernel") + side(b"0", b"kernel"), ()),
@@ -279,6 +279,25 @@ def test_ranks_that_lie_side_by_side_are_diagnosed_as_ranks(tmp_path: Path, form
     assert (found.ranks, found.verdict, found.step_ms) == (alone.ranks, alone.verdict, alone.step_ms)
     (late,) = (one for one in found.findings if one.severity != "info")
     assert (late.rule, late.ranks) == ("straggler", (1,))
+
+
+@pytest.mark.parametrize("is_folded", [False, True])
+@pytest.mark.parametrize("names", [("Rank 0", "Rank 1"), ("before", "after")])
+def test_perfetto_files_that_were_put_together_are_what_they_were(
+    tmp_path: Path, names: tuple[str, str], is_folded: bool
+) -> None:
+    """GPUs and streams of both have the same numbers."""
+    files = [pftrace_files.of_json(data) for data in draw(LATE).values()]
+    (tmp_path / "both.pftrace").write_bytes(pftrace_files.put_together(files, names, is_folded=is_folded))
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/rank1.pftrace").write_bytes(files[1])
+    runs = discover(tmp_path / "both.pftrace")
+    assert [len(run.files) for run in runs] == ([2] if names[0] == "Rank 0" else [1, 1])
+    found = {file.path.name: reader.read(file.path).events for run in runs for file in run.files}
+    own = reader.read(tmp_path / "own/rank1.pftrace").events
+    events = found[f"both.pftrace (part 1: {names[1]})"]
+    assert events.start_ns.tolist() == own.start_ns.tolist()
+    assert events.correlation.tolist() == own.correlation.tolist()
 
 
 @pytest.mark.parametrize("form", ["json", "pftrace"])

@@ -97,7 +97,10 @@ def peek(path: FilePath) -> Head:
             if (own := own_files.declared(text)) and own_files.is_large_enough(path.stat().st_size, own, is_gzip):
                 return _of_own(own)
             if PACKETS_NAME.fullmatch(path.name):
-                return _read_packets(text)
+                head = _read_packets(text)
+                if head.is_kineto and isinstance(path, Path) and merged_packets.may_be(text):
+                    head = replace(head, parts=_parts(path, text, chunks))
+                return head
             head = _read_head(text)
             if head.is_kineto and isinstance(path, Path) and merged.may_be(text):
                 head = replace(head, parts=_parts(path, text, chunks))
@@ -121,7 +124,7 @@ def _parts(path: Path, text: bytes, chunks: Iterator[bytes]) -> tuple[str, ...]:
     """The parts of a file that holds several ranks; `text` and `chunks` are what it begins with, and what follows."""
     soon = [text, *islice(chunks, _SOON_READ // _CHUNK_BYTES)]
     if next(chunks, b"") == b"":
-        return merged.parts(text, soon)
+        return _parts_of_text(path.name, text, soon)
     try:
         return pool.call(parts_of_file, path, path.stat().st_size, gives=tuple[str, ...])
     except (OSError, pool.CrashError):
@@ -133,7 +136,11 @@ def parts_of_file(path: FilePath) -> tuple[str, ...]:
     with path.open("rb") as file:
         chunks, _ = _chunks(file)
         text = _gather(chunks)
-        return merged.parts(text, chain([text], chunks))
+        return _parts_of_text(path.name, text, chain([text], chunks))
+
+
+def _parts_of_text(name: str, head: bytes, chunks: Iterable[bytes]) -> tuple[str, ...]:
+    return merged_packets.parts(chunks) if PACKETS_NAME.fullmatch(name) else merged.parts(head, chunks)
 
 
 def _chunks(file: BinaryIO) -> tuple[Iterator[bytes], bool]:
@@ -293,8 +300,7 @@ def _begin_ns(header: bytes, events: bytes) -> int | None:
 def _read_packets(text: bytes) -> Head:
     """What the beginning of a trace in Perfetto's format tells."""
     is_kineto = text.startswith(_PACKET) and any(map(_KINETO_PACKET.search, (text, *_inflated_packets(text))))
-    parts = merged_packets.parts(text) if is_kineto else ()
-    return Head(is_trace=is_kineto, is_kineto=is_kineto, has_text=bool(text), parts=parts)
+    return Head(is_trace=is_kineto, is_kineto=is_kineto, has_text=bool(text))
 
 
 def _inflated_packets(text: bytes) -> Iterator[bytes]:

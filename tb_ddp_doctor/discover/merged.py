@@ -46,57 +46,59 @@ _OVERLAP = 512
 _MOST_BYTES, _LEAST_BYTES = 1 << 30, 1 << 27
 #: Processes in all: no merged file has as many; and the digits of those that are numbered anew.
 _MOST_PIDS, _MOST_DIGITS = 1 << 16, 4
-_WHOLE = re.compile(r"process (\d{1,4}): (.*)", re.DOTALL)
+_NAMED = re.compile(r"part (\d{1,4}): (.*)", re.DOTALL)
+_IN_PART = re.compile(r"\[(part \d{1,4}: .*)\] (.*)", re.DOTALL)
 _RANK = re.compile(r"(?i:(?:global )?rank)[ _:#-]?(\d{1,7})")
 
 
+def part(number: int, name: str) -> str:
+    """The part of that number and name."""
+    return f"part {number}: {name}"
+
+
+def pid_in_part(part: str, pid: str) -> str:
+    """The number of a process of a part, where those of other parts may have the same."""
+    return f"[{part}] {pid}"
+
+
 def is_of(pid: str, part: str) -> bool:
-    """Whether a process is of a part: "rank 2", "TP01-EP01", "process 2: before"."""
-    if whole := _WHOLE.fullmatch(part):
-        return pid == whole[1]
+    """Whether a process is of a part: "rank 2", "TP01-EP01", "part 2: before"."""
+    if named := _NAMED.fullmatch(part):
+        return pid == named[1] or pid.startswith(pid_in_part(part, ""))
     return _label(pid) == part
 
 
 def own_pid(pid: str) -> str:
     """The number that the process had in its rank's own trace, as far as it still tells."""
-    if match := _LABELLED.fullmatch(pid):
+    if match := _LABELLED.fullmatch(pid) or _IN_PART.fullmatch(pid):
         return match[2]
     return str((int(pid) + 1) % _APART - 1) if _is_numbered(pid) else pid
 
 
 def rank(part: str) -> int | None:
     """The rank that a part says it is of; None of labels, which have its place in each group, and of captures."""
-    if whole := _WHOLE.fullmatch(part):
-        named = _RANK.fullmatch(whole[2].strip())
-        return int(named[1]) if named else None
+    if named := _NAMED.fullmatch(part):
+        of_rank = _RANK.fullmatch(named[2].strip())
+        return int(of_rank[1]) if of_rank else None
     return int(part.removeprefix(_NUMBERED)) if part.startswith(_NUMBERED) else None
 
 
 def are_captures(parts: Sequence[str]) -> bool:
     """Whether the parts of a file are captures of their own, and no ranks of one job."""
-    whole = [part for part in parts if _WHOLE.fullmatch(part)]
-    return bool(whole) and len({rank(part) for part in whole} - {None}) < len(parts)
+    named = [part for part in parts if _NAMED.fullmatch(part)]
+    return bool(named) and len({rank(part) for part in named} - {None}) < len(parts)
 
 
 def capture_name(part: str) -> str:
     """What a capture was called."""
-    whole = _WHOLE.fullmatch(part)
-    return whole[2] if whole else part
+    named = _NAMED.fullmatch(part)
+    return named[2] if named else part
 
 
 def have_labels(pids: Iterable[str]) -> bool:
     """Whether the numbers of processes tell the ranks that they are of."""
     labels = [_label(pid) for pid in pids]
     return "" not in labels and len(set(labels)) == len(labels)
-
-
-def of_processes(names: Mapping[int, str], whole: Iterable[int]) -> tuple[str, ...]:
-    """The parts of a file in which each of several processes holds `whole` a trace, its GPU's work too.
-
-    Kineto gives the work of GPUs processes of their own.
-    """
-    numbers = sorted(whole)
-    return tuple(f"process {number}: {names.get(number, '')}" for number in numbers) if len(numbers) > 1 else ()
 
 
 def _label(pid: str) -> str:
@@ -142,12 +144,12 @@ def parts(head: bytes, chunks: Iterable[bytes]) -> tuple[str, ...]:
 
 
 def _whole(work: set[tuple[bytes, bytes]], names: Mapping[bytes, bytes]) -> tuple[str, ...]:
-    """The parts of a file whose processes have operators and kernels."""
-    of_kind = [
-        {int(pid) for kind, pid in work if kind == one and len(pid) <= _MOST_DIGITS} for one in (b"cpu_op", b"kernel")
-    ]
+    """The parts of a file in which several processes have operators and kernels: Kineto gives GPUs their own."""
+    small = [(kind, int(pid)) for kind, pid in work if len(pid) <= _MOST_DIGITS]
+    with_operators, with_kernels = ({pid for kind, pid in small if kind == one} for one in (b"cpu_op", b"kernel"))
     named = {int(pid): _unquoted(name) for pid, name in names.items()}
-    return of_processes(named, of_kind[0] & of_kind[1])
+    whole = sorted(with_operators & with_kernels)
+    return tuple(part(number, named.get(number, "")) for number in whole) if len(whole) > 1 else ()
 
 
 def _unquoted(text: bytes) -> str:

@@ -56,7 +56,7 @@ class _Packets:
         self._endless = int(np.count_nonzero(durations < 0))
         descriptors = self._packets.descriptors()
         self.ranks = tuple(said_of_ranks(descriptors))
-        self._packets.rewind(places(self._packets.tracks(), descriptors), durations)
+        self._packets.rewind(places(self._packets.tracks(), descriptors, is_own=bool(self.ranks)), durations)
 
     def warnings(self, file: str) -> Iterator[FileWarning]:
         """What was lost."""

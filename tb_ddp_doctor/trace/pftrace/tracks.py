@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
+from tb_ddp_doctor.discover import merged_packets
+from tb_ddp_doctor.discover.merged import pid_in_part
 from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.wire import BYTES, message
 from tb_ddp_doctor.trace.merged import SEVERAL
@@ -37,8 +39,10 @@ class TrackDescriptor(msgspec.Struct, frozen=True):
 Place: TypeAlias = tuple[bytes, bytes]
 
 
-def places(uuids: Sequence[int], descriptors: Iterable[bytes]) -> list[Place]:
+def places(uuids: Sequence[int], descriptors: Sequence[bytes], *, is_own: bool) -> list[Place]:
     """The process and the thread of the events of each track; process -1 of what is in none.
+
+    Where traces were merged, processes have the names of their parts, unless ddp-doctor wrote the file (`is_own`).
 
     Raises TraceError for a track of two processes, as where traces were put one behind the other.
 
@@ -48,7 +52,8 @@ def places(uuids: Sequence[int], descriptors: Iterable[bytes]) -> list[Place]:
     known: dict[int, TrackDescriptor] = {}
     for descriptor in descriptors:
         _describe(known, descriptor)
-    return [_place(uuid, known) for uuid in uuids]
+    part_of_process = {} if is_own else merged_packets.part_of_process(descriptors)
+    return [_place(uuid, known, part_of_process) for uuid in uuids]
 
 
 def said_of_ranks(descriptors: Iterable[bytes]) -> Iterator[Any]:
@@ -93,13 +98,14 @@ def _number(descriptor: bytes, number: int) -> int | None:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _place(uuid: int, known: dict[int, TrackDescriptor]) -> Place:
+def _place(uuid: int, known: Mapping[int, TrackDescriptor], part_of_process: Mapping[int, str]) -> Place:
     track = known.get(uuid, TrackDescriptor())
-    process, above = track.process, track
+    process, above, owner = track.process, track, uuid
     for _ in range(_DEEPEST):
         if process is not None or above.parent is None:
             break
-        above = known.get(above.parent, TrackDescriptor())
+        owner = above.parent
+        above = known.get(owner, TrackDescriptor())
         process = above.process
     numbered = _NUMBERED.fullmatch(track.name)
     if track.thread is not None:
@@ -108,4 +114,7 @@ def _place(uuid: int, known: dict[int, TrackDescriptor]) -> Place:
         thread = int(numbered[1])
     else:
         thread = track.name or f"track {uuid}"
-    return b"%d" % (-1 if process is None else process), json.dumps(thread).encode()
+    pid: int | str = -1 if process is None else process
+    if part := part_of_process.get(owner):
+        pid = pid_in_part(part, str(pid))
+    return json.dumps(pid).encode(), json.dumps(thread).encode()
