@@ -6,8 +6,10 @@ import re
 from collections.abc import Sequence
 
 _TEMPLATE = re.compile(r"[<(]")
-#: Letters of a kernel's name, as many as a line has room for.
+#: Letters of a kernel's name, as many as a line has room for, and how many of these are its last ones: compiled kernels
+#: and those of libraries differ in their number or tile at the end.
 _MOST_LETTERS = 60
+_LAST_LETTERS = 16
 #: And of what: a name of megabytes, which a file may have, is as short after its first letters.
 _LOOKED_AT = 4096
 #: In a template's arguments: 64u is 64, and deep_gemm::GemmType is GemmType.
@@ -19,7 +21,9 @@ _ARGUMENT_LETTERS = 100
 def short(name: str) -> str:
     """A kernel's name without its template's and call's arguments, and not longer than a line takes."""
     plain = _TEMPLATE.split(_plain(name), maxsplit=1)[0].strip() or name[:_LOOKED_AT]
-    return plain if len(plain) <= _MOST_LETTERS else f"{plain[:_MOST_LETTERS]}..."
+    if len(plain) <= _MOST_LETTERS:
+        return plain
+    return f"{plain[: _MOST_LETTERS - _LAST_LETTERS]}...{plain[-_LAST_LETTERS:]}"
 
 
 def _plain(name: str) -> str:

@@ -469,6 +469,14 @@ def test_kernels_of_one_name_are_told_apart_by_the_template_arguments_that_diffe
     ]
 
 
+def test_long_names_are_told_apart_by_their_ends() -> None:
+    fused = "triton_red_fused__to_copy__unsafe_view_add_embedding_mean_mul_native_layer_norm_pow_rsqrt_{}"
+    assert kernel_names.distinguished([fused.format(3), fused.format(12)]) == [
+        "triton_red_fused__to_copy__unsafe_view_add_e...norm_pow_rsqrt_3",
+        "triton_red_fused__to_copy__unsafe_view_add_e...orm_pow_rsqrt_12",
+    ]
+
+
 def test_kernels_that_did_not_change_are_not_among_those_that_changed_most(tmp_path: Path) -> None:
     shown = {part.title: part.rows for part in parts(compared(tmp_path, ranks(USUAL, USUAL), ranks(LONGER, LONGER)))}
     rows = shown["Kernels that changed most, ms"]
