@@ -315,6 +315,20 @@ def test_captures_that_lie_side_by_side_are_runs(tmp_path: Path, form: str) -> N
     assert compared.after.endswith("2 · a_b")
 
 
+@pytest.mark.parametrize(
+    ("names", "runs"),
+    [
+        ({0: "python", 1: "python"}, ["python 0", "python 1"]),
+        ({0: "", 1: ".."}, ["..", "part 0"]),
+        ({0: "a" * 9_000, 1: "a" * 9_001}, ["a" * 100 + " 0", "a" * 100 + " 1"]),
+        ({0: "Rank 1", 1: "rank_1"}, ["Rank 1", "rank_1"]),
+    ],
+)
+def test_each_capture_is_a_run_whatever_they_are_called(tmp_path: Path, names: dict[int, str], runs: list[str]) -> None:
+    path = side_by_side(tmp_path / "both", "pftrace", names)
+    assert [run.name for run in discover(path)] == [f"{path.name}/{name}" for name in runs]
+
+
 @pytest.mark.parametrize("form", ["json", "pftrace"])
 def test_all_events_of_a_merged_file_can_be_read(tmp_path: Path, form: str) -> None:
     path = side_by_side(tmp_path / "both", form, {0: "Rank 0", 1: "Rank 1"})

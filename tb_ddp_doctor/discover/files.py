@@ -150,8 +150,7 @@ def _by_folder(
             if head and path not in passed and (file := _file(path, status, head)):
                 files = _parts(file, head) if head.parts else [file]
                 if merged.are_captures(head.parts) and len(files) == len(head.parts):
-                    for one, part in zip(files, head.parts, strict=True):
-                        name = merged.capture_name(part).replace("/", "_")
+                    for one, name in zip(files, merged.capture_names(head.parts), strict=True):
                         folders[parts + (path.name, name)].append(one)  # noqa: RUF005 - Python 3.10 has no star here
                 else:
                     folders[parts] += files

@@ -19,6 +19,7 @@ own keys: whoever merges writes the file anew.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -44,8 +45,8 @@ _OWN = b'"ddp-doctor"'
 _OVERLAP = 512
 #: Text that is looked through, where the beginning tells that ranks were merged, and where it does not.
 _MOST_BYTES, _LEAST_BYTES = 1 << 30, 1 << 27
-#: Processes in all: no merged file has as many; and the digits of those that are numbered anew.
-_MOST_PIDS, _MOST_DIGITS = 1 << 16, 4
+#: Processes in all: no merged file has as many; the digits of those that are numbered anew, and what is kept of a name.
+_MOST_PIDS, _MOST_DIGITS, _MOST_NAME = 1 << 16, 4, 100
 _NAMED = re.compile(r"part (\d{1,4}): (.*)", re.DOTALL)
 _IN_PART = re.compile(r"\[(part \d{1,4}: .*)\] (.*)", re.DOTALL)
 _RANK = re.compile(r"(?i:(?:global )?rank)[ _:#-]?(\d{1,7})")
@@ -53,7 +54,7 @@ _RANK = re.compile(r"(?i:(?:global )?rank)[ _:#-]?(\d{1,7})")
 
 def part(number: int, name: str) -> str:
     """The part of that number and name."""
-    return f"part {number}: {name}"
+    return f"part {number}: {name[:_MOST_NAME]}"
 
 
 def pid_in_part(part: str, pid: str) -> str:
@@ -89,10 +90,11 @@ def are_captures(parts: Sequence[str]) -> bool:
     return bool(named) and len({rank(part) for part in named} - {None}) < len(parts)
 
 
-def capture_name(part: str) -> str:
-    """What a capture was called."""
-    named = _NAMED.fullmatch(part)
-    return named[2] if named else part
+def capture_names(parts: Sequence[str]) -> list[str]:
+    """What captures are called as runs: by their names, with their numbers where several have one name, or none."""
+    named = [(one[1], one[2].replace("/", "_")) for one in map(_NAMED.fullmatch, parts) if one]
+    shared = Counter(name for _, name in named)
+    return [name if name and shared[name] == 1 else f"{name or 'part'} {number}" for number, name in named]
 
 
 def have_labels(pids: Iterable[str]) -> bool:
