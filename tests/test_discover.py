@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_ddp_doctor.discover.head import Head, peek
-from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, parse_logdir_spec
+from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, only_run, parse_logdir_spec
 from tb_ddp_doctor.flight.find import find
 from tb_ddp_doctor.storage import time_limit
 from tb_ddp_doctor.storage.paths import FilePath
@@ -495,6 +495,37 @@ def test_newer_of_two_files_of_one_rank_is_kept_and_the_other_is_named(tmp_path:
     (warning,) = run.warnings
     assert warning.file == str(older)
     assert warning.message == f"Left out: rank 0 is also claimed by {newer.name}, which is newer."
+
+
+def test_file_that_is_named_as_those_of_other_ranks_is_kept_before_a_newer_one(tmp_path: Path) -> None:
+    """Somebody put the traces of all ranks one behind the other: the file begins as that of rank 0."""
+    for rank in range(3):
+        os.utime(trace(tmp_path / f"rank{rank}.json", rank=rank, world_size=3), ns=(NOON_NS, NOON_NS))
+    other = trace(tmp_path / "all.json", rank=0, world_size=3)
+    run = only(discover(tmp_path))
+    assert [file.path.name for file in run.files] == ["rank0.json", "rank1.json", "rank2.json"]
+    assert [(warning.file, warning.message) for warning in run.warnings] == [
+        (str(other), "Left out: rank 0 is also claimed by rank0.json, which is named as more of the files are.")
+    ]
+
+
+@pytest.mark.parametrize("rank", [None, 0])
+def test_profiles_of_sglang_in_one_folder_are_apart_by_the_time_in_their_names(
+    tmp_path: Path, rank: int | None
+) -> None:
+    for seconds in ("1742973425.1234", "1742973461.25"):
+        for tp in range(2):
+            trace(tmp_path / "sgl" / f"{seconds}-TP-{tp}.trace.json.gz", rank=None if rank is None else tp)
+    assert shape(discover(tmp_path)) == {"sgl/span_1": [0, 1], "sgl/span_2": [0, 1]}
+    assert [file.worker for file in discover(tmp_path)[1].files] == ["TP-0", "TP-1"]
+
+
+def test_traces_by_stage_are_runs_of_their_own(tmp_path: Path) -> None:
+    for rank in range(2):
+        for stage in ("EXTEND", "DECODE"):
+            trace(tmp_path / "sgl" / f"1742973425.12-TP-{rank}-{stage}.trace.json.gz", rank=rank)
+    assert shape(discover(tmp_path)) == {"sgl/named_DECODE": [0, 1], "sgl/named_EXTEND": [0, 1]}
+    assert only_run(str(tmp_path / "sgl" / "named_DECODE")).name == "sgl/named_DECODE"
 
 
 def test_readable_file_is_kept_before_a_newer_one_that_is_not(tmp_path: Path) -> None:

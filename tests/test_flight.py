@@ -211,6 +211,12 @@ def test_other_files_are_passed_over(tmp_path: Path) -> None:
     assert find(tmp_path / "absent") == []
 
 
+def test_a_trace_whose_head_describes_process_groups_is_no_dump(tmp_path: Path) -> None:
+    groups = {"backend": "nccl", "rank": 0, "world_size": 1, "pg_config": [{"pg_name": "0"}], "nccl_version": "2.27.3"}
+    (tmp_path / "rank0.json").write_text(json.dumps({"schemaVersion": 1, "distributedInfo": groups, "traceEvents": []}))
+    assert find(tmp_path) == []
+
+
 def test_none_that_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "dump_0").write_bytes(b"\x80\x02}(X\x07\x00\x00\x00version")
     (run,) = find(tmp_path)

@@ -161,6 +161,22 @@ def test_labels_number_no_ranks(tmp_path: Path) -> None:
     assert any("in the order of their labels" in warning.message for warning in run.warnings)
 
 
+@pytest.mark.parametrize("rewrite", [as_tracelens, as_sglang])
+@pytest.mark.parametrize("header", [KINETO, {}])
+def test_a_merged_file_beside_those_it_was_made_of_is_left_out(
+    tmp_path: Path, rewrite: Rewrite, header: dict[str, Any]
+) -> None:
+    """SGLang writes it there."""
+    folder = merge(tmp_path / "job", rewrite)
+    for rank, data in draw(JOB).items():
+        about = {"distributedInfo": KINETO["distributedInfo"] | {"rank": rank}} if header else {}
+        (folder / f"1699999990.12-TP-{rank}.trace.json").write_bytes(json.dumps(json.loads(data) | about).encode())
+    (run,) = discover(folder)
+    assert [file.path.name for file in run.files] == [f"1699999990.12-TP-{rank}.trace.json" for rank in range(2)]
+    said = {warning.message for warning in run.warnings if warning.file == str(folder / "merged.json.gz")}
+    assert said == {"Left out: several ranks were merged into it, and beside it each has its own file."}
+
+
 def test_a_merged_file_is_read_once_for_all_its_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     decode = reader._decode

@@ -6,12 +6,14 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
+from pathlib import Path
 from typing import TypeAlias
 
 from tb_ddp_doctor.discover import own_worlds
 from tb_ddp_doctor.discover.folders import SAME_TIME_NS
-from tb_ddp_doctor.discover.names import natural
+from tb_ddp_doctor.discover.names import TRACE_NAME, natural, words
 from tb_ddp_doctor.discover.trace_file import TraceFile
+from tb_ddp_doctor.storage.paths import FilePath, ProcessPath
 
 #: Two files of one rank and of different workers that are closer than this were not written by a job and its
 #: repetition: starting Python, torch and NCCL again takes longer.
@@ -130,7 +132,54 @@ def by_job(files: list[TraceFile]) -> list[tuple[str, list[TraceFile]]]:
         if file in strays:
             continue
         jobs[f"/world_size_{file.world_size or 'unknown'}" if clash else ""].append(file)
+    jobs = {suffix + kind: own for suffix, files in jobs.items() for kind, own in _by_kind(files)}
     cycles = by_cycle(strays) if strays else []
     for number, cycle in enumerate(cycles, 1):
         jobs["/no_rank" if len(cycles) == 1 else f"/no_rank/span_{number}"] = cycle
     return list(jobs.items())
+
+
+def _by_kind(files: list[TraceFile]) -> list[tuple[str, list[TraceFile]]]:
+    """Files apart by the words in their names, where each kind of name has the same ranks, each once.
+
+    Such are SGLang's traces by stage: "TP-0-EXTEND", "TP-0-DECODE". They are named for the words that not all have.
+    """
+    kinds: dict[frozenset[str], list[TraceFile]] = defaultdict(list)
+    for file in files:
+        kinds[words(file.worker)].append(file)
+    ranks = [sorted(-1 if file.rank is None else file.rank for file in own) for own in kinds.values()]
+    if len(kinds) < 2 or ranks[0][0] < 0 or any(own != ranks[0] or len(set(own)) < len(own) for own in ranks):
+        return [("", files)]
+    common = frozenset.intersection(*kinds)
+    return [(f"/named_{'-'.join(sorted(kind - common))}" if kind - common else "", own) for kind, own in kinds.items()]
+
+
+def without_repeats(files: list[TraceFile]) -> tuple[list[TraceFile], dict[Path, FilePath]]:
+    """Files without the merged ones that lie beside what they were made of; and these, with a file that they hold.
+
+    They are of the cycle that is the closest in time, if that has a file for each of their ranks.
+    """
+    single = [file for file in files if not _merged_file(file)]
+    merged: dict[Path, list[TraceFile]] = defaultdict(list)
+    for file in files:
+        if path := _merged_file(file):
+            merged[path].append(file)
+    cycles = by_cycle(single) if single and merged else []
+    repeats = {}
+    for path, parts in merged.items():
+        near = min(cycles, key=lambda cycle: _apart_ns(parts[0], cycle[0]), default=[])
+        workers = {worker_of(file) for file in near if file.is_readable}
+        if 1 < len(parts) <= len(workers) and _apart_ns(parts[0], near[0]) <= SAME_TIME_NS:
+            repeats[path] = near[0].path
+    return [file for file in files if _merged_file(file) not in repeats], repeats
+
+
+def _apart_ns(one: TraceFile, other: TraceFile) -> int:
+    """How far apart two files were recorded; 0 where nothing says so."""
+    return 0 if one.time_ns is None or other.time_ns is None else abs(one.time_ns - other.time_ns)
+
+
+def _merged_file(file: TraceFile) -> Path | None:
+    """The file into which the rank was merged with others; None if it has its own."""
+    is_merged = isinstance(file.path, ProcessPath) and TRACE_NAME.fullmatch(file.path.file.name)
+    return file.path.file if isinstance(file.path, ProcessPath) and is_merged else None

@@ -175,6 +175,7 @@ def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None
     worker = match["worker"] if match else name
     span = (match["span"] or "") if match and is_torch else ""
     named_rank = names.rank_in_name(worker)
+    named_ns, worker = names.time_in_name(worker)
     if not is_torch:
         names_trace = named_rank is not None and (head.is_trace or not head.has_text)
         if not (names_trace or head.is_kineto):
@@ -183,7 +184,7 @@ def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None
         path=path,
         worker=worker,
         span=span,
-        time_ns=names.span_time_ns(span),
+        time_ns=names.span_time_ns(span) or named_ns,
         size=status.st_size if status else 0,
         modified_ns=status.st_mtime_ns if status else 0,
         is_readable=head.is_trace,
@@ -197,7 +198,7 @@ def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None
     elif named_rank is not None:
         file.rank, file.source = named_rank, "file name"
     elif not span:
-        file.time_ns = head.begin_ns
+        file.time_ns = file.time_ns or head.begin_ns
     return file
 
 

@@ -26,6 +26,9 @@ _KINETO_RANK = re.compile(r"kineto[_-](?P<rank>\d{1,7})$", re.IGNORECASE)
 RANK_FOLDER = re.compile(r"(?:global[_-]?)?rank[_-]?(?P<rank>\d{1,7})", re.IGNORECASE)
 #: Torch's own worker name, "<host>_<pid>"; Dynolog's is "libkineto_trace_<host>_<pid>".
 _HOST_AND_PID = re.compile(r"(?:libkineto_trace_)?(?P<host>.+)_(?P<number>\d+)", re.DOTALL)
+#: Python's `time.time()`, for which SGLang names a profile's files: "1742973425.12-TP-0", "merged-1742973425.12".
+_SECONDS_IN_NAME = re.compile(r"(?<![\d.])(?P<seconds>[1-9]\d{9})\.(?P<fraction>\d{1,9})(?![\d.])")
+_WORD = re.compile(r"[^\W\d_]+")
 _BRACKETED_HOST = re.compile(r"\[(?P<host>[^\]]+)\]-\[\d+\]")
 
 
@@ -42,6 +45,18 @@ def host_in_name(worker: str) -> str:
         return match["host"]
     match = _HOST_AND_PID.fullmatch(worker)
     return match["host"] if match and rank_in_name(worker) is None else ""
+
+
+def time_in_name(worker: str) -> tuple[int | None, str]:
+    """When the profile began for whose time a file is named, ns since 1970, and the name without; None if for none."""
+    match = _SECONDS_IN_NAME.search(worker)
+    rest = f"{worker[: match.start()]}{worker[match.end() :]}".strip("-_.") if match else ""
+    return (int(match["seconds"] + match["fraction"].ljust(9, "0")), rest) if match and rest else (None, worker)
+
+
+def words(worker: str) -> frozenset[str]:
+    """What a name says beside numbers: {"TP", "DECODE"} of "TP-0-DECODE"; the same for all ranks of one recording."""
+    return frozenset(_WORD.findall(worker))
 
 
 def is_dynolog(worker: str) -> bool:

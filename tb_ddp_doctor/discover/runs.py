@@ -25,9 +25,11 @@ What makes a run, in this order:
    starts of a job that is captured (`start_2/`, `start_3/`) do not.
 3. Files of one rank are told apart by the time in their names: each profiler cycle, or repetition of the job, is a
    run `<name>/span_N`. Ranks are paired by time, so a cycle that a rank lost shifts nothing. Files whose names say
-   neither a rank nor a time go by the time of their first event.
+   neither a rank nor a time go by the time of their first event. Merged files beside the files of as many ranks are
+   left out.
 4. Files that claim one rank of jobs of different size are different jobs: `<name>/world_size_N`; but for engines that
-   generate beside ranks that train (`own_worlds`).
+   generate beside ranks that train (`own_worlds`). Two files of every rank whose names have other words, as SGLang's
+   of prefill and decode, are two runs: `<name>/named_DECODE`.
 
 Only the head of a file is read here. What is wrong with a file, the reader says later: nothing that a file or folder
 holds raises an exception here.
@@ -47,11 +49,19 @@ import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor.discover import merged, own_worlds
-from tb_ddp_doctor.discover.cycles import Worker, by_cycle, by_job, in_order, order_of_recurring, worker_of
+from tb_ddp_doctor.discover.cycles import (
+    Worker,
+    by_cycle,
+    by_job,
+    in_order,
+    order_of_recurring,
+    without_repeats,
+    worker_of,
+)
 from tb_ddp_doctor.discover.files import scan, scan_remote
 from tb_ddp_doctor.discover.folders import SAME_TIME_NS, FolderGroup, merge_folders, most_claimed
 from tb_ddp_doctor.discover.head import Head, peek
-from tb_ddp_doctor.discover.names import TRACE_NAME, is_remote, natural
+from tb_ddp_doctor.discover.names import TRACE_NAME, is_remote, natural, words
 from tb_ddp_doctor.discover.recorders import recorder_of
 from tb_ddp_doctor.discover.trace_file import Parts, RankSource, TraceFile
 from tb_ddp_doctor.findings import FileWarning
@@ -74,7 +84,9 @@ __all__ = [
 ]
 
 #: Names of runs that share a folder, and so have none of their own.
-_WITHOUT_FOLDER = re.compile(r"span_\d+|no_rank|world_size_(\d+|unknown)")
+_WITHOUT_FOLDER = re.compile(r"span_\d+|no_rank|world_size_(\d+|unknown)|named_.+")
+#: What is said of a merged file that is left out.
+_REPEATS = "Left out: several ranks were merged into it, and beside it each has its own file."
 #: Names in a sentence: more are counted.
 _MOST_NAMED = 6
 
@@ -289,13 +301,23 @@ def _add_warnings(run: Run, warnings: list[FileWarning]) -> Run:
 
 
 def _runs(name: str, files: list[TraceFile]) -> list[Run]:
+    files, repeats = without_repeats(files)
     cycles = by_cycle(files)
     order = order_of_recurring(cycles)
     runs = []
     for number, cycle in enumerate(cycles, 1):
         cycle_name = f"{name}/span_{number}" if len(cycles) > 1 else name
         runs += [_run(cycle_name + suffix, of_job, order) for suffix, of_job in by_job(cycle)]
-    return runs
+    return [
+        _add_warnings(
+            run, [FileWarning(str(path), _REPEATS) for path, source in repeats.items() if source in _paths(run)]
+        )
+        for run in runs
+    ]
+
+
+def _paths(run: Run) -> set[FilePath]:
+    return {file.path for file in run.files}
 
 
 def _run(name: str, files: list[TraceFile], order: list[Worker] | None) -> Run:
@@ -340,12 +362,14 @@ def _one_per_rank(files: list[TraceFile], world_size: int | None) -> tuple[dict[
     for file in files:
         if file.rank is not None:
             by_rank[file.rank].append(file)
+    by_words = Counter(words(file.worker) for file in files)
     kept, left_out = {}, []
     for rank, rivals in sorted(by_rank.items()):
-        best, *others = sorted(rivals, key=lambda file: _merit(file, world_size), reverse=True)
+        merits = {id(file): _merit(file, world_size, by_words) for file in rivals}
+        best, *others = sorted(rivals, key=lambda file: merits[id(file)], reverse=True)
         kept[rank] = best
         for other in others:
-            compared = zip(_MERITS, _merit(best, world_size), _merit(other, world_size), strict=True)
+            compared = zip(_MERITS, merits[id(best)], merits[id(other)], strict=True)
             why = next((why for why, mine, theirs in compared if mine != theirs), "comes first")
             message = f"Left out: rank {rank} is also claimed by {best.path.name}, which {why}."
             left_out.append(FileWarning(str(other.path), message))
@@ -357,6 +381,7 @@ _MERITS = (
     "can be read",
     "has a better source of its rank",
     "has the world size of the others",
+    "is named as more of the files are",
     "is newer",
     "is not compressed, so it cannot be half written",
     "is larger",
@@ -364,11 +389,12 @@ _MERITS = (
 _WORST_SOURCE_FIRST: tuple[RankSource, ...] = ("order", "folder name", "file name", "distributedInfo")
 
 
-def _merit(file: TraceFile, world_size: int | None) -> tuple[int, ...]:
+def _merit(file: TraceFile, world_size: int | None, by_words: Mapping[frozenset[str], int]) -> tuple[int, ...]:
     return (
         file.is_readable,
         _WORST_SOURCE_FIRST.index(file.source),
         file.world_size == world_size,
+        by_words[words(file.worker)],
         file.time_ns or file.modified_ns,
         file.path.suffix != ".gz",
         file.size,

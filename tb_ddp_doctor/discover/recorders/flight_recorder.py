@@ -28,6 +28,8 @@ STACKS_SUFFIX = ".stacks.txt"
 _TEXT = re.compile(r"\.(?:txt|log|out|err|json)$", re.IGNORECASE)
 _PICKLE_KEYS = (b"version", b"entries", b"pg_config", b"pg_status", b"comm_lib_version")
 _JSON_KEYS = (b'"comm_lib_version"', b'"nccl_version"', b'"pg_config"', b'"collective_seq_id"', b'"nccl_comm_state"')
+#: What Kineto's traces have some of these keys in.
+_OF_TRACES = b'"distributedInfo"'
 _RAS_KEYS = (b'"communicators"', b'"communicators_count"')
 #: How stacks begin, or what their first kilobytes hold.
 _STACK_MARKS = (b"Python v", b"(most recent call first):")
@@ -63,5 +65,5 @@ class FlightRecorder(Recorder):
         if head[:1] not in (b"\x80", b"{") and TABLE_BEGINS.search(head):
             return "table"
         is_pickle = head[:1] == b"\x80" and any(key in head for key in _PICKLE_KEYS)
-        is_json = head.lstrip()[:1] == b"{" and any(key in head for key in _JSON_KEYS)
+        is_json = head.lstrip()[:1] == b"{" and _OF_TRACES not in head and any(key in head for key in _JSON_KEYS)
         return "dump" if is_pickle or is_json else None
