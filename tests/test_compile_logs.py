@@ -143,6 +143,7 @@ def test_a_log_beside_the_traces_says_why(tmp_path: Path) -> None:
         "By the log of TORCH_TRACE, outside of the recorded steps, forward at train.py:6 was compiled again 2 times "
         "(tensor 'x' size mismatch at index 0. expected 6, actual 7), "
     )
+    assert "mark_dynamic" in found.fix and "TORCH_TRACE=" not in found.fix
 
 
 def test_reasons_within_the_recorded_steps_go_before_others() -> None:

@@ -204,7 +204,6 @@ def _attentions(facts: Facts) -> model.AttentionWork:
 
 @fact
 def _compiled(facts: Facts) -> model.CompiledWork:
-    needs_device(facts.job)
     return facts.job.work(lambda work: work.compiled)
 
 

@@ -46,6 +46,8 @@ class CudaGraphBreaks(Rule):
     min_cost: float = threshold(*limits.LAUNCHES)
 
     def check(self, *, frame: Frame, whatif: WhatIf, compiled: CompiledWork, places: Places) -> Result:
+        if not frame.has_device:
+            return NotApplicable("It is about CUDA graphs, and these traces have no GPU (CPU only).")
         launches = compiled.graph_launches
         median = lower_median(launches.T)[:, None]
         if not median.any():

@@ -49,6 +49,8 @@ class GraphBreaks(Rule):
     def check(
         self, *, frame: Frame, whatif: WhatIf, compiled: CompiledWork, reasons: CompileReasons, places: Places
     ) -> Result:
+        if not frame.has_device:
+            return NotApplicable("It is about gaps of the GPU, and these traces have none (CPU only).")
         gaps = compiled.break_ns
         if not gaps.any():
             return Clear("No wait for the GPU lies between two compiled regions, and few regions follow each other.")
@@ -63,6 +65,7 @@ class GraphBreaks(Rule):
             return Clear(f"Graph breaks cost {wording.ms(cost)} a step.")
         ranks, steps = np.flatnonzero(gaps.any(axis=1)), np.flatnonzero(gaps.any(axis=0))
         each = float(compiled.breaks.sum()) / compiled.breaks.size
+        logged = compile_log.reasons(reasons, "graph-break", frame.rank_numbers(ranks))
         does = "waits for the GPU" if 2 * waits.sum() > gaps.sum() else "runs Python"
         return Fault(
             change=change,
@@ -70,10 +73,9 @@ class GraphBreaks(Rule):
             steps=tuple(frame.steps[steps].tolist()),
             confidence="high" if len(steps) > 1 else "medium",
             title=f"Graph breaks end compiled regions, and the CPU {does}: {wording.decimals(each, 1)} a step.",
-            why=compile_log.reasons(reasons, "graph-break", frame.rank_numbers(ranks))
-            + f"Between the regions before and after a break the CPU spends {wording.ms(float(gaps.mean()))} a step, "
-            f"{wording.ms(float(waits.mean()))} of it waiting.",
-            fix=_FIX,
+            why=f"{logged}Between the regions before and after a break the CPU spends "
+            f"{wording.ms(float(gaps.mean()))} a step, {wording.ms(float(waits.mean()))} of it waiting.",
+            fix=compile_log.without_log(_FIX, logged),
             evidence=(places.of_most(gaps, "The step with the longest gaps between compiled regions."),),
             measurements=(Measurement("graph breaks", each, "1", frame.rank_numbers(ranks), frame.all_steps),),
         )

@@ -60,7 +60,7 @@ class Recompilation(Rule):
         spent = compiled.compile_ns + compiled.tune_device_ns
         if not spent.any():
             return Clear("Nothing is compiled in these steps.")
-        if not whatif.plays:
+        if frame.has_device and not whatif.plays:
             return NotApplicable("Steps cannot be replayed, so it is not known what compiling costs.")
         # A sync that is gone no longer drains what was launched before, either.
         works, waits = shares(whatif, compiled.compile_ns), shares(whatif, compiled.tune_sync_ns, (CpuTime.SYNC,))
@@ -69,6 +69,8 @@ class Recompilation(Rule):
             device_ns=compiled.tune_device_ns,
             of_calls=calls.tuned(compiled.tune_device_ns),
         )
+        if not frame.has_device:  # what compiles are operators, and these compute
+            change = Change(device_ns=compiled.compile_ns)
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Compiling within steps costs {wording.ms(cost)} a step.")
@@ -80,6 +82,7 @@ class Recompilation(Rule):
         numbers = frame.rank_numbers(ranks)
         some = 2 * len(ranks) <= len(frame.ranks)
         who = wording.capital(wording.ranks(numbers)) if some else "The job"
+        logged = compile_log.reasons(reasons, "recompile", numbers)
         verb = "compile" if some and len(ranks) > 1 else "compiles"
         many = int(compiled.compilations.sum())
         times = f"{many} compilations" if many > 1 else "One compilation" if many else "Autotuning"
@@ -92,8 +95,8 @@ class Recompilation(Rule):
             confidence="high" if len(steps) > 1 else "medium",
             title=f"{who} {verb} within {wording.steps_seen(len(steps), len(frame.steps))}, for up to "
             f"{wording.ms(longest)}{' while the other ranks wait' if some else ''}.",
-            why=compile_log.reasons(reasons, "recompile", numbers) + f"{times} in these steps: {_WHY[cause]}",
-            fix=_FIXES[cause],
+            why=f"{logged}{times} in these steps: {_WHY[cause]}",
+            fix=compile_log.without_log(_FIXES[cause], logged),
             evidence=(worst,),
             measurements=(
                 Measurement("compiling", float(spent.sum()) / spent.size / 1e6, "ms", numbers, frame.all_steps),

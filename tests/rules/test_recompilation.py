@@ -50,6 +50,29 @@ def test_a_rank_that_compiles_alone_is_named_with_what_the_others_wait() -> None
     assert found.title == "Rank 1 compiles within 2 of 5 steps, for up to 40.0 ms while the other ranks wait."
 
 
+def test_a_rank_of_cpus_that_compiles_alone_is_named() -> None:
+    """What compiles is an operator, and so was "slow once" for a reason that nobody named."""
+    late = """
+        rank0 step |1
+              host [fwd.]
+              gloo       [ar..............]
+        rank1 step |1
+              host [compile....][fwd.]
+              gloo                    [ar.]
+    """
+    quick = """
+        rank# step |1
+              host [fwd.]
+              gloo       [ar..]
+    """
+    text = in_row(ranks(quick, quick, steps=1), late, *[ranks(quick, quick, steps=1)] * 3)
+    found = finding(RULE, text, **OPTIONS)
+    assert (found.ranks, found.steps, found.cause) == ((1,), (2,), "recompile")
+    assert found.cost_ms == pytest.approx(13 / 5, rel=0.05)
+    assert "TORCH_TRACE=" in found.fix
+    assert engine.examine(job(text, **OPTIONS)).verdict == RULE
+
+
 def test_the_compiling_rank_is_the_verdict_and_no_straggler_of_unknown_cause() -> None:
     diagnosis = engine.examine(job(job_of([WAITS, COMPILES]), **OPTIONS))
     assert diagnosis.verdict == RULE

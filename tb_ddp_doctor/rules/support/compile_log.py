@@ -39,6 +39,11 @@ def reasons(log: CompileReasons, kind: Literal["recompile", "graph-break"], rank
     return f"By the log of TORCH_TRACE{when}, {wording.listing(shown)}. "
 
 
+def without_log(fix: str, said: str) -> str:
+    """The fix without the line that asks for the log of TORCH_TRACE, where that log `said` the reasons."""
+    return re.sub(r"^TORCH_TRACE=.*\n", "", fix, flags=re.MULTILINE) if said else fix
+
+
 def _often(times: int) -> str:
     return "once" if times == 1 else f"{times} times"
 
