@@ -429,7 +429,7 @@ def test_a_first_step_that_the_profilers_start_holds_is_left_out(tmp_path: Path)
 ENDS_IDLE = """
     rank# step |1
           host [fwd][bwd][sync......]            [log]
-          gpu    [fwd....][bwd.]
+          gpu   [fwd.....][bwd.]
           nccl                  [ar.]
 """
 

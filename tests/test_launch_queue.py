@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import Intervals
@@ -60,3 +61,41 @@ def test_a_kernel_that_ends_a_millisecond_before_does_not_let_the_launch_go_on()
     assert blocked_ms([*SHORT[:50], ends_at_us - began_us, 40_000, *SHORT[52:]]) == 0
     on_time = ends_at_us - began_us + 900
     assert blocked_ms([*SHORT[:50], on_time, 40_000, *SHORT[52:]]) == pytest.approx(LONG_US / 1e3, abs=0.1)
+
+
+#: A host that launches kernels of 300 µs, one of which leaves the full queue for each that enters it.
+QUEUE, KERNEL_US, STEP = 1_024, 300, 60
+
+
+def full_queue(steps: int, *, before: int) -> bytes:
+    """A record of a queue that is always full; of the launches before it, `before` have a kernel in it."""
+    events: list[dict[str, Any]] = []
+    for number in range(-before, steps * STEP):
+        leaves_us = KERNEL_US * (number + 1)
+        args = {"correlation": number + QUEUE + 1, "device": 0, "stream": 7}
+        start = {"ph": "X", "ts": leaves_us + KERNEL_US * (QUEUE - 1), "dur": KERNEL_US, "args": args}
+        events.append({"name": "add", "cat": "kernel", "pid": 0, "tid": 7, **start})
+        if number >= 0:
+            call = {"ph": "X", "ts": leaves_us - KERNEL_US + 20, "dur": KERNEL_US - 10, "args": args}
+            events.append({"name": "cudaLaunchKernel", "cat": "cuda_runtime", "pid": 1, "tid": 1, **call})
+    for step in range(steps):
+        mark = {"ph": "X", "ts": KERNEL_US * STEP * step, "dur": KERNEL_US * STEP}
+        events.append({"name": f"ProfilerStep#{step}", "cat": "user_annotation", "pid": 1, "tid": 1, **mark})
+    return json.dumps({"traceEvents": events}).encode()
+
+
+@pytest.mark.parametrize("before", [QUEUE, 0])
+def test_where_the_queue_is_always_full_most_launches_are_blocked(before: int) -> None:
+    """Whether kernels that were launched before the record are in it or not (with too few launches in warmup)."""
+    trace = decode([full_queue(6, before=before)], "rank0.json")
+    host, rows = HostCalls.of(trace), DeviceRows.of(trace.events)
+    device = DeviceEvents.of(host, rows.busiest, rows)
+    stalls = host_stalls(host, device, Intervals.union(device.start_ns, device.end_ns))
+    blocked = float(np.sum(stalls.full_queue.end - stalls.full_queue.start)) / 1e6
+    assert blocked == pytest.approx(6 * STEP * (KERNEL_US - 30) / 1e3, rel=0.1)
+
+
+def test_a_device_that_is_busy_when_the_record_begins_is_not_idle_in_the_first_step() -> None:
+    found = digest(decode([full_queue(6, before=0)], "rank0.json"))
+    length_ms = (found.steps.end_ns - found.steps.start_ns) / 1e6
+    assert length_ms.tolist() == pytest.approx([STEP * KERNEL_US / 1e3] * 6, rel=0.02)

@@ -14,7 +14,7 @@ from tb_ddp_doctor.digest.collectives import device_collectives
 from tb_ddp_doctor.digest.compiled import compiled_work, prepares, tuned
 from tb_ddp_doctor.digest.copies import copies
 from tb_ddp_doctor.digest.device_events import DeviceEvents
-from tb_ddp_doctor.digest.edges import Edges, edges
+from tb_ddp_doctor.digest.edges import Edges, busy_until_ns, edges
 from tb_ddp_doctor.digest.flops import flops
 from tb_ddp_doctor.digest.frames import code, kernel_files, launching_functions, of_stacks, stalled
 from tb_ddp_doctor.digest.gap_ops import gap_ops
@@ -285,7 +285,11 @@ def _steps_on_device(
         contents, marked = contents_and_steps(host)
     else:
         contents, marked = contents_and_rounds(host, rounds_between(device, ends))
-    record = Edges.whole() if contents.steps_from in (MARKED, ROUND, SHARED_ROUND) else edges(host, device)
+    if contents.steps_from == MARKED:
+        # A recorder that starts while the launch queue is full lacks kernels for some steps of the device.
+        record = replace(Edges.whole(), device_ns=busy_until_ns(device))
+    else:
+        record = Edges.whole() if contents.steps_from in (ROUND, SHARED_ROUND) else edges(host, device)
     if contents.steps_from == UPDATE:
         marked, record = record.whole_steps(marked), Edges.whole()
     marked = record.cut(marked)

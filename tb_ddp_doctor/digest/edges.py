@@ -25,6 +25,8 @@ from tb_ddp_doctor.trace.model import Ints
 #: A device that has nothing to do starts a kernel 5 to 20 µs after its launch, and an idle one's sync returns as soon:
 #: from here on they waited, ns.
 _WAITED_NS = 1_000_000
+#: So many launches wait then, at least: a host that runs ahead launches one every 5 to 50 µs.
+_PILED_UP = 16
 _LAST = int(np.iinfo(np.int64).max)
 
 
@@ -62,7 +64,7 @@ def edges(host: HostCalls, device: DeviceEvents) -> Edges:
     launched = device.by_start[device.is_launched[device.by_start]]
     if not len(launched):
         return Edges.whole()
-    awaits = _awaiting(device, launched)
+    awaits = _awaiting(device)
     begins = int(device.start_ns[launched[0] if awaits < 0 else awaits])
     blocks = host.is_runtime & host.trains & host.named(names.is_sync)
     syncs = blocks.copy()
@@ -97,12 +99,25 @@ def _first_lost(host: HostCalls, device: DeviceEvents) -> int:
     return first
 
 
-def _awaiting(device: DeviceEvents, launched: Ints) -> int:
+def busy_until_ns(device: DeviceEvents) -> int:
+    """Until when the device does what was launched before the record, and is not in it; 0 if launches do not pile up.
+
+    A single launch may be late for another reason: a copy from pageable memory is staged by the host.
+    """
+    awaits = _awaiting(device)
+    if awaits < 0:
+        return 0
+    begins = int(device.start_ns[awaits])
+    waiting = np.count_nonzero(device.launch_ns[device.is_launched] < begins)
+    return begins if waiting >= _PILED_UP else 0
+
+
+def _awaiting(device: DeviceEvents) -> int:
     """The first device event that awaited work from before the record; -1 if none did.
 
     It begins long after its launch although the record shows an idle device, which has done little in it until then.
-    `launched` are the events with a launch, by start.
     """
+    launched = device.by_start[device.is_launched[device.by_start]]
     start, end = device.start_ns[device.by_start], device.end_ns[device.by_start]
     busy_until = np.maximum.accumulate(np.concatenate(([0], end)))[:-1]
     done_ns = np.concatenate(([0], np.cumsum(end - start)))[:-1]

@@ -13,6 +13,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.edges import busy_until_ns
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
 from tb_ddp_doctor.digest.vocabulary import Names
@@ -22,9 +23,11 @@ from tb_ddp_doctor.trace.model import Category, Ints
 #: A recorded stall is the queue's if the device is busy for so much of it, or runs what was launched before the record,
 #: which leaves no event; else it is the profiler's. Launches in flight would not tell, for the same reason.
 _BUSY = 0.5
-#: Without such a record, a launch call is blocked if it takes longer than the median one by this much, ns, while nearly
-#: as many launches are in flight as ever in the trace, those are many, and at least half of them are left when it ends.
+#: Without such a record, a launch call is blocked if it takes longer than usual by this much, ns, while nearly as many
+#: launches are in flight as ever in the trace, those are many, and at least half of them are left when it ends. Where
+#: the queue is always full, most calls are blocked: usual is what one in ten takes at most, and no more than this.
 _LONG_CALL_NS = 20_000
+_UNBLOCKED = 0.1
 _NEARLY = 0.9
 _MANY = 256
 _STILL = 0.5
@@ -46,12 +49,17 @@ class _Launches(msgspec.Struct, frozen=True, eq=False):
     end_ns: Ints
     #: When all that each launched is done, and each event whose launch came before the record; ascending.
     done_ns: Ints
+    #: Until when the device does what was launched before the record, and is not in it: nobody knows how much.
+    unknown_until_ns: int
 
     def in_flight(self, at_ns: Ints) -> Ints:
-        """How many launches were issued and not done at some instants."""
+        """How many launches were issued and not done at some instants; as many as ever in the record, and as a queue
+        has at least, where that is not known.
+        """
         before = len(self.done_ns) - len(self.end_ns)
         issued = searchsorted(np.sort(self.end_ns, kind="stable"), at_ns, side="right")
-        return before + issued - searchsorted(self.done_ns, at_ns, side="right")
+        known = before + issued - searchsorted(self.done_ns, at_ns, side="right")
+        return np.where(at_ns < self.unknown_until_ns, max(int(known.max(initial=0)), _MANY), known)
 
 
 class StalledCalls(msgspec.Struct, frozen=True, eq=False):
@@ -102,18 +110,18 @@ def _full_queue(host: HostCalls, device: DeviceEvents, stalls: Intervals, busy: 
         recorded = busy.measure(stalls.start, stalls.end) >= _BUSY * (stalls.end - stalls.start)
         stalls = Intervals(stalls.start[recorded], stalls.end[recorded])
     length = launches.end_ns - launches.start_ns
-    median = int(np.median(length))
+    unblocked = min(int(np.quantile(length, _UNBLOCKED)), _LONG_CALL_NS)
     in_flight = launches.in_flight(launches.start_ns)
     # A call that the queue blocks ends as the first launch leaves it; one that is slow itself drains the queue.
     blocked = np.flatnonzero(
-        (length > median + _LONG_CALL_NS) & (in_flight >= max(_MANY, int(_NEARLY * in_flight.max())))
+        (length > unblocked + _LONG_CALL_NS) & (in_flight >= max(_MANY, int(_NEARLY * in_flight.max())))
     )
     end = launches.end_ns[blocked]
     drained = launches.in_flight(end - 1) < _STILL * in_flight[blocked]
     done = searchsorted(launches.done_ns, end + _CLOCKS_NS, side="right") - 1
     freed = (done >= 0) & (end - launches.done_ns[np.maximum(done, 0)] <= _FREED_NS)
-    blocked = blocked[~drained & freed]
-    return stalls | Intervals.union(launches.start_ns[blocked] + median, launches.end_ns[blocked])
+    blocked = blocked[~drained & (freed | (end <= launches.unknown_until_ns))]
+    return stalls | Intervals.union(launches.start_ns[blocked] + unblocked, launches.end_ns[blocked])
 
 
 def _launches(host: HostCalls, device: DeviceEvents) -> _Launches:
@@ -123,4 +131,4 @@ def _launches(host: HostCalls, device: DeviceEvents) -> _Launches:
     launches[device.launch[known]] = True
     np.maximum.at(done, device.launch[known], device.end_ns[known])
     done = np.sort(np.concatenate((done[launches], device.end_ns[~known])), kind="stable")
-    return _Launches(host.start_ns[launches], host.end_ns[launches], done)
+    return _Launches(host.start_ns[launches], host.end_ns[launches], done, busy_until_ns(device))
