@@ -15,6 +15,8 @@ TIMES = ((10_000.0, 1000.0, "s", 2), (0.995, 1.0, "ms", 1), (0.01, 1.0, "ms", 2)
 WIDE_MS = 3.0
 #: Intervals that end below it have two digits, as times have there, ms.
 FINE_MS = 0.995
+#: Sums from so many ms on, and their digits: of 5.6 ms a part of 0.17 is not to be seen as 0.1.
+SUMS = ((10.0, 1), (1.0, 2), (0.0, 3))
 #: Shares from here on are whole percents; those below this one are not told apart.
 WHOLE_SHARE, LEAST_SHARE = 0.1, 0.001
 #: Rates below this have digits.
@@ -70,7 +72,13 @@ def remainder(total_ms: float, parts_ms: Iterable[float]) -> float:
     Rounded one by one, 47.05 + 10.61 + 0.27 = 57.93 reads 47.1 + 10.6 + 0.3 = 57.9; the first is shown as 47.0.
     `remainder` of the tab's `format.js` does the same.
     """
-    return round(total_ms, 1) - sum(round(part, 1) for part in parts_ms)
+    digits = sum_digits(total_ms)
+    return round(total_ms, digits) - sum(round(part, digits) for part in parts_ms)
+
+
+def sum_digits(total_ms: float) -> int:
+    """With how many digits a sum in ms and its parts are shown."""
+    return next((digits for least, digits in SUMS if total_ms >= least), SUMS[-1][1])
 
 
 def kind(job: JobKind) -> str:

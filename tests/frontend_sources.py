@@ -169,6 +169,8 @@ def rounding() -> str:
             f"export const TIMES = {json.dumps(wording.TIMES, ensure_ascii=False)};",
             "/** The ends of intervals that are so wide have no digits, ms. */",
             f"export const WIDE_MS = {json.dumps(wording.WIDE_MS)};",
+            "/** Sums from so many ms on, and their digits. @type {[number, number][]} */",
+            f"export const SUMS = {json.dumps(wording.SUMS)};",
             "/** Intervals that end below it have two digits, as times have there, ms. */",
             f"export const FINE_MS = {json.dumps(wording.FINE_MS)};",
             "/** Shares from here on are whole percents; those below the least are not told apart. */",

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from playwright._impl._driver import compute_driver_executable
 
 from tb_ddp_doctor import wording
@@ -73,7 +74,7 @@ def test_the_tab_rounds_as_the_terminal_does() -> None:
     script = f"""import({module}).then((it) => {{
       const all = {json.dumps(VALUES)};
       const said = all.map((x) => [it.ms(x), it.percent(x / 1000), it.decimals(x, 2),
-        it.decimals(-x - 1, 1), it.range(x / 2, x)]);
+        it.decimals(-x - 1, 1), it.range(x / 2, x), it.decimals(it.remainder(x, [x / 3, x / 7]), it.sumDigits(x))]);
       console.log(JSON.stringify(said).replaceAll("\\u00a0", " "));
     }});"""
     node, _ = compute_driver_executable()
@@ -85,9 +86,18 @@ def test_the_tab_rounds_as_the_terminal_does() -> None:
             wording.decimals(x, 2),
             wording.decimals(-x - 1, 1),
             f"{wording.interval(x / 2, x)} ms",
+            wording.decimals(wording.remainder(x, [x / 3, x / 7]), wording.sum_digits(x)),
         ]
         for x in VALUES
     ]
+
+
+def test_parts_of_short_sums_keep_their_size() -> None:
+    """Of a step of 5.65 ms the floor, 0.175 ms, was shown as 0.10."""
+    assert [wording.remainder(5.65, [3.705, 1.684, 0.0856]), wording.remainder(47.93, [10.61, 0.27])] == pytest.approx(
+        [0.17, 37.0]
+    )
+    assert [wording.sum_digits(total) for total in (0.22, 5.6, 182.9)] == [3, 2, 1]
 
 
 def test_ends_of_intervals_have_the_digits_of_times() -> None:

@@ -1,6 +1,6 @@
 // Numbers and lists as words. Every number carries its unit; a no-break space keeps the two together.
 
-import { FINE_MS, LEAST_SHARE, TIMES, WHOLE_SHARE, WIDE_MS } from "./rounding.js";
+import { FINE_MS, LEAST_SHARE, SUMS, TIMES, WHOLE_SHARE, WIDE_MS } from "./rounding.js";
 
 const NBSP = "\u00a0";
 // Amounts below this have a digit.
@@ -50,7 +50,16 @@ export function ms(value) {
  * @param {number} total ms
  * @param {number[]} others ms
  */
-export const remainder = (total, others) => others.reduce((left, part) => left - rounded(part, 1), rounded(total, 1));
+export function remainder(total, others) {
+  const digits = sumDigits(total);
+  return others.reduce((left, part) => left - rounded(part, digits), rounded(total, digits));
+}
+
+/**
+ * With how many digits a sum and its parts are shown.
+ * @param {number} total ms
+ */
+export const sumDigits = (total) => SUMS.find(([least]) => total >= least)?.[1] ?? 3;
 
 /**
  * The sum of durations as `ms` shows them, so that what a reader adds up is the sum that stands below.

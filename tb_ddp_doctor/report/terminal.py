@@ -207,11 +207,11 @@ def _print_account(console: Console, diagnosis: Diagnosis) -> None:
     serious = {finding.id: finding.severity for finding in diagnosis.findings}
     lines = list(shown.account_parts(diagnosis))
     longest = max(len(printable(name)) for name, _, _ in lines)
+    digits = wording.sum_digits(diagnosis.step_ms)
     for name, line, beside in lines:
         level = serious.get(name, "info") if line.kind == "finding" else _level(line.kind, line.share)
-        numbers = (
-            f" {printable(name):<{longest}}  {wording.decimals(line.ms, 1):>7} ms  {wording.percent(line.share):>6}"
-        )
+        spent = f"{wording.decimals(line.ms, digits):>7} ms  {wording.percent(line.share):>6}"
+        numbers = f" {printable(name):<{longest}}  {spent}"
         said = wrapped(f"{numbers}  {printable(beside)}".rstrip(), console.width, len(numbers) + 2, first=0)
         row = Text(said, "dim")
         row.stylize("not dim", 0, len(numbers))

@@ -1,7 +1,7 @@
 // The account of the step: one bar whose parts sum to it, and below it the critical path of a step, each as wide as the card.
 
 import { h, prose } from "../dom.js";
-import { among, decimals, ms, percent, ranges, rounded } from "../format.js";
+import { among, decimals, ms, percent, ranges, rounded, sumDigits } from "../format.js";
 import { line, numberOf, ownerName, ownerOf } from "../model.js";
 import { PHASES } from "../step_parts.js";
 import { ticks } from "../timeline/scale.js";
@@ -63,14 +63,15 @@ function inOrder(diagnosis) {
  * @param {number} step ms
  */
 function sum(lines, step) {
+  const digits = sumDigits(step);
   const parts = ["floor", "tracing", "no-requests", "finding", "unexplained"].flatMap((kind) => {
     const some = lines.filter((one) => one.kind === kind);
-    const total = some.reduce((all, one) => all + rounded(one.ms, 1), 0);
+    const total = some.reduce((all, one) => all + rounded(one.ms, digits), 0);
     if (kind === "tracing" && !(total > 0)) return [];
     const name = kind === "finding" ? (some.length > 1 ? "findings" : "finding") : (NAMES.get(kind) ?? kind);
-    return some.length ? [`${decimals(total, 1)}\u00a0${name}`] : [];
+    return some.length ? [`${decimals(total, digits)}\u00a0${name}`] : [];
   });
-  return `${decimals(step, 1)} = ${parts.join(" + ")} (ms)`;
+  return `${decimals(step, digits)} = ${parts.join(" + ")} (ms)`;
 }
 
 /**

@@ -1,7 +1,7 @@
 // The floor opened: what the device could do at these shapes, and what is above it. Its lines sum to the floor.
 
 import { h } from "../dom.js";
-import { decimals, ms, percent, range, remainder } from "../format.js";
+import { decimals, ms, percent, range, remainder, sumDigits } from "../format.js";
 import { faults, line } from "../model.js";
 import { tip } from "../tips.js";
 
@@ -26,13 +26,14 @@ export function openedFloor({ diagnosis, link }) {
   const judged = lines.some(({ kind, total_ns }) => kind !== "not-modelled" && kind !== "limit" && total_ns > 0);
   if (!judged || !(floor.ms > 0)) return null;
   const drawn = lines.filter(({ share }) => share >= LEAST_DRAWN);
+  const digits = sumDigits(floor.ms);
   const more = link("operators");
   more.textContent = "Kernel by kernel in Compute";
   return h(
     "details",
     { class: "opened-floor folded", open: !faults(diagnosis).length },
     h("summary", {}, "The floor opened"),
-    h("div", { class: "head" }, h("h3", {}, `${ms(floor.ms)} of floor `, tip("limit")), h("p", { class: "sum" }, `${decimals(floor.ms, 1)} = ${lines.filter(({ total_ns }) => total_ns > 0).map((one) => `${decimals(one.ms, 1)}\u00a0${nameOf(one)}`).join(" + ")} (ms)`)),
+    h("div", { class: "head" }, h("h3", {}, `${ms(floor.ms)} of floor `, tip("limit")), h("p", { class: "sum" }, `${decimals(floor.ms, digits)} = ${lines.filter(({ total_ns }) => total_ns > 0).map((one) => `${decimals(one.ms, digits)}\u00a0${nameOf(one)}`).join(" + ")} (ms)`)),
     h(
       "div",
       { class: "account-bar of-floor", role: "img", "aria-label": drawn.map((one) => `${nameOf(one)} ${ms(one.ms)}`).join(", "), style: `width: ${100 * floor.share}%` },
