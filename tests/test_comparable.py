@@ -153,3 +153,36 @@ def test_who_sends_the_weights_trains_as_its_peers_do() -> None:
     sequence = schedule(job(text)).frame.sequence
     assert len(np.unique(sequence[2:])) == 1
     assert sequence[0, 0] != sequence[2, 0]
+
+
+#: Ranks that train, the first of which sends the weights.
+SEND = TRAINS.replace("[ar/train]", "[ar/train][bc/sync]"), TRAINS
+#: Engines of two ranks each, which reduce once for each of their tokens; and engines that only read prompts.
+OF_TWO = """
+    rank# step |1
+          host   [own_generate_sequences.............]
+          within [attend][sync...........] [sync.....]
+          gpu      [attend............]
+          comm            TOKENS
+          nccl                             [bc/sync..]
+"""
+LONG, SHORT = (OF_TWO.replace("TOKENS", "[ar/tp]" * many) for many in (2, 1))
+
+
+@pytest.mark.parametrize("of_rounds", [True, False])
+def test_engines_are_compared_however_many_tokens_they_generate(*, of_rounds: bool) -> None:
+    drawn = [each.replace("/tp", f"/tp{engine}") for engine, each in enumerate((LONG, SHORT)) for _ in range(2)]
+    text = ranks(*drawn, *SEND, steps=4)
+    # Without roles, other collectives are other work.
+    sequence = schedule(job(text if of_rounds else text.replace("own_", "any_"))).frame.sequence
+    assert (sequence[0, 0] == sequence[2, 0]) == of_rounds
+
+
+def test_ranks_that_only_read_prompts_are_compared_with_each_other() -> None:
+    """Their attention has other kernels than that of ranks that generate."""
+    kernels = {"attend": "flash_fwd_kernel", "generate": "flash_fwd_splitkv_kernel"}
+    answers = ROLLS_OUT.replace("attend", "generate").replace("[generate][sync......]", "[generate][sync....]")
+    answers = answers.replace("[generate..........]", "[generate........]")
+    text = ranks(ROLLS_OUT, answers, answers, ROLLS_OUT, *SEND, steps=4)
+    sequence = schedule(job(text, kernels=kernels)).frame.sequence[:, 0].tolist()
+    assert sequence[0] == sequence[3] != sequence[1] == sequence[2]

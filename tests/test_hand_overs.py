@@ -70,3 +70,34 @@ def test_who_has_begun_something_new_had_done_what_came_before_its_wait() -> Non
 def test_what_was_consumed_before_is_no_hand_over() -> None:
     """Others went on with it when their wait before this one ended; since then it has nothing done."""
     assert when_done(20, since_ms=0) is None
+
+
+#: A rank that generates for 24 ms, and waits for weights for as long.
+IN_ROUNDS = """
+    rank# step |1SPACE
+          host   [own_generate_sequences]
+          within [attend][sync..........]
+          gpu     [attend...............]
+""".replace("SPACE", " " * 40)
+
+
+@pytest.mark.parametrize(
+    ("instants", "awaited"),
+    [
+        ((30, 90, 135, 190), [26, 78, 130, 182]),
+        # The second pause ends while it still generates: all await what is a round older.
+        ((30, 70, 135, 190), [None, 26, 78, 130]),
+        # Not a generation a round.
+        ((30, 60, 70, 190), None),
+    ],
+)
+def test_pauses_await_generations_that_are_as_many_rounds_old(
+    instants: tuple[int, ...], awaited: list[int | None] | None
+) -> None:
+    rows = rows_of(IN_ROUNDS, IN_ROUNDS, PAUSES, PAUSES)
+    tying, its = hand_overs._Tying(rows, [], np.zeros(4, np.bool_)), rows[0]
+    tying._waits[0] = its.pauses.tolist()
+    begin = int(its.issued_ns[0])
+    found = tying.generated(0, begin + MS * np.array(instants))
+    ended = found and [row and round((int(its.ended_ns[row]) - begin) / MS) for row in found]
+    assert ended == awaited

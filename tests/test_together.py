@@ -39,3 +39,12 @@ def test_far_shorter_pauses_are_the_roles_own() -> None:
     assert not together([], 2)
     # Unless waits may be of any length.
     assert len(together(pauses, 2, 0)) == 2
+
+
+def test_what_a_rank_stalls_in_each_iteration_is_its_own_whenever_it_ends() -> None:
+    """Rank 2 stalls for 2 ms again and again, of which one stall happens to end when the ranks 0 and 1 go on."""
+    waits = [pause(rank, begin, begin + 50) for rank in (0, 1) for begin in (0, 100)]
+    stalls = [pause(2, 8 * number, 8 * number + 2) for number in range(19)]
+    assert ended([*waits, *stalls], 3) == [[0, 1], [0, 1]]
+    # A short wait beside others is one, where the rank does not stall else.
+    assert ended([*waits, pause(2, 48, 50), pause(2, 148, 150)], 3) == [[0, 1, 2], [0, 1, 2]]

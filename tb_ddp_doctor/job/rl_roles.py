@@ -33,6 +33,14 @@ def between_roles(job: Job) -> Flags:
     return calls
 
 
+def only_generate(job: Job) -> Flags:
+    """Which ranks of reinforcement learning generate, beside others that have another role, shape (R,)."""
+    roles = [job_kind.role(digest) for digest in job.digests]
+    if job_kind.program(job) is not Program.RL or len(set(roles)) < 2:
+        return np.zeros(len(roles), np.bool_)
+    return np.array([role == Role.ROLLOUT.value for role in roles], np.bool_)
+
+
 def share_gpus(job: Job) -> bool:
     """Whether ranks of all roles are on the same GPUs, which then work for one role after the other.
 

@@ -13,6 +13,8 @@ _OF_ROLE = 0.5
 _TOGETHER_NS, _TOGETHER = 2_000_000, 0.1
 #: A role waits for others about as long in each round: pauses shorter than this share of its longest are its own.
 SHORTER = 0.25
+#: A pause is as long as another one if it takes this share of it.
+_AS_LONG = 0.8
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -31,11 +33,30 @@ class Pause(msgspec.Struct, frozen=True):
 
 def together(pauses: Iterable[Pause], peers: int, shorter: float = SHORTER) -> list[list[Pause]]:
     """The pauses of a role of so many ranks that end together, by time: on at least half of its ranks, and on more than
-    one if there are more. Those that are shorter than this share of the longest are the role's own.
+    one if there are more. Those that are shorter than this share of the longest are the role's own. So are those of a
+    rank that pauses as long more often alone: it stalls in each iteration, or waits for its tools.
     """
+    ordered = sorted(pauses, key=lambda one: one.end_ns)
+    groups = _groups(ordered, peers, shorter)
+    of_groups = {(one.rank, one.end_ns) for group in groups for one in group}
+    alone: dict[int, list[int]] = {}
+    for one in ordered:
+        if (one.rank, one.end_ns) not in of_groups:
+            alone.setdefault(one.rank, []).append(one.length_ns)
+    own = {
+        (one.rank, one.end_ns)
+        for group in groups
+        for one in group
+        if sum(ns >= _AS_LONG * one.length_ns for ns in alone.get(one.rank, ())) > len(groups)
+    }
+    return _groups([one for one in ordered if (one.rank, one.end_ns) not in own], peers, shorter) if own else groups
+
+
+def _groups(ordered: Iterable[Pause], peers: int, shorter: float) -> list[list[Pause]]:
+    """As `together`, of pauses by end, whoever else pauses as long alone."""
     groups: list[list[Pause]] = []
     until = 0
-    for pause in sorted(pauses, key=lambda one: one.end_ns):
+    for pause in ordered:
         if not groups or pause.end_ns > until:
             until = pause.end_ns + max(_TOGETHER_NS, round(_TOGETHER * pause.length_ns))
             groups.append([])

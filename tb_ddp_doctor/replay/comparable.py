@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.collectives import UNEVEN
@@ -23,8 +24,9 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.segments import joined_by
 from tb_ddp_doctor.mesh.mesh import mesh
 from tb_ddp_doctor.replay.cells import lower_median
+from tb_ddp_doctor.trace import program_names
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
-from tb_ddp_doctor.trace.program_names import Program
+from tb_ddp_doctor.trace.program_names import Program, Role
 
 #: Steps whose kernels' grids differ by no more than this are equally long, relative to the shorter one.
 _EQUALLY_LONG = 0.03
@@ -112,21 +114,47 @@ def _roles(job: Job) -> Ints:
        count. Ranks that share a sequence (context parallelism) are of one circle, though they only send to each other.
     2. Circles with about the same compute have the same role.
     3. If more than half of the circles have the same role, all ranks have it: a circle that computes longer is slow.
-    4. In reinforcement learning, ranks that do something else (`job_kind.role`) have another role in any case.
+    4. In reinforcement learning, ranks that do something else (`job_kind.role`) have another role in any case, and so
+       have ranks that only read prompts beside others that only generate: their attention shares no kernel.
     """
+    every = np.arange(len(job.ranks))
     if job_kind.program(job) is not Program.RL:
-        return _roles_by_compute(job)
+        return _roles_by_compute(job, every)
     known = [job_kind.role(digest) for digest in job.digests]
-    _, number = np.unique(known, return_inverse=True)
-    return numbered(number, _roles_by_compute(job))
+    _, role = np.unique(known, return_inverse=True)
+    part = np.zeros(len(every), np.int64)
+    for name in sorted(set(known)):
+        ranks = every[[one == name for one in known]]
+        part[ranks] = _attend_alike(job, ranks) if name == Role.ROLLOUT.value else _roles_by_compute(job, ranks)
+    return numbered(role, part)
 
 
-def _roles_by_compute(job: Job) -> Ints:
-    circle = _circles(job)
+def _attend_alike(job: Job, ranks: Ints) -> Ints:
+    """Numbers some ranks (indices) that generate: those of equal numbers share a kernel of attention, directly or
+    through others.
+    """
+    part, kernels = np.arange(len(ranks)), [_attention(job.digests[rank]) for rank in ranks.tolist()]
+    for one, its in enumerate(kernels):
+        for other in range(one):
+            if its & kernels[other] or not its or not kernels[other]:
+                part[part == part[one]] = part[other]
+    return part
+
+
+def _attention(digest: RankDigest) -> frozenset[str]:
+    """The kernels of attention of a rank, by name."""
+    return frozenset(
+        filter(program_names.attends, (digest.strings[name] for name in set(digest.kernels.name.tolist())))
+    )
+
+
+def _roles_by_compute(job: Job, ranks: Ints) -> Ints:
+    """Numbers some ranks (indices) by role, steps 1 to 3 of `_roles`."""
+    circle = numbered(_circles(job)[ranks])
     count = int(circle.max()) + 1
     if count < 2:
         return circle
-    compute = job.budget.of("compute").mean(axis=1)
+    compute = job.budget.of("compute").mean(axis=1)[ranks]
     typical = np.array([float(lower_median(compute[circle == one])) for one in range(count)])
     role = _clusters(typical, _SAME_WORK)
     if 2 * int(np.bincount(role).max()) > count:

@@ -13,6 +13,9 @@ single rank stalls is its own. It ends so long after the last of the ranks of ot
 - the last row before then of a rank that works on towards its own next wait, in a pause or a collective,
 - the last row before its last wait of one that has begun something new since.
 
+Of ranks that generate and wait once a round the n-th pause of the others awaits the n-th generation that is over by
+then, or one that is as many rounds older in all rounds: it may be consumed a round later.
+
 If others had done it before half of the pause was over, the pause is the rank's own. In the replay a hand-over is a
 collective of guests (`guests.py`), one of each rank of another role, and the pauses end a latency after it.
 
@@ -35,7 +38,7 @@ from tb_ddp_doctor.digest.owners import LONG_STALL_NS
 from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.rl_roles import between_roles
+from tb_ddp_doctor.job.rl_roles import between_roles, only_generate
 from tb_ddp_doctor.job.together import Pause, together
 from tb_ddp_doctor.replay.cells import lower_median
 from tb_ddp_doctor.replay.guests import TracksWithGuests
@@ -161,7 +164,7 @@ def hand_overs(job: Job, schedule: Schedule) -> HandOvers | None:
     ]
     if sum(len(others) for _, others in groups) > _MOST_GUESTS:
         return None
-    return _tied(rows, groups, _copies_more(job, of_roles))
+    return _tied(rows, groups, _copies_more(job, of_roles), only_generate(job))
 
 
 def _copies_more(job: Job, of_roles: Sequence[Ints]) -> Flags:
@@ -265,14 +268,27 @@ class _Tying:
         of_all = [column for values, many in columns for column in np.array(values, np.int64).reshape(-1, many).T]
         return HandOvers(*of_all) if self._pauses else None
 
-    def tie(self, group: list[Pause], others: Ints, since_ns: int) -> None:
-        """Tie pauses that end together to the ranks of other roles; `since_ns` is when those before them ended."""
+    def generated(self, rank: int, instants: Ints) -> list[int | None] | None:
+        """The row with whose end a rank that generates had done what others waited for until each of some instants, one
+        a round; None where it waits more or less often than once a round.
+        """
+        its, waits = self._rows[rank], self._waits[rank]
+        # The last work of the record may be the end of a generation, too: the wait after it may end with the record.
+        ends = np.array([*(wait - 1 for wait in waits if wait), *its.works[-1:].tolist()], np.int64)
+        ahead = np.searchsorted(its.done_ns[ends], instants, side="right") - np.arange(len(instants))
+        if min(len(waits), len(instants)) < 2 or np.ptp(ahead) > 1:
+            return None
+        number = (np.arange(len(instants)) + ahead.min() - 1).tolist()
+        return [int(ends[one]) if one >= 0 else None for one in number]
+
+    def tie(self, group: list[Pause], others: Ints, since_ns: int, generated: Mapping[int, int | None]) -> None:
+        """Tie pauses that end together to the ranks of other roles; `since_ns` is when those before them ended. What
+        some of these had done is known (`generated`, by rank).
+        """
         instant = min(one.end_ns for one in group)
         for soon in _SOON:
-            done = (
-                (one, self._rows[one].done_for(instant, since_ns, self._waits[one], soon)) for one in others.tolist()
-            )
-            rows = {rank: row for rank, row in done if row is not None}
+            done = {one: self._rows[one].done_for(instant, since_ns, self._waits[one], soon) for one in others.tolist()}
+            rows = {rank: row for rank, row in {**done, **generated}.items() if row is not None}
             done_ns = max((int(self._rows[rank].ended_ns[row]) for rank, row in rows.items()), default=0)
             late = [one for one in group if one.end_ns - done_ns <= _OWN * (one.end_ns - one.begin_ns)]
             if rows and 2 * len(late) >= len(group):
@@ -342,15 +358,22 @@ class _Tying:
         self._count += 1
 
 
-def _tied(rows: list[_RankRows], groups: list[tuple[list[Pause], Ints]], copies_more: Flags) -> HandOvers | None:
+def _tied(
+    rows: list[_RankRows], groups: list[tuple[list[Pause], Ints]], copies_more: Flags, generates: Flags
+) -> HandOvers | None:
     """The hand-overs of some pauses that end together; beside each group the ranks of the other roles. A rank that
-    `copies_more` than its peers, flags of shape (R,), may send weights alone.
+    `copies_more` than its peers, flags of shape (R,), may send weights alone; others generate, shape (R,).
     """
-    tying, last = _Tying(rows, groups, copies_more), LONG_AGO
-    for group, others in groups:
-        instant = min(one.end_ns for one in group)
-        since, last = last if last < instant else LONG_AGO, instant
-        tying.tie(group, others, since)
+    tying = _Tying(rows, groups, copies_more)
+    for _, of_role in itertools.groupby(groups, lambda one: one[1].tolist()):
+        its = list(of_role)
+        instants, last = np.array([min(one.end_ns for one in group) for group, _ in its]), LONG_AGO
+        others = its[0][1]
+        every = {rank: tying.generated(rank, instants) for rank in others[generates[others]].tolist()}
+        for number, (group, _) in enumerate(its):
+            generated = {rank: done[number] for rank, done in every.items() if done}
+            tying.tie(group, others, last, generated)
+            last = int(instants[number])
     return tying.hand_overs()
 
 

@@ -22,7 +22,7 @@ from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import BEFORE
 from tb_ddp_doctor.job.beginnings import beginnings
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.rl_roles import between_roles
+from tb_ddp_doctor.job.rl_roles import between_roles, only_generate
 from tb_ddp_doctor.replay.comparable import comparable
 from tb_ddp_doctor.replay.guests import with_guests
 from tb_ddp_doctor.replay.hand_overs import HandOvers, TiedTracks, hand_overs, with_hand_overs
@@ -72,7 +72,7 @@ def _schedule(job: Job, ties: HandOvers | None) -> Schedule:
         tracks, parts = with_hand_overs(tracks, parts, ties)
     host_start_ns, device_start_ns = _starts(job)
     requests = own_requests(job)
-    sequence = sequences(parts, every_family, job.step_index, between_roles(job))
+    sequence = sequences(parts, every_family, job.step_index, between_roles(job), only_generate(job))
     compared = comparable(job, sequence, shares_requests=requests is None)
     frame = StepFrame(
         families=every_family,

@@ -332,12 +332,15 @@ def _before_last_gradients(tracks: Tracks, awaits: Indices, rows: Ints, calls: C
     return rows <= until[np.minimum(awaits[rows], count)]
 
 
-def sequences(parts: Parts, families: Sequence[Family], step_index: Ints, between_roles: Flags) -> Ints:
+def sequences(
+    parts: Parts, families: Sequence[Family], step_index: Ints, between_roles: Flags, generates: Flags
+) -> Ints:
     """Numbers the ranks and steps by their collectives, shape (R, S): equal numbers have the same collectives.
 
-    Three things are ignored: sends and receives, since stages of a pipeline differ in their number and have as much to
-    do; the sizes of collectives whose sizes may differ from rank to rank (`UNEVEN`); and calls `between_roles`, flags
-    of the first parts: the rank that sends the weights trains as its peers do.
+    Four things are ignored: sends and receives, since stages of a pipeline differ in their number and have as much to
+    do; the sizes of collectives whose sizes may differ from rank to rank (`UNEVEN`); calls `between_roles`, flags
+    of the first parts: the rank that sends the weights trains as its peers do; and of ranks that only generate
+    (`generates`, shape (R,)) how many collectives they have, and of which size: as their answers are long.
     """
     ranks, steps = step_index.shape
     two = np.array([family.between_two for family in families], np.bool_)
@@ -347,8 +350,10 @@ def sequences(parts: Parts, families: Sequence[Family], step_index: Ints, betwee
     cell = parts.rank[known] * steps + parts.step[known]
     # A sum of hashes, one hash for each kind and count: it ignores the order, which differs between streams.
     uneven = np.array([family.kind in UNEVEN for family in families], np.bool_)[parts.family[known]]
-    like = numbered(parts.family[known], np.where(uneven, -1, parts.like[known]))
+    like = numbered(parts.family[known], np.where(uneven | generates[parts.rank[known]], -1, parts.like[known]))
     place = ordinals(numbered(cell, like))
+    once = (place == 0) | ~generates[parts.rank[known]]
+    cell, like, place = cell[once], like[once], place[once]
     hashed = (like.astype(np.uint64) + 1) * np.uint64(0x9E3779B97F4A7C15) ^ (
         (place.astype(np.uint64) + 1) * np.uint64(0xC2B2AE3D27D4EB4F)
     )
