@@ -15,6 +15,8 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.rounds import SHARED_ROUND
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import Diagnosis
+from tb_ddp_doctor.job.rl_pauses import _ends_at_work
+from tb_ddp_doctor.job.shared_calls import calls_of
 from tb_ddp_doctor.job.step_numbers import same_numbers
 
 #: Two ranks generate, then two train on the samples and send the weights; then the next round begins.
@@ -222,3 +224,77 @@ def test_rounds_of_ranks_of_which_some_are_marked_end_with_the_sync(tmp_path: Pa
     found = examined(tmp_path, ROLLS_OUT, ROLLS_OUT, marked, marked)
     assert (found.kind, found.ranks, found.incomplete) == ("RL", (0, 1, 2, 3), ())
     assert (found.verdict, found.steps) == ("role-bubble", (0, 1, 2, 3)), found.headline
+
+
+#: Ranks that train with tensor and data parallelism: every two share a group, and all four a barrier alone. The first
+#: one sends the weights.
+OF_MESH = """
+    rank# host                                            [fwd]            [update]    SYNC
+          autograd                                             [bwd..]
+          gpu                                              [fwd][bwd.]
+          comm                                                        [ar/tpX]
+          comm2                                                               [ar/dpY]BARR
+          nccl                                                                         BCAST
+"""
+#: Rounds that end together with a barrier of all.
+BESIDE_SYNC = OF_MESH.replace("SYNC", "    ").replace("BCAST", "     ").replace("BARR", "            [ar/all]")
+SENDS = OF_MESH.replace("SYNC", "[sync...]").replace("BCAST", "[bc/sync]").replace("BARR", "            [ar/all]")
+ENGINE = """
+    rank# host   [g1][sync...][g2][sync...][g3][sync...][sync.....................................]
+          gpu     [g1.......]  [g2.......]  [g3.......]
+          nccl                                           [bc/sync.................................]
+"""
+
+
+@pytest.mark.parametrize("metadata", ["kernel", "nowhere"])
+def test_ranks_of_a_mesh_have_the_rounds_of_the_rank_that_sends(tmp_path: Path, metadata: str) -> None:
+    """The last collective that a rank shares with it may be the barrier of the round before."""
+    mesh = [SENDS, BESIDE_SYNC, BESIDE_SYNC, BESIDE_SYNC]
+    drawn = [each.replace("tpX", f"tp{i // 2}").replace("dpY", f"dp{i % 2}") for i, each in enumerate(mesh)]
+    write(tmp_path, ranks(*drawn, ENGINE, ENGINE, steps=5), names=SERVER, metadata=metadata)
+    (run,) = discover(tmp_path)
+    result = engine.diagnose(run, reading=engine.Reading(cache=Cache(tmp_path / "cache")))
+    assert (result.diagnosis.kind, result.diagnosis.incomplete, len(result.diagnosis.steps)) == ("RL", (), 4)
+    # The last barrier comes after the last sync.
+    assert sum(result.job.matched.unmatched) <= 4
+
+
+#: Actor and critic, which share no collective: the critic begins later, and waits for samples as well.
+ACTOR = """
+    rank# host                                            [fwd]      [update]
+          autograd                                             [bwd.]
+          gpu                                              [fwd][bwd.]
+          nccl                                                        [ar/actor]
+"""
+CRITIC = """
+    rank# host                [fwd]      [update]
+          autograd                 [bwd.]
+          gpu                  [fwd][bwd.]
+          nccl                            [ar/critic]
+"""
+
+
+def test_groups_of_a_role_that_share_no_collective_have_rounds_of_their_own(tmp_path: Path) -> None:
+    found = examined(tmp_path, ROLLS_OUT_ALONE, ROLLS_OUT_ALONE, ACTOR, ACTOR, CRITIC, CRITIC, steps=6)
+    assert (found.kind, found.ranks, found.incomplete) == ("RL", tuple(range(6)), ())
+    assert len(found.steps) > 1
+
+
+#: Ranks of a mesh that train all the time, and wait for nobody; those that generate wait for weights from a file.
+BUSY = """
+    rank# host   [fwd]                                                   [update]
+          autograd    [bwd..]
+          gpu     [fwd][bwd................................................]
+          comm         [ar/dpY]
+          comm2                [ar/tpX]                          [ar/all]
+"""
+
+
+def test_ranks_of_a_mesh_that_wait_for_nobody_have_the_same_rounds() -> None:
+    """Rounds of others end with collectives that all of them share, not with the last that two of them share."""
+    drawn = [BUSY.replace("tpX", f"tp{i // 2}").replace("dpY", f"dp{i % 2}") for i in range(4)]
+    calls = [calls_of(digest) for digest in digests(ranks(*drawn, steps=6)).values()]
+    barriers = next(its for kind, its in calls[0].items() if kind[0] == "all")[0].arrival_ns
+    # Half a round after each barrier, and after the other collectives of the next round.
+    ends = barriers[1:4] + 40_000_000
+    assert [its.tolist() for its in _ends_at_work(calls, ends)] == [barriers[1:4].tolist()] * 4

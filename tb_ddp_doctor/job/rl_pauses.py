@@ -17,6 +17,7 @@ Pure: digests in; of each rank, where its rounds end out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import TypeAlias
 
 import numpy as np
@@ -33,16 +34,24 @@ from tb_ddp_doctor.trace.program_names import Role
 _MOST_UNEVEN = 2.0
 #: Fewer rounds are no pattern.
 _LEAST_ROUNDS = 2
+#: Of more ranks of a role it is not looked which share collectives.
+_MOST_COMPARED = 64
 #: Other roles begin to wait some part of a round before or after the first one: either may lie within the record.
 _LATER = (0.25, -0.25)
 _UPDATE = Role.UPDATE.value
 #: When each rank that waits for other roles begins to do so, ns.
 _Wait: TypeAlias = dict[int, int]
+#: A role, and which of its groups of ranks that share no collective.
+_Part: TypeAlias = tuple[str, int]
 
 
 def rounds_by_pauses(digests: Mapping[int, RankDigest], roles: Mapping[int, str]) -> dict[int, RoundEnds]:
     """Where the rounds end of each rank, on its host; empty where pauses do not come back regularly."""
-    of_roles = {role: [rank for rank in roles if roles[rank] == role] for role in sorted({*roles.values()}, key=_order)}
+    of_roles = {
+        (role, number): ranks
+        for role in sorted({*roles.values()}, key=_order)
+        for number, ranks in enumerate(_parts(digests, role, [rank for rank in roles if roles[rank] == role]))
+    }
     # Where answers of some rounds are far longer, their waits are, too.
     for shorter in (SHORTER, 0):
         waits = {role: _waits(digests, ranks, shorter) for role, ranks in of_roles.items()}
@@ -55,6 +64,20 @@ def rounds_by_pauses(digests: Mapping[int, RankDigest], roles: Mapping[int, str]
     return {}
 
 
+def _parts(digests: Mapping[int, RankDigest], role: str, ranks: list[int]) -> list[list[int]]:
+    """The ranks of a role by those that share collectives, as actor and critic share none with each other; all of them
+    where some rank shares none, and of ranks that generate.
+    """
+    if role == Role.ROLLOUT.value or len(ranks) > _MOST_COMPARED:
+        return [ranks]
+    calls = {rank: calls_of(digests[rank]) for rank in ranks}
+    parts: list[list[int]] = []
+    for rank in ranks:
+        its = [part for part in parts if any(len(shared(calls[one], calls[rank])[0]) for one in part)]
+        parts = [part for part in parts if part not in its] + [[one for part in its for one in part] + [rank]]
+    return parts if all(len(part) > 1 for part in parts) else [ranks]
+
+
 def _order(role: str) -> tuple[bool, bool, str]:
     """Which roles' waits tell the rounds best: of those that update, then of those that generate."""
     return role != _UPDATE, role != Role.ROLLOUT.value, role
@@ -62,8 +85,8 @@ def _order(role: str) -> tuple[bool, bool, str]:
 
 def _ends(
     digests: Mapping[int, RankDigest],
-    of_roles: Mapping[str, list[int]],
-    waits: Mapping[str, list[_Wait]],
+    of_roles: Mapping[_Part, list[int]],
+    waits: Mapping[_Part, list[_Wait]],
     ends: Ints,
     by: float,
 ) -> Iterator[tuple[int, Ints]]:
@@ -80,9 +103,10 @@ def _ends_at_work(calls: Sequence[Calls], ends: Ints) -> Iterator[Ints]:
     share, so that they have the same ones until then; without any, when they end for the other role.
     """
     pairs = [shared(calls[0], its) for its in calls]
-    for pair in pairs:
-        last = latest(*pair, ends)
-        yield last if all(len(mine) for mine, _ in pairs) else ends
+    of_all = reduce(np.intersect1d, (mine for mine, _ in pairs))
+    for mine, its in pairs:
+        met = np.isin(mine, of_all)
+        yield latest(mine[met], its[met], ends) if len(of_all) else ends
 
 
 def _recorded(digests: Mapping[int, RankDigest], of_rank: Mapping[int, Ints]) -> dict[int, RoundEnds]:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.segments import joined_by
 from tb_ddp_doctor.step_parts import IDLE
-from tb_ddp_doctor.trace.model import Flags
+from tb_ddp_doctor.trace.model import Flags, Ints
 from tb_ddp_doctor.trace.program_names import Program, Role
 
 #: A median of two rollouts says nothing of a tail; and the longest one of a job without a tail takes less than so many
@@ -39,6 +40,22 @@ def only_generate(job: Job) -> Flags:
     if job_kind.program(job) is not Program.RL or len(set(roles)) < 2:
         return np.zeros(len(roles), np.bool_)
     return np.array([role == Role.ROLLOUT.value for role in roles], np.bool_)
+
+
+def parts_of_roles(job: Job) -> list[Ints]:
+    """The ranks (indices) of each role of reinforcement learning; of a role whose ranks meet in several groups that
+    share none, as actor and critic update, those of each group.
+    """
+    names, matched = [job_kind.role(digest) for digest in job.digests], job.matched
+    circle = joined_by(matched.segments, matched.rank, len(names)) if len(matched) else np.arange(len(names))
+    parts: list[Ints] = []
+    for name in sorted({*names} - {""}):
+        ranks = np.flatnonzero(np.array(names) == name)
+        of_circle = [ranks[circle[ranks] == one] for one in np.unique(circle[ranks]).tolist()]
+        meets = [one for one in of_circle if len(one) > 1]
+        is_apart = name != Role.ROLLOUT.value and len(meets) == len(of_circle)
+        parts += of_circle if is_apart else [ranks]
+    return parts
 
 
 def share_gpus(job: Job) -> bool:

@@ -27,13 +27,15 @@ from tb_ddp_doctor.digest.rounds import ROUND, RoundEnds
 from tb_ddp_doctor.digest.trace_contents import MARKED
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.rl_pauses import rounds_by_pauses
-from tb_ddp_doctor.job.shared_calls import calls_of, latest, shared
+from tb_ddp_doctor.job.shared_calls import Calls, calls_of, latest, shared
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.program_names import Program, Role
 
 _UPDATE = Role.UPDATE.value
 #: So many ranks of each side are tried: others take part in the same syncs, or in none.
 _TRIED = 8
+#: The last collective that ranks share before the sync is before it by less than this share of a round.
+_NEAR = 0.5
 
 
 def rounds_of(
@@ -70,10 +72,31 @@ def _shared_rounds(digests: Mapping[int, RankDigest], roles: Mapping[int, str]) 
         pairs = {other: shared(calls[rank], calls[other]) for other in digests}
         ends = _last_of_syncs(digests[rank], [pairs[other][0] for other in digests if roles[other] != _UPDATE])
         of_rank = {other: latest(*each, ends) for other, each in pairs.items()}
+        of_rank |= dict(_through_peers(calls, [one for one in digests if roles[one] == _UPDATE], of_rank, rank))
         # A record that begins after a sync, or ends before one, does not have it.
         ordered = np.all([np.diff(begins, prepend=-1) > 0 for begins in of_rank.values()], axis=0)
         if ordered.sum() > 1:
             yield {other: tuple(begins[ordered].tolist()) for other, begins in of_rank.items()}
+
+
+def _through_peers(
+    calls: Mapping[int, Calls], updates: Sequence[int], of_rank: Mapping[int, Ints], sender: int
+) -> Iterator[tuple[int, Ints]]:
+    """Where the rounds end of ranks that update and share a barrier a round with the one that sends, or nothing, as
+    with tensor and data parallelism: after the last collective that they share with a peer which shares more.
+    """
+
+    def is_near(mine: Ints, ends: Ints) -> bool:
+        before = ends - latest(mine, mine, ends)
+        return len(ends) > 1 and bool(np.median(before) < _NEAR * np.median(np.diff(ends)))
+
+    near = [rank for rank in updates if is_near(shared(calls[sender], calls[rank])[0], of_rank[sender])]
+    for rank in updates:
+        pairs = ((peer, shared(calls[peer], calls[rank])) for peer in near[:_TRIED] if rank not in near)
+        for peer, (mine, its) in pairs:
+            if is_near(mine, of_rank[peer]):
+                yield rank, latest(mine, its, of_rank[peer])
+                break
 
 
 def _last_of_syncs(digest: RankDigest, shared: Sequence[Ints]) -> Ints:

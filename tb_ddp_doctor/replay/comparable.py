@@ -125,11 +125,11 @@ def _roles(job: Job) -> Ints:
     part = np.zeros(len(every), np.int64)
     for name in sorted(set(known)):
         ranks = every[[one == name for one in known]]
-        part[ranks] = _attend_alike(job, ranks) if name == Role.ROLLOUT.value else _roles_by_compute(job, ranks)
+        part[ranks] = _same_attention(job, ranks) if name == Role.ROLLOUT.value else _roles_by_compute(job, ranks)
     return numbered(role, part)
 
 
-def _attend_alike(job: Job, ranks: Ints) -> Ints:
+def _same_attention(job: Job, ranks: Ints) -> Ints:
     """Numbers some ranks (indices) that generate: those of equal numbers share a kernel of attention, directly or
     through others.
     """

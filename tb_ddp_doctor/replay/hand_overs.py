@@ -38,7 +38,7 @@ from tb_ddp_doctor.digest.owners import LONG_STALL_NS
 from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.rl_roles import between_roles, only_generate
+from tb_ddp_doctor.job.rl_roles import between_roles, only_generate, parts_of_roles
 from tb_ddp_doctor.job.together import Pause, together
 from tb_ddp_doctor.replay.cells import lower_median
 from tb_ddp_doctor.replay.guests import TracksWithGuests
@@ -154,11 +154,13 @@ def hand_overs(job: Job, schedule: Schedule) -> HandOvers | None:
     """The hand-overs of a job whose schedule without them is given; None where there are none."""
     if job_kind.program(job) is not Program.RL:
         return None
-    roles = np.array([job_kind.role(digest) for digest in job.digests])
-    of_roles = [np.flatnonzero(roles == role) for role in sorted(set(roles.tolist()) - {""})]
+    of_roles = parts_of_roles(job)
     if len(of_roles) < 2:
         return None
-    rows = _rows(schedule, np.unique(roles, return_inverse=True)[1])
+    role = np.zeros(len(job.ranks), np.int64)
+    for number, ranks in enumerate(of_roles, 1):
+        role[ranks] = number
+    rows = _rows(schedule, role)
     groups = [
         (group, np.setdiff1d(np.concatenate(of_roles), ranks)) for ranks in of_roles for group in _together(rows, ranks)
     ]
