@@ -332,3 +332,31 @@ def test_a_rollout_that_is_slow_with_as_many_kernels_has_no_tail() -> None:
     found = findings(RULE, slow)
     assert not isinstance(found, tuple) or "long_tail" not in {one.cause for one in found}
     assert "long tail" not in (of_roles(job(slow)) or "")
+
+
+#: A rollout of 60 ms beside four of 30, which wait for it through the rank that trains: that one trains for 44 ms.
+LONG_ANSWERS = f"""
+    rank# step |1{" " * 66}
+          host    [own_rollout{"." * 47}]
+          within  [attend][sync{"." * 46}]
+          gpu      [attend*16{"." * 48}]
+"""
+SHORT_ANSWERS = f"""
+    rank# step |1{" " * 66}
+          host    [own_rollout{"." * 17}]
+          within  [attend][sync{"." * 16}]
+          gpu      [attend*8{"." * 18}]
+"""
+TRAINS_THEN = f"""
+    rank# step |1{" " * 66}
+          host   {" " * 16}[own_update_actor{"." * 26}]
+          within {" " * 16}[fwd][sync{"." * 33}]
+          gpu     {" " * 16}[fwd{"." * 38}]
+"""
+
+
+def test_what_roles_wait_for_one_long_rollout_is_no_bubble() -> None:
+    """With answers as long as the others' the roles wait no longer: what the tail costs is not charged to them."""
+    found = findings(RULE, ranks(LONG_ANSWERS, *[SHORT_ANSWERS] * 4, TRAINS_THEN, steps=6))
+    bubble = [one for one in (found if isinstance(found, tuple) else [found]) if getattr(one, "cause", "") is None]
+    assert not bubble, found
