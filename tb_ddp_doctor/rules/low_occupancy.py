@@ -108,9 +108,9 @@ def _longest(rank: int, start_ns: int, end_ns: int, places: Places) -> Evidence:
 
 
 _FIX = """\
-Give each kernel more to do: a larger local batch, or one op for several small tensors. torch.compile fuses \
+Give each kernel more to do: a larger batch, or one op for several small tensors. torch.compile fuses \
 elementwise kernels and chooses their launch configuration; look at the registers and shared memory of your own kernels.
 
 model = torch.compile(model, mode="max-autotune-no-cudagraphs")
 # what limits one kernel:
-# ncu --set full --kernel-name <name> python train.py"""
+# ncu --set full --kernel-name <name> python <script>"""

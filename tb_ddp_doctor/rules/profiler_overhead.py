@@ -11,6 +11,7 @@ from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, part
 from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.trace.program_names import Program
 
 
 class ProfilerOverhead(Rule):
@@ -79,6 +80,8 @@ def _fix(frame: Frame) -> str:
         return f"{_OF_DOCTOR}\n\n{record_again.command(setting, steps=3)}"
     if setting.recorder == "nsys":
         return _OF_NSYS
+    if frame.program == Program.SERVING.value:
+        return _OF_SERVERS
     loop = ("for batch in loader:", "train(batch)") if frame.trains else ("for batch in batches:", "model(batch)")
     return _FIX.format(*loop)
 
@@ -101,6 +104,13 @@ if step == 100:
     torch.cuda.profiler.start()
 if step == 105:
     torch.cuda.profiler.stop()"""
+_OF_SERVERS = """\
+Measure tokens per second without the profiler and compare. Then trace few iterations, without stacks and shapes.
+
+# SGLang
+curl -X POST http://localhost:30000/start_profile -d '{"num_steps": 5, "with_stack": false, "record_shapes": false}'
+# vLLM
+vllm serve ... --profiler-config '{"profiler": "torch", "torch_profiler_with_stack": false, ...}'"""
 _FIX = """\
 Measure some steps without the profiler and compare. Then trace few steps, and record only what you need.
 

@@ -315,7 +315,7 @@ Let Inductor measure more variants of the kernels that it makes, and look at the
 make it read with gaps, a reduction over few elements.
 
 torch._inductor.config.coordinate_descent_tuning = True
-# TORCH_LOGS=output_code python train.py""",
+# TORCH_LOGS=output_code python <script>""",
     ),
     "other": (
         "other kernels",
@@ -323,6 +323,6 @@ torch._inductor.config.coordinate_descent_tuning = True
         """\
 Compile the model, or look at one kernel by itself.
 
-# ncu --set full --kernel-name <name> python train.py""",
+# ncu --set full --kernel-name <name> python <script>""",
     ),
 }

@@ -186,7 +186,7 @@ Find what else runs on this host at that time: other processes on the GPUs, copi
 offload), CPUs that NCCL's threads wait for.
 
 nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv
-nvidia-smi dmon -s pucvmet                                  # PCIe traffic and utilisation while it trains
+nvidia-smi dmon -s pucvmet                                  # PCIe traffic and utilisation while it runs
 NCCL_DEBUG=INFO all_reduce_perf -b 8M -e 8M -n 1000 -g 1    # does the time vary without the job too?"""
 
 _FIX = """\

@@ -52,6 +52,12 @@ def test_advice_fits_what_does_not_train(name: str, kernel: str) -> None:
     assert trains == advised or OF_TRAINING.search(trains) or "torch.compile" in trains
 
 
+def test_a_server_is_told_how_to_record_itself_with_less() -> None:
+    rule, text, options = CASES["recording"]
+    assert "start_profile" in finding(rule, ranks(text, text), **named(SERVES, options)).fix
+    assert "prof.step()" in finding(rule, ranks(text, text), **named(DENOISES, options)).fix
+
+
 @pytest.mark.parametrize("text", [test_host_sync.READS, test_host_sync.EXPLICIT])
 def test_syncs_of_a_pipeline_are_found_and_those_of_a_server_are_its_gaps(text: str) -> None:
     advised = finding("host-sync", ranks(text, text), **named(DENOISES, {})).fix
