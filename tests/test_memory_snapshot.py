@@ -269,6 +269,60 @@ def test_where_the_record_began_after_the_first_update_one_of_three_is_a_paramet
     assert got == found | {"other": 6 + (0 if found else 15)}
 
 
+LAYERS = [8, 3, 2, 2, 4, 3, 2, 2, 4, 1, 8]
+
+
+@pytest.mark.parametrize(("more", "buckets"), [([], 0), ([39], 39)])
+def test_where_no_update_is_in_the_record_three_of_each_size_are_a_parameter_and_its_states(
+    more: list[int], buckets: int
+) -> None:
+    """DDP's buckets are as large as all parameters."""
+    listed = allocated([size * MB for size in LAYERS * 3 + more])
+    activations = allocated([5 * MB], frames("a"))
+    assert categories_of(listed, activations) == some_of(
+        parameters=39, optimizer_states=78, communication=buckets, activations=5
+    )
+
+
+@pytest.mark.parametrize("sizes", [[4, 3, 2] * 12, [8, *[3, 2] * 3], LAYERS * 3 + [7], LAYERS * 2])
+def test_what_may_as_well_be_a_model_of_three_layers_is_not_inferred(sizes: list[int]) -> None:
+    listed = allocated([size * MB for size in sizes])
+    assert categories_of(listed) == {"other": sum(sizes)}
+
+
+@pytest.mark.parametrize("has_engine", [False, True])
+@pytest.mark.parametrize("buckets", [[], [39]])
+def test_without_stacks_states_are_known_by_the_order_of_the_parameters(
+    buckets: list[int], *, has_engine: bool
+) -> None:
+    """Two of each parameter in the order of the parameters; what comes later is of the last step."""
+    counters = [size for twice in zip(LAYERS, LAYERS, strict=True) for size in (*twice, 0)]
+    sizes = LAYERS + counters + buckets + [6, 6, 5, 2, 6]
+    listed, traces = [], []
+    for number, size in enumerate(sizes):
+        (block,) = allocated([size * MB or 4])
+        listed.append(block | {"address": (1 + number) << 40})
+        traces.append(
+            {"action": "alloc", "addr": (1 + number) << 40, "size": size * MB, "time_us": 1 + number, "frames": []}
+        )
+    late = (1 + len(sizes)) << 40
+    last = [allocated([7 * MB], ENGINE)[0] | {"address": late}] if has_engine else []
+    assert some_of(**categories_of(listed, last, traces=traces)) == some_of(
+        parameters=39, optimizer_states=78, communication=sum(buckets), activations=25, temporary=7 * has_engine
+    )
+
+
+def some_of(**categories: int) -> dict[str, int]:
+    return {name: size for name, size in categories.items() if size}
+
+
+def test_temporary_memory_of_backward_is_known_where_the_record_began_after_the_first_update() -> None:
+    """Logits' gradients, in a stack without Python, are no gradients of parameters."""
+    update = {"action": "alloc", "addr": 99, "size": MB, "time_us": 5, "frames": stack("torch/optim/adamw.py:8:step")}
+    got = categories_of(allocated([4 * MB, 4 * MB, 4 * MB]), allocated([9 * MB], ENGINE), traces=[update])
+    assert got == {"parameters": 4, "optimizer_states": 8, "temporary": 9}
+
+
 def test_fsdp_keeps_the_parameters_of_a_group_in_one_tensor() -> None:
     states = [allocated([4 * MB, MB, 2 * MB, 3 * MB], of_optimizer(line)) for line in (1, 2)]
     assert categories_of(*states, allocated([5 * MB, 5 * MB])) == {"parameters": 10, "optimizer_states": 20}

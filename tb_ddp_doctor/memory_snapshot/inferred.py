@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import msgspec
 
 from tb_ddp_doctor.flight.model import StackFrame
+from tb_ddp_doctor.memory_snapshot.without_stacks import by_count, by_order
 
 #: Sizes of parameters or gradients over those of states: 1, 1/2 and 2.
 _RATIOS = ((1, 1), (1, 2), (2, 1))
@@ -67,10 +68,13 @@ def inferred(allocations: Sequence[Allocation], states: int = 0) -> dict[int, st
     """
     category_of = dict.fromkeys(_scattered(allocations), "gradients") | dict(_in_order(allocations))
     sizes = _parameter_sizes(allocations)
-    if not sizes:
-        return _differing(category_of | _before_the_record(allocations, states), allocations)
-    parameters = _most(sizes, "parameters", allocations, category_of)
-    category_of.update(dict.fromkeys(parameters or _in_one(sizes, allocations), "parameters"))
+    if sizes:
+        parameters = _most(sizes, "parameters", allocations, category_of) or _in_one(sizes, allocations)
+    else:
+        category_of |= _before_the_record(allocations, states) or _without_stacks(allocations)
+        parameters = {i for i, category in category_of.items() if category == "parameters"}
+        sizes = Counter(allocations[i].requested for i in parameters)
+    category_of.update(dict.fromkeys(parameters, "parameters"))
     gradients = _most(sizes, "gradients", allocations, category_of)
     category_of.update(dict.fromkeys(gradients, "gradients"))
     if parameters or gradients:
@@ -81,6 +85,16 @@ def inferred(allocations: Sequence[Allocation], states: int = 0) -> dict[int, st
             if i not in category_of and one.requested not in known and _is_of_backward(one)
         )
     return _differing(category_of, allocations)
+
+
+def _without_stacks(allocations: Sequence[Allocation]) -> dict[int, str]:
+    """What counts of sizes tell of blocks from before the record, else the order of blocks that have no stack."""
+    unknown = [(i, one) for i, one in enumerate(allocations) if not one.has_stack and not one.category]
+    if before := by_count({i: one.requested for i, one in unknown if not one.time_us}):
+        return before
+    recorded = sorted(((i, one) for i, one in unknown if one.time_us), key=lambda pair: pair[1].time_us)
+    category_of = by_order([one.requested for _, one in recorded])
+    return {recorded[place][0]: category for place, category in category_of.items()}
 
 
 def _is_of_backward(one: Allocation) -> bool:
