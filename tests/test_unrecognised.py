@@ -147,6 +147,13 @@ def test_one_rank_of_many_cannot_split_its_communication() -> None:
     assert found.verdict == "unknown"
 
 
+def test_copies_without_a_kernel_are_of_a_gpu_that_is_not_seen() -> None:
+    """Of a bandwidth test, all of it was a stall of the CPU outside any op."""
+    found = diagnosed("rank0 host [a]             [sync]\n      gpu  [pinned][pinned][pinned]", world_size=1)
+    assert found.verdict == "unknown"
+    assert "the traces show 3 copies of a GPU and no kernel" in found.headline
+
+
 def test_most_ranks_missing_is_unknown() -> None:
     found = diagnosed(ranks(HEALTHY, HEALTHY), world_size=8)
     assert found.verdict == "unknown"

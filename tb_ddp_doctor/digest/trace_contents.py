@@ -66,16 +66,17 @@ def _unknown_work(trace: RankTrace) -> dict[str, tuple[int, int]]:
 
 
 def _hidden_work(host: HostCalls) -> str:
-    """What shows that a device worked, in a trace without any device event; "" where nothing does."""
+    """What shows that a device worked, in a trace without any kernel; "" where nothing does."""
     events = host.trace.events
-    if is_on_device(events).any():
-        return ""
+    on_device = is_on_device(events)
+    if on_device.any():
+        return "" if (events.category[on_device] == Category.KERNEL).any() else f"{on_device.sum():,} copies of a GPU"
     launches = int((host.is_runtime & host.named(names.launches_work)).sum())
     if launches:
         return f"{launches:,} launch calls"
     others = events.name[events.category != Category.RUNTIME]
-    on_device = int(Names(host.trace.strings, others).among(others, names.runs_on_device).sum())
-    return f"{on_device:,} operators that only a device runs" if on_device else ""
+    many = int(Names(host.trace.strings, others).among(others, names.runs_on_device).sum())
+    return f"{many:,} operators that only a device runs" if many else ""
 
 
 def _captured(host: HostCalls) -> tuple[int, int]:
