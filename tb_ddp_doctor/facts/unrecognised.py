@@ -20,6 +20,7 @@ from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.lost_calls import lost_calls_ns
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.rl_roles import of_roles
+from tb_ddp_doctor.replay.own_requests import own_requests
 from tb_ddp_doctor.step_parts import IDLE
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Floats
@@ -272,7 +273,7 @@ def _no_training(job: Job) -> str | None:
     else:
         kinds = by_kind(job)
         repeated = "" if marks == {"ProfilerStep"} or kinds else f", each a {min(marks)},"
-        where = f"{len(job.steps)} {step}s of {length} on average{repeated}{_kinds(kinds)}"
+        where = f"{len(job.steps)} {step}s of {length} on average{repeated}{_kinds(kinds, job)}"
     pace = _pace(job, step)
     said = [
         f"This program {words.does} and does not train.",
@@ -303,14 +304,26 @@ def _shows_waits(job: Job) -> bool:
     return bool(job.work(lambda work: work.serving).idle_ns[:, :, ServerWork.WAITING].any())
 
 
-def _kinds(kinds: Sequence[IterationKind]) -> str:
+def _kinds(kinds: Sequence[IterationKind], job: Job) -> str:
     """Iterations by what they work on: " (10 decode of 5.1 ms, 2 prefill of 60.2 ms; 1,230 tokens/s)", or ""."""
     if not kinds:
         return ""
     listed = ", ".join(f"{one.count} {one.kind} of {wording.duration(one.mean_ms)}" for one in kinds)
     lasted_ms = sum(one.count * one.mean_ms for one in kinds)
-    tokens = sum(one.count * one.decodes for one in kinds) / lasted_ms * 1e3 if lasted_ms else 0.0
-    return f" ({listed}{f'; {wording.whole(tokens)} tokens/s' if tokens else ''})"
+    several = own_requests(job) is not None
+    count = _tokens_of_all(job) if several else sum(one.count * one.decodes for one in kinds)
+    tokens = f"; {wording.whole(count / lasted_ms * 1e3)} tokens/s" if count and lasted_ms else ""
+    return f" ({listed}{tokens}{' of all ranks' if tokens and several else ''})"
+
+
+def _tokens_of_all(job: Job) -> int:
+    """Tokens that ranks with requests of their own get in all steps. Where each has as many peers with the same numbers
+    in every step, these are of tensor parallelism and share their requests.
+    """
+    decodes = job.work(lambda work: work.serving).decodes
+    distinct, peers = np.unique(decodes, axis=0, return_counts=True)
+    share = len(distinct) > 1 and peers.min() == peers.max()
+    return int((distinct if share else decodes).sum())
 
 
 def _pace(job: Job, step: str) -> str:

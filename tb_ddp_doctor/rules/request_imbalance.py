@@ -46,7 +46,7 @@ class RequestImbalance(Rule):
     """
 
     id = "request-imbalance"
-    subject = "Unequal numbers of requests on data-parallel ranks"
+    subject = "An uneven spread of requests over data-parallel ranks"
     of_every_program = True
     looks_again = True
     names_stragglers = True

@@ -51,6 +51,16 @@ def test_the_verdict_is_the_requests_and_no_straggler() -> None:
     assert diagnosis.kind == "inference server"
 
 
+def test_tokens_are_counted_of_all_ranks() -> None:
+    """Those of one rank were said, of data-parallel ranks that have 8 and 0 requests half of these."""
+    said = [
+        engine.examine(job(ranks(*drawn), **OPTIONS)).headline for drawn in ((FULL, EMPTY), (FULL, FULL, EMPTY, EMPTY))
+    ]
+    # Eight tokens in an iteration of 111 ms; of four ranks each two share theirs, as those of tensor parallelism do.
+    assert all("; 72 tokens/s of all ranks)" in one for one in said), said
+    assert "tokens/s)" in engine.examine(job(ranks(EVEN, EVEN), **OPTIONS)).headline
+
+
 def test_turns_are_moving() -> None:
     text = in_row(*(ranks(*pair, steps=1) for pair in ((FULL, EMPTY), (EMPTY, FULL), (FULL, EMPTY), (EMPTY, FULL))))
     fault = finding(RULE, text, **OPTIONS)
