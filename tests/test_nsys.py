@@ -462,6 +462,11 @@ def _foreign() -> Iterator[tuple[str, bytes, str]]:
     yield "trace.rpd", b"SQLite format 3\0" + b"CREATE TABLE rocpd_op", "rpd2tracing.py trace.rpd"
     yield "CUPTI_ACTIVITY_KIND_KERNEL.parquet", b"PAR1", "nsys export --type sqlite"
     yield "report.jsonl", b'{"Type":79,"CudaEvent":{}}', "JSON export of Nsight Systems"
+    yield "report.h5", b"\x89HDF\r\n\x1a\n" + b"\0CUPTI_ACTIVITY_KIND_KERNEL\0", "to HDF5: export the report again"
+    yield "proton.hatchet", b"[]", "proton-viewer -m time/ms proton.hatchet"
+    yield "onetrace.0.json", b"[]", "unitrace or onetrace"
+    of_intel = b'{"traceEvents":[{"ph":"X","name":"zeInit","cat":"cpu_op"},{"ph":"X","name":"gemm","cat":"gpu_op"}]}'
+    yield "python.123.json", of_intel, "ProfilerActivity.XPU"
     yield "r000hs.vtune", b"<?xml", "VTune"
     yield "profile.hltv", b"PK", "Intel Gaudi"
     yield "trace.0.et", b"\x08\1", "Chakra"

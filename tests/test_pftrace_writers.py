@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import zlib
@@ -13,7 +14,7 @@ import pftrace_files
 import pytest
 import traces
 from msgspec.structs import replace
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 from test_pftrace import DRAWN, READERS, columns, decode, read
 
 from tb_ddp_doctor.digest.build import digest
@@ -224,6 +225,18 @@ def test_a_file_that_begins_with_a_long_table_of_names_is_a_trace(tmp_path: Path
     (tmp_path / "rank0.pftrace").write_bytes(as_file([tables]) + staged(traces.draw(DRAWN)[0]))
     (run,) = discover(tmp_path)
     assert [file.path.name for file in run.files] == ["rank0.pftrace"]
+
+
+@pytest.mark.parametrize("name", ["rank0.pftrace", "rank0.pftrace.gz"])
+def test_a_file_that_begins_with_the_ends_of_all_slices_is_a_trace(tmp_path: Path, name: str) -> None:
+    """Ends have no names: more of them than are looked at when traces are sought."""
+    ends = [packet for packet in drawn()[1] if packet.track_event.type == TrackEvent.TYPE_SLICE_END]
+    begins = [packet for packet in drawn()[1] if packet.track_event.type != TrackEvent.TYPE_SLICE_END]
+    assert ends and begins
+    written = as_file(ends * (1 + (1 << 18) // len(as_file(ends))) + begins)
+    (tmp_path / name).write_bytes(gzip.compress(written) if name.endswith(".gz") else written)
+    (run,) = discover(tmp_path)
+    assert [file.path.name for file in run.files] == [name]
 
 
 def test_a_file_that_begins_with_many_compressed_descriptors_is_a_trace(tmp_path: Path) -> None:

@@ -16,6 +16,11 @@ _EXPORT = "nsys export --type sqlite --include-json true"
 NO_RECORDING = (
     "This is an SQLite file, but no export of Nsight Systems with kernels (`" + _EXPORT + " REPORT.nsys-rep`)."
 )
+_EXPORT_AGAIN = "export the report again with `" + _EXPORT + " REPORT.nsys-rep`."
+_OF_INTEL = (
+    "This is a trace of Intel's unitrace or onetrace, which Perfetto (ui.perfetto.dev) shows: it has no operators and "
+    "no steps. The doctor reads what torch.profiler writes of Intel's GPUs (ProfilerActivity.XPU)."
+)
 #: MindStudio's trace_view.json and msprof's are lists of events, those of the device without any category of Kineto's.
 _OF_ASCEND = (
     "This is a trace of Ascend NPUs, as torch_npu and MindStudio write it: MindStudio Insight shows it. The doctor "
@@ -38,9 +43,16 @@ _OF_OMNITRACE = (
 _BY_NAME = (
     (
         re.compile(r"(?:^|/)(?:CUPTI_ACTIVITY_KIND_|NVTX_|TARGET_INFO_)\w+\.(?:arrow|parquet)$"),
-        "This is an export of Nsight Systems to Arrow or Parquet: export the report again with `"
-        + _EXPORT
-        + " REPORT.nsys-rep`.",
+        "This is an export of Nsight Systems to Arrow or Parquet: " + _EXPORT_AGAIN,
+    ),
+    (
+        re.compile(r"\.hatchet$"),
+        "This is a profile of Triton's Proton: `proton-viewer -m time/ms {name}` shows its sums of kernels, without "
+        "times of their own. For ranks and steps, record with torch.profiler or nsys.",
+    ),
+    (
+        re.compile(r"^(?:onetrace|ze_tracer|cl_tracer)\.[\w.]*json$"),
+        _OF_INTEL,
     ),
     (re.compile(r"^perfetto-trace[-\w]*\.proto$"), _OF_OMNITRACE),
     (
@@ -115,16 +127,21 @@ _BY_HEAD = (
         "(export_chrome_trace); rocprof's own file opens in Perfetto.",
     ),
     (
-        re.compile(r"\.json$"),
+        re.compile(r"\.jsonl?$"),
         re.compile(
             rb'"(?:CudaEvent|NvtxEvent|TraceProcessEvent|globalTid|GlobalTid|globalPid)"|\{"data":\["\[Unknown\]"'
         ),
-        "This is the JSON export of Nsight Systems: export the report again with `" + _EXPORT + " REPORT.nsys-rep`.",
+        "This is the JSON export of Nsight Systems: " + _EXPORT_AGAIN,
     ),
     (
-        re.compile(r"\.jsonl$"),
-        re.compile(rb'"(?:CudaEvent|NvtxEvent|TraceProcessEvent)"'),
-        "This is the JSON export of Nsight Systems: export the report again with `" + _EXPORT + " REPORT.nsys-rep`.",
+        re.compile(r"\.(?:h5|hdf5?)$"),
+        re.compile(rb"CUPTI_ACTIVITY_KIND|TARGET_INFO_|StringIds|NVTX_EVENTS"),
+        "This is an export of Nsight Systems to HDF5: " + _EXPORT_AGAIN,
+    ),
+    (
+        re.compile(r"\.json$"),
+        re.compile(rb'"cat"\s*:\s*"(?:gpu_op|Flow_[HD]2[HD]_)'),
+        _OF_INTEL,
     ),
     (
         re.compile(r"\.json(?:\.gz)?$"),

@@ -1,8 +1,8 @@
 """What the head of a trace file tells, without reading the rest.
 
 Heads are read in the process that searches, TensorBoard's too: whatever a file holds, 64 KiB of its text are looked at,
-and of a digest 16 MiB. Where several ranks may have been merged into a file all of it is: beyond 4 MiB of text in a
-process of its own.
+and of a digest 16 MiB, as of Perfetto's packets that tell nothing before. Where several ranks may have been merged into
+a file all of it is: beyond 4 MiB of text in a process of its own.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ _HOST_NAME = re.compile(rb'"host_name"\s*:\s*"([^"\\]{1,255})"')
 _KINETO_EVENT = re.compile(
     rb'"cat"\s*:\s*"(cpu_op|cuda_runtime|cuda_driver|gpu_memcpy|python_function|ac2g)"|"External id"\s*:'
 )
+#: Intel's unitrace calls work of the host cpu_op, too; that of the device, and flows, are named as nowhere else.
+_UNITRACE_EVENT = re.compile(rb'"cat"\s*:\s*"(?:gpu_op|Flow_[HD]2[HD]_)')
 #: The same in Perfetto's format, each behind a byte of its size; and what a file of it begins with: a packet.
 _KINETO_CATEGORIES = (
     *(b"cpu_op", b"user_annotation", b"cuda_runtime", b"cuda_driver", b"hip_runtime", b"kernel", b"gpu_memcpy"),
@@ -58,6 +60,9 @@ _KINETO_PACKET = re.compile(
         [*(re.escape(bytes((len(name),)) + name) for name in _KINETO_CATEGORIES), rb"aten::\w", rb"ProfilerStep#\d"]
     )
 )
+#: What no other program writes, so that it is looked for in so much text behind the beginning, too.
+_HOST_PACKET = re.compile(rb"\x06cpu_op|\x0fuser_annotation|\x0ccuda_runtime|aten::\w|ProfilerStep#\d")
+_MOST_ENDS = 1 << 24
 _PACKET = b"\n"
 #: The field of a packet that Perfetto's SDK compressed others into: its size, and zlib's first bytes.
 _COMPRESSED = re.compile(rb"\x92\x03[\x80-\xff]{0,4}[\x00-\x7f]\x78[\x01\x5e\x9c\xda]")
@@ -97,7 +102,7 @@ def peek(path: FilePath) -> Head:
             if (own := own_files.declared(text)) and own_files.is_large_enough(path.stat().st_size, own, is_gzip):
                 return _of_own(own)
             if PACKETS_NAME.fullmatch(path.name):
-                head = _read_packets(text)
+                head = _read_packets(text, chunks)
                 if head.is_kineto and isinstance(path, Path) and merged_packets.may_be(text):
                     head = replace(head, parts=_parts(path, text, chunks))
                 return head
@@ -282,7 +287,8 @@ def _read_head(text: bytes) -> Head:
     return Head(
         is_trace=has_schema or has_content or (b'"ph"' in text and not begins_profile(text)),
         # Who rewrites a trace may put these keys behind the events, which then show whose they are.
-        is_kineto=(has_schema and has_content) or (events >= 0 and bool(_KINETO_EVENT.search(text, events))),
+        is_kineto=(has_schema and has_content)
+        or (events >= 0 and bool(_KINETO_EVENT.search(text, events)) and not _UNITRACE_EVENT.search(text, events)),
         has_text=bool(text),
         rank=rank,
         world_size=world_size,
@@ -297,9 +303,15 @@ def _begin_ns(header: bytes, events: bytes) -> int | None:
     return begin_ns if begin_ns > _EPOCH_NS else None
 
 
-def _read_packets(text: bytes) -> Head:
-    """What the beginning of a trace in Perfetto's format tells."""
-    is_kineto = text.startswith(_PACKET) and any(map(_KINETO_PACKET.search, (text, *_inflated_packets(text))))
+def _read_packets(text: bytes, chunks: Iterable[bytes]) -> Head:
+    """What the beginning of a trace in Perfetto's format tells; `chunks` are what follows `text`.
+
+    Ends of slices have no names: a file may begin with those of all, and what it is stands behind.
+    """
+    is_kineto = text.startswith(_PACKET) and (
+        any(map(_KINETO_PACKET.search, (text, *_inflated_packets(text))))
+        or any(map(_HOST_PACKET.search, islice(chunks, _MOST_ENDS // _CHUNK_BYTES)))
+    )
     return Head(is_trace=is_kineto, is_kineto=is_kineto, has_text=bool(text))
 
 
