@@ -12,6 +12,7 @@ from tb_ddp_doctor.facts.host import LateLaunches
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.offload_copies import are_large
 from tb_ddp_doctor.rules.support import blocking_calls, certainty, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
@@ -55,6 +56,8 @@ class PageableMemcpy(Rule):
         if number == 0:
             return Clear("No copy between host and GPU uses pageable memory.")
         saved = np.maximum(copies.pageable_exposed_ns - self._pinned_ns(copies), 0)
+        # What is kept on the GPU is not copied: offload-copies has it.
+        saved = np.where(are_large(copies, frame.program), 0, saved)
         change = whatif.without(CpuTime.COPY) | Change(device_ns=saved)
         cost = whatif.cost_ns(change)
         size = wording.size(float(copies.pageable_bytes.mean()))

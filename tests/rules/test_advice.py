@@ -28,7 +28,6 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "fusion": ("unfused-elementwise", test_unfused_elementwise.FAULTY, test_unfused_elementwise.OPTIONS),
     "bfloat16": ("lower-precision", test_lower_precision.FAULTY, test_lower_precision.WIDE),
     "fp8": ("lower-precision", test_lower_precision.GEMM, GEMM),
-    "pageable": ("pageable-memcpy", test_pageable_memcpy.PAGEABLE, {}),
     "freed": ("allocator-churn", test_allocator_churn.CHURNS, {}),
     "allocated": ("allocator-churn", test_allocator_churn.GROWS, {}),
     "float32": ("no-tensor-cores", test_no_tensor_cores.HALF, {"kernels": {"volta_fp16_sgemm": "ampere_sgemm_128"}}),
@@ -56,6 +55,13 @@ def test_a_server_is_told_how_to_record_itself_with_less() -> None:
     rule, text, options = CASES["recording"]
     assert "start_profile" in finding(rule, ranks(text, text), **named(SERVES, options)).fix
     assert "prof.step()" in finding(rule, ranks(text, text), **named(DENOISES, options)).fix
+
+
+@pytest.mark.parametrize("kernel", [SERVES, DENOISES])
+def test_large_copies_of_what_does_not_train_are_no_batches(kernel: str) -> None:
+    text = ranks(*[test_pageable_memcpy.PAGEABLE] * 2)
+    assert not OF_TRAINING.search(finding("offload-copies", text, **named(kernel, {})).fix)
+    assert outcome("pageable-memcpy", text, **named(kernel, {})).status == "clear"
 
 
 @pytest.mark.parametrize("text", [test_host_sync.READS, test_host_sync.EXPLICIT])
