@@ -298,3 +298,36 @@ def test_ranks_of_a_mesh_that_wait_for_nobody_have_the_same_rounds() -> None:
     # Half a round after each barrier, and after the other collectives of the next round.
     ends = barriers[1:4] + 40_000_000
     assert [its.tolist() for its in _ends_at_work(calls, ends)] == [barriers[1:4].tolist()] * 4
+
+
+def test_rounds_end_with_the_weights_that_each_rank_gets_from_its_own_sender(tmp_path: Path) -> None:
+    """Each rank that trains sends them to one that generates; no message goes from the others to the first sender."""
+    rolls = ROLLS_OUT.replace("[bc......................]", "[rSENDER...................]")
+    sends = """
+        rank# host                                            [fwd]      [update]    [sync.]
+              autograd                                             [bwd.]
+              gpu                                              [fwd][bwd.]
+              comm                                                      [ar/data]
+              nccl                                                                  [sTO....]
+    """
+    drawn = ranks(
+        *(rolls.replace("SENDER", rank) for rank in "23"), *(sends.replace("TO", rank) for rank in "01"), steps=5
+    )
+    write(tmp_path, drawn, names=SERVER, metadata="kernel")
+    found = diagnosed(tmp_path)
+    assert (found.kind, found.ranks, found.incomplete) == ("RL", (0, 1, 2, 3), ())
+    assert found.steps == (0, 1, 2, 3)
+
+
+def test_ranks_that_share_no_collective_have_rounds_by_their_own_waits_beside_a_sync(tmp_path: Path) -> None:
+    """The sync tells those of all others: a reward model gets samples by a queue, and scores them in each round."""
+    scores = """
+        rank# host   [own_rewards.......]
+              within [a][b][c][sync....]
+              gpu     [a........][b...][c..]
+    """
+    rolls, updates = (re.sub(r"\[bc(\.*)", r"[bc/sync\1", text) for text in (ROLLS_OUT, UPDATES))
+    found = examined(tmp_path, rolls, rolls, updates, updates, scores, scores, metadata="kernel")
+    assert (found.kind, found.ranks, found.incomplete) == ("RL", tuple(range(6)), ())
+    # By the waits alone there are two.
+    assert found.steps == (1, 2, 3)

@@ -47,11 +47,7 @@ _Part: TypeAlias = tuple[str, int]
 
 def rounds_by_pauses(digests: Mapping[int, RankDigest], roles: Mapping[int, str]) -> dict[int, RoundEnds]:
     """Where the rounds end of each rank, on its host; empty where pauses do not come back regularly."""
-    of_roles = {
-        (role, number): ranks
-        for role in sorted({*roles.values()}, key=_order)
-        for number, ranks in enumerate(_parts(digests, role, [rank for rank in roles if roles[rank] == role]))
-    }
+    of_roles = _of_roles(digests, roles)
     # Where answers of some rounds are far longer, their waits are, too.
     for shorter in (SHORTER, 0):
         waits = {role: _waits(digests, ranks, shorter) for role, ranks in of_roles.items()}
@@ -62,6 +58,31 @@ def rounds_by_pauses(digests: Mapping[int, RankDigest], roles: Mapping[int, str]
                 most = max(every, key=lambda of_rank: len(next(iter(of_rank.values()))))
                 return most if len(next(iter(most.values()))) > 1 else {}
     return {}
+
+
+def ends_apart(digests: Mapping[int, RankDigest], roles: Mapping[int, str], ends: Ints) -> dict[int, Ints]:
+    """When the rounds end of ranks that share no collective with others, given when they end there: with their own
+    waits; empty where they wait less often. Of the two waits that may end a round, those of which more lie within the
+    records.
+    """
+    of_roles = _of_roles(digests, roles)
+    waits = {role: _waits(digests, ranks, SHORTER) for role, ranks in of_roles.items()}
+    waits_often = len(ends) > 1 and all(2 * len(its) >= len(ends) for its in waits.values())
+    every = [dict(_ends(digests, of_roles, waits, ends, by)) for by in _LATER] if waits_often else []
+
+    def within(of_rank: Mapping[int, Ints]) -> int:
+        return len(next(iter(_recorded(digests, of_rank).values())))
+
+    return max(every, key=within) if every and of_roles else {}
+
+
+def _of_roles(digests: Mapping[int, RankDigest], roles: Mapping[int, str]) -> dict[_Part, list[int]]:
+    """The ranks of each part of a role, those first whose waits tell the rounds best."""
+    return {
+        (role, number): ranks
+        for role in sorted({*roles.values()}, key=_order)
+        for number, ranks in enumerate(_parts(digests, role, [rank for rank in roles if roles[rank] == role]))
+    }
 
 
 def _parts(digests: Mapping[int, RankDigest], role: str, ranks: list[int]) -> list[list[int]]:

@@ -26,7 +26,7 @@ from tb_ddp_doctor.digest.round_trips import ROUND_TRIP
 from tb_ddp_doctor.digest.rounds import ROUND, RoundEnds
 from tb_ddp_doctor.digest.trace_contents import MARKED
 from tb_ddp_doctor.job import job_kind
-from tb_ddp_doctor.job.rl_pauses import rounds_by_pauses
+from tb_ddp_doctor.job.rl_pauses import ends_apart, rounds_by_pauses
 from tb_ddp_doctor.job.shared_calls import Calls, calls_of, latest, shared
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.program_names import Program, Role
@@ -72,7 +72,11 @@ def _shared_rounds(digests: Mapping[int, RankDigest], roles: Mapping[int, str]) 
         pairs = {other: shared(calls[rank], calls[other]) for other in digests}
         ends = _last_of_syncs(digests[rank], [pairs[other][0] for other in digests if roles[other] != _UPDATE])
         of_rank = {other: latest(*each, ends) for other, each in pairs.items()}
-        of_rank |= dict(_through_peers(calls, [one for one in digests if roles[one] == _UPDATE], of_rank, rank))
+        peers = [one for one in digests if roles[one] == _UPDATE]
+        of_rank |= dict(_through_peers(calls, peers, of_rank, rank))
+        of_rank |= dict(_through_other_senders(calls, peers, of_rank, [one for one in pairs if not len(pairs[one][0])]))
+        apart = {one: digests[one] for one in digests if not (of_rank[one] >= 0).any()}
+        of_rank |= ends_apart(apart, {one: roles[one] for one in apart}, ends)
         # A record that begins after a sync, or ends before one, does not have it.
         ordered = np.all([np.diff(begins, prepend=-1) > 0 for begins in of_rank.values()], axis=0)
         if ordered.sum() > 1:
@@ -95,6 +99,20 @@ def _through_peers(
         pairs = ((peer, shared(calls[peer], calls[rank])) for peer in near[:_TRIED] if rank not in near)
         for peer, (mine, its) in pairs:
             if is_near(mine, of_rank[peer]):
+                yield rank, latest(mine, its, of_rank[peer])
+                break
+
+
+def _through_other_senders(
+    calls: Mapping[int, Calls], updates: Sequence[int], of_rank: Mapping[int, Ints], apart: Sequence[int]
+) -> Iterator[tuple[int, Ints]]:
+    """Where the rounds end of ranks that share nothing with the rank that sends, since another one sends them the
+    weights, from one to the other: after the last that they got from it.
+    """
+    for rank in apart:
+        for peer in updates:
+            mine, its = shared(calls[peer], calls[rank])
+            if len(mine):
                 yield rank, latest(mine, its, of_rank[peer])
                 break
 

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
 #: A group of ranks as its traces name it (group, ranks, size), and what they do in it.
@@ -57,7 +58,9 @@ def calls_of(digest: RankDigest) -> Calls:
     for (group, ranks, size, kind, _), mine in rows.items():
         if size != 1:
             by_end = np.array(mine)[np.argsort(table.end_ns[mine], kind="stable")]
-            calls[texts[group], texts[ranks], size, texts[kind]].append(
+            # What one rank sends the other one receives.
+            does = "send_recv" if names.is_point_to_point(texts[kind]) else texts[kind]
+            calls[texts[group], texts[ranks], size, does].append(
                 StreamCalls(table.arrival_ns[by_end], table.end_ns[by_end])
             )
     return calls
