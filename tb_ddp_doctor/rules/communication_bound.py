@@ -46,8 +46,9 @@ class CommunicationBound(Rule):
         The longest exposed communication on the slowest rank of the step; the measured busbw, beside that of a
         calibration where there is one (`torchrun ... -m tb_ddp_doctor.check`); the modules or guessed layers whose
         backward launches it; and the time that communication would
-        take as bfloat16, by the latency and busbw fitted to the trace. Of a server: what is exposed in an iteration, by
-        AllReduces of tensor parallelism (NCCL's, custom, one- and two-shot, NVLS) or by dispatch and combine.
+        take as bfloat16, by the latency and busbw fitted to the trace. Of a server or pipeline, and of forward passes
+        alone: what is exposed in an iteration, by AllReduces of tensor parallelism (NCCL's, custom, one- and two-shot,
+        NVLS), by dispatch and combine, or by other collectives.
     Fix:
         Send fewer bytes (compress to bfloat16, accumulate gradients), compute more per byte (a larger local batch),
         or use faster links. On a server, two batches in turns, or AllReduces made for small messages. The cost is what
@@ -61,7 +62,7 @@ class CommunicationBound(Rule):
 
     id = "communication-bound"
     subject = "Communication that compute cannot hide"
-    of_servers = True
+    of_every_program = True
 
     min_exposed: float = threshold(
         0.20, "of the step", "Healthy DDP jobs expose up to 18 % even over slow links: the tail of their last bucket."
@@ -94,8 +95,10 @@ class CommunicationBound(Rule):
             return NotApplicable(
                 "Most ranks of the groups that communicate have no trace: when their last rank arrives is not known."
             )
-        if frame.program == Program.SERVING.value:
-            return self._of_server(frame, whatif, exposed, communication, network, places)
+        if frame.program == Program.BENCHMARK.value:
+            return NotApplicable("This program is a benchmark: its communication is what it measures.")
+        if not frame.trains:
+            return self._of_forward_passes(frame, whatif, exposed, communication, network, places)
         # One slow collective in some steps is no fault of all of them: the median step is judged.
         total, median = float(np.median(needed)), float(np.median(exposed))
         compute = float(np.median(whatif.at_slowest(budget.of("compute"))))
@@ -136,7 +139,7 @@ class CommunicationBound(Rule):
         exposed = exposed_ns - float(np.median(whatif.at_slowest(transfers.ring_exposed_ns)))
         return max(self.achievable * min(total, compute_ns) - (total - exposed), 0.0)
 
-    def _of_server(
+    def _of_forward_passes(
         self,
         frame: Frame,
         whatif: WhatIf,
@@ -145,7 +148,7 @@ class CommunicationBound(Rule):
         network: Network | None,
         places: Places,
     ) -> Result:
-        """What is exposed in the iterations of a server, shape (S,): within one, compute needs what is sent."""
+        """What is exposed in iterations that do not train, shape (S,): within one, compute needs what is sent."""
         median = float(np.median(exposed))
         if median < self.min_exposed * frame.step_ns:
             return Clear(f"{wording.ms(median)} of communication are exposed in the median iteration.")
@@ -161,7 +164,9 @@ class CommunicationBound(Rule):
             title=f"Communication is exposed within iterations: {share} on the slowest rank.",
             why=f"{longest}Compute of an iteration waits for it, unless another batch computes meanwhile. "
             f"{wording.network(network)}{tuner.choice(network, communication[0]) if communication else ''}{basis}",
-            fix=_OF_EXPERTS if communication and communication[0].kind in _EXCHANGES else _OF_SERVERS,
+            fix=_OF_EXPERTS
+            if frame.program == Program.SERVING.value and communication and communication[0].kind in _EXCHANGES
+            else _OF_FORWARD_PASSES[frame.program],
             evidence=most_exposed(exposed, whatif, places),
             subject=_OR_WAIT if frame.missing_ranks else "",
         )
@@ -290,3 +295,19 @@ Check that NCCL uses the links you think it does (NCCL_DEBUG=INFO).
 # DDP; for FSDP2: model.set_requires_gradient_sync(False)
 with model.no_sync():
     loss(model(micro_batch)).backward()  # all but the last micro-step"""
+
+#: By program.
+_OF_FORWARD_PASSES = {
+    Program.SERVING.value: _OF_SERVERS,
+    Program.DIFFUSION.value: """\
+Divide each image over fewer GPUs, and make more images at the same time: parallel guidance and copies of the model \
+send next to nothing, and ring attention sends while it computes.
+
+# xDiT
+--use_cfg_parallel --data_parallel_degree 2 --ring_degree 2 --ulysses_degree 1""",
+    Program.INFERENCE.value: """\
+Run a copy of the model on each GPU, or on few of them, with samples of its own. Of sharded parameters, gather those \
+of the next layer while this one computes.
+
+samples = samples[rank::world_size]""",
+}

@@ -219,11 +219,19 @@ def test_experts_that_tokens_are_sent_to_have_another_fix() -> None:
     assert "two-batch-overlap" in finding(RULE, ranks(SERVED, SERVED), kernels=kernels).fix
 
 
-def test_a_program_that_neither_trains_nor_serves_is_not_judged() -> None:
-    other = ranks(*[SERVED.replace("context_0_generation_8", "denoise...............")] * 2)
-    outcomes = engine.examine(job(other, kernels=NCCL)).outcomes
-    (reason,) = [one.reason for one in outcomes if one.rule == RULE]
-    assert reason == "It is about training loops, and this program does not train."
+def test_a_pipeline_on_several_gpus_is_judged_with_advice_of_its_own() -> None:
+    text = ranks(*[SERVED.replace("context_0_generation_8", "denoise...............")] * 2)
+    found = finding(RULE, text, kernels=NCCL)
+    assert found.cost_ms == pytest.approx((19 + 25) / 2, rel=0.1)
+    assert "Divide each image over fewer GPUs" in found.fix
+
+
+def test_what_a_benchmark_sends_is_what_it_measures() -> None:
+    repeats = ranks(*[SERVED.replace("context_0_generation_8", "something.............")] * 2, steps=12)
+    diagnosis = engine.examine(job(repeats, kernels=NCCL))
+    (ended,) = [one for one in diagnosis.outcomes if one.rule == RULE]
+    assert (diagnosis.kind, ended.status) == ("benchmark", "not-applicable")
+    assert ended.reason == "This program is a benchmark: its communication is what it measures."
 
 
 def test_what_a_ring_sends_cannot_be_hidden_behind_other_compute() -> None:
