@@ -100,5 +100,6 @@ python -m sglang.launch_server ... --max-loras-per-batch 8""",
 Keep the model on the GPU, or load the next block's weights while one computes.
 
 pipeline.to("cuda")                      # not pipeline.enable_sequential_cpu_offload()
-pipeline.transformer.enable_group_offload(onload_device="cuda", offload_device="cpu", use_stream=True)""",
+cuda, cpu = torch.device("cuda"), torch.device("cpu")
+pipeline.transformer.enable_group_offload(cuda, cpu, offload_type="leaf_level", use_stream=True)""",
 }
