@@ -238,6 +238,24 @@ def test_odd_choices_are_shown_as_they_are_spelled(tmp_path: Path) -> None:
     assert {(one.algorithm, one.protocol, one.channels) for one in network.choices} == {("PAT2", "7", 3)}
 
 
+def test_a_call_that_tells_nothing_hides_no_kernels_own(tmp_path: Path) -> None:
+    """The operator around a launch has a number alone, and no process group: the kernel knows more."""
+    text, folder = ranks(BOUND, BOUND), tmp_path / "job"
+    folder.mkdir()
+    for rank, data in traces.draw(text).items():
+        trace = json.loads(data)
+        told = next(event["args"] for event in trace["traceEvents"] if "Collective name" in event.get("args", {}))
+        told = dict(told)
+        for event in trace["traceEvents"]:
+            if "Collective name" in event.get("args", {}):
+                event["args"] = {"Seq": 3}
+            elif event["name"].startswith("nccl"):
+                of_plugin(event, told)
+        (folder / f"host_{rank}.1.pt.trace.json").write_text(json.dumps(trace))
+    _, job = result(folder)
+    assert set(job.digests[0].collectives.bytes.tolist()) == {4 * told["In msg nelems"]}
+
+
 def test_a_count_without_its_ranks_has_no_size(tmp_path: Path) -> None:
     """NCCL counts what one rank gives to an all_gather."""
 

@@ -49,7 +49,8 @@ def device_collectives(host: HostCalls, device: DeviceEvents, phase: Ints, words
 def metadata(host: HostCalls, device: DeviceEvents, kernels: Ints) -> Ints:
     """The row of `CommArgs` that tells of each of some kernels: its own, or that of the launch's parent; or -1.
 
-    A kernel of which NCCL's plugin alone tells does not name its process group: there the launch's parent goes first.
+    A kernel of which NCCL's plugin alone tells does not name its process group: there the launch's parent goes first,
+    if it names one.
     """
     rows, launch = device.row[kernels], device.launch[kernels]
     of_event, comms = _of_events(host.trace), host.trace.comms
@@ -59,7 +60,8 @@ def metadata(host: HostCalls, device: DeviceEvents, kernels: Ints) -> Ints:
     around = host.around(launch[launched], enqueues(host))
     enclosed[launched] = np.where(around >= 0, of_event[host.row[around]], -1) if len(host) else -1
     of_plugin = (own >= 0) & (enclosed >= 0)
-    of_plugin[of_plugin] = (comms.group[own[of_plugin]] < 0) & (comms.algorithm[own[of_plugin]] >= 0)
+    alone, parent = own[of_plugin], enclosed[of_plugin]
+    of_plugin[of_plugin] = (comms.group[alone] < 0) & (comms.algorithm[alone] >= 0) & (comms.group[parent] >= 0)
     return np.where((own >= 0) & ~of_plugin, own, enclosed)
 
 
