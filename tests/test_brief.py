@@ -34,7 +34,7 @@ def test_a_diagnosis_is_six_lines(capsys: pytest.CaptureFixture[str], monkeypatc
         " 1  Critical    125.2 ms    68 %  straggler (host), rank 1",
         " 2  Info          5.5 ms   3.0 %  profiler-overhead (recording), rank 1",
         " 3  Info      no cost             low-mfu, all 4 ranks",
-        "7 opportunities; 3 of 44 checks not made (lack data). -v shows all.",
+        "7 opportunities; 3 of 46 checks not made (lack data). -v shows all.",
     ]
 
 

@@ -62,6 +62,8 @@ PLACES = {
     "Q": "1",
     "RUN": "BEFORE",
     "VALUE": "0.1",
+    "both.pftrace/before": "BEFORE",
+    "both.pftrace/after": "AFTER",
     "RULE.THRESHOLD=VALUE": "straggler.min_excess=0.1",
 }
 

@@ -102,14 +102,16 @@ def _first_lost(host: HostCalls, device: DeviceEvents) -> int:
 def busy_until_ns(device: DeviceEvents) -> int:
     """Until when the device does what was launched before the record, and is not in it; 0 if launches do not pile up.
 
-    A single launch may be late for another reason: a copy from pageable memory is staged by the host.
+    A single launch may be late for another reason: a copy from pageable memory is staged by the host. A device that has
+    done more of the record than waits was not busy: its clock was set.
     """
     awaits = _awaiting(device)
     if awaits < 0:
         return 0
     begins = int(device.start_ns[awaits])
-    waiting = np.count_nonzero(device.launch_ns[device.is_launched] < begins)
-    return begins if waiting >= _PILED_UP else 0
+    waiting = int((device.is_launched & (device.launch_ns < begins) & (device.start_ns >= begins)).sum())
+    done = int((device.is_launched & (device.start_ns < begins)).sum())
+    return begins if waiting >= max(_PILED_UP, done) else 0
 
 
 def _awaiting(device: DeviceEvents) -> int:

@@ -24,10 +24,9 @@ from tb_ddp_doctor.trace.model import Category, Ints
 #: which leaves no event; else it is the profiler's. Launches in flight would not tell, for the same reason.
 _BUSY = 0.5
 #: Without such a record, a launch call is blocked if it takes longer than usual by this much, ns, while nearly as many
-#: launches are in flight as ever in the trace, those are many, and at least half of them are left when it ends. Where
-#: the queue is always full, most calls are blocked: usual is what one in ten takes at most, and no more than this.
+#: launches are in flight as ever in the trace, those are many, and at least half of them are left when it ends. Usual
+#: is what the median call takes, and no more than this: where the queue is always full, most calls are blocked.
 _LONG_CALL_NS = 20_000
-_UNBLOCKED = 0.1
 _NEARLY = 0.9
 _MANY = 256
 _STILL = 0.5
@@ -110,7 +109,7 @@ def _full_queue(host: HostCalls, device: DeviceEvents, stalls: Intervals, busy: 
         recorded = busy.measure(stalls.start, stalls.end) >= _BUSY * (stalls.end - stalls.start)
         stalls = Intervals(stalls.start[recorded], stalls.end[recorded])
     length = launches.end_ns - launches.start_ns
-    unblocked = min(int(np.quantile(length, _UNBLOCKED)), _LONG_CALL_NS)
+    unblocked = min(int(np.median(length)), _LONG_CALL_NS)
     in_flight = launches.in_flight(launches.start_ns)
     # A call that the queue blocks ends as the first launch leaves it; one that is slow itself drains the queue.
     blocked = np.flatnonzero(

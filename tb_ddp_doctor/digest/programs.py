@@ -139,7 +139,9 @@ def _repeats(kernels: dict[str, int], computing: dict[str, int]) -> bool:
     products = sum(runs for name, runs in computing.items() if _multiplies(name))
     if len(computing or kernels) <= _MOST_KINDS:
         communicated = 0 if products else sum(kernels.values()) - computed
-        return max(min((computing or kernels).values(), default=0), communicated) >= _LEAST_RUNS
+        # Each kind of what fills buffers runs once for a collective: what computes between collectives is no benchmark.
+        filled = computed <= len(computing) * communicated
+        return max(min((computing or kernels).values(), default=0), communicated if filled else 0) >= _LEAST_RUNS
     return products >= max(_PRODUCTS * computed, _LEAST_RUNS)
 
 
