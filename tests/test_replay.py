@@ -627,6 +627,19 @@ def test_what_is_typical_is_neither_a_slow_rank_nor_a_slow_step() -> None:
     assert not whatif.typical(pauses).any()
 
 
+def test_a_sync_within_a_backward_pass_awaits_the_allreduce_before_it() -> None:
+    """As where a CUDA graph is captured again: the call returns when the AllReduce in flight has ended."""
+    captures = """
+        rank# step     |1
+              host     [fwd]         [sync............]               [optim]
+              autograd      [bwd][ar]                  [bwd][ar]
+              gpu      [fwd][bwd]                      [bwd]          [optim]
+              nccl               [ar@4................]     [ar@4....]
+    """
+    drawn, whatif = played(ranks(captures, captures))
+    assert whatif.recorded_ns.tolist() == drawn.budget.window_ns.tolist()
+
+
 def test_a_backward_pass_that_is_launched_late_goes_on_beside_its_allreduces() -> None:
     launch_bound = """
         rank# step     |1
