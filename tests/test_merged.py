@@ -297,6 +297,21 @@ def test_ranks_that_lie_side_by_side_are_diagnosed_as_ranks(tmp_path: Path, form
     assert (late.rule, late.ranks) == ("straggler", (1,))
 
 
+def test_many_descriptors_hide_no_traces_side_by_side(tmp_path: Path) -> None:
+    """The beginning of such a file holds neither an operator nor a kernel."""
+    events = [
+        event | {"pid": rank, "tid": f"{event['tid']}{'x' * 9_000}{copy}" if copy else event["tid"]}
+        for rank, data in draw(JOB).items()
+        for event in json.loads(data)["traceEvents"]
+        for copy in range(3)
+    ]
+    packets = pftrace_files.side_by_side({"traceEvents": events}, {0: "Rank 0", 1: "Rank 1"})
+    assert b"cpu_op" not in packets[: 1 << 16]
+    (tmp_path / "both.pftrace").write_bytes(packets)
+    (run,) = discover(tmp_path / "both.pftrace")
+    assert len(run.files) == 2
+
+
 @pytest.mark.parametrize("is_folded", [False, True])
 @pytest.mark.parametrize("names", [("Rank 0", "Rank 1"), ("before", "after")])
 def test_perfetto_files_that_were_put_together_are_what_they_were(

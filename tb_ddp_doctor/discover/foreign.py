@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 
+from tb_ddp_doctor.discover.head import UNITRACE_EVENT
 from tb_ddp_doctor.discover.names import trace_name
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage.paths import FilePath
@@ -140,7 +141,7 @@ _BY_HEAD = (
     ),
     (
         re.compile(r"\.json$"),
-        re.compile(rb'"cat"\s*:\s*"(?:gpu_op|Flow_[HD]2[HD]_)'),
+        UNITRACE_EVENT,
         _OF_INTEL,
     ),
     (

@@ -48,7 +48,7 @@ _KINETO_EVENT = re.compile(
     rb'"cat"\s*:\s*"(cpu_op|cuda_runtime|cuda_driver|gpu_memcpy|python_function|ac2g)"|"External id"\s*:'
 )
 #: Intel's unitrace calls work of the host cpu_op, too; that of the device, and flows, are named as nowhere else.
-_UNITRACE_EVENT = re.compile(rb'"cat"\s*:\s*"(?:gpu_op|Flow_[HD]2[HD]_)')
+UNITRACE_EVENT = re.compile(rb'"cat"\s*:\s*"(?:gpu_op|Flow_[HD]2[HD]_)')
 #: The same in Perfetto's format, each behind a byte of its size; and what a file of it begins with: a packet.
 _KINETO_CATEGORIES = (
     *(b"cpu_op", b"user_annotation", b"cuda_runtime", b"cuda_driver", b"hip_runtime", b"kernel", b"gpu_memcpy"),
@@ -104,7 +104,9 @@ def peek(path: FilePath) -> Head:
             if PACKETS_NAME.fullmatch(path.name):
                 head = _read_packets(text, chunks)
                 if head.is_kineto and isinstance(path, Path) and merged_packets.may_be(text):
-                    head = replace(head, parts=_parts(path, text, chunks))
+                    # What tells that it is a trace may stand far behind, and was read.
+                    file.seek(0)
+                    head = replace(head, parts=_parts(path, b"", _chunks(file)[0]))
                 return head
             head = _read_head(text)
             if head.is_kineto and isinstance(path, Path) and merged.may_be(text):
@@ -288,7 +290,7 @@ def _read_head(text: bytes) -> Head:
         is_trace=has_schema or has_content or (b'"ph"' in text and not begins_profile(text)),
         # Who rewrites a trace may put these keys behind the events, which then show whose they are.
         is_kineto=(has_schema and has_content)
-        or (events >= 0 and bool(_KINETO_EVENT.search(text, events)) and not _UNITRACE_EVENT.search(text, events)),
+        or (events >= 0 and bool(_KINETO_EVENT.search(text, events)) and not UNITRACE_EVENT.search(text, events)),
         has_text=bool(text),
         rank=rank,
         world_size=world_size,
