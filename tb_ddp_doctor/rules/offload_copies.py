@@ -57,10 +57,8 @@ class OffloadCopies(Rule):
         copied = np.minimum(exposed, whatif.typical_of_step(exposed))
         change = Change(device_ns=copied) | whatif.without(CpuTime.COPY)
         cost = whatif.cost_ns(change)
-        if not large.any() or cost < self.min_cost * frame.step_ns:
-            return Clear(
-                f"Large copies between CPU and GPU cost {wording.ms(cost if large.any() else 0)} an iteration."
-            )
+        if cost < self.min_cost * frame.step_ns:
+            return Clear(f"Large copies between CPU and GPU cost {wording.ms(cost)} an iteration.")
         steps = np.flatnonzero(large.any(axis=0))
         rank, step = divmod(int(copied.argmax()), copied.shape[1])
         level, basis = certainty.confidence(frame, cost, len(steps))
@@ -92,7 +90,8 @@ def are_large(copies: CopyWork, program: str, least_size: float = _LEAST_SIZE[0]
 
 _FIXES = {
     Program.SERVING.value: """\
-Keep adapters and weights that requests ask for again on the GPU, and move keys and values on a stream of their own.
+Keep adapters and weights that requests ask for again on the GPU, and move keys and values in pinned \
+memory, on a stream of their own.
 
 vllm serve ... --enable-lora --max-loras 8 --max-cpu-loras 32  # as many as are asked for at a time
 python -m sglang.launch_server ... --max-loras-per-batch 8""",
