@@ -235,3 +235,37 @@ def test_one_update_shows_no_step() -> None:
         gpu       [fwd.] [b..] [up..]
     """)[0]
     assert not rank.has_steps
+
+
+GRAPHS = """
+    host     [graph][graph][graph]                   [graph][graph]
+    gpu       [graph*20..........][graph*20..........][graph*20..........][graph*20..........][graph*20..........]
+"""
+
+
+def test_graphs_that_replay_a_backward_pass_each_are_steps_however_far_the_host_is_ahead() -> None:
+    rank = digests(GRAPHS, names={"graph_kernel": "flash_bwd_kernel"})[0]
+    assert rank.has_steps and rank.contents.steps_from == "graph launch"
+    assert rank.steps.number.tolist() == [0, 1, 2, 3]
+    assert ((rank.steps.end_ns - rank.steps.start_ns) // MS).tolist() == [21, 20, 20, 20]
+
+
+@pytest.mark.parametrize("shorter", ["[graph*20..........][graph", "[graph*19..........][graph"])
+def test_graphs_of_parts_of_a_step_are_no_steps(shorter: str) -> None:
+    """Forward has a graph of its own, or a graph has other kernels."""
+    drawn = GRAPHS.replace("[graph*20..........][graph", shorter, 1)
+    forward = {"names": {"graph_kernel": "flash_bwd_kernel"}} if "19" in shorter else {}
+    trains = "\n    autograd                                                         [bwd]"
+    rank = digests(drawn.rstrip() + trains, **forward)[0]
+    assert not rank.has_steps
+
+
+def test_a_step_that_compiles_is_as_regular_as_the_others() -> None:
+    drawn = """
+        rank0 host   [own_denoise..][own_denoise..][own_denoise................................][own_denoise..]
+              within [a][b]         [a][b]         [compile......................][a][b]        [a][b]
+              gpu     [a...][b...]   [a...][b...]                                  [a...][b...]  [a...][b...]
+    """
+    names = {"aten::compile": "_compile.compile_inner (dynamo_timed)"}
+    assert digests(drawn, world_size=1, names=names)[0].steps.number.tolist() == [0, 1, 2, 3]
+    assert not digests(drawn, world_size=1)[0].has_steps

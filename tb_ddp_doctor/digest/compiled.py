@@ -38,7 +38,10 @@ def compiled_work(host: HostCalls, steps: Steps, phases: HostPhases, tune_device
     compiles, tunes = over_named(host, names.compiles), over_named(host, names.autotunes)
     captures = captured(host) - compiles
     waits = host.over(host.is_runtime & host.trains & host.named(names.is_sync))
+    looks_up = over_named(host, names.looks_up_compiled) - compiles
     gaps = _breaks(host, waits, steps, phases)
+    # The code behind a break has its guards evaluated, and is compiled, without the break as well.
+    broken = gaps - looks_up - compiles
     launches = np.flatnonzero(host.is_runtime & host.named(names.launches_graph))
     at, size = within(host.start_ns[launches], steps), len(steps)
     begins, ends = steps.host_start_ns, steps.host_end_ns
@@ -57,10 +60,10 @@ def compiled_work(host: HostCalls, steps: Steps, phases: HostPhases, tune_device
         tune_sync_ns=(tunes & waits).measure(begins, ends),
         tune_device_ns=tune_device_ns,
         breaks=number(gaps),
-        break_ns=gaps.measure(begins, ends),
-        break_sync_ns=(gaps & waits).measure(begins, ends),
+        break_ns=broken.measure(begins, ends),
+        break_sync_ns=(broken & waits).measure(begins, ends),
         sync_ns=waits.measure(begins, ends),
-        guard_ns=(over_named(host, names.looks_up_compiled) - compiles).measure(begins, ends),
+        guard_ns=looks_up.measure(begins, ends),
     )
 
 
@@ -83,9 +86,23 @@ def captured(host: HostCalls) -> Intervals:
     begun = np.sort(host.start_ns[begins])
     end = np.sort(host.end_ns[ends])
     before = searchsorted(begun, end) - 1
-    start = np.where(before >= 0, begun[np.maximum(before, 0)] if len(begun) else 0, end)
+    start = np.where(before >= 0, _prepared_from(host, begun)[np.maximum(before, 0)] if len(begun) else 0, end)
     ready = host.is_runtime & host.named(names.captures_graph)
     return Intervals.union(np.concatenate((start, host.start_ns[ready])), np.concatenate((end, host.end_ns[ready])))
+
+
+def _prepared_from(host: HostCalls, begun_ns: Ints) -> Ints:
+    """Since when captures are prepared that begin at some times: `torch.cuda.graph` waits for the device, collects
+    garbage and frees memory, and launches nothing until the capture begins.
+    """
+    waits = host.is_runtime & host.named(names.awaits_device)
+    calls = np.flatnonzero(waits | (host.is_runtime & host.named(names.launches_work)))
+    calls = calls[np.argsort(host.start_ns[calls], kind="stable")]
+    if not len(calls):
+        return begun_ns
+    last = calls[np.maximum(searchsorted(host.start_ns[calls], begun_ns) - 1, 0)]
+    follows = waits[last] & (host.end_ns[last] <= begun_ns)
+    return np.where(follows, host.end_ns[last], begun_ns)
 
 
 def _breaks(host: HostCalls, waits: Intervals, steps: Steps, phases: HostPhases) -> Intervals:

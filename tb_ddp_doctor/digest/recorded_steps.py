@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
+from tb_ddp_doctor.digest.compiled import prepares
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import TraceContents
 from tb_ddp_doctor.digest.round_trips import ROUND_TRIP, round_trips
 from tb_ddp_doctor.digest.rounds import ROUND, SHARED_ROUND, rounds
-from tb_ddp_doctor.digest.steps import UPDATE, called_modules, host_steps, repeated_steps, updates
+from tb_ddp_doctor.digest.steps import UPDATE, called_modules, host_steps, repeated_steps, replayed_training, updates
 from tb_ddp_doctor.digest.trace_contents import MARKED, trace_contents
 from tb_ddp_doctor.trace.model import Events, Ints
 
@@ -26,15 +27,18 @@ def contents_and_steps(host: HostCalls) -> tuple[TraceContents, tuple[Ints, Ints
     contents, events = trace_contents(host, ""), host.trace.events
     if len(contents.roles) > 1 and (turns := rounds(host.trace)):
         return replace(contents, steps_from=ROUND), turns
-    if contents.program in _ITERATES and (repeated := repeated_steps(host.trace)):
+    once = prepares(host)
+    if contents.program in _ITERATES and (repeated := repeated_steps(host.trace, once)):
         return replace(contents, steps_from=repeated[0]), repeated[1]
     if contents.program == "serving" and (trips := round_trips(host.trace)):
         return replace(contents, steps_from=ROUND_TRIP), trips
     # Decode of servers is replayed as graphs, which call no module: their prompts alone would be iterations.
-    if contents.program in _CALLS and (called := called_modules(host.trace)):
+    if contents.program in _CALLS and (called := called_modules(host.trace, once)):
         return replace(contents, steps_from=called[0]), called[1]
     if updated := updates(host):
         return replace(contents, steps_from=UPDATE), updated
+    if contents.program == "training" and (replayed := replayed_training(host.trace)):
+        return replace(contents, steps_from=replayed[0]), replayed[1]
     return contents, _whole_trace(events) if len(events) else marked
 
 

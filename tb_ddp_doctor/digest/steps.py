@@ -14,6 +14,8 @@ import numpy as np
 
 from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.model import Steps
 from tb_ddp_doctor.trace import names, program_names
 from tb_ddp_doctor.trace.model import MODULE, Category, Indices, Ints, RankTrace
@@ -168,15 +170,17 @@ GRAPH_LAUNCH = "graph launch"
 ITERATION = "mark of an iteration"
 
 
-def repeated_steps(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
+def repeated_steps(trace: RankTrace, once: Intervals) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
     """What serves as steps where none is marked, and the steps as `host_steps` has them; None where nothing repeats.
+
+    Time that the host needs `once` for many steps, to compile or to capture, makes none of them irregular.
 
     A server's own mark of an iteration is one, however often it comes: prompts make iterations unequal. Otherwise an
     outermost annotation that comes back regularly is a server's or a pipeline's iteration. So is a graph's launch
     where each iteration is one graph: then every launch has a copy before it, of the tokens or the noise that goes in.
     Launches without copies between them are parts of one iteration.
     """
-    return _marked_iterations(trace) or _repeated_annotation(trace) or _repeated_launches(trace)
+    return _marked_iterations(trace) or _repeated_annotation(trace, once) or _repeated_launches(trace, once)
 
 
 def iterations(trace: RankTrace) -> tuple[Ints, Ints, list[Iteration]]:
@@ -213,19 +217,19 @@ def _marked_iterations(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] 
     return (ITERATION, (np.arange(len(start)), start, np.append(start[1:], end[-1:]))) if len(start) else None
 
 
-def _repeated_annotation(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
+def _repeated_annotation(trace: RankTrace, once: Intervals) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
     events = trace.events
     rows, start, end = outermost(trace, np.flatnonzero(events.category == Category.ANNOTATION))
     kinds = [_NUMBERS.sub("#", trace.strings[name]) for name in events.name[rows]]
     for kind, count in Counter(kinds).most_common():
         mine = np.array([one == kind for one in kinds], np.bool_)
-        if count >= _LEAST_REPEATS and _is_regular(start[mine]):
+        if count >= _LEAST_REPEATS and _is_regular(start[mine], once):
             first, last = start[mine], end[mine]
             return kind, (np.arange(count), first, np.append(first[1:], last[-1]))
     return None
 
 
-def called_modules(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
+def called_modules(trace: RankTrace, once: Intervals) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
     """The same from Python stacks: the model that is called again and again, within no other module.
 
     A diffusion pipeline calls its denoiser for each iteration, between text encoders and what decodes latent images; a
@@ -242,7 +246,7 @@ def called_modules(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | No
     for kind in dict.fromkeys(kinds.tolist()):
         mine = kinds == kind
         instances = len(np.unique(frames.name[rows[which[mine]]]))
-        if mine.sum() >= _LEAST_REPEATS * instances and _is_regular(start[mine]):
+        if mine.sum() >= _LEAST_REPEATS * instances and _is_regular(start[mine], once):
             first, last = start[mine], end[mine]
             steps = np.arange(len(first)), first, np.append(first[1:], last[-1:])
             spans[int(last[-1] - first[0])] = f"call of {kind.removeprefix(MODULE)}", steps
@@ -268,23 +272,47 @@ def _outer(start: Ints, duration: Ints) -> tuple[Ints, Ints, Ints]:
     return order[outer], start[outer], end[outer]
 
 
-def _repeated_launches(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
-    events = trace.events
-    calls = events.category == Category.RUNTIME
+def replayed_training(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
+    """The steps of training that replays each as one graph, as `repeated_steps` has them.
 
-    def starts(test: Callable[[str], bool]) -> Ints:
-        chosen = np.array([test(text) for text in trace.strings], np.bool_)[events.name]
-        return np.sort(events.start_ns[calls & chosen])
-
-    launches, copied = starts(names.launches_graph), starts(names.copies)
-    fed = np.diff(searchsorted(copied, launches)) > 0
-    # The last launch only ends the iteration before it.
-    if len(launches) <= _LEAST_REPEATS or not fed.all() or not _is_regular(launches):
+    All launches then replay as many kernels, and with them a backward pass: where forward or the optimizer has a graph
+    of its own, graphs differ. The host may be far ahead, so that launches need not be regular.
+    """
+    rows, launches = DeviceRows.of(trace.events), _graph_launches(trace)
+    replayed = np.isin(rows.launch, launches)
+    trains = np.array([program_names.is_training_kernel(text) for text in trace.strings], np.bool_)
+    training = replayed & trains[trace.events.name[rows.row]]
+    kernels = np.unique(rows.launch[replayed], return_counts=True)[1]
+    is_same = len(kernels) == len(launches) and len(np.unique(kernels)) == 1
+    if not is_same or not np.isin(launches, rows.launch[training]).all():
         return None
-    return GRAPH_LAUNCH, (np.arange(len(launches) - 1), launches[:-1], launches[1:])
+    return _from_launch_to_launch(np.sort(trace.events.start_ns[launches]))
 
 
-def _is_regular(start: Ints) -> bool:
-    apart = np.diff(start)
+def _graph_launches(trace: RankTrace) -> Ints:
+    """The rows of the calls that launch graphs."""
+    test = np.array([names.launches_graph(text) for text in trace.strings], np.bool_)
+    return np.flatnonzero((trace.events.category == Category.RUNTIME) & test[trace.events.name])
+
+
+def _repeated_launches(trace: RankTrace, once: Intervals) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
+    events = trace.events
+    copies = np.array([names.copies(text) for text in trace.strings], np.bool_)[events.name]
+    launches = np.sort(events.start_ns[_graph_launches(trace)])
+    copied = np.sort(events.start_ns[(events.category == Category.RUNTIME) & copies])
+    fed = np.diff(searchsorted(copied, launches)) > 0
+    is_iteration = len(launches) > 1 and fed.all() and _is_regular(launches, once)
+    return _from_launch_to_launch(launches) if is_iteration else None
+
+
+def _from_launch_to_launch(launch_ns: Ints) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
+    """The last launch only ends the iteration before it."""
+    if len(launch_ns) <= _LEAST_REPEATS:
+        return None
+    return GRAPH_LAUNCH, (np.arange(len(launch_ns) - 1), launch_ns[:-1], launch_ns[1:])
+
+
+def _is_regular(start: Ints, once: Intervals) -> bool:
+    apart = np.diff(start) - once.measure(start[:-1], start[1:])
     median = float(np.median(apart))
     return bool((apart >= median / _MOST_UNEVEN).all() and (apart <= median * _MOST_UNEVEN).all())

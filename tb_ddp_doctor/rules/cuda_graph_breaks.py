@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor import wording
-from tb_ddp_doctor.digest.model import CompiledWork, CpuTime
+from tb_ddp_doctor.digest.model import CompiledWork, CpuTime, KernelWork
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.replay.cells import lower_median
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.host_work import shares
+from tb_ddp_doctor.trace.model import Flags, Ints
 from tb_ddp_doctor.trace.program_names import Program
 
 
@@ -23,7 +25,8 @@ class CudaGraphBreaks(Rule):
     What:
         Steps with fewer graph launches than the median step of the rank: they launch kernels one by one (`eager`). And
         steps in which a graph is captured (`capture`). The cost is what the steps save with a capture's CPU time
-        removed, and with the CPU's work of an eager step as short as that of the median step.
+        (from the sync and the garbage collection before it on) and the kernels of its warm-up removed, and with the
+        CPU's work of an eager step as short as that of the other steps.
     Why:
         A graph holds for one set of shapes and addresses. With another shape the program runs eagerly, or captures once
         more, which takes the CPU some tens of milliseconds and synchronises the GPU.
@@ -40,14 +43,22 @@ class CudaGraphBreaks(Rule):
     subject = "Capturing again or launching without the CUDA graph"
     of_every_program = True
     refines = (
-        "straggler", "load-imbalance", "op-stall", "host-stall", "host-sync", "launch-bound", "slow-step",
+        "straggler", "load-imbalance", "op-stall", "host-stall", "iteration-gap", "host-sync", "launch-bound",
+        "slow-step",
     )  # fmt: skip
 
     min_cost: float = threshold(*limits.LAUNCHES)
 
-    def check(self, *, frame: Frame, whatif: WhatIf, compiled: CompiledWork, places: Places) -> Result:
-        if not frame.has_device:
-            return NotApplicable("It is about CUDA graphs, and these traces have no GPU (CPU only).")
+    def check(
+        self,
+        *,
+        frame: Frame,
+        whatif: WhatIf,
+        compiled: CompiledWork,
+        kernels: KernelWork,
+        budget: Budget,
+        places: Places,
+    ) -> Result:
         launches = compiled.graph_launches
         median = lower_median(launches.T)[:, None]
         if not median.any():
@@ -60,11 +71,7 @@ class CudaGraphBreaks(Rule):
         odd = eager | captures
         if not odd.any():
             return Clear("Every step launches its CUDA graphs, and none captures one.")
-        work = whatif.host_ns(CpuTime.WORK) + whatif.host_ns(CpuTime.OP_STALL)
-        typical = np.where(odd, 0, work).sum(axis=1) / np.maximum((~odd).sum(axis=1), 1)
-        excess = np.maximum(work - typical[:, None], 0) * odd
-        removed = np.maximum(excess, compiled.capture_ns * odd).astype(np.int64)
-        change = Change(host=shares(whatif, removed))
+        change, removed = _without(odd, whatif, compiled, kernels, budget)
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Steps without their CUDA graph cost {wording.ms(cost)} a step.")
@@ -84,6 +91,34 @@ class CudaGraphBreaks(Rule):
             fix=_FIX_OF_SERVERS if frame.program == Program.SERVING.value else _FIX,
             evidence=(places.of_most(removed, "The step that loses most."),),
         )
+
+
+def _without(
+    odd: Flags, whatif: WhatIf, compiled: CompiledWork, kernels: KernelWork, budget: Budget
+) -> tuple[Change, Ints]:
+    """The change that makes odd steps as the others are, and the CPU's time that it removes, shape (R, S), ns."""
+    launching, outside = (CpuTime.OP_STALL, CpuTime.WORK), (CpuTime.STALL, CpuTime.ALLOC)
+    works, stalls = (
+        _excess(np.sum([whatif.host_ns(kind) for kind in kinds], axis=0), odd) for kinds in (launching, outside)
+    )
+    captured = compiled.capture_ns * odd
+    # Of a capture what is no more work is outside any op: garbage collection, freeing memory.
+    idle = np.maximum(captured - works, np.minimum(stalls, captured))
+    # Before a capture the same kernels run once without a graph.
+    again = _excess(kernels.kernels, odd) * (captured > 0) / np.maximum(kernels.kernels, 1)
+    change = Change(
+        host={**shares(whatif, works, launching), **shares(whatif, idle, outside)},
+        device_ns=(whatif.device_ns * again).astype(np.int64),
+        transfer_ns=(budget.of("transfer") * again).astype(np.int64),
+    )
+    return change, works + idle
+
+
+def _excess(spent_ns: Ints, odd: Flags) -> Ints:
+    """How much longer odd steps take for something than the mean of the rank's other steps, shape (R, S), ns."""
+    typical = np.where(odd, 0, spent_ns).sum(axis=1, keepdims=True) / np.maximum((~odd).sum(axis=1, keepdims=True), 1)
+    excess: Ints = (np.maximum(spent_ns - typical, 0) * odd).astype(np.int64)
+    return excess
 
 
 #: Of two steps none is odd.

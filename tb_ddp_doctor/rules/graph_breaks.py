@@ -34,7 +34,8 @@ class GraphBreaks(Rule):
         Leave the value on the GPU (`torch.where`), or read it after the compiled function; keep what cannot be compiled
         (logging, other libraries) out of the function.
     Limits:
-        A few breaks without a wait look like compiled modules in a row, and are not counted. Needs the names of
+        A few breaks without a wait look like compiled modules in a row, and are not counted. Guards and compilation of
+        the code behind a break are op-stall's, launch-bound's and recompilation's. Needs the names of
         compiled regions of PyTorch 2.5 and later (`Torch-Compiled Region: 0/0`). Lines and reasons are said where logs
         of TORCH_TRACE lie beside the traces.
     """

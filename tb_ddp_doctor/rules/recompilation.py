@@ -41,7 +41,8 @@ class Recompilation(Rule):
     subject = "Compiling within steps"
     of_every_program = True
     refines = (
-        "straggler", "load-imbalance", "op-stall", "host-stall", "host-sync", "launch-bound", "slow-step",
+        "straggler", "load-imbalance", "op-stall", "host-stall", "iteration-gap", "host-sync", "launch-bound",
+        "slow-step",
     )  # fmt: skip
 
     min_cost: float = threshold(*limits.LAUNCHES)

@@ -440,6 +440,10 @@ begins_capture = _matching(r"^(cuda|cu|hip)StreamBeginCapture")
 ends_capture = _matching(r"^(cuda|cu|hip)StreamEndCapture")
 
 
+#: Whether a runtime call waits for all that a device was given.
+awaits_device = _matching(r"^(cuda|cu|hip)(Device|Ctx)Synchronize")
+
+
 #: Whether an operator, annotation or Python function is torch.compile at work: Dynamo, AOTAutograd or Inductor, by
 #: their marks (`dynamo_timed`, of torch 2.13 the phase alone) and their functions in stacks. Inductor's graphs have the
 #: same mark when they are captured, which compiles nothing.

@@ -126,3 +126,17 @@ def test_a_server_is_told_which_batch_sizes_to_capture() -> None:
     text = job_of(EAGER).replace("autograd", "thread2 ")
     found = finding(RULE, text, names=names)
     assert "cudagraph_capture_sizes" in found.fix and "step(example" not in found.fix
+
+
+def test_what_prepares_a_capture_is_of_it() -> None:
+    """`torch.cuda.graph` waits for the device, collects garbage and frees memory before the capture begins."""
+    captures = """
+        rank# step     |1
+              host     [sync..]            [capture.........][graph]
+              autograd                                              [bwd]
+              gpu                                             [graph*20............]
+              nccl                                                                  [ar..]
+    """
+    whole = finding(RULE, job_of(captures), names={"cudaStreamSynchronize": "cudaDeviceSynchronize"})
+    assert whole.cost_ms == pytest.approx((12 + 18) * 2 / 5, rel=0.1)
+    assert finding(RULE, job_of(captures)).cost_ms == pytest.approx(18 * 2 / 5, rel=0.1)  # another wait is none of it

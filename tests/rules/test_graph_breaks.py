@@ -54,6 +54,23 @@ def test_many_breaks_in_a_row_need_no_wait() -> None:
     assert outcome(RULE, ranks(text, text), names=again).status == "clear"
 
 
+def test_looking_compiled_code_up_and_compiling_it_are_no_breaks() -> None:
+    """The code behind a break has its guards evaluated, and is compiled, without the break as well."""
+    options = {"names": {f"aten::r{code}": f"Torch-Compiled Region: {code}/0" for code in range(9)}}
+    lane = "".join(f"[r{code}][look]" for code in range(9))
+    drawn = f"""
+    rank# step     |1
+          host     {lane}
+          autograd {" " * len(lane)}[bwd]
+          gpu       {lane.replace("[look]", "      ")}[bwd.......]
+          nccl     {" " * len(lane)}     [ar...]
+    """
+    for does in ("TorchDynamo Cache Lookup", "_compile.compile_inner (dynamo_timed)"):
+        names = {**options["names"], "aten::look": does}
+        assert outcome(RULE, ranks(drawn, drawn), names=names).status == "clear", does
+    assert finding(RULE, ranks(drawn, drawn), **options).cost_ms > 40  # any other operator is one
+
+
 def test_compiled_modules_in_a_row_are_clear() -> None:
     assert outcome(RULE, ranks(HEALTHY, HEALTHY), **OPTIONS).status == "clear"
 
