@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from traces import MS, job, ranks
+from traces import MS, in_row, job, ranks
 
+from tb_ddp_doctor import engine
 from tb_ddp_doctor.replay import hand_overs
+from tb_ddp_doctor.replay.rank_rows import RankRows, rows_of_ranks
 from tb_ddp_doctor.replay.schedule import _schedule
 
 #: Ranks that generate, wait for each other, then for the weights; ranks that train, then send them.
@@ -35,10 +37,10 @@ PAUSES = """
 WAITS = 29.0
 
 
-def rows_of(*drawings: str) -> list[hand_overs._RankRows]:
+def rows_of(*drawings: str) -> list[RankRows]:
     drawn = job(ranks(*drawings, steps=4))
     role = np.array([0, 0, 1, 1])
-    return hand_overs._rows(_schedule(drawn, None), role)
+    return rows_of_ranks(_schedule(drawn, None), role)
 
 
 def test_a_wait_for_another_role_is_a_collective_with_it() -> None:
@@ -101,3 +103,83 @@ def test_pauses_await_generations_that_are_as_many_rounds_old(
     found = tying.generated(0, begin + MS * np.array(instants))
     ended = found and [row and round((int(its.ended_ns[row]) - begin) / MS) for row in found]
     assert ended == awaited
+
+
+def boxes(*each: tuple[int, int, str]) -> str:
+    """A lane in which each name goes from one ms to another."""
+    line = ""
+    for begin, end, name in each:
+        line = f"{line.ljust(begin)}[{name.ljust(end - begin - 2, '.')}]"
+    return line
+
+
+def generates(until: int, sync: int = 4) -> str:
+    """An engine that generates for so many ms, pauses until it meets the sender of the weights, and gets them."""
+    return f"""
+    rank# step |1{" " * 60}
+          host   {boxes((0, until, "own_generate_sequences"))}
+          within {boxes((0, 8, "attend"), (8, until, "sync"), (45, 49, "bc"), (49, 55 + sync, "sync"))}
+          gpu    {boxes((1, until, "attend*16"))}
+          nccl   {boxes((46, 55 + sync, "bc/sync"))}
+    """
+
+
+def trains(*, sends: bool, sync: int = 4) -> str:
+    """A trainer of 26 ms that pauses until all weights are sent; or the one that sends them to all engines."""
+    sending = [(45, 49, "bc"), (49, 55 + sync, "sync")] * sends
+    return f"""
+    rank# step |1{" " * 60}
+          host   {boxes((0, 26, "own_update_actor"))}
+          within {boxes((0, 5, "fwd"), (5, 12, "sync"), (13, 26, "sync"), *sending)}
+          gpu    {boxes((1, 12, "fwd"))}
+          nccl   {boxes((13, 26, "ar/dp"), *[(46, 55 + sync, "bc/sync")] * sends)}
+    """
+
+
+def found(text: str) -> list[tuple[str, str | None, tuple[int, ...]]]:
+    return [(one.rule, one.cause, one.ranks) for one in engine.examine(job(text)).findings]
+
+
+def test_the_rank_that_sends_for_all_awaits_the_slow_engine_alone() -> None:
+    """The slow engine hardly pauses itself, and the sender's peers wait on until the weights are sent."""
+    text = ranks(generates(44), generates(24), generates(24), trains(sends=True), trains(sends=False), steps=4)
+    assert found(text) == [("straggler", "slow_device", (0,))]
+    # It takes 20 ms longer; 18 of them the others wait.
+    assert engine.examine(job(text)).findings[0].cost_ms == pytest.approx(18, rel=0.1)
+
+
+def test_a_sender_that_stalls_after_all_were_done_is_slow_itself() -> None:
+    text = ranks(*[generates(24)] * 3, trains(sends=True), trains(sends=False), steps=4)
+    assert found(text)[0] == ("straggler", "host", (3,))
+
+
+def test_ranks_that_pause_while_weights_are_sent_to_others_wait_for_that() -> None:
+    """Else the sync would cost nothing, since they stall as long themselves."""
+    text = ranks(*[generates(44, 18)] * 3, trains(sends=True, sync=18), trains(sends=False), steps=4)
+    assert ("role-bubble", "weight_sync", (0, 1, 2, 3, 4)) in found(text)
+
+
+def in_turn(until: int) -> str:
+    """A rank that generates for so many ms, of 44, awaits its driver, and trains."""
+    return f"""
+    rank# step |1
+          host   {boxes((0, until, "own_generate_sequences"), (46, 68, "own_update_actor"))}
+          within {boxes((0, 8, "attend"), (8, until, "sync"), (46, 51, "fwd"), (51, 59, "sync"), (60, 68, "sync"))}
+          gpu    {boxes((1, until, f"attend*{until // 2}"), (47, 59, "fwd"))}
+          nccl   {boxes((60, 68, "ar"))}
+    """
+
+
+def test_the_driver_of_ranks_that_do_all_in_turn_awaits_the_last_of_them() -> None:
+    long, short = in_turn(44), in_turn(24)
+    one = engine.examine(job(ranks(long, short, short, steps=4))).findings[0]
+    assert (one.rule, one.cause, one.ranks) == ("straggler", "more_work", (0,))
+    orders = ([long, short, short], [short, long, short], [short, short, long])
+    moving = engine.examine(job(in_row(*[ranks(*order, steps=1) for order in orders * 2]))).findings[0]
+    assert (moving.rule, moving.cause) == ("load-imbalance", "moving")
+    assert min(one.cost_ms, moving.cost_ms) == pytest.approx(18, rel=0.1)
+
+
+def test_ranks_that_pause_as_long_each_wait_for_nobody() -> None:
+    """Rewards that all of them compute on their CPUs."""
+    assert [rule for rule, _, _ in found(ranks(*[in_turn(24)] * 3, steps=4))] == ["host-stall"]

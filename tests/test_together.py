@@ -48,3 +48,15 @@ def test_what_a_rank_stalls_in_each_iteration_is_its_own_whenever_it_ends() -> N
     assert ended([*waits, *stalls], 3) == [[0, 1], [0, 1]]
     # A short wait beside others is one, where the rank does not stall else.
     assert ended([*waits, pause(2, 48, 50), pause(2, 148, 150)], 3) == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_a_rank_that_pauses_again_waits_for_something_else() -> None:
+    """Rank 0 goes on first, sends the weights for all, and pauses until all have them, as the others do meanwhile."""
+    pauses = [pause(0, 0, 260), pause(0, 270, 272.5), pause(1, 0, 272.4), pause(2, 0, 272.6)]
+    assert ended(pauses, 3) == [[1, 0, 2]]
+
+
+def test_a_save_before_each_wait_makes_no_wait_a_stall() -> None:
+    waits = [pause(rank, begin + 5, begin + 10) for rank in (0, 1) for begin in (0, 100)]
+    saves = [pause(0, begin, begin + 5) for begin in (0, 100, 200)]
+    assert ended([*waits, *saves], 2) == [[0, 1], [0, 1]]

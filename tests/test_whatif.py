@@ -191,6 +191,16 @@ def test_what_a_rank_always_loads_longer_is_not_shared() -> None:
     assert whatif.shared(CpuTime.INPUT).of_host[CpuTime.INPUT].ravel().tolist() == [1, 11 / 16, 1]
 
 
+def test_what_all_ranks_of_a_role_need_is_shared_by_them_and_no_fault_of_each() -> None:
+    of_engines_and_trainers = budget(compute=[[20]] * 5, input=[[16], [17], [1], [1], [1]])
+    whatif = WhatIf(of_engines_and_trainers, roles=[np.arange(2), np.arange(2, 5)])
+    assert whatif.shared(CpuTime.INPUT).of_host[CpuTime.INPUT].ravel().tolist() == [1] * 5
+    # Among all ranks, and among those of one role alone.
+    assert WhatIf(of_engines_and_trainers).shared(CpuTime.INPUT).of_host[CpuTime.INPUT].ravel().tolist() != [1] * 5
+    trainers = np.arange(5) >= 2
+    assert whatif.shared(CpuTime.INPUT, trainers).of_host[CpuTime.INPUT].ravel().tolist() == [1] * 5
+
+
 def stalling(fast_ms: int, slow_ms: int) -> str:
     """A step in which the CPU of rank 1 is outside any op for longer than that of the others."""
 

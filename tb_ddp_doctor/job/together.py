@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import msgspec
 
@@ -47,7 +48,7 @@ def together(pauses: Iterable[Pause], peers: int, shorter: float = SHORTER) -> l
         (one.rank, one.end_ns)
         for group in groups
         for one in group
-        if sum(ns >= _AS_LONG * one.length_ns for ns in alone.get(one.rank, ())) > len(groups)
+        if sum(ns >= _AS_LONG * one.length_ns for ns in alone.get(one.rank, ())) >= 2 * len(groups)
     }
     return _groups([one for one in ordered if (one.rank, one.end_ns) not in own], peers, shorter) if own else groups
 
@@ -61,7 +62,23 @@ def _groups(ordered: Iterable[Pause], peers: int, shorter: float) -> list[list[P
             until = pause.end_ns + max(_TOGETHER_NS, round(_TOGETHER * pause.length_ns))
             groups.append([])
         groups[-1].append(pause)
+    groups = [one for group in groups for one in _once_a_rank(group)]
     least = max(_OF_ROLE * peers, min(peers, 2))
     groups = [group for group in groups if len({one.rank for one in group}) >= least]
     longest = [max(one.length_ns for one in group) for group in groups]
     return [group for group, ns in zip(groups, longest, strict=True) if ns >= shorter * max(longest)]
+
+
+def _once_a_rank(group: list[Pause]) -> Iterator[list[Pause]]:
+    """Parts of a group, by end, in which no rank pauses twice, cut where ends are farthest apart: a rank that pauses
+    again waits for something else.
+    """
+    left = [group]
+    while left:
+        group = left.pop()
+        if len({one.rank for one in group}) == len(group):
+            yield group
+            continue
+        apart = [after.end_ns - before.end_ns for before, after in pairwise(group)]
+        cut = apart.index(max(apart)) + 1
+        left += [group[cut:], group[:cut]]

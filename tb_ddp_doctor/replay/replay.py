@@ -32,13 +32,13 @@ from tb_ddp_doctor.replay.cells import (
     share_if_even,
 )
 from tb_ddp_doctor.replay.change import Change
-from tb_ddp_doctor.replay.hand_overs import HAND_OVER
 from tb_ddp_doctor.replay.lengths import share_at_length
 from tb_ddp_doctor.replay.model import Cut, Lengths, Parts, Played, Schedule, TrackRows
 from tb_ddp_doctor.replay.own_requests import Spread, spread
 from tb_ddp_doctor.replay.play import play
 from tb_ddp_doctor.replay.routing import Routing, routing
 from tb_ddp_doctor.replay.shortened import shortened
+from tb_ddp_doctor.replay.tied_tracks import HAND_OVER
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 
 #: With fewer comparable transfers, none is compared: their median does not show which of them is slow.

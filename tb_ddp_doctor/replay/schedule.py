@@ -25,7 +25,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.rl_roles import between_roles, only_generate
 from tb_ddp_doctor.replay.comparable import comparable
 from tb_ddp_doctor.replay.guests import with_guests
-from tb_ddp_doctor.replay.hand_overs import HandOvers, TiedTracks, hand_overs, with_hand_overs
+from tb_ddp_doctor.replay.hand_overs import HandOvers, hand_overs
 from tb_ddp_doctor.replay.host_meetings import with_host_meetings
 from tb_ddp_doctor.replay.model import (
     GUEST,
@@ -43,6 +43,7 @@ from tb_ddp_doctor.replay.model import (
 )
 from tb_ddp_doctor.replay.order import Order, PlayedTogether, ordered
 from tb_ddp_doctor.replay.own_requests import own_requests
+from tb_ddp_doctor.replay.tied_tracks import TiedTracks, with_hand_overs
 from tb_ddp_doctor.replay.tracks import RecordedTracks, Tracks, awaited, families, orders, recorded_parts, sequences
 from tb_ddp_doctor.storage.column_file import give_back
 from tb_ddp_doctor.storage.constant import has_one_value, is_constant

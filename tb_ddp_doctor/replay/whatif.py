@@ -32,12 +32,13 @@ from tb_ddp_doctor.digest.model import CpuTime, RankDigest
 from tb_ddp_doctor.digest.spending import SPENDING
 from tb_ddp_doctor.job.collectives import Matched
 from tb_ddp_doctor.job.model import Budget, Job
+from tb_ddp_doctor.job.rl_roles import parts_of_roles
 from tb_ddp_doctor.replay import device_work
 from tb_ddp_doctor.replay.bindings import Bindings
+from tb_ddp_doctor.replay.bound_roles import bound_roles
 from tb_ddp_doctor.replay.cells import lower_median
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.guests import share_of_kernels
-from tb_ddp_doctor.replay.hand_overs import bound_roles
 from tb_ddp_doctor.replay.order import CircularWaitError
 from tb_ddp_doctor.replay.replay import FAR_MORE, Replay
 from tb_ddp_doctor.replay.schedule import schedule
@@ -91,9 +92,12 @@ class WhatIf:
         digests: Sequence[RankDigest] = (),
         matched: Matched | None = None,
         pace: Floats | None = None,
+        roles: Sequence[Ints] = (),
         bound_roles: Sequence[Ints] = (),
     ) -> None:
         self._budget, self._digests, self._matched = budget, digests, matched
+        #: The ranks (indices) of each role of reinforcement learning, which together are all; none for other jobs.
+        self._roles = roles
         #: The ranks (indices) of each role of reinforcement learning that takes as long for a round as the others.
         self._bound_roles = bound_roles
         #: For changes that are more than a `Change`; None where busy times are compared.
@@ -132,6 +136,7 @@ class WhatIf:
             digests=job.digests,
             matched=job.matched,
             pace=_pace(job),
+            roles=_roles(job),
             bound_roles=bound_roles(job, replay.schedule) if replay else (),
         )
 
@@ -268,13 +273,16 @@ class WhatIf:
     def shared(self, kind: CpuTime, among: NDArray[np.bool_] | None = None) -> Change:
         """The change that removes one kind of host time from all ranks, as far as all ranks share it.
 
-        A rank that has far more of it than the median rank, in a step or over all steps, keeps its excess: that is its
-        own fault. Small differences are noise and are removed too. With `among`, flags of shape (R,), the median is
-        that of these ranks.
+        A rank that has far more of it than the median rank of its role, in a step or over all steps, keeps its excess:
+        that is its own fault. Small differences are noise and are removed too. With `among`, flags of shape (R,), the
+        median is that of these ranks.
         """
         spent = self.host_ns(kind)
-        median = np.broadcast_to(lower_median(spent if among is None else spent[among]), spent.shape)
-        mean, typical = spent.mean(axis=1), float(median[0].mean())
+        median = np.empty(spent.shape)
+        for role in self._roles or [np.arange(len(spent))]:
+            compared = role if among is None or not among[role].any() else role[among[role]]
+            median[role] = lower_median(spent[compared])
+        mean, typical = spent.mean(axis=1), median.mean(axis=1)
         least = _MORE_BY * float(self._budget.window_ns.mean())
         in_all_steps = (mean > _MORE_IN_ALL_STEPS * typical) & (mean - typical > least)
         own = (spent > _FAR_MORE_IN_A_STEP * median) | (in_all_steps[:, None] & (spent > median))
@@ -568,6 +576,15 @@ def _played(job: Job, *, tied: bool) -> Replay | None:
         return None
     missed = np.abs(replay.recorded_ns - job.budget.window_ns).mean()
     return replay if missed <= _MOST_MISSED * job.budget.window_ns.mean() else None
+
+
+def _roles(job: Job) -> list[Ints]:
+    """See `WhatIf._roles`: ranks of no role are one together."""
+    roles = parts_of_roles(job)
+    if not roles:
+        return []
+    rest = np.setdiff1d(np.arange(len(job.digests)), np.concatenate(roles))
+    return [*roles, rest] if len(rest) else roles
 
 
 def _pace(job: Job) -> Floats:
