@@ -132,6 +132,7 @@ def test_blocks_are_of_what_their_stacks_say() -> None:
         (["vllm/model_executor/layers/linear.py:create_weights"], "parameters"),
         (["transformers/modeling_utils.py:_load_state_dict_into_meta_model", "train.py:main"], "parameters"),
         (["safetensors/torch.py:load_file", "train.py:main"], "parameters"),
+        (["peft/utils/other.py:prepare_model_for_kbit_training", "train.py:main"], "parameters"),
         (["job/muon.py:step", "train.py:main"], "optimizer_states"),
         (["torchao/optim/adam.py:_new_buffer"], "optimizer_states"),
     ],
@@ -258,15 +259,86 @@ def test_what_backward_allocates_in_no_parameters_size_is_temporary() -> None:
     assert got == {"parameters": 5, "gradients": 1, "optimizer_states": 5, "temporary": 7}
 
 
-@pytest.mark.parametrize(("file", "found"), [("adamw", {"parameters": 5, "optimizer_states": 10}), ("own", {})])
-def test_where_the_record_began_after_the_first_update_one_of_three_is_a_parameter(
+def updates(file: str, *sizes: int, function: str = "_multi_tensor_adamw", at: int = 5) -> list[dict[str, Any]]:
+    """What one update of an optimizer works with, MB: it is gone after it."""
+    frames_of = stack(f"torch/optim/{file}.py:9:{function}", f"torch/optim/{file}.py:8:step")
+    rows = [
+        {"addr": (100 + number) << 20, "size": size * MB, "time_us": at + number} for number, size in enumerate(sizes)
+    ]
+    done = at + len(sizes)
+    return [
+        *({"action": "alloc", "frames": frames_of} | row for row in rows),
+        *({"action": "free_requested"} | row | {"time_us": done} for row in rows),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "found"),
+    [
+        ("adamw", {"parameters": 5, "optimizer_states": 10}),
+        # What it keeps is not known, but it works with a tensor as large as each parameter.
+        ("rmsprop", {"parameters": 5}),
+        ("own", {"parameters": 5}),
+    ],
+)
+def test_where_the_record_began_after_the_first_update_its_updates_tell_the_parameters(
     file: str, found: dict[str, int]
 ) -> None:
-    """Adam keeps two states for each, and its updates are in the record."""
-    update = {"action": "alloc", "addr": 99, "size": MB, "time_us": 5, "frames": stack(
-        f"torch/optim/{file}.py:9:_multi_tensor_adamw", f"torch/optim/{file}.py:8:step")}  # fmt: skip
-    got = categories_of(allocated([4 * MB, MB, MB, 4 * MB, 4 * MB, MB, 6 * MB]), traces=[update])
-    assert got == found | {"other": 6 + (0 if found else 15)}
+    got = categories_of(allocated([4 * MB, MB, MB, 4 * MB, 4 * MB, MB, 6 * MB]), traces=updates(file, 4, 1))
+    assert got == found | {"other": 21 - sum(found.values())}
+
+
+def test_without_a_tensor_for_each_parameter_adam_keeps_two_of_those_that_it_updates() -> None:
+    """One after another, several of each: what they count is not known. What is frozen is in no update."""
+    single = updates("adamw", 4, 4, 1, 1, function="_single_tensor_adamw")
+    got = categories_of(allocated([size * MB for size in (4, 1, 1, 4, 4, 1, *[7] * 6)]), traces=single)
+    assert got == {"parameters": 5, "optimizer_states": 10, "other": 42}
+
+
+@pytest.mark.parametrize(("released_at", "gradients"), [(3, 5), (30, 0)])
+def test_what_was_there_before_the_record_are_gradients_only_where_these_are_kept(
+    released_at: int, gradients: int
+) -> None:
+    """Else another copy of the parameters, as of their averages. Kept gradients are added to: what backward
+    allocates is gone before the update.
+    """
+    rows = [{"addr": number << 10, "size": size * MB, "time_us": number} for number, size in ((1, 4), (2, 1))]
+    backward = [
+        *({"action": "alloc", "frames": ENGINE} | row for row in rows),
+        *({"action": "free_requested"} | row | {"time_us": released_at} for row in rows),
+    ]
+    traces = sorted(backward + updates("adamw", 4, 1), key=lambda event: event["time_us"])
+    got = categories_of(allocated([4 * MB, MB] * 4), traces=traces)
+    assert got == some_of(parameters=5, optimizer_states=10, gradients=gradients, other=5 - gradients)
+
+
+def test_what_is_copied_beyond_what_the_optimizer_updates_is_no_parameter() -> None:
+    """Averages of the parameters, or a model to compare with. A model of copied layers has as many as states."""
+    copied = stack("torch/nn/parameter.py:89:__deepcopy__", "copy.py:143:deepcopy", "ema.py:5:__init__")
+    states = allocated([4 * MB, MB], of_optimizer(174))
+    assert categories_of(states, allocated([4 * MB, MB], frames("p")), allocated([4 * MB, MB], copied)) == {
+        "parameters": 5, "optimizer_states": 5, "other": 5,
+    }  # fmt: skip
+    assert categories_of(states, allocated([4 * MB, MB], copied)) == {"parameters": 5, "optimizer_states": 5}
+
+
+def test_what_ones_own_code_makes_beyond_what_the_optimizer_updates_is_no_parameter() -> None:
+    """A class for averages clones the parameters. What torch's layers make may be frozen."""
+    own, states = stack("ema.py:5:__init__", "train.py:9:main"), allocated([4 * MB, MB], of_optimizer(174))
+    made = allocated([4 * MB, MB], frames("p"))
+    assert categories_of(states, made, allocated([4 * MB, MB], own)) == {
+        "parameters": 5, "optimizer_states": 5, "other": 5,
+    }  # fmt: skip
+    assert categories_of(states, made, made) == {"parameters": 10, "optimizer_states": 5}
+
+
+def test_where_gradients_lie_in_a_buffer_backward_allocates_what_it_works_with() -> None:
+    """Megatron-LM: all gradients of a rank."""
+    buffer = stack("megatron/core/distributed/param_and_grad_buffer.py:803:__init__", "train.py:1:main")
+    layer = [*stack("megatron/core/tensor_parallel/layers.py:551:backward"), *ENGINE]
+    assert categories_of(allocated([4 * MB], buffer), allocated([MB], layer), allocated([2 * MB], ENGINE)) == {
+        "gradients": 4, "temporary": 3,
+    }  # fmt: skip
 
 
 LAYERS = [8, 3, 2, 2, 4, 3, 2, 2, 4, 1, 8]
@@ -318,8 +390,7 @@ def some_of(**categories: int) -> dict[str, int]:
 
 def test_temporary_memory_of_backward_is_known_where_the_record_began_after_the_first_update() -> None:
     """Logits' gradients, in a stack without Python, are no gradients of parameters."""
-    update = {"action": "alloc", "addr": 99, "size": MB, "time_us": 5, "frames": stack("torch/optim/adamw.py:8:step")}
-    got = categories_of(allocated([4 * MB, 4 * MB, 4 * MB]), allocated([9 * MB], ENGINE), traces=[update])
+    got = categories_of(allocated([4 * MB, 4 * MB, 4 * MB]), allocated([9 * MB], ENGINE), traces=updates("adamw", 4))
     assert got == {"parameters": 4, "optimizer_states": 8, "temporary": 9}
 
 

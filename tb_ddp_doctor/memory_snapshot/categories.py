@@ -58,6 +58,8 @@ _TABLE = (
            r"pipelining/|algorithms/ddp_comm_hooks/|tensor/_collective_utils|fsdp/_fully_shard/_fsdp_collectives)|"
            r"torch/nn/parallel/comm\.py|deepspeed/comm/|tensor_parallel/mappings\.py|p2p_communication\.py"),
     # DDP makes its buckets anew in the order of the first backward pass, before the next forward pass.
+    # What ZeRO 3 makes of the parts that it has gathered.
+    _shows("communication", r"zero/partition_parameters\.py", r"wait"),
     _shows("communication", r"torch/nn/parallel/distributed\.py", r"_pre_forward|_ddp_init_helper|_sync_\w+"),
     _shows("communication", function=r"c10d.*|.*\bc10d::.*|_ddp_init_helper|_sync_module_states"),
     _shows("communication", function=r"_?(all_?gather|reduce_?scatter|all_?reduce|all_?to_?all|allgather_base)\w*"),
@@ -79,7 +81,7 @@ _TABLE = (
     *_KEYS_AND_VALUES,
     _shows("parameters", r"torch/nn/parameter\.py"),
     _shows("parameters", function=r"__init__|_apply|reset_parameters|\w*load_state_dict\w*|convert|from_pretrained|"
-           r"load_(model|weights)|create_weights|\w*materialize\w*|set_module_tensor_to_device"),
+           r"load_(model|weights)|create_weights|\w*materialize\w*|set_module_tensor_to_device|prepare_model_for_\w+"),
     _shows("parameters", r"safetensors/torch\.py"),
 )  # fmt: skip
 #: FSDP's functions that allocate a reduce-scatter's input, and its output: the gradients of a group of parameters.

@@ -7,7 +7,9 @@ An optimizer allocates each kind of state at a line of its own, a tensor as larg
     no stack                  4 MB  1 MB  1 MB  7 MB      these three are the parameters; 7 MB are something else
 
 Parameters and gradients may be half as large as the states, or twice: bfloat16 beside float32. Where the record began
-after the first update, states have no stacks either: then of three of a size that Adam updates, one is the parameter.
+after the first update, states have no stacks either. Then updates in the record show the sizes of the parameters, and
+of three that Adam updates one is the parameter. What else is of these sizes may be averages of the parameters, or
+another model: gradients only where the record shows that they are kept.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import msgspec
 
 from tb_ddp_doctor.flight.model import StackFrame
+from tb_ddp_doctor.memory_snapshot.categories import is_own
+from tb_ddp_doctor.memory_snapshot.history import Updates
 from tb_ddp_doctor.memory_snapshot.without_stacks import by_count, by_order
 
 #: Sizes of parameters or gradients over those of states: 1, 1/2 and 2.
@@ -36,8 +40,13 @@ _IN_ORDER = (
     # Of ZeRO 3 a bucket that is reduced, and the gradients of this rank.
     (re.compile(r"zero/stage3\.py"), "_setup_for_real_optimizer", ("communication", "gradients")),
 )
+#: What copies a parameter.
+_COPIES = "__deepcopy__"
+#: Where Megatron-LM allocates one buffer for all gradients.
+_OF_ALL = re.compile(r"param_and_grad_buffer\.py$")
 #: FSDP's and Megatron-LM's gradients are of many parameters, or of all ranks'.
-_OWN_SIZES = re.compile(r"torch/distributed/fsdp/|param_and_grad_buffer\.py|megatron/|deepspeed/")
+_OWN_SIZES = re.compile(r"torch/distributed/fsdp/|param_and_grad_buffer\.py|megatron/core/optimizer/|deepspeed/")
+_NO_UPDATES = Updates()
 #: A reduce-scatter's buffers are released after the next one: more of one line are what it leaves.
 _MOST_SCATTERED = 2
 
@@ -59,10 +68,9 @@ class Allocation(msgspec.Struct, frozen=True):
     has_stack: bool = True
 
 
-def inferred(allocations: Sequence[Allocation], states: int = 0) -> dict[int, str]:
+def inferred(allocations: Sequence[Allocation], updates: Updates = _NO_UPDATES) -> dict[int, str]:
     """The categories that differ from what stacks show, by index.
 
-    `states` is how many tensors the optimizer that the record shows keeps for each parameter, 0 if it shows none.
     Where most of the gradients that the optimizer's states ask for are found, what else the backward pass allocated is
     temporary; where at least the parameters are found, what is of no parameter's size.
     """
@@ -70,12 +78,15 @@ def inferred(allocations: Sequence[Allocation], states: int = 0) -> dict[int, st
     sizes = _parameter_sizes(allocations)
     if sizes:
         parameters = _most(sizes, "parameters", allocations, category_of) or _in_one(sizes, allocations)
+        category_of.update(dict.fromkeys(_copies(sizes, allocations), "other"))
     else:
-        category_of |= _before_the_record(allocations, states) or _without_stacks(allocations)
+        category_of |= _before_the_record(allocations, updates) or _without_stacks(allocations)
         parameters = {i for i, category in category_of.items() if category == "parameters"}
         sizes = Counter(allocations[i].requested for i in parameters)
     category_of.update(dict.fromkeys(parameters, "parameters"))
-    gradients = _most(sizes, "gradients", allocations, category_of)
+    old = set() if updates.keeps_gradients else {i for i, one in enumerate(allocations) if _is_old(one)}
+    gradients = _most(sizes, "gradients", allocations, category_of.keys() | old)
+    gradients |= {i for i, category in category_of.items() if category == "gradients" and _is_of_all(allocations[i])}
     category_of.update(dict.fromkeys(gradients, "gradients"))
     if parameters or gradients:
         known = set() if gradients else {size * times // over for size in sizes for times, over in _RATIOS}
@@ -100,6 +111,11 @@ def _without_stacks(allocations: Sequence[Allocation]) -> dict[int, str]:
 def _is_of_backward(one: Allocation) -> bool:
     """Whether a backward pass allocated it, and not a function that keeps gradients in sizes of its own."""
     return one.category == "gradients" and not (one.frame and _OWN_SIZES.search(one.frame.file))
+
+
+def _is_of_all(one: Allocation) -> bool:
+    """Whether it is a buffer for all gradients of a rank."""
+    return one.frame is not None and _OF_ALL.search(one.frame.file) is not None
 
 
 def _differing(category_of: Mapping[int, str], allocations: Sequence[Allocation]) -> dict[int, str]:
@@ -143,22 +159,40 @@ def _parameter_sizes(allocations: Sequence[Allocation]) -> Counter[int]:
     return total
 
 
-def _before_the_record(allocations: Sequence[Allocation], states: int) -> dict[int, str]:
-    """Of what was allocated before the record: in each size one parameter for as many states as the optimizer keeps."""
-    if not states:
-        return {}
+def _is_old(one: Allocation) -> bool:
+    """Whether it was allocated before the record, and no stack shows anything."""
+    return not one.time_us and not one.has_stack and not one.category
+
+
+def _copies(sizes: Counter[int], allocations: Sequence[Allocation]) -> Iterator[int]:
+    """Copies of parameters, where more have a size than the optimizer updates: averages, a model to compare with."""
+    shown = [(i, one) for i, one in enumerate(allocations) if one.category == "parameters"]
+    more = Counter(one.requested for _, one in shown) - sizes
+    for i, one in sorted(shown, key=lambda pair: -pair[1].time_us):
+        if sizes[one.requested] and more[one.requested] and one.frame and _is_of_a_copy(one.frame):
+            more[one.requested] -= 1
+            yield i
+
+
+def _is_of_a_copy(frame: StackFrame) -> bool:
+    """Whether a function may copy a parameter: a class of one's own may, torch's layers make a model's parameters."""
+    return frame.function == _COPIES or (frame.function == "__init__" and is_own(frame))
+
+
+def _before_the_record(allocations: Sequence[Allocation], updates: Updates) -> dict[int, str]:
+    """Of what was allocated before the record, in the sizes that updates show, parameters and their states."""
     of_size: defaultdict[int, list[int]] = defaultdict(list)
     for i, one in enumerate(allocations):
-        if not one.has_stack and not one.category:
+        if not one.has_stack and not one.category and one.requested in updates.sizes:
             of_size[one.requested].append(i)
     category_of: dict[int, str] = {}
-    for same in of_size.values():
-        count = len(same) // (states + 1)
+    for size, same in of_size.items():
+        counted = updates.sizes[size]
+        count = len(same) // (updates.states + 1) if updates.states else counted
+        count = min(count, counted or count)
         category_of.update(dict.fromkeys(same[:count], "parameters"))
-        category_of.update(dict.fromkeys(same[count : count * (states + 1)], "optimizer_states"))
-    everything = sum(size * len(same) for size, same in of_size.items())
-    known = sum(allocations[i].requested for i in category_of)
-    return category_of if known >= _LEAST_SHARE * everything else {}
+        category_of.update(dict.fromkeys(same[count : count * (updates.states + 1)], "optimizer_states"))
+    return category_of
 
 
 def _most(sizes: Counter[int], category: str, allocations: Sequence[Allocation], taken: Collection[int]) -> set[int]:

@@ -195,13 +195,12 @@ def _with_inferred(segments: Sequence[_Segment], traces: Sequence[Sequence[Mappi
         else one
         for one in active
     ]
-    has_states = any(one.category == "optimizer_states" for one in active)
     of_block = inferred(
         [
             Allocation(one.requested, one.category, one.time_us, one.frame, one.scatters, one.has_stack)
             for one in active
         ],
-        0 if has_states else history.states(),
+        history.updates(),
     )
     numbers = iter(range(len(active)))
 
