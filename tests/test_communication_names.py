@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_ddp_doctor.trace.names import collective, exchanges_tokens, is_communication_kernel
+from tb_ddp_doctor.trace.names import collective, exchanges_tokens, is_communication_kernel, is_polled
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,11 @@ def test_stays_on_its_device(kernel: str) -> None:
 )
 def test_exchanges_of_tokens_are_named(kernel: str, library: str, kind: str) -> None:
     assert (exchanges_tokens(kernel), collective(kernel)) == (library, kind)
+
+
+def test_a_cpu_looks_for_the_counts_of_a_dispatch_that_has_no_handle() -> None:
+    assert is_polled("void deep_ep::intranode::notify_dispatch<8>(int const*, int*, int const*)")
+    assert is_polled("void deep_ep::internode::notify_dispatch<false, 16>(int const*, int*)")
+    assert not is_polled("void deep_ep::internode::cached_notify<true>(int, int)")
+    assert not is_polled("void deep_ep::intranode::cached_notify_dispatch<8>(int const*)")
+    assert not is_polled("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)")

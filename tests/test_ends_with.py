@@ -222,7 +222,7 @@ def test_a_stretch_ends_with_what_was_launched_before_it(launched_ms: tuple[int,
     blocked = Blocked(*(np.array([ms * MS]) for ms in (5, 75)), np.array([CpuTime.STALL]))
     launched = np.array([ms * MS if ms >= 0 else -1 for ms in launched_ms])
     end = np.array([75 * MS - 5_000, 75 * MS + 30_000])
-    assert events(blocked, launched, end, np.ones(2, np.bool_)).tolist() == [ends_with]
+    assert events(blocked, launched, end, np.ones(2, np.bool_), np.zeros(2, np.bool_)).tolist() == [ends_with]
 
 
 @pytest.mark.parametrize(("of_steps", "ending_so"), [(1, 1), (5, 5), (5, 3), (5, 1), (40, 2)])
@@ -233,7 +233,7 @@ def test_a_stretch_ends_with_a_collective_by_chance_in_few_steps_and_by_a_wait_i
     begins = np.arange(of_steps) * 200 * MS
     ends = np.where(np.arange(of_steps) < ending_so, 99.93 * MS, 70 * MS).astype(np.int64)
     stretches = Blocked(begins, begins + 100 * MS, np.full(of_steps, int(CpuTime.STALL)))
-    with_work = events(stretches, begins - MS, begins + ends, np.ones(of_steps, np.bool_))
+    with_work = events(stretches, begins - MS, begins + ends, *(np.full(of_steps, one) for one in (True, False)))
     waits = ending_so > of_steps / 2
     assert with_work.tolist() == [step if waits and step < ending_so else -1 for step in range(of_steps)]
 
@@ -248,8 +248,32 @@ def test_a_stalled_op_ends_with_the_kernel_next_to_its_end_where_few_end_within_
     """
     ends = np.append(np.linspace(1, 390, 99) * MS, 400 * MS - apart_us * 1_000).astype(np.int64)
     stall = Blocked(np.array([0]), np.array([400 * MS]), np.array([CpuTime.OP_STALL]))
-    work = events(stall, np.full(100, -1), ends, np.zeros(100, np.bool_))
+    work = events(stall, np.full(100, -1), ends, *[np.zeros(100, np.bool_)] * 2)
     assert work.tolist() == [99 if is_tied else -1]
     # Of ten times as many, one ends so near by chance in 8 %.
     many = np.append(np.linspace(1, 390, 999) * MS, ends[-1]).astype(np.int64)
-    assert events(stall, np.full(1000, -1), many, np.zeros(1000, np.bool_)).tolist() == [-1]
+    assert events(stall, np.full(1000, -1), many, *[np.zeros(1000, np.bool_)] * 2).tolist() == [-1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "apart_us", "later", "is_tied"),
+    [
+        (CpuTime.OP_STALL, 150, False, True),
+        (CpuTime.STALL, 150, False, True),
+        (CpuTime.OP_STALL, 150, True, False),
+        (CpuTime.OP_STALL, 3_000, False, False),
+    ],
+)
+def test_a_cpu_waits_for_what_it_looks_for_however_many_kernels_end_meanwhile(
+    kind: CpuTime, apart_us: int, later: bool, is_tied: bool
+) -> None:
+    """DeepEP counts the tokens that come in a kernel, and the CPU looks for the counts in no call of the runtime.
+
+    It does so right after the launch of that kernel: if another is launched `later`, it does something else.
+    """
+    ends = np.append(np.linspace(501, 890, 99) * MS, 900 * MS - apart_us * 1_000).astype(np.int64)
+    launched = np.append(np.linspace(300, 400, 99) * MS, (200 if later else 498) * MS).astype(np.int64)
+    stall = Blocked(np.array([500 * MS]), np.array([900 * MS]), np.array([kind]))
+    polled, none = np.arange(100) == 99, np.zeros(100, np.bool_)
+    assert events(stall, launched, ends, polled, polled).tolist() == [99 if is_tied else -1]
+    assert events(stall, launched, ends, none, none).tolist() == [-1]

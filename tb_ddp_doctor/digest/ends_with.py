@@ -58,12 +58,14 @@ class Blocked(msgspec.Struct, frozen=True, eq=False, dict=True):
         return self.end_ns + early
 
 
-def events(blocked: Blocked, launched_ns: Ints, end_ns: Ints, communicates: NDArray[np.bool_]) -> Ints:
+def events(
+    blocked: Blocked, launched_ns: Ints, end_ns: Ints, communicates: NDArray[np.bool_], polled: NDArray[np.bool_]
+) -> Ints:
     """The device event that each stretch ends with, -1 for none; shape (N,).
 
     `launched_ns` and `end_ns` are when the device's events were launched, -1 where unknown, and end; `communicates`
-    says which of them are collectives; all of shape (events,). A stretch outside any op can wait for a collective
-    alone: only those are so rare that chance is improbable.
+    says which of them are collectives, `polled` for which the CPU that launches them waits; all of shape (events,). A
+    stretch outside any op can wait for a collective alone: only those are so rare that chance is improbable.
     """
     outside = blocked.kind == CpuTime.STALL
     collective = np.flatnonzero(communicates)
@@ -78,8 +80,25 @@ def events(blocked: Blocked, launched_ns: Ints, end_ns: Ints, communicates: NDAr
     unexplained = outside | (blocked.kind == CpuTime.OP_STALL)
     resumes = unexplained & (late < _RESUME_NS) & improbable & (awaited >= 0)
     resumes &= ~_by_noise(blocked, unexplained, resumes)
+    poll = _polled(blocked, launched_ns, end_ns, polled)
+    polls = unexplained & (poll >= 0)
+    awaited, resumes = np.where(polls, poll, awaited), resumes | polls
     returns = blocked.in_a_call & (late < _RETURN_NS)
     return np.where((awaited >= 0) & (returns | resumes), awaited, -1)
+
+
+def _polled(blocked: Blocked, launched_ns: Ints, end_ns: Ints, polled: NDArray[np.bool_]) -> Ints:
+    """The polled event that was launched last before each stretch and ends near its end, -1 for none; shape (N,)."""
+    nothing = np.full(len(blocked.end_ns), -1)
+    known = np.flatnonzero(launched_ns >= 0)
+    if not polled.any() or not len(known):
+        return nothing
+    known = known[np.argsort(launched_ns[known], kind="stable")]
+    before = searchsorted(launched_ns[known], blocked.start_ns, side="right") - 1
+    last = known[np.maximum(before, 0)]
+    late = blocked.end_ns - end_ns[last]
+    waits = (before >= 0) & polled[last] & (late < _RESUME_NS) & (end_ns[last] <= blocked.latest_ns)
+    return np.where(waits, last, nothing)
 
 
 def _by_noise(blocked: Blocked, unexplained: NDArray[np.bool_], resumes: NDArray[np.bool_]) -> NDArray[np.bool_]:

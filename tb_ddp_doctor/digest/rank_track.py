@@ -65,7 +65,13 @@ def rank_track(
     made, end_ns = track.track(
         steps,
         track.DeviceWork(device.start_ns[work], device.end_ns[work], launched[work], device.stream[work]),
-        track.Communication(device.start_ns[comm], device.end_ns[comm], launched[comm], device.stream[comm]),
+        track.Communication(
+            device.start_ns[comm],
+            device.end_ns[comm],
+            launched[comm],
+            device.stream[comm],
+            device.named(names.is_polled)[comm],
+        ),
         _host_time(host, device, steps, use),
         [phases.of(phase) for phase in Phase if phase is not Phase.OTHER],
         track.Meetings(meetings.start_ns, meetings.end_ns),

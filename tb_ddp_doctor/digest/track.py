@@ -71,6 +71,8 @@ class Communication(msgspec.Struct, frozen=True, eq=False):
     #: When it was launched, -1 if unknown.
     launched_ns: Ints
     stream: Ints
+    #: Whether the host that launches it waits for what it writes, in no call that is recorded.
+    is_polled: Flags
 
 
 class Meetings(msgspec.Struct, frozen=True, eq=False):
@@ -539,6 +541,7 @@ class _Work(msgspec.Struct, frozen=True, eq=False):
     end_ns: Ints
     #: Row in `Collectives`, -1 for other device events.
     part: Ints
+    is_polled: Flags
 
 
 def _queued(
@@ -560,6 +563,7 @@ def _queued(
         np.concatenate((device.launched_ns, communication.launched_ns)),
         np.concatenate((device.end_ns, communication.end_ns)),
         np.concatenate((np.full(len(device.end_ns), -1), np.arange(len(communication.end_ns)))),
+        np.concatenate((np.zeros(len(device.end_ns), np.bool_), communication.is_polled)),
     )
     if not len(work.end_ns):
         return _unqueued(len(rows.end_ns))
@@ -596,7 +600,9 @@ def _blocking_events(rows: _Rows, waits: Flags, work: _Work, full: Intervals) ->
     All of the shape (rows,); the event is meaningless where neither is the case.
     """
     blocked = ends_with.Blocked(rows.issued_ns, rows.end_ns, rows.blocked_by)
-    synced = np.where(waits, -1, ends_with.events(blocked, work.launched_ns, work.end_ns, work.part >= 0))
+    synced = np.where(
+        waits, -1, ends_with.events(blocked, work.launched_ns, work.end_ns, work.part >= 0, work.is_polled)
+    )
     syncs = synced >= 0
     if not len(full):
         return synced, np.zeros(len(syncs), np.bool_), syncs

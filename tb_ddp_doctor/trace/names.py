@@ -388,6 +388,12 @@ def exchanges_tokens(kernel: str) -> str:
     return next((library for library, pattern in _EXPERT_PARALLEL if pattern.search(kernel)), "")
 
 
+#: Whether a kernel counts the tokens that a rank will receive (DeepEP, UCCL): the CPU that launches it looks again and
+#: again for the counts, in no call that is recorded, since it allocates memory for them. Dispatches with a handle of an
+#: earlier one (`cached_`) have the counts.
+is_polled = _matching(r"(?<![a-z_])notify_dispatch(?=[<(]|$)", most=_LETTERS)
+
+
 #: Whether a kernel looks up the embedding tables of a recommender (FBGEMM, torch), or updates them.
 looks_up_embeddings = _matching(
     r"split_embedding\w*codegen|permute_pooled_embs|fbgemm_gpu::\w*jagged|EmbeddingBag_", most=_LETTERS
