@@ -135,6 +135,11 @@ def test_blocks_are_of_what_their_stacks_say() -> None:
         (["peft/utils/other.py:prepare_model_for_kbit_training", "train.py:main"], "parameters"),
         (["job/muon.py:step", "train.py:main"], "optimizer_states"),
         (["torchao/optim/adam.py:_new_buffer"], "optimizer_states"),
+        # Lightning hands the optimizer's step a closure: what runs in it is the step's computation.
+        (["torch/nn/functional.py:cross_entropy", "model.py:training_step", "lightning/loops/automatic.py:closure",
+          "??:_PyEval_Vector", "torch/optim/adam.py:step", "torch/optim/optimizer.py:wrapper"], "activations"),
+        (["lion.py:step", "torch/utils/_contextlib.py:decorate_context", "torch/optim/optimizer.py:wrapper"],
+         "optimizer_states"),
     ],
 )  # fmt: skip
 def test_what_a_stack_allocates_for_is_told_by_the_innermost_function(stack: list[str], category: str) -> None:
@@ -286,6 +291,16 @@ def test_where_the_record_began_after_the_first_update_its_updates_tell_the_para
 ) -> None:
     got = categories_of(allocated([4 * MB, MB, MB, 4 * MB, 4 * MB, MB, 6 * MB]), traces=updates(file, 4, 1))
     assert got == found | {"other": 21 - sum(found.values())}
+
+
+def test_what_a_closure_allocates_is_of_no_update() -> None:
+    """Lightning's optimizers call the forward pass."""
+    closure = stack("model.py:9:training_step", "automatic.py:3:closure", "torch/optim/adamw.py:8:step")
+    loss = [{"action": "alloc", "addr": 9, "size": 6 * MB, "time_us": 3, "frames": closure}]
+    old = allocated([size * MB for size in (4, 1, 1, 4, 4, 1, 6, 6, 6)])
+    assert categories_of(old, traces=loss + updates("adamw", 4, 1)) == {
+        "parameters": 5, "optimizer_states": 10, "other": 18,
+    }  # fmt: skip
 
 
 def test_without_a_tensor_for_each_parameter_adam_keeps_two_of_those_that_it_updates() -> None:

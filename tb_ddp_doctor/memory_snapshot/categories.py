@@ -86,6 +86,7 @@ _TABLE = (
 )  # fmt: skip
 #: FSDP's functions that allocate a reduce-scatter's input, and its output: the gradients of a group of parameters.
 _FSDP, _SCATTERS = "torch/distributed/fsdp/", re.compile(r"foreach_reduce|_get_reduce_scatter_tensors")
+_TORCHS = re.compile(r"(?:\A|/)torch/(\w+)")
 _FORWARD = "forward"
 _FUNCTIONAL = re.compile(r"torch/nn/functional\.py$")
 #: Functions that are remembered: a program's stacks consist of some thousand.
@@ -100,15 +101,28 @@ def category(frames: Sequence[StackFrame]) -> tuple[str, StackFrame | None]:
     Innermost first. A stack with none of those functions, but one of torch.nn.functional, is of a loss or of a model
     that is no module.
     """
-    shown = next(((named, frame) for frame in frames if (named := _of_function(frame))), ("", None))
-    if shown[0]:
-        return shown
-    return next((("activations", frame) for frame in frames if _FUNCTIONAL.search(frame.file)), shown)
+    called: StackFrame | None = None
+    for frame in frames:
+        if shown := _of_function(frame):
+            return ("activations", called) if called and _is_closure(called, frame) else (shown, frame)
+        called = frame if frame.file.endswith(".py") else called
+    return next((("activations", frame) for frame in frames if _FUNCTIONAL.search(frame.file)), ("", None))
 
 
 def is_update(frames: Sequence[StackFrame]) -> bool:
     """Whether an optimizer's update allocates."""
-    return any(_of_function(frame) == "optimizer_states" for frame in frames)
+    shown, frame = category(frames)
+    return shown == "optimizer_states" or (frame is not None and _is_of_torchs_optimizers(frame))
+
+
+def _is_closure(called: StackFrame, by: StackFrame) -> bool:
+    """Whether an optimizer's step calls what computes the loss (Lightning): of others it calls nothing else."""
+    return by.function == "step" and _is_of_torchs_optimizers(by) and not _TORCHS.search(called.file)
+
+
+def _is_of_torchs_optimizers(frame: StackFrame) -> bool:
+    named = _TORCHS.search(frame.file)
+    return named is not None and named[1] == "optim" and not frame.file.endswith("/optimizer.py")
 
 
 def scatters_gradients(frames: Sequence[StackFrame]) -> StackFrame | None:
