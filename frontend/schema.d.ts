@@ -2,7 +2,7 @@
 
 /** The whole step: floor + tracing + findings + unexplained. */
 export interface Account {
-  /** "replay", or "busy_time" where the traces do not allow one (CPUs, no launch records). */
+  /** "replay", or "busy_time" where the steps cannot be replayed: `no_replay` says why. */
   method: "busy_time" | "replay";
   /** All steps of all ranks, ns. */
   total_ns: number;
@@ -13,6 +13,8 @@ export interface Account {
   left_out: LeftOutStep[];
   /** The floor, against what the device could do; in the order of `FloorKind`. */
   floor_lines: FloorLine[];
+  /** Why the steps cannot be replayed, in sentences; "" where they are. */
+  no_replay: string;
 }
 
 /** A part of the step. */

@@ -201,7 +201,7 @@ class FloorLine(msgspec.Struct, frozen=True):
 class Account(msgspec.Struct, frozen=True):
     """The whole step: floor + tracing + findings + unexplained."""
 
-    #: "replay", or "busy_time" where the traces do not allow one (CPUs, no launch records).
+    #: "replay", or "busy_time" where the steps cannot be replayed: `no_replay` says why.
     method: Literal["replay", "busy_time"]
     #: All steps of all ranks, ns.
     total_ns: int
@@ -213,6 +213,8 @@ class Account(msgspec.Struct, frozen=True):
     left_out: tuple[LeftOutStep, ...] = ()
     #: The floor, against what the device could do; in the order of `FloorKind`.
     floor_lines: tuple[FloorLine, ...] = ()
+    #: Why the steps cannot be replayed, in sentences; "" where they are.
+    no_replay: str = ""
 
     def line(self, kind: LineKind) -> AccountLine:
         """The line of the floor, of tracing, or of what is unexplained."""

@@ -70,16 +70,11 @@ def operators(setting: Setting) -> str:
     )
 
 
-def no_replay(setting: Setting) -> str:
-    """Sentences for jobs whose steps cannot be played again."""
-    if not setting.has_gpu:
-        return "This job computes on CPUs: a plan plays the steps of GPUs again, so nothing can be predicted."
-    how = (
-        f"Record with {NSYS}."
-        if setting.recorder == "nsys"
-        else "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
-    )
-    return f"The steps cannot be played again: the traces lack GPU work, its launches or the CPU's operators. {how}"
+def launches(setting: Setting) -> str:
+    """A sentence that says how the launches of kernels get into a recording."""
+    if setting.recorder == "nsys":
+        return f"Record with {NSYS}."
+    return "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
 
 
 def to_measure_memory(setting: Setting) -> str:

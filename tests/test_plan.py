@@ -145,7 +145,7 @@ def test_nonsense_is_refused_in_a_sentence(question: Question) -> None:
 
 
 def test_a_job_that_cannot_be_played_is_refused() -> None:
-    with pytest.raises(CannotPlanError, match="computes on CPUs"):
+    with pytest.raises(CannotPlanError, match="cannot be replayed: that needs the events of GPUs"):
         planner("rank0 step |2\n host [fwd....]\nrank1 step |2\n host [fwd....]\n")
 
 

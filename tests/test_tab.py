@@ -444,7 +444,7 @@ def test_what_nothing_explains_is_no_health(page: Page, server: str, theme: str)
             line["ms"] = {"floor": 43.0, "unexplained": 7.0}.get(line["kind"], 0.0)
             line["share"] = line["ms"] / 50
         account["unexplained"] = {"owner": "host", "phase": "forward", "ranks": [2], "steps": diagnosis["steps"]}
-        account["method"] = "busy_time"
+        account["no_replay"] = "The steps cannot be replayed: the traces have no records of kernel launches."
         account["left_out"] = [{"step": 1, "ms": 80.0, "reason": "the profiler was starting."}]
         route.fulfill(json=body)
 
@@ -455,7 +455,7 @@ def test_what_nothing_explains_is_no_health(page: Page, server: str, theme: str)
     expect(tab.locator(".side .tiles")).to_contain_text(re.compile(r"Unexplained\s7\.0\sms14\s% of the step"))
     expect(tab.locator(".account-card")).to_contain_text("mostly CPU outside any op in forward, rank 2, all 3 steps")
     card = tab.locator(".card").filter(has=tab.locator(".account"))
-    expect(card).to_contain_text("differences of busy time")
+    expect(card).to_contain_text("Costs come from busy times. The steps cannot be replayed")
     expect(card).to_contain_text(re.compile(r"Not counted: step 1 \(80\.0\sms\): the profiler was starting\."))
     expect(tab.locator(".row.affected .rank")).to_contain_text("rank 2")
     pictured(page, f"unexplained_{theme}")

@@ -28,7 +28,6 @@ _OUTSIDE = (
 )
 #: A smaller share of what a step computes is the record's edge.
 _LEAST_OUTSIDE = 0.05
-_NO_REPLAY = "Without a replay (CPUs, or traces without launch records) the floor is not opened."
 
 
 class _Play(msgspec.Struct, frozen=True, eq=False):
@@ -77,7 +76,8 @@ class Floor:
         floor_ns = savings.account.line("floor").total_ns
         lines = _Lines(savings, floor_ns)
         if not savings.whatif.plays:
-            return lines.of({"not-modelled": floor_ns}, {}, {"not-modelled": _NO_REPLAY})
+            why = f"{savings.whatif.no_replay} So the floor is not opened."
+            return lines.of({"not-modelled": floor_ns}, {}, {"not-modelled": why})
         remaining_ns, before_ns, possible_ns = floor_ns, savings.total_ns(savings.faultless), 0
         parts: dict[FloorKind, int] = dict.fromkeys(_KINDS, 0)
         for play in self._plays:

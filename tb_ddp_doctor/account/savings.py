@@ -33,6 +33,7 @@ from tb_ddp_doctor.account.interval import interval, uncertain
 from tb_ddp_doctor.account.needed import needed
 from tb_ddp_doctor.account.stretches import stretches
 from tb_ddp_doctor.digest.spending import SPENDING
+from tb_ddp_doctor.facts.pipeline import pipeline
 from tb_ddp_doctor.facts.transfers import exposed_alone, mostly_untraced
 from tb_ddp_doctor.findings import (
     OWNERS,
@@ -56,6 +57,7 @@ from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.rules.support.base import Fault, RuleFaults, severity
 from tb_ddp_doctor.step_parts import IDLE
+from tb_ddp_doctor.trace.model import Ints
 
 #: The unexplained time lies on the ranks, and in the steps, that have at least this share of the largest part of it.
 _MUCH = 0.5
@@ -386,6 +388,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         before_ns = self._start_total_ns - sum(link.total_ns for link in links)
         fixes = self._fixes
         floor_ns = min(before_ns, self.total_ns(self.faultless))
+        floor_ns -= min(int(self._unplayed_wait_ns.sum()) * self.whatif.shape[0], floor_ns)
         is_said = before_ns - floor_ns >= _LEAST_LOCATED * self.step_total_ns
         floor_ns -= min(self._unrecorded_arrivals_ns, floor_ns)
         lines: list[tuple[LineKind, str, int]] = [("floor", "", floor_ns)]
@@ -405,6 +408,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
             lines=tuple(self._line(kind, name, total) for kind, name, total in lines),
             unexplained=self._unexplained(fixes)[0] if is_said else None,
             left_out=self.job.left_out,
+            no_replay=self.whatif.no_replay,
         )
 
     def _line(self, kind: LineKind, finding: str, total_ns: int) -> AccountLine:
@@ -422,6 +426,21 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         lacking = alone | mostly_untraced(self.job)
         return int(self.job.measure(exposed_alone(self.job, lacking)).sum()) if lacking.any() else 0
 
+    @cached_property
+    def _unplayed_wait_ns(self) -> Ints:
+        """Straggler wait of each step that busy times do not explain, shape (S,), ns; 0 with a replay.
+
+        That is what the rank waits that waits least, such as for ranks that are late in turn. Only stages of a pipeline
+        wait for each other though none is slow.
+        """
+        if self.whatif.plays:
+            return np.zeros(self.whatif.shape[1], np.int64)
+        wait = self.whatif.at_slowest(self.job.budget.of("wait") - self.job.waiting.absent_ns)
+        stages = pipeline(self.job, self.mesh) if self.mesh else None
+        bubble_ns = round(stages.bubble_ns(float(self.job.budget.of("compute").mean()))) if stages else 0
+        unplayed: Ints = np.maximum(wait - bubble_ns, 0)
+        return unplayed
+
     @property
     def share_of_named_owner(self) -> float:
         """The share, 0 to 1, that the owner named in the account has of the unexplained time."""
@@ -435,11 +454,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         1. Make only the host faultless, only the device, or only communication: the one that saves most has the time.
         2. Its steps and ranks are those with most of it (`_MUCH`).
         3. There, name the owner of the budget and the phase with most time.
-
-        Without a replay the busy times are compared, and the share is 1.
         """
-        if not self.whatif.plays:
-            return self._slowest(), 1.0
         faultless, now = self.whatif.faultless, self.whatif.step_ns(fixes)
         kinds = {
             "host": Change(no_host=True),
@@ -447,8 +462,9 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
             "communication": Change(transfers_at_median=faultless.transfers_at_median, absent=True),
         }
         gains = {kind: (now - self.whatif.step_ns(fixes | one)) for kind, one in kinds.items()}
+        gains["communication"] = gains["communication"] + self._unplayed_wait_ns
         kind = max(gains, key=lambda kind: float(gains[kind].sum()))
-        unexplained = now - self.whatif.step_ns(fixes | faultless)
+        unexplained = now - self.whatif.step_ns(fixes | faultless) + self._unplayed_wait_ns
         share, by_step = float(gains[kind].sum()) / max(float(unexplained.sum()), 1.0), unexplained.mean(axis=0)
         steps = np.flatnonzero(by_step >= _MUCH * max(float(by_step.max(initial=0.0)), 1.0))
         if not len(steps):
@@ -466,19 +482,6 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         )
         return where, share
 
-    def _slowest(self) -> Unexplained | None:
-        """Where the slowest rank exceeds the median rank's busy time; None if it does not."""
-        busy = self.whatif.busy_ns.mean(axis=1)
-        rank = int(busy.argmax())
-        if busy[rank] <= np.median(busy):
-            return None
-        spent = self.job.budget.owner_ns.mean(axis=1)
-        more = spent[rank] - np.median(spent, axis=0)
-        more[OWNERS.index("wait")] = 0
-        excess = self.whatif.busy_ns[rank] - np.median(self.whatif.busy_ns, axis=0)
-        steps = self.job.steps[excess >= _MUCH * excess.max()]
-        return Unexplained(OWNERS[int(more.argmax())], None, (int(self.job.ranks[rank]),), tuple(steps.tolist()))
-
     def _owner(self, kind: str, ranks: NDArray[np.intp], steps: NDArray[np.intp]) -> tuple[str, str | None]:
         """The owner of the budget with most of one kind of time on some ranks and steps, and the phase.
 
@@ -490,6 +493,8 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         likely = (_OWNERS_OF[kind], _OWNERS_OF["communication"])
         owners = next((some for some in likely if any(time_of[name] for name in some)), OWNERS)
         owner = max(owners, key=lambda name: time_of[name])
+        if not self.whatif.plays and kind != "host":
+            owner = "wait" if kind == "communication" else self._longer_than_median(ranks, steps)
         if not self.job.has_phases:
             return owner, None
         phases = self.job.work(lambda work: work.phases)
@@ -497,6 +502,12 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         others = np.setdiff1d(np.arange(time.shape[1]), steps)
         typical = time[np.ix_(ranks, others)].mean(axis=(0, 1)) if len(others) else np.zeros(time.shape[2])
         return owner, PHASES[int((time[chosen].mean(axis=(0, 1)) - typical).argmax())]
+
+    def _longer_than_median(self, ranks: NDArray[np.intp], steps: NDArray[np.intp]) -> str:
+        """The owner that makes the busy times of some ranks longest, relative to the median rank's."""
+        spent = self.job.budget.owner_ns[:, steps].mean(axis=1)
+        longer = spent[ranks].mean(axis=0) - np.median(spent, axis=0)
+        return max(("compute", "copy", "transfer"), key=lambda name: longer[OWNERS.index(name)])
 
     def change_of(self, chosen: Collection[str]) -> Change:
         """The change that fixes the chosen findings: ids of findings, or of rules for all findings of a rule."""

@@ -75,7 +75,7 @@ def verdict(
     if interval(lost, 0.0, 1.0)[0] >= MOST_UNEXPLAINED:
         lost_ms = unexplained.ms + (0.0 if worst else sum(finding.cost_ms for finding in causeless))
         if not charged or lost_ms > charged[0].ms:
-            return Verdict("unexplained", _unexplained(lost_ms, job, account.unexplained, causeless) + but)
+            return Verdict("unexplained", _unexplained(lost_ms, job, account, causeless) + but)
         worst = worst or next(finding for finding in findings if finding.id == charged[0].finding)
     if worst:
         behind = [
@@ -114,8 +114,11 @@ def _without_requests(account: Account, job: Job) -> list[str]:
     ]
 
 
-def _unexplained(lost_ms: float, job: Job, where: Unexplained | None, causeless: Sequence[Finding]) -> str:
-    """The headline for unexplained time: how much it is, and where it lies, or which ranks are slow without a cause."""
+def _unexplained(lost_ms: float, job: Job, account: Account, causeless: Sequence[Finding]) -> str:
+    """The headline for unexplained time: how much it is, and where it lies, or which ranks are slow without a cause;
+    and why no replay explains it, where there is none.
+    """
+    where = account.unexplained
     share = wording.percent(lost_ms * 1e6 / job.step_ns if job.step_ns else 0.0)
     said = f"{wording.ms(lost_ms * 1e6)} of every {wording.ms(job.step_ns)} ({share}) is unexplained"
     if 2 * sum(finding.cost_ms for finding in causeless) >= lost_ms:
@@ -125,6 +128,8 @@ def _unexplained(lost_ms: float, job: Job, where: Unexplained | None, causeless:
         )
     elif where:
         said += f": {place(where, job.ranks, job.steps, has_gpu=job.has_device)}"
+    if account.no_replay:
+        said += f". {account.no_replay.removesuffix('.')}"
     if waits := may_have_waited(job):
         return f"{said}. {waits}"
     how = record_again.stacks_in_words(setting(job)) if where and where.owner in IDLE else "more steps"

@@ -11,13 +11,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor import record_again
 from tb_ddp_doctor.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.arrivals import traffic
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.facts.without_faults import whatif
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.planning.costs.interference import Slowdown, slowdown
 from tb_ddp_doctor.planning.costs.messages import Messages, messages
 from tb_ddp_doctor.planning.edits.false_waits import without_false_waits
@@ -41,7 +39,7 @@ class PlanRecord:
         self.facts, self.job = facts, facts.job
         self.whatif: WhatIf = facts.get(whatif)
         if self.whatif.replay is None:
-            raise CannotPlanError(record_again.no_replay(setting(self.job)))
+            raise CannotPlanError(self.whatif.no_replay)
         #: Indices of the ranks that are played, ascending.
         self.ranks = _played(self.job)
         self._frame = self.whatif.replay.schedule.frame

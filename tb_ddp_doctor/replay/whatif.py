@@ -1,7 +1,7 @@
 """Answers what-if questions: how long a step would take if a fault were fixed.
 
-There are two ways. The replay plays the steps of all ranks again with the change (`replay.py`). It needs launch records
-of every rank; on CPUs and without such records, busy times are compared instead:
+There are two ways. The replay plays the steps of all ranks again with the change (`replay.py`). Where the steps cannot
+be replayed (`playable.py`), busy times are compared instead:
 
 - A rank's busy time is its step minus straggler wait. The step ends when the slowest rank's busy time ends.
 - Idle time of the device shrinks with the work of the host that the device idles for.
@@ -39,9 +39,9 @@ from tb_ddp_doctor.replay.bound_roles import bound_roles
 from tb_ddp_doctor.replay.cells import lower_median
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.guests import share_of_kernels
-from tb_ddp_doctor.replay.order import CircularWaitError
+from tb_ddp_doctor.replay.needless_idle import needless_idle
+from tb_ddp_doctor.replay.playable import MOST_MISSED, replay_of
 from tb_ddp_doctor.replay.replay import FAR_MORE, Replay
-from tb_ddp_doctor.replay.schedule import schedule
 from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: Results of this many plays are kept: rules, the account and the what-if ask for the same ones.
@@ -58,8 +58,6 @@ _FAR_MORE_IN_A_STEP = 2
 #: A rank's time is its own fault, too, if over all steps it is this many times the median rank's, and exceeds that by
 #: this share of the step. Loaders of healthy jobs differ by a tenth over all steps.
 _MORE_IN_ALL_STEPS, _MORE_BY = 1.25, 0.10
-#: The replay is used if the steps played without a change differ from the recorded ones by at most this share.
-_MOST_MISSED = 0.01
 #: The kinds of host time that show as idle time of the device in the budget.
 _SEEN_AS_IDLE = (CpuTime.ALLOC, CpuTime.SYNC, CpuTime.INPUT, CpuTime.STALL, CpuTime.WORK)
 #: The owner of that idle time; on jobs of CPUs alone, ops are compute.
@@ -94,6 +92,8 @@ class WhatIf:
         pace: Floats | None = None,
         roles: Sequence[Ints] = (),
         bound_roles: Sequence[Ints] = (),
+        no_replay: str = "",
+        needless_idle: Mapping[CpuTime, Ints] | None = None,
     ) -> None:
         self._budget, self._digests, self._matched = budget, digests, matched
         #: The ranks (indices) of each role of reinforcement learning, which together are all; none for other jobs.
@@ -102,8 +102,11 @@ class WhatIf:
         self._bound_roles = bound_roles
         #: For changes that are more than a `Change`; None where busy times are compared.
         self.replay = replay
+        #: Why there is none, in sentences; "" with a replay.
+        self.no_replay = no_replay
         self._absent_ns = np.zeros_like(budget.busy_ns) if absent_ns is None else absent_ns
         self._owners = _OF_DEVICES if has_device else _OF_CPUS
+        self._needless_idle = needless_idle or {}
         #: How long each step's kernels take, as a multiple of what as many with such grids usually take on the rank,
         #: shape (R, S).
         self.pace = np.ones(budget.busy_ns.shape) if pace is None else pace
@@ -126,8 +129,9 @@ class WhatIf:
 
     @classmethod
     def of(cls, job: Job) -> WhatIf:
-        """The what-if of a job, with a replay if all ranks have launch records and it gives the recorded steps."""
-        replay = _replay(job)
+        """The what-if of a job, with a replay where its steps can be replayed."""
+        played = replay_of(job)
+        replay, no_replay = (None, played) if isinstance(played, str) else (played, "")
         return cls(
             job.budget,
             replay,
@@ -138,6 +142,8 @@ class WhatIf:
             pace=_pace(job),
             roles=_roles(job),
             bound_roles=bound_roles(job, replay.schedule) if replay else (),
+            no_replay=no_replay,
+            needless_idle=None if replay else needless_idle(job),
         )
 
     def after(self, fixed: Change, *, supposed: bool = False) -> WhatIf:
@@ -498,7 +504,7 @@ class WhatIf:
         if change.device_ns is not None:
             # A change may ask for more than there is.
             removed += float(np.minimum(change.device_ns, self.device_ns).sum())
-        within = _MOST_MISSED * float(self.recorded_ns.mean())
+        within = MOST_MISSED * float(self.recorded_ns.mean())
         return saved > removed + within and saved > self.replay.removed_ns(change) + within
 
     def costs_ns(self, several: Sequence[Change]) -> list[float]:
@@ -519,8 +525,9 @@ class WhatIf:
     def _busy_part(self, change: Change) -> Ints:
         """How much of each rank's recorded busy time a change removes, shape (R, S), ns."""
         busy_ns, removed = self._compared_ns, np.zeros(self.shape)
-        for kind, share in change.of_host.items():
-            removed += share * self.host_ns(kind)
+        needless = self._needless_idle if change.no_host else {}
+        for kind in {**change.of_host, **needless}:
+            removed += np.maximum(change.of_host.get(kind, 0.0) * self.host_ns(kind), needless.get(kind, 0))
         for amount in (change.device_ns, change.transfer_ns):
             if amount is not None:
                 removed += amount
@@ -558,24 +565,6 @@ def _in_turn(replay: Replay, change: Change) -> Ints:
     """How long the steps take with a change, when it is this play's turn."""
     with _turns:
         return replay.step_ns(change)
-
-
-def _replay(job: Job) -> Replay | None:
-    """The job's replay; None where a rank has no launch records, or the replay does not give the recorded steps."""
-    if not all(len(digest.track) for digest in job.digests):
-        return None
-    # Pauses of roles that are taken wrongly for waits do not give the recorded steps.
-    return _played(job, tied=True) or _played(job, tied=False)
-
-
-def _played(job: Job, *, tied: bool) -> Replay | None:
-    """The replay with or without hand-overs between roles; None if it does not give the recorded steps."""
-    try:
-        replay = Replay(schedule(job, tied=tied))
-    except CircularWaitError:
-        return None
-    missed = np.abs(replay.recorded_ns - job.budget.window_ns).mean()
-    return replay if missed <= _MOST_MISSED * job.budget.window_ns.mean() else None
 
 
 def _roles(job: Job) -> list[Ints]:

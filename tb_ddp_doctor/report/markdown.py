@@ -102,15 +102,13 @@ def _finding(finding: Finding, result: Result) -> str:
 
 
 def _account(diagnosis: Diagnosis) -> str:
-    account = diagnosis.account
     rows = [
         (name, wording.duration(line.ms), wording.percent(line.share), beside)
         for name, line, beside in shown.account_parts(diagnosis)
     ]
     lines = _table(("part of the step", "", "share", ""), "lrrl", rows)
-    notes = [shown.BUSY_TIME] if account.method == "busy_time" else []
-    notes += [shown.FLOOR, *shown.floor(diagnosis), *shown.left_out(account), shown.TERMS]
-    return "\n\n".join([lines, "\n".join(f"- {escaped(note)}" for note in notes)])
+    notes = (f"- {escaped(note)}" for note in shown.account_notes(diagnosis))
+    return "\n\n".join([lines, "\n".join(notes)])
 
 
 def _budget(diagnosis: Diagnosis) -> str:

@@ -11,9 +11,9 @@ from tb_ddp_doctor.account import verdict
 from tb_ddp_doctor.job.model import Job
 
 #: What the floor is not.
-FLOOR = "What is equally slow on all ranks and in all steps stays in the floor (ddp-doctor explain floor)."
+_FLOOR = "What is equally slow on all ranks and in all steps stays in the floor (ddp-doctor explain floor)."
 #: Where its terms are.
-TERMS = "Terms and formulas: ddp-doctor explain TERM."
+_TERMS = "Terms and formulas: ddp-doctor explain TERM."
 #: Of a smaller share of the step it is not said where it lies.
 _LEAST_PLACED = 0.01
 #: Less of a floor is not said, ms; and of so many classes of kernels it is said what they have.
@@ -27,7 +27,6 @@ _FLOOR_WORDS: Mapping[findings.FloorKind, str] = {
     "below-link-speed": "is communication below the link's speed",
     "not-modelled": "is in kernels that are not modelled",
 }
-BUSY_TIME = "Costs come from busy times, since the traces allow no replay."
 
 
 def longest_busy_time(diagnosis: findings.Diagnosis, most: int) -> list[str]:
@@ -107,7 +106,17 @@ def _floor_ms(diagnosis: findings.Diagnosis) -> float:
     return wording.remainder(diagnosis.step_ms, others)
 
 
-def floor(diagnosis: findings.Diagnosis) -> Iterator[str]:
+def account_notes(diagnosis: findings.Diagnosis) -> Iterator[str]:
+    """What is said below the account, in sentences: why there is no replay, what the floor is, what is not counted."""
+    if diagnosis.account.no_replay:
+        yield f"Costs come from busy times. {diagnosis.account.no_replay}"
+    yield _FLOOR
+    yield from _floor(diagnosis)
+    yield from _left_out(diagnosis.account)
+    yield _TERMS
+
+
+def _floor(diagnosis: findings.Diagnosis) -> Iterator[str]:
     """The floor against what the GPU could do, in a sentence; nothing where no kernel is modelled, or no floor is."""
     known = {line.kind: line for line in diagnosis.account.floor_lines}
     parts = [
@@ -134,7 +143,7 @@ def _classes(line: findings.FloorLine) -> str:
     return f" ({', '.join(most)})" if most else ""
 
 
-def left_out(account: findings.Account) -> Iterator[str]:
+def _left_out(account: findings.Account) -> Iterator[str]:
     """A sentence for each step that is in the traces and not in the account."""
     for step in account.left_out:
         yield f"Not counted: step {step.step} ({wording.duration(step.ms)}): {step.reason.rstrip('.')}."

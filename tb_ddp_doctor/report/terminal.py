@@ -202,7 +202,6 @@ def _print_finding(console: Console, mark: str, finding: Finding, result: Result
 
 
 def _print_account(console: Console, diagnosis: Diagnosis) -> None:
-    account = diagnosis.account
     print_wrapped(console, "Where the step goes: floor + tracing + findings + unexplained", "bold")
     serious = {finding.id: finding.severity for finding in diagnosis.findings}
     lines = list(shown.account_parts(diagnosis))
@@ -218,8 +217,7 @@ def _print_account(console: Console, diagnosis: Diagnosis) -> None:
         if level != "info":
             row.stylize(STYLES[level], 1, 1 + len(name))
         console.print(row, soft_wrap=True)
-    notes = [shown.BUSY_TIME] if account.method == "busy_time" else []
-    for note in (*notes, shown.FLOOR, *shown.floor(diagnosis), *shown.left_out(account), shown.TERMS):
+    for note in shown.account_notes(diagnosis):
         print_wrapped(console, printable(note), "dim")
     console.print()
 
@@ -331,7 +329,7 @@ def _dimensions_table(mesh: MeshTable) -> Table:
 def _critical_path(diagnosis: Diagnosis) -> Table | Text:
     """The path step by step, in order of time."""
     if not diagnosis.critical_path:
-        return Text("No critical path: it needs launch records, and a device.", "dim")
+        return Text(printable(f"No critical path. {diagnosis.account.no_replay}".rstrip()), "dim")
     title = "Critical path across ranks, step by step in order of time"
     table = titled(title, ">step", ">rank", "on the path", "phase", ">ms", ">share", gap=1)
     for step in diagnosis.critical_path[:_SHOWN_STEPS]:

@@ -142,7 +142,7 @@ function notes(diagnosis) {
     const within = phase && unexplained.phase !== "other" ? ` in ${phase.name}` : "";
     said.push(`Unexplained, ${ms(length)}: mostly ${ownerName(unexplained.owner)}${within}, ${among(unexplained.ranks, ranks, "rank")}, ${among(unexplained.steps, steps, "step")}.`);
   }
-  if (of.method === "busy_time") said.push("Costs are differences of busy time: the traces lack the data for a replay.");
+  if (of.no_replay) said.push(`Costs come from busy times. ${of.no_replay}`);
   for (const { step, ms: missed, reason } of of.left_out) said.push(`Not counted: step ${step} (${ms(missed)}): ${reason.replace(/\.$/, "")}.`);
   return said;
 }
