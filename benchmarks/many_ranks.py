@@ -370,7 +370,11 @@ def _track(begin, start, finish, compute, arrival, end, shown) -> track.Track:
             np.full(launched.size, 7),
         ),
         track.Communication(
-            shown(arrival.ravel()), shown(end.ravel()), shown(launched[:, 1:].ravel() + MS // 50), stream
+            shown(arrival.ravel()),
+            shown(end.ravel()),
+            shown(launched[:, 1:].ravel() + MS // 50),
+            stream,
+            np.zeros(arrival.size, np.bool_),
         ),
         track.HostTime(
             tuple({CpuTime.SYNC: waiting, CpuTime.STALL: stalls}.get(kind, nothing) for kind in CpuTime)[
