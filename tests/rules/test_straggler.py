@@ -335,6 +335,7 @@ def test_a_rank_that_waits_as_long_as_the_others_is_no_straggler_yet() -> None:
         "Rank 3 is no straggler yet: it waits 54.0 ms of every 75.0 ms for others. Once these are fixed, it is 37.0 ms "
         "a step slower than the median rank."
     )
+    assert "Its CPU takes" in hidden.why and "does not idle for that as long as it waits for others." in hidden.why
 
 
 def test_in_the_replay_a_rank_without_a_cause_for_which_nobody_waits_is_no_alarm() -> None:

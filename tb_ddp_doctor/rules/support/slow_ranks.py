@@ -25,6 +25,8 @@ from tb_ddp_doctor.trace.model import Floats
 HOST_OWNERS = tuple(owner for owner in IDLE if owner != "input")
 #: Further launches are the cause from this share of what a rank computes longer on.
 _MOST = 0.5
+#: What a CPU takes longer is named if the record shows this share of it as idle time of the device.
+_SHOWN = 0.5
 #: Copies are slow, or more, from this many times as long or as many bytes on.
 _COPIES_DIFFER = 1.25
 
@@ -129,6 +131,9 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
             owner = max(HOST_OWNERS, key=lambda owner: more[owner])
             if not self.has_device:
                 return "host", f"its CPU {OWNERS[owner].cpu}, {extra} a step longer than the median rank's.{phase}"
+            if sum(max(more[one], 0) for one in HOST_OWNERS) < _SHOWN * groups["host"]:
+                hidden = "its GPU does not idle for that as long as it waits for others."
+                return "host", f"its CPU takes {extra} a step longer than the median rank's; {hidden}{phase}"
             idle = f"its GPU idles {extra} a step longer than the median rank's while its CPU {OWNERS[owner].cpu}."
             return "host", f"{idle}{phase}"
         if largest == "compute":
