@@ -34,8 +34,8 @@ _NOTHING_HIDDEN = Severity.MINOR.least_share
 def look(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[RuleFaults]]:
     """Apply the rules: how each rule ends, and what was found. An exception of a rule becomes its outcome.
 
-    1. Apply all rules to the job as recorded. Where a rule on slow ranks found a special cause, apply the general ones
-       that it refines to the job with that fixed: a rank with the busiest experts is no straggler.
+    1. Apply all rules to the job as recorded. Where one found a special cause, apply the general ones that it refines
+       to the job with that fixed: a rank with the busiest experts is no straggler, a capture no gap between iterations.
     2. If some slow ranks cost nothing by themselves, apply the rules without their fix: a fault of all ranks may make
        them slow, which their fix would hide.
     3. Apply the rules again with the findings fixed, until they find no more; rules that explain the rest come last.
@@ -65,13 +65,14 @@ def look(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[R
 def _beside_special_causes(
     facts: Facts, played: WhatIf, outcomes: list[RuleOutcome], all_faults: list[RuleFaults]
 ) -> tuple[list[RuleOutcome], list[RuleFaults]]:
-    """The outcomes and findings, those of general rules on slow ranks with what rules that refine them found fixed."""
-    slow = [each for each in all_faults if each.rule.names_stragglers]
-    refined = {rule for each in slow for rule in each.rule.refined()}
-    general = [each for each in slow if each.rule.id in refined]
+    """The outcomes and findings, those of general rules with what rules that refine them found fixed."""
+    refined = {rule for each in all_faults for rule in each.rule.refined()}
+    general = [each for each in all_faults if each.rule.id in refined]
     if not general:
         return outcomes, all_faults
-    fixes = reduce(or_, [each.change for each in slow if each not in general], Change())
+    ids = {each.rule.id for each in general}
+    special = [each for each in all_faults if each not in general and ids & set(each.rule.refined())]
+    fixes = reduce(or_, [each.change for each in special], Change())
     again, new = _apply([each.rule for each in general], facts.replaced(whatif, played.after(fixes)))
     ends = {outcome.rule: outcome for outcome in again}
     return [ends.get(one.rule, one) for one in outcomes], [*(each for each in all_faults if each not in general), *new]

@@ -140,3 +140,21 @@ def test_what_prepares_a_capture_is_of_it() -> None:
     whole = finding(RULE, job_of(captures), names={"cudaStreamSynchronize": "cudaDeviceSynchronize"})
     assert whole.cost_ms == pytest.approx((12 + 18) * 2 / 5, rel=0.1)
     assert finding(RULE, job_of(captures)).cost_ms == pytest.approx(18 * 2 / 5, rel=0.1)  # another wait is none of it
+
+
+def test_what_a_server_idles_while_it_captures_is_no_gap_between_its_iterations() -> None:
+    """Without the capture it idles for a millisecond, as servers do."""
+    usual = """
+        rank# host   [own_context_0_generation_8.]
+              within [graph][sync..............]
+              gpu      [graph*20..............]
+    """
+    odd = """
+        rank# host   [own_context_0_generation_8..............................................]
+              within [sync..]            [capture.........][graph][sync....................]
+              gpu                                            [graph*20..............]
+    """
+    text = in_row(*(ranks(*[odd if step in (3, 6) else usual] * 2, steps=1) for step in range(1, 9)))
+    diagnosis = engine.examine(job(text, names={"cudaStreamSynchronize": "cudaDeviceSynchronize"}))
+    found = [one.rule for one in diagnosis.findings]
+    assert found[0] == RULE and "iteration-gap" not in found
