@@ -399,6 +399,19 @@ def test_without_stacks_states_are_known_by_the_order_of_the_parameters(
     )
 
 
+def test_a_second_copy_of_the_parameters_is_no_bucket() -> None:
+    """Without stacks: averages of parameters, or gradients that are kept, in the sizes of the parameters."""
+    counters = [size for twice in zip(LAYERS, LAYERS, strict=True) for size in (*twice, 0)]
+    listed, traces = [], []
+    for number, size in enumerate(LAYERS + LAYERS + counters):
+        (block,) = allocated([size * MB or 4])
+        listed.append(block | {"address": (1 + number) << 40})
+        traces.append(
+            {"action": "alloc", "addr": (1 + number) << 40, "size": size * MB, "time_us": 1 + number, "frames": []}
+        )
+    assert categories_of(listed, traces=traces) == some_of(parameters=39, optimizer_states=78, other=39)
+
+
 def some_of(**categories: int) -> dict[str, int]:
     return {name: size for name, size in categories.items() if size}
 
@@ -407,6 +420,35 @@ def test_temporary_memory_of_backward_is_known_where_the_record_began_after_the_
     """Logits' gradients, in a stack without Python, are no gradients of parameters."""
     got = categories_of(allocated([4 * MB, 4 * MB, 4 * MB]), allocated([9 * MB], ENGINE), traces=updates("adamw", 4))
     assert got == {"parameters": 4, "optimizer_states": 8, "temporary": 9}
+
+
+def test_gradients_are_as_large_as_parameters_before_the_first_update_too() -> None:
+    """The first backward pass fails: stacks show the parameters, and no optimizer has states yet."""
+    made = allocated([4 * MB, MB], frames("p"))
+    got = categories_of(made, allocated([MB, 7 * MB], ENGINE))
+    assert got == {"parameters": 5, "gradients": 1, "temporary": 7}
+
+
+def test_a_gradient_is_as_large_as_something_older() -> None:
+    """Where the record began late, and no optimizer tells the parameters, they are among what was there before."""
+    late = allocated([3 * MB], frames("p"))
+    assert categories_of(allocated([4 * MB, MB]), late, allocated([MB, 7 * MB], ENGINE)) == {
+        "parameters": 3, "other": 5, "gradients": 1, "temporary": 7,
+    }  # fmt: skip
+
+
+def test_backward_has_no_stack_where_only_pythons_are_kept() -> None:
+    """Its threads run no Python. Where nothing has a stack, none was recorded."""
+    traces = [
+        {"action": "alloc", "addr": (1 + number) << 40, "size": size * MB, "time_us": 5 + number, "frames": []}
+        for number, size in enumerate((4, 7))
+    ]
+    late = [
+        block | {"address": event["addr"]} for block, event in zip(allocated([4 * MB, 7 * MB]), traces, strict=True)
+    ]
+    made = allocated([4 * MB, 2 * MB], frames("p"))
+    assert categories_of(made, late, traces=traces) == {"parameters": 6, "gradients": 4, "temporary": 7}
+    assert categories_of(late, traces=traces) == {"other": 11}
 
 
 def test_fsdp_keeps_the_parameters_of_a_group_in_one_tensor() -> None:

@@ -66,6 +66,8 @@ class Allocation(msgspec.Struct, frozen=True):
     scatters: StackFrame | None = None
     #: Of C++ functions alone that show nothing counts as none.
     has_stack: bool = True
+    #: Whether nothing shows a category, and there is no function at all.
+    is_blank: bool = False
 
 
 def inferred(allocations: Sequence[Allocation], updates: Updates = _NO_UPDATES) -> dict[int, str]:
@@ -81,19 +83,23 @@ def inferred(allocations: Sequence[Allocation], updates: Updates = _NO_UPDATES) 
         category_of.update(dict.fromkeys(_copies(sizes, allocations), "other"))
     else:
         category_of |= _before_the_record(allocations, updates) or _without_stacks(allocations)
-        parameters = {i for i, category in category_of.items() if category == "parameters"}
+        parameters = {i for i, one in enumerate(allocations) if category_of.get(i, one.category) == "parameters"}
         sizes = Counter(allocations[i].requested for i in parameters)
     category_of.update(dict.fromkeys(parameters, "parameters"))
     old = set() if updates.keeps_gradients else {i for i, one in enumerate(allocations) if _is_old(one)}
     gradients = _most(sizes, "gradients", allocations, category_of.keys() | old)
     gradients |= {i for i, category in category_of.items() if category == "gradients" and _is_of_all(allocations[i])}
     category_of.update(dict.fromkeys(gradients, "gradients"))
-    if parameters or gradients:
-        known = set() if gradients else {size * times // over for size in sizes for times, over in _RATIOS}
+    # A gradient is as large as a parameter; those that are not known are among what is older.
+    owned = sizes + Counter(one.requested for one in allocations if _is_old(one))
+    if gradients or parameters or (owned and not sizes):
+        known = {size * times // over for size in owned for times, over in _RATIOS}
+        has_stacks = any(one.has_stack for one in allocations)
         category_of.update(
             (i, "temporary")
             for i, one in enumerate(allocations)
-            if i not in category_of and one.requested not in known and _is_of_backward(one)
+            if i not in category_of and _is_of_backward(one, has_stacks=has_stacks)
+            if gradients or one.requested not in known
         )
     return _differing(category_of, allocations)
 
@@ -108,9 +114,14 @@ def _without_stacks(allocations: Sequence[Allocation]) -> dict[int, str]:
     return {recorded[place][0]: category for place, category in category_of.items()}
 
 
-def _is_of_backward(one: Allocation) -> bool:
-    """Whether a backward pass allocated it, and not a function that keeps gradients in sizes of its own."""
-    return one.category == "gradients" and not (one.frame and _OWN_SIZES.search(one.frame.file))
+def _is_of_backward(one: Allocation, *, has_stacks: bool) -> bool:
+    """Whether a backward pass allocated it, and not a function that keeps gradients in sizes of its own.
+
+    Its threads run no Python: where others have stacks, of Python alone, it has none.
+    """
+    if one.category == "gradients":
+        return not (one.frame and _OWN_SIZES.search(one.frame.file))
+    return has_stacks and one.is_blank and one.time_us > 0
 
 
 def _is_of_all(one: Allocation) -> bool:

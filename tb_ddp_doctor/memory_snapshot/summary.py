@@ -74,6 +74,7 @@ class _Block(msgspec.Struct, frozen=True):
     frame: StackFrame | None = None
     scatters: StackFrame | None = None
     has_stack: bool = False
+    is_blank: bool = False
 
 
 class _Segment(msgspec.Struct, frozen=True):
@@ -169,6 +170,7 @@ def _segment(
                 shown_by,
                 scatters_gradients(frames),
                 bool(is_for) or any(frame.file.endswith(".py") for frame in frames),
+                not frames,
             )
         )
     segment = _Segment(
@@ -197,7 +199,15 @@ def _with_inferred(segments: Sequence[_Segment], traces: Sequence[Sequence[Mappi
     ]
     of_block = inferred(
         [
-            Allocation(one.requested, one.category, one.time_us, one.frame, one.scatters, one.has_stack)
+            Allocation(
+                one.requested,
+                one.category,
+                one.time_us,
+                one.frame,
+                one.scatters,
+                one.has_stack,
+                one.is_blank and not one.category,
+            )
             for one in active
         ],
         history.updates(),

@@ -78,8 +78,12 @@ def by_order(sizes: Sequence[int]) -> dict[int, str]:
     owned = [sizes[place] for place in parameters]
     category_of = dict.fromkeys(parameters, "parameters") | dict.fromkeys(states, "optimizer_states")
     between = [place for place in places[:first] if place > parameters[0] and place not in category_of]
+    copy = list(_in_order(sizes, owned, between))
+    if len(copy) == number:  # In the order of the parameters: gradients come in reverse.
+        category_of.update(dict.fromkeys(copy, "other"))
+        between = [place for place in between if place not in category_of]
     last = places[first + 2 * number :]
-    buckets = _as_large(sizes, between, sum(owned)) or _as_large(sizes, last, sum(owned))
+    buckets = _buckets(sizes, between, owned) or _buckets(sizes, last, owned)
     category_of.update(dict.fromkeys(buckets, "communication"))
     last = [place for place in last if place not in category_of]
     gradients = list(_of_sizes(sizes, Counter(owned), last))
@@ -108,13 +112,17 @@ def _in_order(sizes: Sequence[int], wanted: Sequence[int], places: Sequence[int]
         yield place
 
 
-def _as_large(sizes: Sequence[int], places: Sequence[int], total: int) -> Sequence[int]:
-    """The first places that together have as many bytes as all parameters: DDP's buckets, few and large."""
-    until = 0
+def _buckets(sizes: Sequence[int], places: Sequence[int], owned: Sequence[int]) -> Sequence[int]:
+    """DDP's buckets: the first places that together have as many bytes as all parameters, few and large.
+
+    In the sizes of the parameters they are a copy of these: averages, or gradients that are kept.
+    """
+    until, total = 0, sum(owned)
     for number, place in enumerate(places[: 1 + total // _BUCKET], 1):
         until += sizes[place]
         if abs(until - total) <= _MOST_ELSE * total:
-            return places[:number]
+            buckets = places[:number]
+            return () if sorted(sizes[one] for one in buckets) == sorted(owned) else buckets
     return ()
 
 
