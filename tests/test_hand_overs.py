@@ -183,3 +183,8 @@ def test_the_driver_of_ranks_that_do_all_in_turn_awaits_the_last_of_them() -> No
 def test_ranks_that_pause_as_long_each_wait_for_nobody() -> None:
     """Rewards that all of them compute on their CPUs."""
     assert [rule for rule, _, _ in found(ranks(*[in_turn(24)] * 3, steps=4))] == ["host-stall"]
+
+
+def test_a_slow_engine_is_compared_with_engines_though_most_ranks_train() -> None:
+    text = ranks(generates(44), generates(24), trains(sends=True), *[trains(sends=False)] * 3, steps=4)
+    assert ("straggler", "slow_device", (0,)) in found(text)

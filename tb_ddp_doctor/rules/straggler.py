@@ -121,7 +121,10 @@ class Straggler(Rule):
             )
         slow_links = [link for link in links if link.is_slow(self.slow_link, self.min_steps)]
         causes = self._causes(
-            Peers.of(slow_ranks, frame, budget, whatif, kernels, phases, copied),
+            {
+                role: Peers.of(slow_ranks, slow_ranks.others_of(role), frame, budget, whatif, kernels, phases, copied)
+                for role in np.unique(slow_ranks.roles[slow_ranks.persistent]).tolist()
+            },
             slow_ranks,
             most_ranks(whatif, frame, CpuTime.INPUT),
             slow_links,
@@ -155,13 +158,16 @@ class Straggler(Rule):
         )
 
     def _causes(
-        self, peers: Peers, slow_ranks: Slowness, loading: Most | None, slow_links: Sequence[Link]
+        self, peers: Mapping[str, Peers], slow_ranks: Slowness, loading: Most | None, slow_links: Sequence[Link]
     ) -> dict[int, tuple[str, str]]:
         """Why each persistently slow rank (index) is slow, and what was seen there, but for ranks that wait for their
-        DataLoader as most ranks do: `loading` are these.
+        DataLoader as most ranks do: `loading` are these. `peers` are by role.
         """
         of_work = WorkThresholds(self.same_work, self.larger_share)
-        causes = {rank: peers.cause(rank, of_work, slow_links) for rank in slow_ranks.persistent.tolist()}
+        causes = {
+            rank: peers[str(slow_ranks.roles[rank])].cause(rank, of_work, slow_links)
+            for rank in slow_ranks.persistent.tolist()
+        }
         if loading is None:
             return causes
         return {rank: seen for rank, seen in causes.items() if seen[0] != "input" or not loading.ranks[rank]}
@@ -199,7 +205,7 @@ class _More(msgspec.Struct, frozen=True, eq=False):
         rank, cause, frame = group.ranks[0], group.cause, self.frame
         said = ""
         if cause == "host":
-            said += _op_stalls(rank, self.slow_ranks.others, self.whatif, self.op_stalls)
+            said += _op_stalls(rank, self.slow_ranks.others_like(rank), self.whatif, self.op_stalls)
             said += _update(rank, self.slow_ranks, self.whatif)
         said += _since(rank, self.slow_ranks, self.whatif, frame)
         said += _beside_traces(cause, rank, self.rank_evidence)
@@ -214,7 +220,7 @@ class _More(msgspec.Struct, frozen=True, eq=False):
             return layers.Where()
         rank = group.ranks[0]
         excess_ns = float(self.slow_ranks.excess_ns[rank].mean())
-        return layers.behind(self.modules, rank, self.slow_ranks.others, excess_ns)
+        return layers.behind(self.modules, rank, self.slow_ranks.others_like(rank), excess_ns)
 
 
 def _since(rank: int, slow_ranks: Slowness, whatif: WhatIf, frame: Frame) -> str:
@@ -285,11 +291,12 @@ def _known_stalls(causes: _Causes, slow_ranks: Slowness, stalls: HostStalls) -> 
     """
     mean, known = stalls.long_ns.mean(axis=1), {}
     for rank, (cause, _) in causes.items():
-        extra = float(mean[rank] - np.median(mean[slow_ranks.others])) if len(slow_ranks.others) else 0.0
+        others = slow_ranks.others_like(rank)
+        extra = float(mean[rank] - np.median(mean[others])) if len(others) else 0.0
         if cause != "host" or extra <= 0:
             continue
         least = max(extra, float(slow_ranks.excess_ns[rank].mean())) / 2
-        if doing := activity.most(stalls.doing([rank]), least, stalls.doing(slow_ranks.others.tolist())):
+        if doing := activity.most(stalls.doing([rank]), least, stalls.doing(others.tolist())):
             known[rank] = doing
     return known
 
@@ -316,7 +323,8 @@ def _verb(ranks: Sequence[int]) -> str:
 def _update(rank: int, slow_ranks: Slowness, whatif: WhatIf) -> str:
     """By how much longer a rank's (index) optimizer works on the CPU, if that is most of what the rank is slower by."""
     spent = whatif.host_ns(CpuTime.UPDATE).mean(axis=1)
-    extra = float(spent[rank] - np.median(spent[slow_ranks.others])) if len(slow_ranks.others) else 0.0
+    others = slow_ranks.others_like(rank)
+    extra = float(spent[rank] - np.median(spent[others])) if len(others) else 0.0
     if extra <= float(slow_ranks.excess_ns[rank].mean()) / 2:
         return ""
     return f" Its optimizer works {wording.ms(extra)} a step longer on the CPU than the median rank's."

@@ -19,7 +19,7 @@ from tb_ddp_doctor.rules.support import work_compared
 from tb_ddp_doctor.rules.support.slowness import Slowness, behind
 from tb_ddp_doctor.step_parts import IDLE, OWNERS
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Floats
+from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: The owners of idle time that is its CPU's; loading is a cause of its own.
 HOST_OWNERS = tuple(owner for owner in IDLE if owner != "input")
@@ -78,6 +78,7 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
     def of(
         cls,
         slow_ranks: Slowness,
+        well: Ints,
         frame: Frame,
         budget: Budget,
         whatif: WhatIf,
@@ -85,8 +86,7 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
         phases: Phases,
         copied: Copied,
     ) -> Peers:
-        """The ranks, and those that are well among them."""
-        well = slow_ranks.others
+        """The ranks, and those (indices) with which slow ones are compared."""
         loading = whatif.host_ns(CpuTime.INPUT).mean(axis=1)
         owner_ns, phase_ns = budget.owner_ns.mean(axis=1), phases.busy_ns.mean(axis=1)
         launches = kernels.launches()

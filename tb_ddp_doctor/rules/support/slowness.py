@@ -22,6 +22,7 @@ from tb_ddp_doctor.rules.support import limits
 from tb_ddp_doctor.step_parts import PHASES
 from tb_ddp_doctor.trace.model import Floats, Ints
 from tb_ddp_doctor.trace.names import Phase
+from tb_ddp_doctor.trace.program_names import Program
 
 #: Most ranks are slow if the others are faster by so many times the limit.
 _CLEARLY = 3
@@ -62,6 +63,8 @@ class Slowness(msgspec.Struct, frozen=True, eq=False):
     noise_ns: float
     #: An excess beyond this makes a rank slow in a step, ns.
     limit_ns: float
+    #: The ranks' roles in reinforcement learning, shape (R,); the same for all in other jobs.
+    roles: NDArray[np.str_]
 
     def persistently(self, ranks: Sequence[int] | Ints | None = None) -> NDArray[np.bool_]:
         """Whether a rank is persistently slow (and one of these, by index) with an excess in the step, shape (R, S)."""
@@ -74,6 +77,16 @@ class Slowness(msgspec.Struct, frozen=True, eq=False):
     def others(self) -> Ints:
         """Indices of the ranks that are not persistently slow."""
         return np.setdiff1d(np.arange(len(self.slow)), self.persistent)
+
+    def others_of(self, role: str) -> Ints:
+        """Those of `others` that have a role; all of them where none has."""
+        others = self.others
+        alike = others[self.roles[others] == role]
+        return alike if len(alike) else others
+
+    def others_like(self, rank: int) -> Ints:
+        """Those of `others` with the role of a rank (index); all of them where none has."""
+        return self.others_of(str(self.roles[rank]))
 
     @property
     def now_and_then(self) -> NDArray[np.bool_]:
@@ -134,7 +147,8 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
     slowest_first = indices[np.argsort(-mean[indices], kind="stable")]
     deviations = np.sort(np.abs(own - whatif.typical_need(own)), axis=None)
     noise = _SD_OF_MEDIAN * float(deviations[(deviations.size - 1) // 2])
-    return Slowness(excess, slow, slowest_first, among, step_excess, noise, limit)
+    roles = np.array(frame.roles if frame.program == Program.RL.value else [""] * len(own))
+    return Slowness(excess, slow, slowest_first, among, step_excess, noise, limit, roles)
 
 
 def _excess(need_ns: Ints, among: NDArray[np.bool_] | None, whatif: WhatIf, frame: Frame) -> Ints:
