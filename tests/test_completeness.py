@@ -683,6 +683,17 @@ def test_a_rank_with_many_times_the_collectives_of_the_others_is_left_out(others
     )
 
 
+def test_engines_have_far_more_collectives_than_ranks_that_train_in_a_group_of_their_own() -> None:
+    each = digests(ranks(*[HEALTHY] * 4, steps=5))
+    for rank in (2, 3):
+        calls = each[rank].collectives
+        columns = {name: getattr(calls, name) for name in calls.__struct_fields__}
+        more = {name: np.concatenate((column, np.repeat(column[-1:], 20_000))) for name, column in columns.items()}
+        more["group"][-20_000:] = len(each[rank].strings)
+        each[rank] = replace(each[rank], strings=(*each[rank].strings, "tp"), collectives=type(calls)(**more))
+    assert build("drawn", each, {}, len(each)).missing_ranks == ()
+
+
 def renamed(trace: RankTrace) -> RankTrace:
     """Each kernel with another name than on other ranks."""
     odd = {name for name in trace.strings if name.endswith("_kernel")}

@@ -241,6 +241,15 @@ def test_roles_of_one_process_in_turn_are_told_by_its_marks() -> None:
     )
 
 
+def test_a_rank_that_trains_and_marks_the_sync_alone_updates() -> None:
+    (digest,) = job(ranks(TRAINING)).digests
+    synced = replace(digest, contents=replace(digest.contents, roles={Role.WEIGHT_SYNC.value: 10_000_000}))
+    assert job_kind.role(synced) == Role.UPDATE.value
+    # Nothing else tells what this one does.
+    unknown = replace(synced, contents=replace(synced.contents, program=program_names.Program.UNKNOWN.value))
+    assert job_kind.role(unknown) == Role.WEIGHT_SYNC.value
+
+
 def test_a_bare_generate_is_a_rollout_beside_other_roles() -> None:
     in_turn = IN_TURN.replace("own_generate_sequences......", "own_generate................")
     found = job(ranks(in_turn, in_turn))

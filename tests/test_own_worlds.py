@@ -168,3 +168,16 @@ def test_jobs_one_after_the_other_are_different_runs(tmp_path: Path) -> None:
         (folder / f"{WORKERS[rank]}.{begins_s + 60}000000000.pt.trace.json").write_text(json.dumps(trace))
     assert [len(run.files) for run in discover(folder)] != [4]
     assert all(file.own_rank is None for run in discover(folder) for file in run.files)
+
+
+@pytest.mark.parametrize("named_for", ["end", "begin"])
+def test_servers_that_name_their_files_alike_are_no_cycles_of_one(tmp_path: Path, named_for: str) -> None:
+    """SGLang's files say a time and a rank, no process; the trainer's records go on while both servers begin theirs."""
+    folder = written(tmp_path / "job", JOB, OF_ONE)
+    begin_s = 1_700_000_001
+    for number, path in enumerate(sorted(folder.glob("host*"))):
+        at = begin_s + number / 10 + (3 if named_for == "end" or number < 2 else -1)
+        trainer, server = f"host{number}_{number}.{at * 1e9:.0f}.pt.trace.json", f"{at:.6f}-TP-0.trace.json"
+        path.rename(folder / (server if number > 1 else trainer))
+    (run,) = discover(folder)
+    assert [file.own_rank for file in run.files] == [0, 1, 0, 0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
@@ -18,6 +18,8 @@ from tb_ddp_doctor.storage.paths import FilePath, ProcessPath
 #: Two files of one rank and of different workers that are closer than this were not written by a job and its
 #: repetition: starting Python, torch and NCCL again takes longer.
 _RESTART_NS = 5 * 10**9
+#: Processes of one job that are recorded at once begin within so much of a record of each other.
+_SOONER = 0.1
 
 #: Folder and name.
 Worker: TypeAlias = tuple[str, str]
@@ -81,16 +83,38 @@ def _shortest_cycle_ns(files: list[TraceFile]) -> int | None:
     by_rank: dict[object, list[TraceFile]] = defaultdict(list)
     for file in files:
         by_rank[file.rank if file.rank is not None else worker_of(file)].append(file)
+    records = [record for file in files if file.node and (record := _record(file))]
     cycles = []
     for own in by_rank.values():
         for one, next_one in pairwise(own):
-            gap = _time(next_one) - _time(one)
-            if worker_of(one) != worker_of(next_one) and (next_one.begin_ns or _time(one)) < _time(one):
-                # Two processes that were recorded at once.
+            if _at_once(one, next_one, records):
                 continue
+            gap = _time(next_one) - _time(one)
             if gap >= (1 if worker_of(one) == worker_of(next_one) else _RESTART_NS):
                 cycles.append(gap)
     return min(cycles, default=None)
+
+
+def _record(file: TraceFile) -> tuple[int, int] | None:
+    """When a file's record begins and ends; None where it does not say both: torch names files for when it ends."""
+    if file.begin_ns is None or _time(file) <= file.begin_ns:
+        return None
+    return file.begin_ns, _time(file)
+
+
+def _at_once(one: TraceFile, other: TraceFile, records: Sequence[tuple[int, int]]) -> bool:
+    """Whether two files that claim one rank are of two processes that were recorded at once.
+
+    One was not yet written when the other began. Or, as SGLang names files for when they begin, and all servers of a
+    job alike, both began within one of the records (begin and end) of processes that are named.
+    """
+    same_worker = worker_of(one) == worker_of(other)
+    if other.begin_ns is None or (same_worker and one.node):
+        return False
+    if other.begin_ns < _time(one):
+        return not same_worker or _record(one) is not None
+    first, last = sorted((one.begin_ns or _time(one), other.begin_ns))
+    return same_worker and any(begin - _SOONER * (end - begin) <= first and last < end for begin, end in records)
 
 
 def _by_number(files: list[TraceFile]) -> list[list[TraceFile]]:

@@ -129,7 +129,7 @@ def _world(files: list[TraceFile]) -> _World:
 
 
 def _by_worker(file: TraceFile) -> tuple[object, ...]:
-    return natural(file.node), natural(str(file.path.parent)), natural(file.worker)
+    return natural(file.node), natural(str(file.path.parent)), natural(file.worker), file.time_ns or 0
 
 
 def _recorded(files: Sequence[TraceFile]) -> tuple[float, float]:

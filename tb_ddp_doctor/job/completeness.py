@@ -234,15 +234,24 @@ def _few_steps(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
 
 
 def _far_more(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
-    """Ranks with many times the collectives of the others that have some: matching them would take the square of it."""
-    counts = {rank: count for rank, digest in digests.items() if (count := len(digest.collectives))}
-    median = sorted(counts.values())[(len(counts) - 1) // 2] if counts else 0
-    most = max(SURE_COLLECTIVES, TIMES_AS_MANY * median)
-    return {
-        rank: Damage(None, f"it has {count:,} calls of collectives, and other ranks have {median:,}")
-        for rank, count in counts.items()
-        if count > most
-    }
+    """Ranks with many times the collectives of the others of a group: matching them would take the square of it.
+
+    Engines with tensor parallelism have a hundred times as many as ranks that train, in groups of their own.
+    """
+    of_group: dict[tuple[str, str], dict[int, int]] = {}
+    for rank, digest in digests.items():
+        calls = digest.collectives
+        groups, counts = np.unique(np.stack((calls.group, calls.group_ranks)), axis=1, return_counts=True)
+        for (group, ranks), count in zip(groups.T.tolist(), counts.tolist(), strict=True):
+            of_group.setdefault((digest.strings[group], digest.strings[ranks]), {})[rank] = count
+    damaged = {}
+    for of_rank in of_group.values():
+        median = sorted(of_rank.values())[(len(of_rank) - 1) // 2]
+        most = max(SURE_COLLECTIVES, TIMES_AS_MANY * median)
+        for rank, count in of_rank.items():
+            if count > most:
+                damaged[rank] = Damage(None, f"it has {count:,} calls of collectives, and other ranks have {median:,}")
+    return damaged
 
 
 def _other_names(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:

@@ -118,13 +118,13 @@ def role(digest: RankDigest) -> str:
     """What a rank of reinforcement learning does most of the time, as `Role` calls it; "" where nothing shows that.
 
     Every role takes part in the weight sync, and whoever waits for another one there is in it for longest: it is the
-    role of a rank that has no other.
+    role of a rank that nothing else tells one of.
     """
-    times = digest.contents.roles
+    times = {name: ns for name, ns in digest.contents.roles.items() if name != Role.WEIGHT_SYNC.value}
     if times:
-        return max(times, key=lambda name: (name != Role.WEIGHT_SYNC.value, times[name]))
+        return max(times, key=lambda name: times[name])
     known = _ROLES.get(Program(digest.contents.program))
-    return known.value if known else ""
+    return known.value if known else next(iter(digest.contents.roles), "")
 
 
 def generates(digest: RankDigest) -> bool:

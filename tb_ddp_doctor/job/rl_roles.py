@@ -59,15 +59,20 @@ def parts_of_roles(job: Job) -> list[Ints]:
 
 
 def share_gpus(job: Job) -> bool:
-    """Whether ranks of all roles are on the same GPUs, which then work for one role after the other.
+    """Whether ranks of all roles are on the same GPUs, which then work for one role after the other: those of each role
+    are on GPUs of the largest one, and no collective joins them, as NCCL takes no GPU twice.
 
     Where each process sees one GPU alone, as under Ray, all have number 0 and nothing tells that.
     """
+    known = {*job.nodes} - {""}
+    only = known.pop() if len(known) == 1 else ""
     gpus: dict[str, list[tuple[str, int]]] = {}
     for digest, node in zip(job.digests, job.nodes, strict=True):
-        gpus.setdefault(job_kind.role(digest), []).append((node, digest.device_number))
-    first, *others = gpus.values()
-    return len(set(first)) == len(first) > 1 and all(sorted(each) == sorted(first) for each in others)
+        gpus.setdefault(job_kind.role(digest), []).append((node or only, digest.device_number))
+    largest = max(gpus.values(), key=len)
+    of_all = set(largest)
+    same = all(len(set(each)) == len(each) > 1 and of_all.issuperset(each) for each in gpus.values())
+    return same and not between_roles(job).any()
 
 
 def of_roles(job: Job, *, has_tail: bool = False) -> str | None:

@@ -96,7 +96,10 @@ class PageableMemcpy(Rule):
         bytes_per_ns = self.pinned_rate
         large = copies.pinned_bytes >= self.min_measured * 1e6
         if large.any():
-            bytes_per_ns = float(copies.pinned_bytes[large].sum() / max(int(copies.pinned_ns[large].sum()), 1))
+            measured = float(copies.pinned_bytes[large].sum() / max(int(copies.pinned_ns[large].sum()), 1))
+            pageable = float(copies.pageable_bytes.sum() / max(int(copies.pageable_ns.sum()), 1))
+            # Pinned memory is never slower: those copies are small, and do not show the link's rate.
+            bytes_per_ns = measured if measured > pageable else bytes_per_ns
         return (copies.pageable_bytes / max(bytes_per_ns, 1e-9)).astype(np.int64)
 
 

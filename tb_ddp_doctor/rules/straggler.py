@@ -121,10 +121,7 @@ class Straggler(Rule):
             )
         slow_links = [link for link in links if link.is_slow(self.slow_link, self.min_steps)]
         causes = self._causes(
-            {
-                role: Peers.of(slow_ranks, slow_ranks.others_of(role), frame, budget, whatif, kernels, phases, copied)
-                for role in np.unique(slow_ranks.roles[slow_ranks.persistent]).tolist()
-            },
+            Peers.by_role(slow_ranks, frame, budget, whatif, kernels, phases, copied),
             slow_ranks,
             most_ranks(whatif, frame, CpuTime.INPUT),
             slow_links,

@@ -51,6 +51,12 @@ def test_pinned_copies_in_the_trace_tell_the_rate() -> None:
     assert finding(RULE, ranks(BOTH, BOTH)).cost_ms == pytest.approx(10 - 8, rel=0.02)
 
 
+def test_small_pinned_copies_tell_no_rate() -> None:
+    """Pinned memory is never slower than pageable memory."""
+    slow = BOTH.replace("[pinned][fwd..]", "[pinned.......][fwd..]").replace("[ar..]", "       [ar..]")
+    assert finding(RULE, ranks(slow, slow)).cost_ms == pytest.approx(10 - PINNED_MS, rel=0.02)
+
+
 def test_evidence_is_the_copy() -> None:
     text = ranks(PAGEABLE, PAGEABLE)
     for window in finding(RULE, text).evidence:

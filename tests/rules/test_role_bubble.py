@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -9,6 +11,7 @@ from traces import digests, finding, findings, in_row, job, lies_in_its_step, ou
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.findings import Diagnosis
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.rl_roles import of_roles
 from tb_ddp_doctor.replay.change import Change
@@ -95,15 +98,37 @@ def test_all_roles_in_turn_are_clear() -> None:
     assert outcome(RULE, ranks(in_turn, in_turn)).reason.startswith("The same GPUs do all roles in turn")
 
 
-def test_roles_on_the_same_gpus_take_turns() -> None:
-    """Two processes on each GPU: one generates while the other one sleeps."""
-    each = digests(ranks(*FAULTY))
-    shared = {rank: replace(one, device_number=rank % 2) for rank, one in each.items()}
-    diagnosis = engine.examine(build("drawn", shared, {}, len(each)))
+def with_gpus(of_rank: tuple[int, ...], nodes: dict[int, str], *, joined: bool = False) -> Diagnosis:
+    """Two ranks that generate and two that train, on these GPUs and nodes; `joined` by the broadcast of the weights."""
+    drawn = FAULTY if joined else [re.sub(r"nccl.*", "", text) for text in FAULTY]
+    each = digests(ranks(*drawn))
+    placed = {rank: replace(one, device_number=of_rank[rank]) for rank, one in each.items()}
+    return engine.examine(build("drawn", placed, nodes, len(each)))
+
+
+@pytest.mark.parametrize("nodes", [{}, {0: "a", 1: "a", 2: "a", 3: "a"}, {2: "a", 3: "a"}])
+def test_roles_on_the_same_gpus_take_turns(nodes: dict[int, str]) -> None:
+    """Two processes on each GPU: one generates while the other one sleeps. Some files may not name the only node."""
+    diagnosis = with_gpus((0, 1, 0, 1), nodes)
     assert not [one for one in diagnosis.findings if one.rule == RULE]
     assert "All roles are on the same GPUs, in turn." in diagnosis.headline + str(diagnosis.warnings)
-    alone = {rank: replace(one, device_number=0) for rank, one in each.items()}
-    assert [one for one in engine.examine(build("drawn", alone, {}, len(each))).findings if one.rule == RULE]
+
+
+@pytest.mark.parametrize(
+    ("of_rank", "nodes", "joined"),
+    [
+        # Each process sees one GPU alone, as 0.
+        ((0, 0, 0, 0), {}, False),
+        ((0, 1, 0, 1), {0: "a", 1: "a", 2: "b", 3: "b"}, False),
+        # NCCL takes no GPU twice.
+        ((0, 1, 0, 1), {}, True),
+    ],
+)
+def test_roles_on_gpus_of_their_own_wait_for_each_other(
+    of_rank: tuple[int, ...], nodes: dict[int, str], *, joined: bool
+) -> None:
+    diagnosis = with_gpus(of_rank, nodes, joined=joined)
+    assert "on the same GPUs" not in diagnosis.headline + str(diagnosis.warnings)
 
 
 def test_other_jobs_have_no_roles() -> None:

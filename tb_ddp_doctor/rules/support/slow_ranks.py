@@ -75,7 +75,25 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
     median_copied: int
 
     @classmethod
-    def of(
+    def by_role(
+        cls,
+        slow_ranks: Slowness,
+        frame: Frame,
+        budget: Budget,
+        whatif: WhatIf,
+        kernels: KernelTable,
+        phases: Phases,
+        copied: Copied,
+    ) -> dict[str, Peers]:
+        """The ranks, by role of the slow ones: those that they are compared with have it too."""
+        roles = np.unique(slow_ranks.roles[slow_ranks.persistent]).tolist()
+        return {
+            role: cls._of(slow_ranks, slow_ranks.others_of(role), frame, budget, whatif, kernels, phases, copied)
+            for role in roles
+        }
+
+    @classmethod
+    def _of(
         cls,
         slow_ranks: Slowness,
         well: Ints,
@@ -86,7 +104,6 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
         phases: Phases,
         copied: Copied,
     ) -> Peers:
-        """The ranks, and those (indices) with which slow ones are compared."""
         loading = whatif.host_ns(CpuTime.INPUT).mean(axis=1)
         owner_ns, phase_ns = budget.owner_ns.mean(axis=1), phases.busy_ns.mean(axis=1)
         launches = kernels.launches()

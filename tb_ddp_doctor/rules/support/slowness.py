@@ -81,8 +81,8 @@ class Slowness(msgspec.Struct, frozen=True, eq=False):
     def others_of(self, role: str) -> Ints:
         """Those of `others` that have a role; all of them where none has."""
         others = self.others
-        alike = others[self.roles[others] == role]
-        return alike if len(alike) else others
+        of_role = others[self.roles[others] == role]
+        return of_role if len(of_role) else others
 
     def others_like(self, rank: int) -> Ints:
         """Those of `others` with the role of a rank (index); all of them where none has."""
