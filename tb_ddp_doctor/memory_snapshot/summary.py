@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -109,10 +109,10 @@ def _summary(data: Mapping[str, Any], file: str, rank: int, budget: ValueBudget)
     traces = [_dicts(trace) for trace in _lists(data.get("device_traces"))]
     # Of several at an address the last one is what lies there.
     born = {_int(event, "addr"): event for trace in traces for event in trace if event.get("action") == "alloc"}
-    failed = _last_failed(traces)
-    updates = failed is not None and is_update(_frames(failed.event))
-    drawn = [_segment(each, annotated, born, updates=updates) for each in _dicts(data["segments"])]
-    segments = _with_inferred(drawn, traces)
+    failed, stacks = _last_failed(traces), _Stacks()
+    updates = failed is not None and is_update(stacks(failed.event))
+    drawn = [_segment(each, annotated, born, stacks, updates=updates) for each in _dicts(data["segments"])]
+    segments = _with_inferred(drawn, traces, stacks)
     active = [block for segment in segments for block in segment.blocks if block.is_active]
     categories = dict.fromkeys(MEMORY, 0)
     for block in active:
@@ -134,14 +134,19 @@ def _summary(data: Mapping[str, Any], file: str, rank: int, budget: ValueBudget)
         free_blocks=len(free),
         largest_free=max(free, default=0),
         segments=tuple(_memory_segment(segment) for segment in scattered[:_SHOWN]),
-        failure=_failure(segments, failed),
+        failure=_failure(segments, failed, stacks),
         holders=_holders(active, _PLACES),
         modules=_modules(active),
     )
 
 
 def _segment(
-    data: Mapping[str, Any], annotated: _Annotations, born: Mapping[int, Mapping[str, Any]], *, updates: bool
+    data: Mapping[str, Any],
+    annotated: _Annotations,
+    born: Mapping[int, Mapping[str, Any]],
+    stacks: _Stacks,
+    *,
+    updates: bool,
 ) -> _Segment:
     """A segment; `updates` says whether the snapshot is of an update that failed."""
     at, blocks = _int(data, "address"), []
@@ -152,7 +157,7 @@ def _segment(
         allocation = born.get(address, {})
         # Before torch 2.1 a block had a history, the newest first.
         of_old = next(iter(_dicts(each.get("history"))), {})
-        frames = _frames(each) or _frames(of_old) or _frames(allocation)
+        frames = stacks(each) or stacks(of_old) or stacks(allocation)
         is_active = not _text(each.get("state")).startswith(_INACTIVE)
         time_us = _int(allocation, "time_us")
         is_for, shown_by = category(frames) if is_active else ("", None)
@@ -187,10 +192,12 @@ def _segment(
     return segment
 
 
-def _with_inferred(segments: Sequence[_Segment], traces: Sequence[Sequence[Mapping[str, Any]]]) -> list[_Segment]:
+def _with_inferred(
+    segments: Sequence[_Segment], traces: Sequence[Sequence[Mapping[str, Any]]], stacks: _Stacks
+) -> list[_Segment]:
     """The segments with a category for each block: what no stack shows is inferred, and is other where it cannot be."""
     active = [block for segment in segments for block in segment.blocks if block.is_active]
-    history = History((event for trace in traces for event in trace), _frames)
+    history = History((event for trace in traces for event in trace), stacks)
     active = [
         replace(one, category="activations")
         if not one.category and one.source and one.time_us and history.is_of_a_loss(one.time_us)
@@ -291,7 +298,7 @@ def _last_failed(traces: Sequence[Sequence[Mapping[str, Any]]]) -> _Failed | Non
     return max(last, key=lambda failed: _int(failed.event, "time_us"), default=None)
 
 
-def _failure(segments: Sequence[_Segment], failed: _Failed | None) -> MemoryFailure | None:
+def _failure(segments: Sequence[_Segment], failed: _Failed | None, stacks: _Stacks) -> MemoryFailure | None:
     """The last request that failed, and what would have to be released for it; None where none failed.
 
     It gets memory of its own device alone, and none of a private pool.
@@ -314,7 +321,7 @@ def _failure(segments: Sequence[_Segment], failed: _Failed | None) -> MemoryFail
         device_free=device_free,
         free_in_segments=sum(one.inactive for one in shared),
         free_in_pools=sum(one.inactive for one in there if one.is_private),
-        source=_own(_frames(event)),
+        source=_own(stacks(event)),
         whole_segments=whole,
         to_release=sum(block.size for block in blocks),
         holders=_holders(blocks),
@@ -357,6 +364,25 @@ def _whole_segments(segments: Sequence[_Segment], size: int) -> list[_Block]:
     return in_the_way
 
 
+class _Stacks:
+    """The functions of stacks, the innermost first. A snapshot shares what stacks have in common: each is read once."""
+
+    def __init__(self) -> None:
+        #: By the identity of what was read, which is kept so that nothing else gets it.
+        self._read: dict[int, tuple[dict[str, Any], StackFrame]] = {}
+
+    def __call__(self, data: Mapping[str, Any]) -> list[StackFrame]:
+        read, frames = self._read, []
+        for frame in _dicts(data.get("frames"))[:_MOST_FRAMES]:
+            known = read.get(id(frame))
+            if known is None:
+                file, function = (_text(frame.get(key)) for key in ("filename", "name"))
+                known = frame, StackFrame(file.replace("\\", "/"), _int(frame, "line"), function)
+                read[id(frame)] = known
+            frames.append(known[1])
+        return frames
+
+
 class _Annotations:
     """What was annotated when: the innermost annotation that tells a phase."""
 
@@ -381,16 +407,6 @@ class _Annotations:
         """What was allocated then is for this; "" if nothing says so."""
         at = bisect.bisect_right(self._times, time_us) - 1
         return self._phases[at] if at >= 0 else ""
-
-
-def _frames(data: Mapping[str, Any]) -> list[StackFrame]:
-    return list(_each_frame(data.get("frames")))
-
-
-def _each_frame(frames: Any) -> Iterator[StackFrame]:
-    for frame in _dicts(frames)[:_MOST_FRAMES]:
-        file, function = (_text(frame.get(key)) for key in ("filename", "name"))
-        yield StackFrame(file.replace("\\", "/"), _int(frame, "line"), function)
 
 
 def _int(data: Mapping[str, Any], key: str) -> int:
