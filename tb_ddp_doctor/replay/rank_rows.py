@@ -48,8 +48,9 @@ class RankRows(msgspec.Struct, frozen=True, eq=False):
         order), and since when others waited; None where nothing of it is recorded.
 
         That is the last row before then, if the rank's next wait is `soon`: it comes within this multiple of the time
-        since its last one. Else it works on something new, and had handed over what came before the last wait: to those
-        who wait now, unless that was before `since_ns`.
+        since its last one. Or that wait itself, if nothing began since: it has got the weights. Else the rank works on
+        something new, and had handed over what came before the last wait: to those who wait now, unless that was before
+        `since_ns`.
         """
         row = self.before(instant_ns)
         place = bisect.bisect_right(waits, row)
