@@ -65,8 +65,8 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     #: What each rank does most of the time in reinforcement learning, by a `program_names.Role`'s value, shape (R,); ""
     #: where nothing shows it.
     roles: tuple[str, ...]
-    #: Whether all roles are on the same GPUs, one after the other.
-    roles_share_gpus: bool
+    #: Whether all roles are on the same GPUs, one after the other; None where the traces do not tell.
+    roles_share_gpus: bool | None
     #: Whether events were left out of the files, so that a stretch without any is no stall.
     is_sampled: bool
     #: Whether captured graphs are launched.

@@ -58,21 +58,23 @@ def parts_of_roles(job: Job) -> list[Ints]:
     return parts
 
 
-def share_gpus(job: Job) -> bool:
+def share_gpus(job: Job) -> bool | None:
     """Whether ranks of all roles are on the same GPUs, which then work for one role after the other: those of each role
     are on GPUs of the largest one, and no collective joins them, as NCCL takes no GPU twice.
 
-    Where each process sees one GPU alone, as under Ray, all have number 0 and nothing tells that.
+    None where nothing tells: each process sees one GPU alone, as under Ray, so that all have number 0.
     """
+    if between_roles(job).any():
+        return False
     known = {*job.nodes} - {""}
     only = known.pop() if len(known) == 1 else ""
     gpus: dict[str, list[tuple[str, int]]] = {}
     for digest, node in zip(job.digests, job.nodes, strict=True):
         gpus.setdefault(job_kind.role(digest), []).append((node or only, digest.device_number))
-    largest = max(gpus.values(), key=len)
-    of_all = set(largest)
-    same = all(len(set(each)) == len(each) > 1 and of_all.issuperset(each) for each in gpus.values())
-    return same and not between_roles(job).any()
+    if len({number for each in gpus.values() for _, number in each}) == 1:
+        return None
+    of_all = max(map(set, gpus.values()), key=len)
+    return all(len(set(each)) == len(each) > 1 and of_all.issuperset(each) for each in gpus.values())
 
 
 def of_roles(job: Job, *, has_tail: bool = False) -> str | None:

@@ -60,7 +60,7 @@ class RoleBubble(Rule):
         without a collective is known by its pauses, which at least half of its ranks, and more than one, end together;
         the stalls of one rank are its own. A rollout that takes longer for as many kernels is `straggler`'s, and so is
         what roles wait that would not if all ranks of a role took as long. Roles on the same GPUs take turns; that is
-        known where the traces number the GPUs of a host differently.
+        known where the traces number the GPUs of a host differently, and that they do not, where collectives join them.
     """
 
     id = "role-bubble"
@@ -119,13 +119,15 @@ class RoleBubble(Rule):
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Roles that wait for each other cost {wording.ms(cost)} a step.")
         rank = int(of_role[longest][idle[of_role[longest]].mean(axis=1).argmax()])
+        in_turn = "" if frame.roles_share_gpus is False else _IN_TURN
         return Fault(
             change=change,
-            confidence="medium" if len(frame.steps) > 1 else "low",
+            confidence="medium" if len(frame.steps) > 1 and not in_turn else "low",
             title=f"Roles wait for each other: {_listed(takes, of_role, frame)}, one after the other in a step of "
             f"{wording.ms(frame.step_ns)}.",
             why=f"The GPUs of {longest}, the longest role, wait or idle {wording.ms(idles)} a step. If all roles ran "
-            f"at once, on batches that are a step apart, the step would take about as long as {longest} alone.",
+            f"at once, on batches that are a step apart, the step would take about as long as {longest} alone."
+            f"{in_turn}",
             fix=_FIX,
             evidence=(
                 roles.places.window(rank, int(idle[rank].argmax()), f"The step in which {longest} waits longest."),
@@ -275,6 +277,12 @@ another thread while the update goes on, with each rank its own shard; or sync l
 ... --vllm_sync_backend nccl"""
 #: A median of two rollouts says nothing of a tail.
 _FEWEST_ROLLOUTS = 3
+#: What is said where each process may see one GPU alone.
+_IN_TURN = (
+    " No collective joins the roles, and each process calls its GPU 0: if they are on the same GPUs in turn, "
+    "nothing is lost."
+)
+
 _FIX = """\
 Let the rollout run a step ahead of the update (asynchronous), or all roles on the same GPUs in turn, or give the \
 shorter role fewer GPUs.

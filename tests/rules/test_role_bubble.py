@@ -117,8 +117,6 @@ def test_roles_on_the_same_gpus_take_turns(nodes: dict[int, str]) -> None:
 @pytest.mark.parametrize(
     ("of_rank", "nodes", "joined"),
     [
-        # Each process sees one GPU alone, as 0.
-        ((0, 0, 0, 0), {}, False),
         ((0, 1, 0, 1), {0: "a", 1: "a", 2: "b", 3: "b"}, False),
         # NCCL takes no GPU twice.
         ((0, 1, 0, 1), {}, True),
@@ -129,6 +127,20 @@ def test_roles_on_gpus_of_their_own_wait_for_each_other(
 ) -> None:
     diagnosis = with_gpus(of_rank, nodes, joined=joined)
     assert "on the same GPUs" not in diagnosis.headline + str(diagnosis.warnings)
+    assert not any("on the same GPUs" in one.why for one in diagnosis.findings)
+
+
+def test_where_each_process_sees_one_gpu_roles_may_share_them() -> None:
+    """Ray shows each process its own GPU as number 0; weights go by CUDA IPC or files."""
+    generates, updates = (re.sub(r"nccl.*", "", text) for text in (GENERATES, UPDATES))
+    generates = generates.replace("[sync................]", "").replace(
+        "sequences...........................", "sequences...."
+    )
+    each = digests(ranks(generates, generates, updates, updates, steps=4))
+    alone = {rank: replace(one, device_number=0) for rank, one in each.items()}
+    (bubble,) = (one for one in engine.examine(build("drawn", alone, {}, len(each))).findings if one.rule == RULE)
+    assert bubble.confidence == "low"
+    assert "if they are on the same GPUs in turn, nothing is lost." in bubble.why
 
 
 def test_other_jobs_have_no_roles() -> None:
