@@ -29,14 +29,14 @@ QUIET = """
           nccl                                              [ar]
 """
 QUICK_TWICE = """
-    rank# step |1                        |2
-          gpu  [fwd....][bwd.]           [fwd....][bwd.]
-          nccl                [ar.]                     [ar.]
+    rank# step |1                             |2
+          gpu  [fwd..............][bwd.]      [fwd..............][bwd.]
+          nccl                          [ar..]                         [ar..]
 """
 SLOW_TWICE = """
-    rank# step |1                        |2
-          gpu  [fwd............][bwd.]   [fwd............][bwd.]
-          nccl                       [ar]                      [ar]
+    rank# step |1                             |2
+          gpu  [fwd................][bwd.]    [fwd................][bwd.]
+          nccl                            [ar]                           [ar]
 """
 STUCK = Path(__file__).parent / "flight_recorder" / "gpu_error_1st"
 
