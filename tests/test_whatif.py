@@ -201,6 +201,12 @@ def test_what_all_ranks_of_a_role_need_is_shared_by_them_and_no_fault_of_each() 
     assert whatif.shared(CpuTime.INPUT, trainers).of_host[CpuTime.INPUT].ravel().tolist() == [1] * 5
 
 
+def test_groups_of_a_job_that_only_trains_are_no_roles() -> None:
+    """Ranks that meet in groups of their own, as those of several tensor-parallel groups without data parallelism."""
+    apart = [LOADED.replace("[ar....]", f"[ar/{group}..]") for group in "aabb"]
+    assert WhatIf.of(job(ranks(*apart)))._roles == []
+
+
 def stalling(fast_ms: int, slow_ms: int) -> str:
     """A step in which the CPU of rank 1 is outside any op for longer than that of the others."""
 

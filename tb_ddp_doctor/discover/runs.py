@@ -25,9 +25,8 @@ What makes a run, in this order:
    starts of a job that is captured (`start_2/`, `start_3/`) do not.
 3. Files of one rank are told apart by the time in their names: each profiler cycle, or repetition of the job, is a
    run `<name>/span_N`. Ranks are paired by time, so a cycle that a rank lost shifts nothing. Servers that were recorded
-   at once, and name their files alike, are no cycles. Files whose names say
-   neither a rank nor a time go by the time of their first event. Merged files beside the files of as many ranks are
-   left out.
+   at once, and name their files alike, are no cycles. Files whose names say neither a rank nor a time go by the time of
+   their first event. Merged files beside the files of as many ranks are left out.
 4. Files that claim one rank of jobs of different size are different jobs: `<name>/world_size_N`; but for engines that
    generate beside ranks that train (`own_worlds`). Two files of every rank whose names have other words, as SGLang's
    of prefill and decode, are two runs: `<name>/named_DECODE`.

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
 from tb_ddp_doctor.digest.spending import SPENDING
+from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.collectives import Matched
 from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.job.rl_roles import parts_of_roles
@@ -43,6 +44,7 @@ from tb_ddp_doctor.replay.needless_idle import needless_idle
 from tb_ddp_doctor.replay.playable import MOST_MISSED, replay_of
 from tb_ddp_doctor.replay.replay import FAR_MORE, Replay
 from tb_ddp_doctor.trace.model import Floats, Ints
+from tb_ddp_doctor.trace.program_names import Program
 
 #: Results of this many plays are kept: rules, the account and the what-if ask for the same ones.
 _KEPT = 64
@@ -569,7 +571,7 @@ def _in_turn(replay: Replay, change: Change) -> Ints:
 
 def _roles(job: Job) -> list[Ints]:
     """See `WhatIf._roles`: ranks of no role are one together."""
-    roles = parts_of_roles(job)
+    roles = parts_of_roles(job) if job_kind.program(job) is Program.RL else []
     if not roles:
         return []
     rest = np.setdiff1d(np.arange(len(job.digests)), np.concatenate(roles))

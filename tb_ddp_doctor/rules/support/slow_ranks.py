@@ -19,7 +19,7 @@ from tb_ddp_doctor.rules.support import work_compared
 from tb_ddp_doctor.rules.support.slowness import Slowness, behind
 from tb_ddp_doctor.step_parts import IDLE, OWNERS
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Floats, Ints
+from tb_ddp_doctor.trace.model import Floats
 
 #: The owners of idle time that is its CPU's; loading is a cause of its own.
 HOST_OWNERS = tuple(owner for owner in IDLE if owner != "input")
@@ -86,44 +86,30 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
         copied: Copied,
     ) -> dict[str, Peers]:
         """The ranks, by role of the slow ones: those that they are compared with have it too."""
-        roles = np.unique(slow_ranks.roles[slow_ranks.persistent]).tolist()
-        return {
-            role: cls._of(slow_ranks, slow_ranks.others_of(role), frame, budget, whatif, kernels, phases, copied)
-            for role in roles
-        }
-
-    @classmethod
-    def _of(
-        cls,
-        slow_ranks: Slowness,
-        well: Ints,
-        frame: Frame,
-        budget: Budget,
-        whatif: WhatIf,
-        kernels: KernelTable,
-        phases: Phases,
-        copied: Copied,
-    ) -> Peers:
         loading = whatif.host_ns(CpuTime.INPUT).mean(axis=1)
         owner_ns, phase_ns = budget.owner_ns.mean(axis=1), phases.busy_ns.mean(axis=1)
-        launches = kernels.launches()
-        typical = int(well[np.argsort(launches[well], kind="stable")[len(well) // 2]])
-        return cls(
-            owner_ns,
-            np.median(owner_ns[well], axis=0),
-            loading - np.median(loading[well]),
-            _gains(slow_ranks, whatif),
-            phase_ns,
-            np.median(phase_ns[well], axis=0),
-            phases,
-            frame.has_device,
-            kernels,
-            launches,
-            float(launches[typical]),
-            kernels.of(typical),
-            copied,
-            int(well[np.argsort(copied.total_bytes[well], kind="stable")[len(well) // 2]]),
-        )
+        launches, gains_ns = kernels.launches(), _gains(slow_ranks, whatif)
+        peers = {}
+        for role in np.unique(slow_ranks.roles[slow_ranks.persistent]).tolist():
+            well = slow_ranks.others_of(role)
+            typical = int(well[np.argsort(launches[well], kind="stable")[len(well) // 2]])
+            peers[role] = cls(
+                owner_ns,
+                np.median(owner_ns[well], axis=0),
+                loading - np.median(loading[well]),
+                gains_ns,
+                phase_ns,
+                np.median(phase_ns[well], axis=0),
+                phases,
+                frame.has_device,
+                kernels,
+                launches,
+                float(launches[typical]),
+                kernels.of(typical),
+                copied,
+                int(well[np.argsort(copied.total_bytes[well], kind="stable")[len(well) // 2]]),
+            )
+        return peers
 
     def cause(self, rank: int, limits: WorkThresholds, slow_links: Sequence[Link]) -> tuple[str, str]:
         """The cause, and the sentence that says what was seen of the rank: "it ..."."""
