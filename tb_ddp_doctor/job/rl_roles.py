@@ -71,7 +71,7 @@ def share_gpus(job: Job) -> bool | None:
     gpus: dict[str, list[tuple[str, int]]] = {}
     for digest, node in zip(job.digests, job.nodes, strict=True):
         gpus.setdefault(job_kind.role(digest), []).append((node or only, digest.device_number))
-    if len({number for each in gpus.values() for _, number in each}) == 1:
+    if {number for each in gpus.values() for _, number in each} == {0}:
         return None
     of_all = max(map(set, gpus.values()), key=len)
     return all(len(set(each)) == len(each) > 1 and of_all.issuperset(each) for each in gpus.values())

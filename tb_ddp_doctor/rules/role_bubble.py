@@ -279,8 +279,8 @@ another thread while the update goes on, with each rank its own shard; or sync l
 _FEWEST_ROLLOUTS = 3
 #: What is said where each process may see one GPU alone.
 _IN_TURN = (
-    " No collective joins the roles, and each process calls its GPU 0: if they are on the same GPUs in turn, "
-    "nothing is lost."
+    " No collective joins the roles, and each process calls its GPU 0: if the roles take turns on the same GPUs, this "
+    "costs nothing."
 )
 
 _FIX = """\

@@ -140,7 +140,7 @@ def test_where_each_process_sees_one_gpu_roles_may_share_them() -> None:
     alone = {rank: replace(one, device_number=0) for rank, one in each.items()}
     (bubble,) = (one for one in engine.examine(build("drawn", alone, {}, len(each))).findings if one.rule == RULE)
     assert bubble.confidence == "low"
-    assert "if they are on the same GPUs in turn, nothing is lost." in bubble.why
+    assert "if the roles take turns on the same GPUs, this costs nothing." in bubble.why
 
 
 def test_other_jobs_have_no_roles() -> None:
