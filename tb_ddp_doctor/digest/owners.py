@@ -43,6 +43,8 @@ class Layers(msgspec.Struct, frozen=True, dict=True):
     dispatch: Intervals
     #: From here on a stretch with the host outside of all of them is a stall, ns.
     stall_ns: int = LONG_STALL_NS
+    #: Whether calls show what the host does when it launches.
+    shows_host: bool = True
 
     @cached_property
     def device_busy(self) -> Intervals:
@@ -70,6 +72,7 @@ def device_layers(host: HostCalls, device: DeviceEvents, program: str) -> Layers
     Copies from or to pageable memory hold the host until they are done.
     """
     calls = host.is_runtime & host.trains
+    called, shows_host = _called(host, device, program)
     blocking = np.zeros(len(host), np.bool_)
     blocking[device.launch[device.is_pageable & device.is_launched]] = True
     copies = one_of(device.category, (Category.MEMCPY, Category.MEMSET))
@@ -80,18 +83,29 @@ def device_layers(host: HostCalls, device: DeviceEvents, program: str) -> Layers
         input=host.over(host.trains & host.named(names.is_loader)),
         sync=host.over(calls & (host.named(names.is_sync) | blocking)),
         alloc=host.over(calls & host.named(names.is_alloc)),
-        dispatch=_called(host),
+        dispatch=called,
         stall_ns=_LONG_STALL_OF_SERVERS_NS if program == Program.SERVING.value else LONG_STALL_NS,
+        shows_host=shows_host,
     )
 
 
-def _called(host: HostCalls) -> Intervals:
-    """When the host is in an operator or a call of the runtime.
+def _called(host: HostCalls, device: DeviceEvents, program: str) -> tuple[Intervals, bool]:
+    """When the host is in an operator or a call of the runtime, and whether that shows what it does when it launches:
+    outside of operators it seems idle.
 
-    Where operators were not recorded, calls that follow each other closely are taken to be made by them.
+    Where operators were not recorded, calls that follow each other closely are taken to be made by them; and so are
+    those of a server most of whose launches are its extensions' (Triton, DeepGEMM, DeepEP), from no operator. A CUDA
+    graph's launch counts as within one, however many kernels it has.
     """
     called = host.over(host.trains & ~host.is_annotation)
-    return called if host.is_operator.any() else called.joined(LONG_STALL_NS)
+    launch = device.launch[device.is_launched & ~device.communicates]
+    if not host.is_operator.any():
+        return called.joined(LONG_STALL_NS), len(launch) > 0
+    within = host.named(names.launches_graph)[launch] | (host.around(launch, host.is_operator) >= 0)
+    if 2 * int(within.sum()) > len(launch):
+        return called, True
+    serves = program == Program.SERVING.value
+    return called.joined(_LONG_STALL_OF_SERVERS_NS) if serves else called, serves and len(launch) > 0
 
 
 def _running(device: DeviceEvents, chosen: Mask) -> Intervals:

@@ -48,7 +48,7 @@ def rank_track(
     """The rank's track, and the row of it that launches each device event, shape (events,), -1 for none; no rows where
     the trace does not show what the host does when it launches.
     """
-    if not len(steps) or not _launched_by_operators(host, device):
+    if not len(steps) or not use.layers.shows_host:
         return empty(Track), np.full(len(device.launch_ns), -1)
     # A call that a step ends with is of that step.
     within = step_of(device.launch_ns, steps.host_start_ns)
@@ -98,18 +98,6 @@ def _one_by_one(launched_ns: Ints, device: DeviceEvents) -> Ints:
     launched: Ints = launched_ns.copy()
     launched[inside] = np.maximum(launched_ns[inside] - follow, device.launch_ns[inside])
     return launched
-
-
-def _launched_by_operators(host: HostCalls, device: DeviceEvents) -> bool:
-    """Whether most events are launched within operators, if there are any: outside of them the host seems idle.
-
-    A CUDA graph's launch counts as within one: no operator makes it, however many kernels it has.
-    """
-    launch = device.launch[device.is_launched & ~device.communicates]
-    if not host.is_operator.any():
-        return len(launch) > 0
-    shown = host.named(names.launches_graph)[launch] | (host.around(launch, host.is_operator) >= 0)
-    return 2 * int(shown.sum()) > len(launch)
 
 
 def _host_time(host: HostCalls, device: DeviceEvents, steps: Steps, use: HostUse) -> track.HostTime:

@@ -387,11 +387,13 @@ def test_waits_for_uneven_experts_are_no_part_of_the_bubble(exchanges: int, wait
 #: The tokens of a batch go back to the first stage, which only then begins with the next batch.
 ONE_BATCH = """
     rank0 step |1
+          host [fwd][s1][r1][sync........................................................]
           gpu  [fwd.........................]
-          nccl                               [s1][r1...............................]
+          nccl                               [s1][r1.....................................]
     rank1 step |1
+          host [r0][fwd][s0][sync........................................................]
           gpu                                    [fwd.........................]
-          nccl [r0..............................]                              [s0]
+          nccl [r0..............................]                              [s0......]
 """
 
 

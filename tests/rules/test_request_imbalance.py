@@ -90,3 +90,10 @@ def test_equal_numbers_are_clear() -> None:
 def test_ranks_of_tensor_parallelism_share_their_requests() -> None:
     replay = Facts(job(ranks(EVEN, EVEN), **OPTIONS)).get(whatif).replay
     assert replay is not None and replay.spread is None
+
+
+def test_kernels_that_extensions_launch_outside_of_operators_are_replayed() -> None:
+    """DeepGEMM, DeepEP and Triton launch theirs from no operator: nothing could be told of such servers."""
+    full = FULL.replace("[gemm][attend]", "[own_g][own_a]").replace("gemm.", "own_g").replace("attend", "own_a.")
+    found = finding(RULE, ranks(full, EMPTY), kernels={"own_a": OPTIONS["kernels"]["attend"]})
+    assert found.cost_ms == pytest.approx(30, rel=0.03)
