@@ -209,13 +209,15 @@ static inline const uint8_t *next_field(const uint8_t *at, const uint8_t *end, s
     const size_t left = (size_t)(end - at);
     switch (field->wire) {
     case WIRE_NUMBER: return number_at(at, end, &field->value, &cut);
-    case WIRE_BYTES:
-        at = number_at(at, end, &field->value, &cut);
-        if (!at || field->value > (size_t)(end - at)) {
+    case WIRE_BYTES: {
+        uint64_t size = 0;
+        at = number_at(at, end, &size, &cut);
+        if (!at || size > (size_t)(end - at)) {
             return NULL;
         }
-        field->bytes = (struct span){at, (size_t)field->value};
-        return at + field->bytes.size;
+        field->bytes = (struct span){at, (size_t)size};
+        return at + size;
+    }
     case WIRE_EIGHT:
     case WIRE_FOUR: {
         const size_t size = field->wire == WIRE_EIGHT ? 8 : 4;
@@ -927,14 +929,16 @@ static size_t take_fields(struct perfetto *perfetto, const uint8_t *bytes, size_
         perfetto->position = start + (uint64_t)(at - bytes);
         const uint8_t *next = number_at(at, end, &tag, &cut);
         const int wire = (int)(tag & 7);
-        if (next && (wire == WIRE_BYTES || wire == WIRE_NUMBER)) {
+        const bool begins_field =
+            tag >> 3 && (wire == WIRE_BYTES || wire == WIRE_NUMBER || wire == WIRE_EIGHT || wire == WIRE_FOUR);
+        if (next && begins_field && (wire == WIRE_BYTES || wire == WIRE_NUMBER)) {
             next = number_at(next, end, &length, &cut);
         }
         if (!next && cut) {
             perfetto->needed = (size_t)(end - at) + 1;
             break;
         }
-        if (!next || !(tag >> 3) || (wire != WIRE_BYTES && wire != WIRE_NUMBER && wire != WIRE_EIGHT && wire != WIRE_FOUR)) {
+        if (!next || !begins_field) {
             perfetto->is_astray = true;
             break;
         }

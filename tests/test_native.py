@@ -87,6 +87,12 @@ def test_both_readers_agree_on_the_demo(path: Path) -> None:
     assert (got.header, got.dropped, got.warnings) == (expected.header, expected.dropped, expected.warnings)
 
 
+def test_both_readers_keep_words_of_collectives_that_are_no_utf_8() -> None:
+    args = b'{"Collective name": "allreduce", "Process Group Name": "t\xffp", "dtype": "Flo\xe1t"}'
+    event = b'{"ph": "X", "cat": "kernel", "name": "nccl", "pid": 0, "tid": 7, "ts": 1, "dur": 1, "args": %b}' % args
+    assert_agreement(b'{"traceEvents": [%b]}' % event)
+
+
 SPACE = st.sampled_from(["", "", "", " ", "\n", "\t ", "\r\n    "])
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 WORD = st.sampled_from(["X", "cpu_op", "kernel", "0", "128", "-7", "stream 7", "1.0", "1e3", "007", "0x0", ""])

@@ -10,7 +10,7 @@ import random
 import re
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -362,6 +362,25 @@ def test_both_readers_read_the_same() -> None:
         expected = by_text(data)
         assert by_columns(data) == expected
         assert by_columns(data, 1, 7, 300) == expected
+
+
+@pytest.mark.skipif(len(READERS) == 1, reason="there was no C compiler")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: data.replace(b"\x40\x0a\x50\x01", b"\x42\x02\x50\x01"), id="a time that is a text"),
+        pytest.param(lambda data: data.replace(b'["int"]', b'["i\xfft"]'), id="JSON that is no UTF-8"),
+        pytest.param(lambda data: data + b"\x00", id="a field without a number at the end"),
+    ],
+)
+def test_both_readers_agree_on_damage(damage: Callable[[bytes], bytes]) -> None:
+    event = begin(10, "aten::mm")
+    event.track_event.categories[0] = "cpu_op"
+    event.track_event.debug_annotations.add(name="Input type", legacy_json_value='["int"]')
+    whole = file(event, end(20))
+    data = damage(whole)
+    assert data != whole
+    assert by_columns(data) == by_text(data)
 
 
 #: Values as annotations may have them, and texts that claim to be JSON.

@@ -181,7 +181,7 @@ ARGUMENTS = tuple(
 )
 
 
-def value(raw: Raw | bytes, kind: Any = Any) -> Any:
+def value(raw: Raw | bytes | str, kind: Any = Any) -> Any:
     """A JSON value of some type; None where there is none."""
     try:
         return msgspec.json.decode(raw, type=kind, strict=False)
@@ -197,7 +197,6 @@ def integer(raw: Raw | bytes) -> int:
 
 def text(raw: Raw) -> str | None:
     """A JSON string's text, or any other value as it is spelled; None where there is none."""
-    known = value(raw)
-    if known is None or isinstance(known, str):
-        return known
-    return bytes(raw).decode("utf-8", "replace")
+    spelled = bytes(raw).decode("utf-8", "replace")
+    known = value(spelled)
+    return known if known is None or isinstance(known, str) else spelled

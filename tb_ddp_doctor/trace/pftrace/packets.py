@@ -405,9 +405,9 @@ def _string(text: bytes) -> bytes:
 
 
 def _json(text: bytes) -> bytes:
-    """Text that claims to be JSON; null where it is none."""
+    """Text that claims to be JSON; null where it is none. Bytes that are no UTF-8 stay, as in `_string`."""
     stripped = text.strip(b" \t\r\n")
-    return b"null" if value(Raw(stripped)) is None else stripped
+    return b"null" if value(Raw(stripped.decode("latin-1").encode())) is None else stripped
 
 
 def _microseconds(ns: int) -> bytes:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappush, heapreplace
 from itertools import islice
 
 import msgspec
@@ -164,9 +165,9 @@ class _Rewriting:
         self._sequences: dict[int, _SequenceState] = {}
         #: Clocks of the machine, by number.
         self._clocks: dict[int, _ClockState] = {}
-        #: When the last render stage ends, of each track by GPU, stream, category and number.
-        self._ends: dict[tuple[int, int, str], list[int]] = {}
-        self._uuids: dict[tuple[int, int, str, int], int] = {}
+        #: When the last render stage of each track ends, and its uuid, as a heap for each GPU, stream and category.
+        self._tracks: dict[tuple[int, int, str], list[tuple[int, int]]] = {}
+        self._next_uuid = _FIRST_TRACK
 
     def take(self, block: bytes) -> bytes:
         """The packets that this block makes whole, rewritten."""
@@ -294,13 +295,14 @@ class _Rewriting:
 
     def _track(self, gpu: int, stream: int, category: str, start: int, end: int) -> tuple[int, list[bytes]]:
         """The track of a stage that overlaps none on it, and its descriptors where it is new."""
-        ends = self._ends.setdefault((gpu, stream, category), [])
-        number = next((each for each, last in enumerate(ends) if last <= start), len(ends))
-        ends[number : number + 1] = [end]
-        key = (gpu, stream, category, number)
-        if key in self._uuids:
-            return self._uuids[key], []
-        uuid = self._uuids[key] = _FIRST_TRACK + len(self._uuids)
+        tracks = self._tracks.setdefault((gpu, stream, category), [])
+        if tracks and tracks[0][0] <= start:
+            uuid = tracks[0][1]
+            heapreplace(tracks, (end, uuid))
+            return uuid, []
+        uuid = self._next_uuid
+        self._next_uuid += 1
+        heappush(tracks, (end, uuid))
         thread = _number_field(1, gpu) + _number_field(2, stream)
         return uuid, [_bytes_field(_DESCRIPTOR, _number_field(1, uuid) + _bytes_field(4, thread))]
 
