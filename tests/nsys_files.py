@@ -137,7 +137,7 @@ def _told(rank: int, trace: RankTrace) -> Iterator[tuple[Any, ...]]:
             place = members.index(rank) if rank in members else 0
             told = {"NCCL communicator ID": communicators[group], "No. of ranks": size, "Rank": place}
             yield start, start, 59, "ncclCommInitRank", thread, None, 1, json.dumps(told), None
-        element = names.ELEMENT_BYTES.get(trace.strings[comms.dtype[at]], 1)
+        element = abs(names.element_bytes(trace.strings[comms.dtype[at]]))
         elements = int(min(comms.elements_in[at], comms.elements_out[at]))
         told = {"NCCL communicator ID": communicators[group], "Message size [bytes]": elements * element}
         if (peer := int(comms.peer[at])) >= 0:

@@ -17,8 +17,12 @@ from traces import ranks
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.facts import Facts
 from tb_ddp_doctor.findings import Diagnosis
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.planning.model import Question
+from tb_ddp_doctor.planning.predict import Planner
+from tb_ddp_doctor.planning.record import PlanRecord
 
 Event: TypeAlias = dict[str, Any]
 #: Torch's name of a collective, and NCCL's; torch's type, and NCCL's.
@@ -112,6 +116,7 @@ def test_collectives_match_as_by_torchs_own_metadata(tmp_path: Path, text: str, 
         a, b = had.collectives, has.collectives
         assert [had.strings[i] for i in a.group.tolist()] == [has.strings[i] for i in b.group.tolist()]
         assert [had.strings[i] for i in a.kind.tolist()] == [has.strings[i] for i in b.kind.tolist()]
+        assert [had.strings[i] for i in a.dtype.tolist()] == [has.strings[i] for i in b.dtype.tolist()]
         assert (a.bytes.tolist(), a.group_size.tolist()) == (b.bytes.tolist(), b.group_size.tolist())
         assert (b.sequence - a.sequence).tolist() == [1000] * len(a)
 
@@ -127,6 +132,20 @@ def test_a_finding_says_what_nccl_chose(tmp_path: Path) -> None:
     assert {(one.kind, one.algorithm, one.protocol, one.channels) for one in diagnosis.network.choices} == {
         ("all_reduce", "tree", "LL128", 2)
     }
+
+
+def test_gradients_of_which_the_plugin_alone_tells_are_planned_with(tmp_path: Path) -> None:
+    """The number of ranks is then known by matching alone."""
+
+    def change(event: Event, told: Event) -> None:
+        for name in traces_metadata():
+            event["args"].pop(name, None)
+        of_plugin(event, told)
+
+    folder = write(tmp_path / "job", ranks(BOUND, BOUND), change)
+    (run,) = discover(folder)
+    record = PlanRecord(Facts(engine.diagnose(run, reading=engine.Reading(cache=Cache(None))).job))
+    assert Planner(record).predict(Question(dtype="bfloat16")).change_ms < -5
 
 
 def test_the_choices_of_the_trace_go_before_those_of_the_log(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def _build(
         if known[i] or events.category[rows[i]] != Category.KERNEL:
             elements[i] = count_elements(trace.strings[shaped[i]])
     dtype = pick(comms.dtype)
-    size = np.array([names.ELEMENT_BYTES.get(trace.strings[d], -1) if d >= 0 else -1 for d in dtype.tolist()], np.int64)
+    size = np.array([names.element_bytes(trace.strings[d]) if d >= 0 else -1 for d in dtype.tolist()], np.int64)
     order = np.argsort(events.start_ns[rows], kind="stable")
     columns = Collectives(
         step=by.step.astype(np.int32),
@@ -174,7 +174,7 @@ def _build(
         group=text(pick(comms.group), _group_name),
         group_ranks=text(group_ranks),
         group_size=group_size,
-        dtype=text(dtype),
+        dtype=text(dtype, names.torch_dtype),
         elements=elements,
         bytes=np.where((elements >= 0) & (elements <= MOST_ELEMENTS) & (size > 0), elements * size, -1),
         sequence=pick(comms.sequence),

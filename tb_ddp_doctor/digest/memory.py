@@ -177,9 +177,9 @@ def _communicates(host: HostCalls, events: AllocatorEvents, each: Blocks) -> Mas
     calls = np.flatnonzero(np.isin(comms.collective, wanted) & (host.index[comms.event] >= 0))
     if not len(calls):
         return communicates
-    width = np.array([names.ELEMENT_BYTES.get(strings[dtype], 0) if dtype >= 0 else 0 for dtype in comms.dtype[calls]])
+    width = [max(0, names.element_bytes(strings[dtype])) if dtype >= 0 else 0 for dtype in comms.dtype[calls].tolist()]
     elements = np.maximum(comms.elements_in[calls], comms.elements_out[calls])
-    size = -(-elements * width // _ROUNDED) * _ROUNDED
+    size = -(-elements * np.array(width) // _ROUNDED) * _ROUNDED
     instant = host.start_ns[host.index[comms.event[calls]]]
     seen = np.flatnonzero(each.born != BEFORE)
     for wanted_size in np.unique(size[size > 0]).tolist():

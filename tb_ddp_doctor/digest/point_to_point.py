@@ -143,6 +143,6 @@ def _bytes(trace: RankTrace, rows: Ints) -> Ints:
     """Size of the messages in these rows of `comms`; -1 if unknown."""
     comms = trace.comms
     elements = np.maximum(comms.elements_in[rows], comms.elements_out[rows])
-    each = np.array([names.ELEMENT_BYTES.get(text, -1) for text in (*trace.strings, "")], np.int64)[comms.dtype[rows]]
+    each = np.array([names.element_bytes(text) for text in (*trace.strings, "")], np.int64)[comms.dtype[rows]]
     known = (elements >= 0) & (elements <= MOST_ELEMENTS) & (each > 0)
     return np.where(known, elements, -1) * np.where(known, each, 1)

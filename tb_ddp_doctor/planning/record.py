@@ -87,12 +87,15 @@ class PlanRecord:
             raise CannotPlanError(str(error)) from error
 
     def messages_of(self, family: Family) -> Messages | None:
-        """How long collectives of a family take by size; None if none with known size was matched between ranks."""
+        """How long collectives of a family take by size; None if none with known size was matched between ranks.
+
+        Where the trace does not say how many ranks take part, all collectives of that kind count.
+        """
         if family not in self._messages:
             of_family = [
                 one
                 for one in self.traffic
-                if one.kind == family.kind and one.size == family.group_size and one.has_bytes
+                if one.kind == family.kind and family.group_size in (one.size, -1) and one.has_bytes
             ]
             self._messages[family] = (
                 messages(

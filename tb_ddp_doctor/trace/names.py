@@ -962,7 +962,7 @@ def is_collective_call(name: str) -> bool:
 #: Of what is only known in bytes.
 UNKNOWN_DTYPE = "unknown type"
 #: Bytes of an element by torch's dtype names, as `record_param_comms` spells them.
-ELEMENT_BYTES: dict[str, int] = {
+_ELEMENT_BYTES: dict[str, int] = {
     "Byte": 1, "Char": 1, "Bool": 1, "QInt8": 1, "QUInt8": 1,
     "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1,
     "Short": 2, "Half": 2, "BFloat16": 2, "UInt16": 2,
@@ -970,10 +970,23 @@ ELEMENT_BYTES: dict[str, int] = {
     "Long": 8, "Double": 8, "UInt64": 8, "ComplexFloat": 8,
     "ComplexDouble": 16,
     UNKNOWN_DTYPE: 1,
-    # As NCCL's profiler plugin spells them.
-    "ncclInt8": 1, "ncclUint8": 1, "ncclFloat8e4m3": 1, "ncclFloat8e5m2": 1, "ncclFloat16": 2, "ncclBfloat16": 2,
-    "ncclInt32": 4, "ncclUint32": 4, "ncclFloat32": 4, "ncclInt64": 8, "ncclUint64": 8, "ncclFloat64": 8,
 }  # fmt: skip
+#: Torch's names of the types that NCCL's profiler plugin tells.
+_DTYPE_OF_NCCL = {
+    "ncclInt8": "Char", "ncclUint8": "Byte", "ncclFloat8e4m3": "Float8_e4m3fn", "ncclFloat8e5m2": "Float8_e5m2",
+    "ncclFloat16": "Half", "ncclBfloat16": "BFloat16", "ncclInt32": "Int", "ncclUint32": "UInt32",
+    "ncclFloat32": "Float", "ncclInt64": "Long", "ncclUint64": "UInt64", "ncclFloat64": "Double",
+}  # fmt: skip
+
+
+def torch_dtype(name: str) -> str:
+    """A collective's type as torch names it, where NCCL's profiler plugin told it: ncclFloat32 is Float."""
+    return _DTYPE_OF_NCCL.get(name, name)
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of an element of a collective's type; -1 of an unknown one."""
+    return _ELEMENT_BYTES.get(torch_dtype(dtype), -1)
 
 
 #: Bytes of an element by the type of an operator's input ("Input type"), as C++ and torch spell it.
