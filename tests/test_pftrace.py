@@ -113,6 +113,18 @@ def test_a_job_is_diagnosed_from_either_format(tmp_path: Path) -> None:
     assert found[0].step_ms == found[1].step_ms
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_json_that_is_called_a_pftrace_is_read(tmp_path: Path, packed: bool) -> None:
+    """Torch's `export_chrome_trace("x.pftrace")` writes JSON up to 2.13."""
+    for rank, data in traces.draw(DRAWN).items():
+        text = b" " + data
+        (tmp_path / f"rank{rank}.pftrace{'.gz' * packed}").write_bytes(gzip.compress(text) if packed else text)
+    (run,) = discover(tmp_path)
+    found = engine.diagnose(run).diagnosis
+    assert found.ranks == (0, 1)
+    assert found.step_ms > 0
+
+
 @pytest.mark.parametrize("by", READERS)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_sums_of_real_files_are_those_of_their_packets(path: Path, by: str) -> None:

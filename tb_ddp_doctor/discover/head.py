@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor.discover import merged, merged_packets, own_files
-from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, PACKETS_NAME
+from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, has_packets
 from tb_ddp_doctor.nccl_logs.profile import begins_profile
 from tb_ddp_doctor.storage.column_file import StoreError, described
 from tb_ddp_doctor.storage.paths import FilePath, identity
@@ -101,7 +101,7 @@ def peek(path: FilePath) -> Head:
             text = _gather(chunks)
             if (own := own_files.declared(text)) and own_files.is_large_enough(path.stat().st_size, own, is_gzip):
                 return _of_own(own)
-            if PACKETS_NAME.fullmatch(path.name):
+            if has_packets(path.name, text):
                 head = _read_packets(text, chunks)
                 if head.is_kineto and isinstance(path, Path) and merged_packets.may_be(text):
                     # What tells that it is a trace may stand far behind, and was read.
@@ -147,7 +147,7 @@ def parts_of_file(path: FilePath) -> tuple[str, ...]:
 
 
 def _parts_of_text(name: str, head: bytes, chunks: Iterable[bytes]) -> tuple[str, ...]:
-    return merged_packets.parts(chunks) if PACKETS_NAME.fullmatch(name) else merged.parts(head, chunks)
+    return merged_packets.parts(chunks) if has_packets(name, head) else merged.parts(head, chunks)
 
 
 def _chunks(file: BinaryIO) -> tuple[Iterator[bytes], bool]:

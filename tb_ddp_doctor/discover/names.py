@@ -10,6 +10,8 @@ TORCH_NAME = re.compile(r"(?P<worker>.+?)(?:\.(?P<span>\d+))?\.pt\.trace\.(?:jso
 #: Kineto's traces, as JSON or in Perfetto's format.
 TRACE_NAME = re.compile(r"(?P<worker>.+?)(?:\.trace)?\.(?:json|pftrace|perfetto-trace)(?:\.gz)?", re.DOTALL)
 PACKETS_NAME = re.compile(r".+\.(?:pftrace|perfetto-trace)(?:\.gz)?", re.DOTALL)
+#: How JSON begins, and no packet: torch's exporter up to 2.13 writes it whatever the file is called.
+_JSON = re.compile(rb"[ \t\r]*[{\[]")
 #: Traces that are packed in a way that is not read, and archives.
 PACKED_NAME = re.compile(r".+(?:\.(?:json|pftrace)\.(?:zst|xz|bz2|lz4|zip|7z)|\.tar(?:\.\w+)?|\.tgz|\.zip)", re.DOTALL)
 #: "rank3" that is the rank in the job, not one within a node or a group.
@@ -30,6 +32,11 @@ _HOST_AND_PID = re.compile(r"(?:libkineto_trace_)?(?P<host>.+)_(?P<number>\d+)",
 _SECONDS_IN_NAME = re.compile(r"(?<![\d.])(?P<seconds>[1-9]\d{9})\.(?P<fraction>\d{1,9})(?![\d.])")
 _WORD = re.compile(r"[^\W\d_]+")
 _BRACKETED_HOST = re.compile(r"\[(?P<host>[^\]]+)\]-\[\d+\]")
+
+
+def has_packets(name: str, text: bytes) -> bool:
+    """Whether a file is in Perfetto's format, by its name and by what its text begins with."""
+    return bool(PACKETS_NAME.fullmatch(name)) and not _JSON.match(text)
 
 
 def rank_in_name(worker: str) -> int | None:

@@ -100,7 +100,7 @@ class PlanRecord:
             self._messages[family] = (
                 messages(
                     family.kind,
-                    family.group_size,
+                    max(one.size for one in of_family),
                     np.concatenate([one.bytes for one in of_family]),
                     np.maximum(np.concatenate([one.transfer_ns for one in of_family]), 1),
                     self.job.calibration,

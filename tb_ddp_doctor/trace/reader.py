@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -21,7 +22,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from tb_ddp_doctor.discover.names import PACKETS_NAME
+from tb_ddp_doctor.discover.names import PACKETS_NAME, has_packets
 from tb_ddp_doctor.discover.recorders import recorder_of
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath, identity
 from tb_ddp_doctor.trace import model, native, own_slice
@@ -34,7 +35,7 @@ from tb_ddp_doctor.trace.merged import check_one_process, only
 from tb_ddp_doctor.trace.names import OWN
 from tb_ddp_doctor.trace.own_slice import RankOfSlice
 from tb_ddp_doctor.trace.pftrace.read import PacketsAsColumns, PacketsAsJson
-from tb_ddp_doctor.trace.stream import MAX_BYTES, chunks, open_trace
+from tb_ddp_doctor.trace.stream import MAX_BYTES, StreamCutError, chunks, open_trace
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class _File(msgspec.Struct, frozen=True, eq=False):
 
 
 def _read(path: str | Path | RemotePath, name: str, max_bytes: int) -> _File:
-    if PACKETS_NAME.fullmatch(os.path.basename(str(path))):
+    if _has_packets(path):
         return _read_packets(path, name, max_bytes)
     with open_trace(path) as file:
         return _decode(chunks(file, max_bytes), name)
@@ -124,6 +125,15 @@ def _reader(name: str) -> Callable[[ProcessPath], model.RankTrace]:
     module, _, function = name.partition(":")
     reader: Callable[[ProcessPath], model.RankTrace] = getattr(importlib.import_module(module), function)
     return reader
+
+
+def _has_packets(path: str | Path | RemotePath) -> bool:
+    file_name = os.path.basename(str(path))
+    if not PACKETS_NAME.fullmatch(file_name):
+        return False
+    with open_trace(path) as file, suppress(StreamCutError):
+        return has_packets(file_name, bytes(next(chunks(file), b"")))
+    return True
 
 
 def _read_packets(path: str | Path | RemotePath, name: str, max_bytes: int) -> _File:
