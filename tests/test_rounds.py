@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from traces import digests, in_row, job, ranks, write
@@ -15,7 +16,7 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.rounds import SHARED_ROUND
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import Diagnosis
-from tb_ddp_doctor.job.rl_pauses import _ends_at_work
+from tb_ddp_doctor.job.rl_pauses import _ends_at_work, ends_apart
 from tb_ddp_doctor.job.shared_calls import calls_of
 from tb_ddp_doctor.job.step_numbers import same_numbers
 
@@ -331,3 +332,22 @@ def test_ranks_that_share_no_collective_have_rounds_by_their_own_waits_beside_a_
     assert (found.kind, found.ranks, found.incomplete) == ("RL", tuple(range(6)), ())
     # By the waits alone there are two.
     assert found.steps == (1, 2, 3)
+
+
+def test_rounds_of_a_rank_by_its_own_waits_hold_what_it_did() -> None:
+    """A reward model waits before its work and after it. Either wait may end its rounds: that by which they hold most
+    of its record, which begins and ends with its work.
+
+        sync    |                  |                  |                  |
+        reward  ........[a.][b....]........[a.][b....]........[a.][b....]
+                                   |0                  |1                |
+    """
+    scores = """
+        rank# host   [a][b][sync....]                  [a][b][sync....]                  [a][b][sync....]
+              gpu     [a..][b.......]                   [a..][b.......]                   [a..][b.......]
+    """
+    (digest,) = digests(ranks(scores, steps=1)).values()
+    begin, end = int(digest.steps.host_start_ns[0]), int(digest.steps.end_ns[-1])
+    ends = begin - 7_000_000 + 34_000_000 * np.arange(4)
+    (own,) = ends_apart({0: digest}, {0: ""}, ends).values()
+    assert own[0] < begin and own[-2] < end <= own[-1] + 1_000

@@ -71,7 +71,11 @@ def ends_apart(digests: Mapping[int, RankDigest], roles: Mapping[int, str], ends
     every = [dict(_ends(digests, of_roles, waits, ends, by)) for by in _LATER] if waits_often else []
 
     def within(of_rank: Mapping[int, Ints]) -> int:
-        return len(next(iter(_recorded(digests, of_rank).values())))
+        steps = {rank: digests[rank].steps for rank in of_rank}
+        return sum(
+            int(min(own[-1], steps[rank].end_ns[-1]) - max(own[0], steps[rank].host_start_ns[0]))
+            for rank, own in of_rank.items()
+        )
 
     return max(every, key=within) if every and of_roles else {}
 
