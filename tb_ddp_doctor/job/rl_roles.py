@@ -5,10 +5,15 @@ Pure: a job in, text out.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from itertools import combinations, islice
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor import wording
+from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.model import RankDigest, RankOwner
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.segments import joined_by
@@ -21,6 +26,9 @@ from tb_ddp_doctor.trace.program_names import Program, Role
 _FEWEST_ROLLOUTS, _LONG_TAIL = 3, 1.2
 #: Of longer answers come so many times as many kernels, else the GPU is slow.
 _MORE_KERNELS = 1.1
+#: Roles that take turns on a GPU compute at once for no more than this share of what the shorter one computes: both are
+#: on one node, with one clock. So many GPUs are tried.
+_AT_ONCE, _TRIED = 0.1, 8
 _ORDER = {role.value: place for place, role in enumerate(Role)}
 
 
@@ -60,7 +68,8 @@ def parts_of_roles(job: Job) -> list[Ints]:
 
 def share_gpus(job: Job) -> bool | None:
     """Whether ranks of all roles are on the same GPUs, which then work for one role after the other: those of each role
-    are on GPUs of the largest one, and no collective joins them, as NCCL takes no GPU twice.
+    are on GPUs of the largest one, no collective joins them, as NCCL takes no GPU twice, and they do not compute at
+    once: nodes that no file names have GPUs of equal numbers.
 
     None where nothing tells: each process sees one GPU alone, as under Ray, so that all have number 0.
     """
@@ -68,13 +77,35 @@ def share_gpus(job: Job) -> bool | None:
         return False
     known = {*job.nodes} - {""}
     only = known.pop() if len(known) == 1 else ""
-    gpus: dict[str, list[tuple[str, int]]] = {}
-    for digest, node in zip(job.digests, job.nodes, strict=True):
-        gpus.setdefault(job_kind.role(digest), []).append((node or only, digest.device_number))
+    gpus: dict[str, dict[tuple[str, int], list[int]]] = {}
+    for rank, (digest, node) in enumerate(zip(job.digests, job.nodes, strict=True)):
+        of_role = gpus.setdefault(job_kind.role(digest), {})
+        of_role.setdefault((node or only, digest.device_number), []).append(rank)
     if {number for each in gpus.values() for _, number in each} == {0}:
         return None
-    of_all = max(map(set, gpus.values()), key=len)
-    return all(len(set(each)) == len(each) > 1 and of_all.issuperset(each) for each in gpus.values())
+    of_all = max(gpus.values(), key=len)
+    if not all(len(each) > 1 and of_all.keys() >= each.keys() for each in gpus.values()):
+        return False
+    alone = all(len(ranks) == 1 for each in gpus.values() for ranks in each.values())
+    shared = ([each[gpu][0] for each in gpus.values() if gpu in each] for gpu in of_all)
+    return alone and not _compute_at_once(job, shared)
+
+
+def _compute_at_once(job: Job, shared: Iterable[Sequence[int]]) -> bool:
+    """Whether ranks (indices) of some GPU compute at once, so that they have one each."""
+    for ranks in islice(shared, _TRIED):
+        computes = [_computing(job.digests[rank]) for rank in ranks]
+        for one, other in combinations(computes, 2):
+            if (one & other).total > _AT_ONCE * min(one.total, other.total):
+                return True
+    return False
+
+
+def _computing(digest: RankDigest) -> Intervals:
+    """When a rank computes, on its clock."""
+    pieces = digest.pieces
+    rows = np.flatnonzero(pieces.owner == RankOwner.COMPUTE)
+    return Intervals.union(pieces.start_ns[rows], pieces.end_ns[rows])
 
 
 def of_roles(job: Job, *, has_tail: bool = False) -> str | None:

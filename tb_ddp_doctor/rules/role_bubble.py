@@ -60,7 +60,8 @@ class RoleBubble(Rule):
         without a collective is known by its pauses, which at least half of its ranks, and more than one, end together;
         the stalls of one rank are its own. A rollout that takes longer for as many kernels is `straggler`'s, and so is
         what roles wait that would not if all ranks of a role took as long. Roles on the same GPUs take turns; that is
-        known where the traces number the GPUs of a host differently, and that they do not, where collectives join them.
+        known where the traces number the GPUs of a host differently, and that they do not, where collectives join them
+        or both compute at once.
     """
 
     id = "role-bubble"

@@ -130,6 +130,14 @@ def test_roles_on_gpus_of_their_own_wait_for_each_other(
     assert not any("on the same GPUs" in one.why for one in diagnosis.findings)
 
 
+def test_roles_that_compute_at_once_have_gpus_of_their_own() -> None:
+    """Of two nodes that no file names, the GPUs have the same numbers."""
+    each = digests(ranks(*(re.sub(r"nccl.*", "", text) for text in HEALTHY)))
+    placed = {rank: replace(one, device_number=rank % 2) for rank, one in each.items()}
+    diagnosis = engine.examine(build("drawn", placed, {}, len(each)))
+    assert "on the same GPUs" not in diagnosis.headline + str(diagnosis.warnings)
+
+
 def test_where_each_process_sees_one_gpu_roles_may_share_them() -> None:
     """Ray shows each process its own GPU as number 0; weights go by CUDA IPC or files."""
     generates, updates = (re.sub(r"nccl.*", "", text) for text in (GENERATES, UPDATES))
