@@ -269,7 +269,6 @@ def recorded(model: nn.Module, step: Callable[[], None], names: str, folder: Pat
         schedule=schedule(wait=0, warmup=1, active=_STEPS, repeat=1),
         on_trace_ready=lambda done: done.export_chrome_trace(str(file)),
         with_stack=names == "stacks",
-        acc_events=True,
     ) as recording:
         for _ in range(1 + _STEPS):
             step()
