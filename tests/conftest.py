@@ -24,12 +24,13 @@ collect_ignore = [] if "DDP_DOCTOR_TRAINERS_PYTHON" in os.environ else ["test_tr
 
 #: Files with tests of half a minute and more in all. Those that mostly wait, for the end of a time limit, of a job that
 #: sleeps or of a rank that never comes (hostile_tab, check, history_summary, hang, first_hour), are between those that
-#: need the cores: side by side they would leave the cores idle.
+#: need the cores: side by side they would leave the cores idle. The first four begin with tests of less than a second,
+#: since the first of all waits until no other runs.
 LONGEST = (
-    "test_gloo", "test_wheel", "test_tab_every_view", "test_hostile_tab", "test_any_job", "test_capture_gloo",
-    "test_hostile", "test_tab", "test_check", "test_savings", "test_perfetto", "test_history_summary",
+    "test_gloo", "test_any_job", "test_reader", "test_savings", "test_tab_every_view", "test_hostile_tab", "test_wheel",
+    "test_tab", "test_capture_gloo", "test_hostile", "test_check", "test_perfetto", "test_history_summary",
     "test_tab_selection", "test_tab_runs", "test_capture_beside", "test_stuck_tab", "test_hang", "test_adding_a_rule",
-    "test_reader", "test_tab_tasks", "test_first_hour", "test_terminal", "test_native", "test_brief", "test_plan_tab",
+    "test_tab_tasks", "test_first_hour", "test_terminal", "test_native", "test_brief", "test_plan_tab",
     "test_memory_tab", "test_memory_job", "test_tab_numbers", "test_stuck_gloo",
 )  # fmt: skip
 
@@ -60,9 +61,14 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take longest begin first, so that no process is left with one of them at the end; browsers beside
-    what needs none.
+    what needs none. What is to run alone begins at once: later, all processes would wait for the tests under way.
     """
-    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+    def turn(item: pytest.Item) -> tuple[bool, int]:
+        name = item.path.stem
+        return item.get_closest_marker("alone") is None, LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+    items.sort(key=turn)
 
 
 def pytest_collection_finish() -> None:
