@@ -1212,6 +1212,8 @@ export interface Views {
   from_digests: boolean;
   ranks: number[];
   nodes: string[];
+  /** What each rank does in reinforcement learning; "" where all do the same, and in every other job. */
+  roles: string[];
   device: string;
   steps: number[];
   owners: string[];

@@ -19,10 +19,12 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.facts import Facts
+from tb_ddp_doctor.facts.iterations import workloads
 from tb_ddp_doctor.facts.traffic import communication, measured
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 from tb_ddp_doctor.replay.whatif import WhatIf
-from tb_ddp_doctor.view.details import DETAILS, _family
+from tb_ddp_doctor.view.details import DETAILS, _family, _outliers
 
 USUAL = """
     rank# step   |1                                  |2
@@ -135,9 +137,25 @@ def test_outliers_are_among_the_few_points_of_many_collectives() -> None:
     (usual,) = communication(made)
     transfer_ns = usual.transfer_ns.copy()
     transfer_ns[17] *= 3
-    family = _family(made, replace(usual, transfer_ns=transfer_ns), None, 5, 0)
+    longer = replace(usual, transfer_ns=transfer_ns)
+    family = _family(made, longer, None, _outliers(longer, np.zeros(30, np.int64)), 5, 0)
     assert (len(family["step"]), family["calls"], family["far"]) == (6, 30, 1)
     assert family["step"][family["outlier"].index(1)] == made.steps[17]
+
+
+def test_iterations_that_read_prompts_have_no_outliers_where_sizes_are_not_known() -> None:
+    """They send more than those that decode: all of their AllReduces were outliers."""
+    decode = """
+        rank# host [own_context_0_generation_8..]
+              gpu  [fwd]
+              nccl      [ar@0]
+    """
+    prefill = decode.replace("context_0", "context_1").replace("[ar@0]", "[ar@0................]")
+    made = job(in_row(*[ranks(*[one] * 2, steps=1) for one in (decode, decode, prefill, decode) * 3]))
+    (family,) = communication(made)
+    family = replace(family, bytes=np.zeros_like(family.bytes))
+    assert _outliers(family, Facts(made).get(workloads).number).sum() == 0
+    assert _outliers(family, np.zeros(len(made.steps), np.int64)).sum() == 3
 
 
 def test_ranks_take_the_waiting_out(get: Get) -> None:

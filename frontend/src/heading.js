@@ -2,6 +2,7 @@
 
 import { h, prose } from "./dom.js";
 import { count, ranges } from "./format.js";
+import { nodeCount } from "./model.js";
 
 /** @typedef {import("./model.js").Report} Report */
 
@@ -29,7 +30,7 @@ export function heading(report, beside) {
 
 /** @param {Report} report */
 function facts({ diagnosis, views }) {
-  const nodes = new Set(views?.nodes ?? []).size;
+  const nodes = nodeCount(views);
   const { ranks, world_size } = diagnosis;
   const of = ranks.length < world_size ? h("em", { class: "few", title: "The other ranks left no readable trace." }, `${ranks.length.toLocaleString("en")} of ${count(world_size, "rank")}`) : count(ranks.length, "rank");
   const parts = [

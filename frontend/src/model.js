@@ -69,6 +69,9 @@ const OF_TRACING = "profiler-overhead";
 /** Whether a GPU computes; else the CPU does. @param {Diagnosis} diagnosis */
 export const hasGpu = ({ setting }) => setting.device !== "cpu";
 
+/** On how many nodes the ranks are; 0 where that of some rank is not known. @param {Views | null | undefined} views */
+export const nodeCount = (views) => (views?.nodes.every(Boolean) ? new Set(views.nodes).size : 0);
+
 /** What time is called in which nothing computes. @param {boolean} gpu whether a GPU would */
 export const idleName = (gpu) => (gpu ? "GPU idle" : "idle");
 

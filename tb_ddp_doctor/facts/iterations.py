@@ -128,7 +128,7 @@ class Workloads(msgspec.Struct, frozen=True, eq=False):
 
 
 @fact
-def _workloads(facts: Facts) -> Workloads:
+def workloads(facts: Facts) -> Workloads:
     """Numbers of requests count by their power of two."""
     job = facts.job
     served = iterations(job) if job_kind.program(job) is Program.SERVING else None

@@ -44,10 +44,13 @@ def between_roles(job: Job) -> Flags:
 
 def only_generate(job: Job) -> Flags:
     """Which ranks of reinforcement learning generate, beside others that have another role, shape (R,)."""
+    return np.array([role == Role.ROLLOUT.value for role in unlike(job)], np.bool_)
+
+
+def unlike(job: Job) -> list[str]:
+    """What each rank does in reinforcement learning; "" where all do the same, and in every other job."""
     roles = [job_kind.role(digest) for digest in job.digests]
-    if job_kind.program(job) is not Program.RL or len(set(roles)) < 2:
-        return np.zeros(len(roles), np.bool_)
-    return np.array([role == Role.ROLLOUT.value for role in roles], np.bool_)
+    return roles if job_kind.program(job) is Program.RL and len(set(roles)) > 1 else [""] * len(roles)
 
 
 def parts_of_roles(job: Job) -> list[Ints]:

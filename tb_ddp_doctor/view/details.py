@@ -15,6 +15,7 @@ from tb_ddp_doctor.calibration.model import bus_factor
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts import Facts
+from tb_ddp_doctor.facts.iterations import workloads
 from tb_ddp_doctor.facts.links import SLOW_TIMES, Link, links
 from tb_ddp_doctor.facts.roofline import KernelRoof, LinkSpeed, roofline
 from tb_ddp_doctor.facts.traffic import Traffic, communication, measured
@@ -110,11 +111,13 @@ def _communication(result: Result) -> dict[str, Any]:
     compared = links(job, measured)
     slowest, speed = _slowest(job, measured, compared), LinkSpeed.of(job)
     most = max(_POINTS // max(len(measured), 1), _LEAST_POINTS)
+    workload = Facts(job).get(workloads).number
     steps = max(len(job.steps), 1)
     origin_ns = _origin(job)
     return {
         "families": [
-            _family(job, traffic, slowest.get(index), most, origin_ns) | _possible(speed, traffic)
+            _family(job, traffic, slowest.get(index), _outliers(traffic, workload), most, origin_ns)
+            | _possible(speed, traffic)
             for index, traffic in enumerate(measured)
         ],
         "sent": list(_sent(job)),
@@ -152,10 +155,9 @@ def _sent(job: Job) -> Iterator[tuple[int, int, float, float | None, float | Non
         yield one.sender, one.receiver, round(one.count / steps, 2), size, us
 
 
-def _family(job: Job, traffic: Traffic, link: Link | None, most: int, origin_ns: int) -> dict[str, Any]:
+def _family(job: Job, traffic: Traffic, link: Link | None, outlier: Ints, most: int, origin_ns: int) -> dict[str, Any]:
     """One kind and group; of more than `most` collectives every so-many-th is a point, and as many outliers."""
     calls = len(traffic.step)
-    outlier = _outliers(traffic)
     even = np.linspace(0, calls - 1, min(calls, most)).astype(np.int64)
     shown = np.union1d(even, np.flatnonzero(outlier)[:most])
     names = [job.nodes[rank] for rank in traffic.ranks.tolist()]
@@ -195,9 +197,13 @@ def _possible(speed: LinkSpeed, traffic: Traffic) -> dict[str, Any]:
     return {"possible_bus_rate": rate, "possible_by": source}
 
 
-def _outliers(traffic: Traffic) -> Ints:
-    """Which transfers take far longer than others of their size, shape (M,), 0 or 1."""
-    size, transfer = traffic.bytes, traffic.transfer_ns.astype(np.float64)
+def _outliers(traffic: Traffic, workload: Ints) -> Ints:
+    """Which transfers take far longer than others of their size, shape (M,), 0 or 1.
+
+    Without sizes they are compared within steps of the same `workload`, shape (S,), and not at all where that is -1.
+    """
+    transfer = traffic.transfer_ns.astype(np.float64)
+    size = traffic.bytes if traffic.has_bytes else workload[traffic.step]
     distinct, which = np.unique(size, return_inverse=True)
     expected = np.zeros(len(size))
     for i in range(len(distinct) if len(distinct) <= len(size) // 3 else 0):
@@ -207,7 +213,7 @@ def _outliers(traffic: Traffic) -> Ints:
         expected[:] = line.alpha_ns + size * line.beta_ns if line else np.median(transfer)
     missed = transfer - expected
     typical = float(np.median(np.abs(missed)))
-    far = (missed > _OUTLIER_MISSES * typical) & (missed > _OUTLIER_SHARE * expected)
+    far = (missed > _OUTLIER_MISSES * typical) & (missed > _OUTLIER_SHARE * expected) & (size >= 0)
     return far.astype(np.int64)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS, Diagnosis, FixParts
+from tb_ddp_doctor.job import rl_roles
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices.cut import on_common_clock, whole
 from tb_ddp_doctor.slices.event_text import label
@@ -50,6 +51,8 @@ class Views(msgspec.Struct, frozen=True):
     from_digests: bool
     ranks: list[int]
     nodes: list[str]
+    #: What each rank does in reinforcement learning; "" where all do the same, and in every other job.
+    roles: list[str]
     device: str
     steps: list[int]
     owners: list[str]
@@ -81,6 +84,7 @@ def views(result: Result, gaps: Gaps) -> Views:
         from_digests=result.from_digests,
         ranks=job.ranks.tolist(),
         nodes=[label(node) for node in job.nodes],
+        roles=rl_roles.unlike(job),
         device=job.device,
         steps=job.steps.tolist(),
         owners=list(OWNERS),

@@ -55,6 +55,12 @@ export function lines(grid, left) {
       context.fillText(`${key} ${ms(at).replace(/\sms$/, "")}`, left - 6, line);
       below = line;
     }
+    const peak = spreads.findIndex(({ max }) => max === most);
+    if (y(spreadOf(spreads.map(({ max }) => max)).median) - y(most) > LABEL) {
+      context.textAlign = peak < spreads.length / 2 ? "left" : "right";
+      context.fillStyle = colour("critical");
+      context.fillText(ms(most), x(peak) + (peak < spreads.length / 2 ? 8 : -8), y(most) + 4);
+    }
     context.textAlign = "left";
   });
   canvas.style.height = `${HEIGHT}px`;

@@ -58,12 +58,12 @@ export function ownersOf(report, column) {
 
 /**
  * The ranks of each finding that is limited to some, those that stand out beside them, and the others as one.
- * @param {Views} views
+ * @param {Pick<Views, "ranks" | "roles">} views
  * @param {number[]} busy of each rank
  * @param {Finding[]} faults
  * @returns {Group[]}
  */
-export function groupsOf({ ranks }, busy, faults) {
+export function groupsOf({ ranks, roles }, busy, faults) {
   const row = new Map(ranks.map((rank, i) => [rank, i]));
   const of = (/** @type {number[]} */ some) => spreadOf(some.flatMap((rank) => busy[row.get(rank) ?? -1] ?? []));
   /** @type {Group[]} */
@@ -75,14 +75,16 @@ export function groupsOf({ ranks }, busy, faults) {
     some.forEach((rank) => taken.add(rank));
     groups.push({ name: "", cause: finding.rule, ranks: some, spread: of(some), finding });
   }
-  const { median } = spreadOf(ranks.flatMap((rank, i) => (taken.has(rank) ? [] : [busy[i]])));
-  const out = ranks.filter((rank, i) => !taken.has(rank) && busy[i] > STANDS_OUT * median);
-  if (out.length && out.length < ranks.length / 2) {
-    out.forEach((rank) => taken.add(rank));
-    groups.push({ name: "", cause: "10 % or more above the median, in no finding", ranks: out, spread: of(out), finding: null });
+  // Ranks of reinforcement learning are comparable within their role.
+  for (const role of new Set(roles)) {
+    const left = ranks.filter((rank, i) => roles[i] === role && !taken.has(rank));
+    const { median } = of(left);
+    const out = left.filter((rank) => busy[row.get(rank) ?? -1] > STANDS_OUT * median);
+    const stands = out.length && out.length < left.length / 2 ? out : [];
+    if (stands.length) groups.push({ name: "", cause: "10 % or more above the median, in no finding", ranks: stands, spread: of(stands), finding: null });
+    const alike = left.filter((rank) => !stands.includes(rank));
+    if (alike.length) groups.push({ name: role ? `comparable ${role}` : "comparable", cause: "", ranks: alike, spread: of(alike), finding: null });
   }
-  const alike = ranks.filter((rank) => !taken.has(rank));
-  if (alike.length) groups.push({ name: "comparable", cause: "", ranks: alike, spread: of(alike), finding: null });
   return groups;
 }
 

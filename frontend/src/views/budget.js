@@ -8,7 +8,7 @@ import { NAMES, nameRows } from "../chart/marks.js";
 import { fillOf } from "../chart/textures.js";
 import { card, h } from "../dom.js";
 import { decimals, ms, percent } from "../format.js";
-import { affectedRanks } from "../model.js";
+import { affectedRanks, nodeCount } from "../model.js";
 import { ORDERS, cut, kindsOf, perNode, sorted } from "../cuts.js";
 import { ofOwner } from "../timeline/place.js";
 import { ticks } from "../timeline/scale.js";
@@ -64,7 +64,7 @@ function kindOf({ diagnosis, place }) {
 function render(element, shown) {
   const { diagnosis, views } = shown;
   const kinds = kindsOf(diagnosis);
-  const nodes = new Set(views?.nodes ?? []).size;
+  const nodes = nodeCount(views);
   /** @type {{cut: string, order: string, by: string}} */
   const choices = { cut: kindOf(shown).id, order: shown.place.order ?? "rank", by: shown.place.by ?? "rank" };
   const affected = affectedRanks(diagnosis);

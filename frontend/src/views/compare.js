@@ -32,10 +32,10 @@ export const compare = {
 
     /** @param {RunEntry[]} runs */
     function choose(runs) {
-      const others = bySimilarity(runs.filter(({ name, kind }) => name !== shown.diagnosis.name && kind !== "dumps"), shown.diagnosis);
+      const others = bySimilarity(runs.filter(({ name, kind }) => name !== shown.diagnosis.name && !kind), shown.diagnosis);
       const before = others.find(({ name }) => name === shown.place.before) ?? (others.length === 1 ? others[0] : null);
       chosen.replaceChildren(...(others.length ? [picker(others, before, pick, shown)] : []));
-      all.replaceChildren(...series(runs.filter(({ kind }) => kind !== "dumps"), shown, before !== null));
+      all.replaceChildren(...series(runs.filter(({ kind }) => !kind), shown, before !== null));
       if (before) ask(before.name);
       else main.replaceChildren(others.length ? candidates(others, pick, shown) : alone());
 

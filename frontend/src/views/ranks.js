@@ -79,7 +79,7 @@ function overview(shown, views) {
  */
 function grouped(groups, diagnosis, link) {
   const named = (/** @type {import("../ranks/spread.js").Group} */ { name, ranks: some, finding }) => {
-    const text = name ? `${some.length.toLocaleString("en")} comparable ranks` : some.length > 8 ? `${some.length.toLocaleString("en")} ranks, ${some[0]} to ${some[some.length - 1]}` : among(some, diagnosis.ranks, "rank");
+    const text = name ? `${some.length.toLocaleString("en")} ${name} ranks` : some.length > 8 ? `${some.length.toLocaleString("en")} ranks, ${some[0]} to ${some[some.length - 1]}` : among(some, diagnosis.ranks, "rank");
     if (!finding) return text;
     const anchor = link("findings", { finding: finding.id });
     anchor.textContent = `${numberOf(diagnosis, finding.id)}: ${text}`;
@@ -110,8 +110,10 @@ function grouped(groups, diagnosis, link) {
 function compared(told, shown) {
   const { diagnosis } = shown;
   const affected = affectedRanks(diagnosis);
+  const roles = shown.views?.roles.some(Boolean) ? shown.views.roles : null;
   const rows = told.ranks.map((rank, i) => [
     affected.has(rank) ? `rank ${rank} ◀` : `rank ${rank}`,
+    ...(roles ? [roles[i]] : []),
     told.nodes[i],
     told.step_ms[i],
     told.busy_ms[i],
@@ -138,10 +140,11 @@ function compared(told, shown) {
       title: "ranks",
       shown,
       search: "Filter",
-      sort: 3,
+      sort: roles ? 4 : 3,
       marked: ([name]) => String(name).endsWith("◀"),
       columns: [
         { head: "rank" },
+        ...(roles ? [{ head: "role" }] : []),
         { head: "node" },
         { head: "step", unit: "ms", show: plain },
         { head: "busy time", unit: "ms", show: plain, bar: true, title: "step minus straggler wait" },
