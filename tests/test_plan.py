@@ -144,6 +144,23 @@ def test_nonsense_is_refused_in_a_sentence(question: Question) -> None:
         planner().predict(question)
 
 
+@pytest.mark.parametrize(
+    "question",
+    [Question(accumulate=4), Question(bucket_mb=25), Question(dtype="bfloat16"), Question(sharding="zero3")],
+)
+def test_a_server_has_no_gradients(question: Question) -> None:
+    """Four passes for each AllReduce made a server a third faster."""
+    text = """
+        rank# host [own_context_0_generation_8....]
+              within [fwd][ar@8][sync...........]
+              gpu    [fwd......]
+              nccl              [ar@8.........]
+    """
+    serves = planner(traces.ranks(text, text, steps=4))
+    with pytest.raises(CannotPlanError, match="does not train"):
+        serves.predict(question)
+
+
 def test_a_job_that_cannot_be_played_is_refused() -> None:
     with pytest.raises(CannotPlanError, match="cannot be replayed: that needs the events of GPUs"):
         planner("rank0 step |2\n host [fwd....]\nrank1 step |2\n host [fwd....]\n")

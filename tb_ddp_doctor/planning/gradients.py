@@ -15,6 +15,7 @@ import numpy as np
 
 from tb_ddp_doctor import record_again
 from tb_ddp_doctor.digest.model import Collectives, RankDigest
+from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.planning.refusal import CannotPlanError
@@ -59,6 +60,8 @@ class SentGradients(msgspec.Struct, frozen=True, eq=False):
 
 def sent_gradients(job: Job) -> SentGradients:
     """The gradients that the job's backward passes send. Raises CannotPlanError."""
+    if not job_kind.trains(job):
+        raise CannotPlanError("This program does not train: it has no gradients.")
     if not any(len(digest.gradients) for digest in job.digests):
         raise CannotPlanError(
             "The traces do not show when gradients are ready (no AccumulateGrad of autograd is recorded). "

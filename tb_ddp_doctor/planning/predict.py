@@ -16,6 +16,8 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.findings import Prospect
+from tb_ddp_doctor.job import job_kind
+from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning import effects, owners
 from tb_ddp_doctor.planning.basis import inputs
 from tb_ddp_doctor.planning.buckets import BucketLimits, last_of_buckets
@@ -174,6 +176,7 @@ class Planner:
         """
         record, added_ns = self.record, 0.0
         refuse_others(question)
+        _refuse_training(record.job, question)
         if asks_of_sharding(question):
             resharding = self.resharding(question)
             added_ns = resharding.added_ns(case)
@@ -219,6 +222,13 @@ class Planner:
         _, prospect = self._fixed(question)
         low_ms, high_ms = prospect.range_ms
         return 1e6 * prospect.without_ms, 1e6 * low_ms, 1e6 * high_ms
+
+
+def _refuse_training(job: Job, question: Question) -> None:
+    """Raise CannotPlanError if a question is about gradients or what keeps them, of a program that does not train."""
+    asked = (question.bucket_mb, question.dtype, question.accumulate)
+    if (asks_of_sharding(question) or asked != (None, None, None)) and not job_kind.trains(job):
+        raise CannotPlanError("It is about gradients, and this program does not train.")
 
 
 def _otherwise(effect: Effect, slowdown: float) -> Otherwise:
