@@ -25,8 +25,10 @@ def _logdir(setting: Setting) -> str:
     return shlex.quote(setting.logdir) if setting.logdir.isprintable() and setting.logdir else "LOGDIR"
 
 
-def with_stacks(setting: Setting, *, shapes: bool = False) -> str:
-    """A few steps with Python stacks, which slow the host down and make files several times as large."""
+def with_stacks(setting: Setting, *, shapes: bool = False, serves: bool = False) -> str:
+    """A few steps with Python stacks, which slow the host down and make files several times as large; `serves` says
+    that a server runs them.
+    """
     if setting.has_doctor:
         return command(setting, steps=3, stacks=True)
     if setting.recorder == "nsys":
@@ -35,8 +37,21 @@ def with_stacks(setting: Setting, *, shapes: bool = False) -> str:
             "# Nsight Systems itself shows these stacks; evidence here is named by NVTX ranges:\n"
             'with torch.cuda.nvtx.range("logging"):\n    ...'
         )
+    if serves:
+        return of_server(steps=5, stacks=True, shapes=shapes)
     options = "record_shapes=True, with_stack=True" if shapes else "with_stack=True"
     return f"with torch.profiler.profile({options}, ...) as prof:\n    ..."
+
+
+def of_server(*, steps: int, stacks: bool, shapes: bool) -> str:
+    """How SGLang and vLLM record some iterations."""
+    on, shaped = ("true" if one else "false" for one in (stacks, shapes))
+    asked = f'{{"num_steps": {steps}, "with_stack": {on}, "record_shapes": {shaped}}}'
+    options = f'"torch_profiler_with_stack": {on}, "torch_profiler_record_shapes": {shaped}'
+    return (
+        f"# SGLang\ncurl -X POST http://localhost:30000/start_profile -d '{asked}'\n"
+        f'# vLLM\nvllm serve ... --profiler-config \'{{"profiler": "torch", {options}, ...}}\''
+    )
 
 
 def stacks_in_words(setting: Setting) -> str:

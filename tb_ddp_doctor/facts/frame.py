@@ -19,6 +19,7 @@ from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.mesh.mesh import Mesh, mesh
 from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.program_names import Program, Role
 
 
 class Frame(msgspec.Struct, frozen=True, eq=False):
@@ -76,6 +77,12 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
 
     def rank_numbers(self, indices: Ints) -> tuple[int, ...]:
         return tuple(int(rank) for rank in self.ranks[indices])
+
+    def program_of(self, indices: Ints) -> str:
+        """What these ranks do: of reinforcement learning those that only generate serve requests."""
+        roles = {self.roles[rank] for rank in indices.tolist()}
+        serves = self.program == Program.RL.value and roles == {Role.ROLLOUT.value} != set(self.roles)
+        return Program.SERVING.value if serves else self.program
 
     @property
     def all_ranks(self) -> tuple[int, ...]:

@@ -82,7 +82,7 @@ Remove torch.cuda.empty_cache() from the loop. If there is none, memory is nearl
 to make room: use expandable segments, lower the batch size a little, or recompute activations.
 
 # torch.cuda.empty_cache()   <- never in a step
-PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True torchrun ...
+export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 
 torch.cuda.memory_stats()["num_alloc_retries"]  # above 0: memory is nearly full"""
 

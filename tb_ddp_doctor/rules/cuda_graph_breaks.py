@@ -88,7 +88,7 @@ class CudaGraphBreaks(Rule):
             confidence="high" if len(steps) > 1 else "medium",
             title=f"{_WHAT[cause]} in {wording.steps_seen(len(steps), len(frame.steps))}{on}.",
             why=f"The CPU works up to {wording.ms(float(removed.max()))} longer in such a step. {_WHY[cause]}",
-            fix=_FIX_OF_SERVERS if frame.program == Program.SERVING.value else _FIX,
+            fix=_FIX_OF_SERVERS if frame.program_of(ranks) == Program.SERVING.value else _FIX,
             evidence=(places.of_most(removed, "The step that loses most."),),
         )
 

@@ -86,5 +86,5 @@ _FIX = """\
 Find the breaks, and keep their values on the GPU: torch.where in place of `if tensor:`, no .item() and no print in \
 the compiled function.
 
-TORCH_TRACE=LOGDIR/torch_trace torchrun ...      # which line breaks, and why: said here next time
+export TORCH_TRACE=LOGDIR/torch_trace            # which line breaks, and why: said here next time
 model = torch.compile(model, fullgraph=True)     # fails at the first break"""

@@ -93,7 +93,7 @@ class LaunchBound(Rule):
             + (" Without the profiler it may be far less: time untraced steps first." if mostly_traced else ""),
             at_most=Severity.MAJOR if mostly_traced else Severity.CRITICAL,
             fix=host_overheads.GUARDS * host_overheads.guards_are_most(overheads, affected, cost)
-            + _FIXES.get(frame.program, _FIX),
+            + _FIXES.get(frame.program_of(affected), _FIX),
             evidence=(
                 places.longest(
                     rank,

@@ -90,8 +90,8 @@ def are_large(copies: CopyWork, program: str, least_size: float = _LEAST_SIZE[0]
 
 _FIXES = {
     Program.SERVING.value: """\
-Keep adapters and weights that requests ask for again on the GPU, and move keys and values in pinned \
-memory, on a stream of their own.
+Keep adapters and weights that requests ask for again on the GPU, and sample there: what samples on the CPU copies all \
+logits. Move keys and values in pinned memory, on a stream of their own.
 
 vllm serve ... --enable-lora --max-loras 8 --max-cpu-loras 32  # as many as are asked for at a time
 python -m sglang.launch_server ... --max-loras-per-batch 8""",

@@ -13,7 +13,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import StallInOp, StallsInOps
 from tb_ddp_doctor.facts.modules import ModuleTree
-from tb_ddp_doctor.findings import Evidence, Measurement, Setting
+from tb_ddp_doctor.findings import Evidence, Measurement
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
@@ -102,7 +102,7 @@ class OpStall(Rule):
             title=_TITLES[cause].format(stalls=described(stalls, len(affected) * len(frame.steps)), **_named(worst)),
             why=f"{_WHY[cause]} The longest are in {named(stalls)}. {_in_model(modules, stalls)}"
             f"{followed([_launched(one) for one in stalls])}{basis}",
-            fix=_fix(cause, frame.setting),
+            fix=_fix(cause, frame),
             evidence=tuple(window for one in worst if (window := _window(one, places))),
             measurements=(
                 Measurement("stalls", len(stalls), "1", frame.rank_numbers(affected), frame.all_steps),
@@ -232,11 +232,11 @@ CPU quota of the container, nothing else on the node.
 cat /sys/fs/cgroup/cpu.stat                # nr_throttled, throttled_usec: the CPU quota is used up
 pidstat -wt -p <pid of the rank> 1         # nvcswch/s: preempted that often
 taskset -cp <pid of the rank>              # its cores; other ranks should have different ones
-OMP_NUM_THREADS=<cores per rank> torchrun ...""",
+export OMP_NUM_THREADS=<cores per rank>""",
     "first_use": """\
 Record steps after warmup; where the job itself does this now and then (new shapes, new kernels), do it before.
 
-{schedule}CUDA_MODULE_LOADING=EAGER torchrun ...     # loads all kernels at the start""",
+{schedule}export CUDA_MODULE_LOADING=EAGER           # loads all kernels at the start""",
     "graph_launch": """\
 Launch each graph once before the steps, so that it is on the GPU, and capture fewer nodes (fused kernels). From CUDA \
 12.6 on, a graph without branches is launched in constant time. What the driver waits for:
@@ -261,6 +261,7 @@ torch.cuda.profiler.start()                # in the training loop, after some st
 _SCHEDULE = "schedule=torch.profiler.schedule(wait=5, warmup=3, active=3, repeat=1)\n"
 
 
-def _fix(cause: str, setting: Setting) -> str:
-    schedule = "" if setting.has_doctor else _OF_NSYS if setting.recorder == "nsys" else _SCHEDULE
+def _fix(cause: str, frame: Frame) -> str:
+    own = frame.setting.has_doctor or not frame.trains  # no loop of the user's has a profiler
+    schedule = "" if own else _OF_NSYS if frame.setting.recorder == "nsys" else _SCHEDULE
     return _FIXES[cause].replace("{schedule}", schedule)

@@ -104,13 +104,10 @@ if step == 100:
     torch.cuda.profiler.start()
 if step == 105:
     torch.cuda.profiler.stop()"""
-_OF_SERVERS = """\
+_OF_SERVERS = f"""\
 Measure tokens per second without the profiler and compare. Then trace few iterations, without stacks and shapes.
 
-# SGLang
-curl -X POST http://localhost:30000/start_profile -d '{"num_steps": 5, "with_stack": false, "record_shapes": false}'
-# vLLM
-vllm serve ... --profiler-config '{"profiler": "torch", "torch_profiler_with_stack": false, ...}'"""
+{record_again.of_server(steps=5, stacks=False, shapes=False)}"""
 _FIX = """\
 Measure some steps without the profiler and compare. Then trace few steps, and record only what you need.
 

@@ -115,11 +115,11 @@ _FIXES = {
 Find what changes, and make it dynamic or constant: mark the dimension, pad to a few shapes, move Python numbers into \
 tensors.
 
-TORCH_TRACE=LOGDIR/torch_trace torchrun ...      # which guard failed: said here next time
+export TORCH_TRACE=LOGDIR/torch_trace            # which guard failed: said here next time
 torch._dynamo.mark_dynamic(batch, 0)             # before the first call
 model = torch.compile(model, dynamic=True)""",
     "autotune": """\
 Tune beforehand: run each shape once, keep Inductor's cache on a disk that all ranks share, and record later steps.
 
-TORCHINDUCTOR_CACHE_DIR=/shared/inductor TORCHINDUCTOR_FX_GRAPH_CACHE=1 torchrun ...""",
+export TORCHINDUCTOR_CACHE_DIR=/shared/inductor TORCHINDUCTOR_FX_GRAPH_CACHE=1""",
 }

@@ -124,7 +124,7 @@ class SmallGemms(Rule):
             title=f"{taken} are {title}",
             why=f"{_reason(some[0], cause, roofline.roofs.multiprocessors)} Of their attainable speed: "
             f"{listed(kernels)}. {basis}",
-            fix=fix,
+            fix=fix if frame.trains else _OF_A_MODEL[cause],
             evidence=longest(kernels[:2], case.places),
             remedy=remedy,
             between=(self.saved_least, change),
@@ -168,4 +168,19 @@ of experts.
 qkv = torch.nn.Linear(width, 3 * width)  # instead of three
 out = torch.bmm(torch.stack(inputs), torch.stack(weights))  # instead of a loop over mm""",
     ),
+}
+
+#: Of programs that do not train: the model's weights are what they are when it is loaded.
+_OF_A_MODEL = {
+    "sizes": """\
+Give GEMMs dimensions that are multiples of 64 (of 8 at least): batches and lengths of even sizes, and weights that \
+are padded once, when the model is loaded.
+
+weight = torch.nn.functional.pad(weight, (0, 0, 0, -len(weight) % 64))  # and cut off what that adds to results""",
+    "waves": """\
+Run GEMMs of the same sizes as one: join the weights of those with one input when the model is loaded, batch \
+independent ones, and group those of experts.
+
+weight = torch.cat([query.weight, key.weight, value.weight])  # one GEMM instead of three
+out = torch.bmm(torch.stack(inputs), torch.stack(weights))  # instead of a loop over mm""",
 }

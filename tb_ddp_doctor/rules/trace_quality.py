@@ -124,7 +124,8 @@ def _fix(lacks: Sequence[str], frame: Frame) -> str:
     if "clocks" in lacks:
         parts.append(_CLOCKS if frame.setting.may_use_network else _CORES)
     if frame.program == "serving" and not frame.missing_ranks:
-        parts.insert(0, _OF_SERVERS)
+        shapes = "no_shapes" in lacks
+        parts.insert(0, f"{_UNDER_LOAD}{record_again.of_server(steps=10, stacks=False, shapes=shapes)}\n{_MARKED}")
     elif set(lacks) - {"clocks"}:
         parts.insert(0, _capture(frozenset(lacks), frame))
     return "\n\n".join([_INTRODUCTION, *parts])
@@ -206,10 +207,9 @@ def _record_with_nsys(lacks: frozenset[str], frame: Frame) -> str:
 
 
 _INTRODUCTION = "Capture again, like this:"
-_OF_SERVERS = """\
-# several iterations under load in one trace
-curl -X POST http://localhost:30000/start_profile -d '{"num_steps": 10}'            # SGLang
-curl -X POST http://localhost:8000/start_profile; sleep 1; curl -X POST http://localhost:8000/stop_profile  # vLLM
+_UNDER_LOAD = "# several iterations under load in one trace\n"
+_MARKED = """\
+curl -X POST http://localhost:8000/start_profile; sleep 1; curl -X POST http://localhost:8000/stop_profile
 
 # a server of your own: what repeats marks the steps
 with torch.profiler.record_function("iteration"):

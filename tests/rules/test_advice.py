@@ -5,22 +5,32 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import test_allocator_churn
 import test_host_sync
 import test_lower_precision
 import test_no_tensor_cores
+import test_op_stall
 import test_pageable_memcpy
 import test_profiler_overhead
+import test_recompilation
+import test_role_bubble
 import test_slow_kernels
+import test_small_gemms
 import test_unfused_elementwise
-from traces import finding, outcome, ranks
+from traces import finding, job, outcome, ranks
+
+from tb_ddp_doctor.facts import Facts
+from tb_ddp_doctor.facts.frame import frame
+from tb_ddp_doctor.rules.support import straggler_fixes
 
 #: A kernel that only a server has, and one of a diffusion model.
 SERVES = "void paged_attention_v1_kernel<1>"
 DENOISES = "denoise_kernel"
 OF_TRAINING = re.compile(
-    r"optimizer|loss|backward|DataLoader|loader\b|train|vocabulary|torch\.nn\.Linear|recompute activations"
+    r"optimizer|loss|backward|DataLoader|loader\b|train|vocabulary|torch\.nn\.Linear|recompute activations|torchrun|"
+    r"profiler\.schedule"
 )
 GEMM = test_lower_precision.gemm("c10::BFloat16", "nvjet_tst_128x256")
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -32,6 +42,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "allocated": ("allocator-churn", test_allocator_churn.GROWS, {}),
     "float32": ("no-tensor-cores", test_no_tensor_cores.HALF, {"kernels": {"volta_fp16_sgemm": "ampere_sgemm_128"}}),
     "misaligned": ("no-tensor-cores", test_no_tensor_cores.HALF, {}),
+    "sizes": (
+        "small-gemms",
+        test_small_gemms.FAULTY,
+        test_small_gemms.options(1000, 1000, "nvjet_tst_128x128_64x6_2x1_v_bz_NNT"),
+    ),
+    "waves": ("small-gemms", test_small_gemms.FAULTY, test_small_gemms.FEW),
+    "first use": ("op-stall", test_op_stall.FIRST_USE, {}),
+    "stalled op": ("op-stall", test_op_stall.ONE_OP, {}),
     "recording": ("profiler-overhead", test_profiler_overhead.STALLED.replace("[b]  ", "[fwd]"), {}),
 }
 
@@ -77,3 +95,25 @@ def test_gemms_of_a_server_read_fewer_bytes_or_serve_more_requests() -> None:
     kernels = {"op12": "sm90_xmma_gemm_bf16bf16_tn", "fwd": SERVES}
     found = test_slow_kernels.kernels_of("aten::mm", inputs, kernels=kernels)
     assert "--quantization fp8 --max-num-seqs 512" in found.fix and not OF_TRAINING.search(found.fix)
+
+
+def test_what_compiles_is_told_by_no_command_of_training() -> None:
+    text = test_recompilation.job_of([test_recompilation.COMPILES] * 2).replace("autograd ", "thread2  ")
+    names = {"kernels": {"fwd": SERVES, "bwd": "gemm"}}
+    assert not OF_TRAINING.search(finding("recompilation", text, **test_recompilation.OPTIONS, **names).fix)
+
+
+def test_servers_are_told_to_record_shapes_where_they_lack() -> None:
+    fix = finding(
+        "trace-quality", ranks(test_op_stall.ONE_OP, test_op_stall.ONE_OP), kernels={"a": SERVES}, shapes=False
+    ).fix
+    assert '"record_shapes": true' in fix and '"torch_profiler_record_shapes": true' in fix
+
+
+def test_ranks_that_generate_beside_others_that_train_have_advice_of_servers() -> None:
+    """Of reinforcement learning: an engine schedules and answers requests, and loads no batch."""
+    made = Facts(job(ranks(*test_role_bubble.FAULTY)))
+    of = made.get(frame)
+    assert "scheduling, tokenizing" in straggler_fixes.fix("host", [1], of)
+    assert "logging, evaluating" in straggler_fixes.fix("host", [2], of)
+    assert [of.program_of(np.array(some)) for some in ([0, 1], [1, 2], [3])] == ["serving", "rl", "rl"]

@@ -161,7 +161,8 @@ def fix(cause: str, stragglers: Sequence[int], frame: Frame) -> str:
     pid = pid if re.fullmatch(r"\d+", pid, re.ASCII) else "<pid of the rank>"
     setting = frame.setting
     fixes = _FIXES | ({} if setting.uses_nccl else _FIXES_OF_CPU_BACKENDS) | ({} if setting.has_gpu else _FIXES_OF_CPUS)
-    fixes |= {} if frame.trains else _FIXES_OF_INFERENCE
+    program = frame.program_of(np.array(stragglers))
+    fixes |= {} if frame.trains and program == frame.program else _FIXES_OF_INFERENCE
     if setting.device == "rocm":
         fixes |= _FIXES_OF_AMD
     if frame.program == Program.RECOMMENDER.value:
@@ -170,7 +171,7 @@ def fix(cause: str, stragglers: Sequence[int], frame: Frame) -> str:
         return stage_layers.BALANCED
     shared = _NODE if naming.whole_nodes(stragglers, frame) else ""
     numbers = sorted(frame.rank_numbers(np.array(stragglers)))
-    again = record_again.with_stacks(setting, shapes=True)
+    again = record_again.with_stacks(setting, shapes=True, serves=program == Program.SERVING.value)
     return shared + fixes[cause].format(ranks=wording.ranks(numbers), pid=pid, at=at, again=again)
 
 
