@@ -451,3 +451,26 @@ def test_forward_passes_that_communicate_are_inference_where_gradients_are_off()
 def test_every_kind_has_words() -> None:
     kinds: tuple[JobKind, ...] = ("training", "RL", "unknown")
     assert [wording.kind(one) for one in kinds] == ["training", "RL", "unknown kind of job"]
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        ("context_0_generation_8", "In one iteration of 15.0 ms (decode: 8 answers; 533 tokens/s) the GPU"),
+        ("context_1_generation_3", "(mixed: 1 prompt, 3 answers; 200 tokens/s)"),
+        ("context_2_generation_0", "(prefill: 2 prompts)"),
+    ],
+)
+def test_the_only_iteration_of_a_record_says_what_it_works_on(mark: str, said: str) -> None:
+    text = f"rank# host   [own_{mark}.....]\n      within  [fwd]\n      gpu     [fwd.........]"
+    assert said in engine.examine(job(ranks(text, steps=1), world_size=1)).headline
+
+
+def test_a_mark_that_begins_long_before_its_step_counts() -> None:
+    """The GPU is busy for 60 ms with work of before the record, which belongs to no step."""
+    text = """
+        rank0 host   [own_context_0_generation_8......................................................]
+              within [sync........................................................] [fwd]
+              gpu    [?before.....................................................]  [fwd.........]
+    """
+    assert "8 answers" in engine.examine(job(text, world_size=1)).headline

@@ -34,8 +34,10 @@ def serving_work(host: HostCalls, steps: Steps, busy: Intervals, by_kernels: tup
     it), and a server's own Python functions alone say what the CPU does: annotations such as "Sample" may be any
     program's.
     """
-    start, _, marks = iterations(host.trace)
+    start, end, marks = iterations(host.trace)
     step, every, size = within(start, steps), np.ones(len(start), np.bool_), len(steps)
+    # What the first sync of a record awaits belongs to no step, but the mark may begin there.
+    step = np.where(step < 0, within(end - 1, steps), step)
     prefills, decodes = (
         total(step, every, np.array([getattr(mark, kind) for mark in marks], np.int64), size)
         for kind in ("prefills", "decodes")
