@@ -194,7 +194,7 @@ export interface Diagnosis {
   setting: Setting;
   /** Where who waits, the critical path and the replay disagree on who is slow, each in a sentence; then the findings concerned have less confidence. */
   contradictions: string[];
-  /** The parts that the headline begins with, and what it says after them; null and "" where it tells no cost. */
+  /** The parts that the headline begins with, null where it tells no cost; and what it says after them, or after its first sentence. */
   headline_parts: Headline | null;
   headline_rest: string;
   /** null where the user says neither what a step does nor what a GPU costs, and no power was captured. */

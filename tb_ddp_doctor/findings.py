@@ -1007,7 +1007,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     #: Where who waits, the critical path and the replay disagree on who is slow, each in a sentence; then the findings
     #: concerned have less confidence.
     contradictions: tuple[str, ...] = ()
-    #: The parts that the headline begins with, and what it says after them; None and "" where it tells no cost.
+    #: The parts that the headline begins with, None where it tells no cost; and what it says after them, or after its
+    #: first sentence.
     headline_parts: Headline | None = None
     headline_rest: str = ""
     #: What is no fault and could be faster still, the largest saving first: findings of severity "opportunity". Their

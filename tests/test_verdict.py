@@ -141,3 +141,21 @@ def test_where_ranks_cannot_be_compared_none_is_accused_for_sure_and_the_job_is_
     assert diagnosis.verdict != "healthy"
     loud = [one for one in diagnosis.findings if one.severity != "info" and one.rule != "missing-straggler"]
     assert {one.confidence for one in loud} <= {"low"}
+
+
+def test_what_is_said_beside_a_verdict_is_its_rest() -> None:
+    """A heading is one sentence: what roles of reinforcement learning wait for stands below it, of healthy jobs too."""
+    rollout = """
+        rank# host   [own_generate_sequences...........]
+              within [attend][sync..............] [sync]
+              gpu      [attend..................]
+              nccl                               [bc...]
+    """
+    update = rollout.replace("generate_sequences", "update_actor......").replace("attend", "fwd...")
+    healthy = engine.examine(job(ranks(rollout, rollout, update, update)))
+    assert healthy.verdict == "healthy" and healthy.headline.endswith(healthy.headline_rest)
+    assert healthy.headline_rest.startswith(" This job does reinforcement learning. Roles: rollout on ranks 0 and 1 (")
+    text = "rank0 host [own_context_0_generation_8.....]\n      within  [fwd]\n      gpu     [fwd.........]"
+    server = engine.examine(job(text, world_size=1))
+    assert server.headline == f"This program serves requests and does not train.{server.headline_rest}"
+    assert server.headline_rest.startswith(" In one iteration of ")

@@ -54,8 +54,8 @@ function facts({ diagnosis, views }) {
  * The headline, with who costs it and how much in the colour of the fault. What else it says stands below, smaller.
  * @param {Report["diagnosis"]} diagnosis
  */
-function sentence({ headline, headline_parts: parts }) {
-  if (!parts) return prose(headline);
+function sentence({ headline, headline_parts: parts, headline_rest: rest }) {
+  if (!parts) return prose(rest && headline.endsWith(rest) ? headline.slice(0, -rest.length) : headline);
   const [who, cost] = [parts.subject, parts.cost].map((part) => h("b", {}, ...prose(part)));
   return [who, ...prose(` ${parts.verb} `), cost, ...prose(` of ${parts.step} a step (${parts.share})${parts.often && `, ${parts.often}`}.`)];
 }

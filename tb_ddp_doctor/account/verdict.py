@@ -27,7 +27,7 @@ class Verdict(msgspec.Struct, frozen=True):
     headline: str
     #: The parts that the headline begins with; None if it has no cost.
     parts: Headline | None = None
-    #: What follows these parts.
+    #: What the headline says after these parts, or after its first sentence.
     rest: str = ""
 
 
@@ -58,7 +58,7 @@ def verdict(
     but = f" {wording.listing(lacking)}." if lacking else ""
     idle = _without_requests(account, job)
     if worst is None and unrecognised:
-        return Verdict("unknown", " ".join([unrecognised, *idle]) + but)
+        return _with_rest("unknown", *(" ".join([unrecognised, *idle]) + but).split(". ", 1))
     # Slow ranks of unknown cause are info at any cost if only the replay shows them: their time counts as unexplained.
     causeless = [
         finding
@@ -87,7 +87,14 @@ def verdict(
     if contradictions:
         doubt = "No fault shows in these traces, but the job is not known to be healthy."
         return Verdict("unknown", f"{doubt} {contradictions[0]}{but}")
-    return Verdict("healthy", _healthy(job, account, outcomes, lacking, opportunities))
+    return _with_rest("healthy", _healthy(job, account, outcomes, lacking, opportunities), *notes)
+
+
+def _with_rest(name: str, first: str, *others: str) -> Verdict:
+    """A verdict without a cost, whose headline has a first sentence, which may lack its stop, and others."""
+    rest = "".join(f" {sentence}" for sentence in others)
+    first += "." * (not first.endswith("."))
+    return Verdict(name, first + rest, rest=rest)
 
 
 def _first_to_fix(findings: Sequence[Finding], step_ns: float) -> Finding | None:

@@ -17,7 +17,7 @@ const MARKS = ["○", "△"];
  */
 export function bands(all, owned, groups) {
   const row = new Map(all.map((rank, i) => [rank, i]));
-  const marked = groups.filter(({ name }) => name !== "comparable").slice(0, MARKED);
+  const marked = groups.filter(({ name }) => !name).slice(0, MARKED);
   const median = (/** @type {number[]} */ values, /** @type {number[]} */ some) => spreadOf(some.map((rank) => values[row.get(rank) ?? 0])).median;
   const owners = owned.map(({ owner, values }) => ({ owner, spread: spreadOf(values), medians: marked.map(({ ranks }) => median(values, ranks)) }));
   const most = Math.max(...owners.map(({ spread }) => spread.max)) || 1;
