@@ -309,6 +309,23 @@ def chosen(tab: FrameLocator, run: str) -> None:
     expect(tab.locator(".facts b")).to_have_text(run)
 
 
+#: The text that a button changes to, 30 s at most.
+SAYS_NEXT = """button => { button.saysNext = new Promise((done) => {
+    new MutationObserver(() => done(button.textContent)).observe(button, { childList: true });
+    setTimeout(done, 30_000, "nothing else");
+}); }"""
+
+
+@contextmanager
+def copies(button: Locator) -> Iterator[Locator]:
+    """A button that is to be clicked, and then says that it has copied: for 4 s, which a busy machine may miss."""
+    # By its name it is not found again, since that is what it says.
+    element = button.element_handle()
+    element.evaluate(SAYS_NEXT)
+    yield button
+    assert element.evaluate("button => button.saysNext") == "Copied"
+
+
 def unfold(tab: FrameLocator) -> None:
     """Open all that can be opened, what opens within it first."""
     tab.locator("html").evaluate(

@@ -9,7 +9,19 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Frame, FrameLocator, Page, Response, Route, expect
-from tab import DEMO_LOGS, PATIENCE_S, SAVES_DATA, SCREENSHOTS, analysed, chosen, emptied, get, opened, tensorboard
+from tab import (
+    DEMO_LOGS,
+    PATIENCE_S,
+    SAVES_DATA,
+    SCREENSHOTS,
+    analysed,
+    chosen,
+    copies,
+    emptied,
+    get,
+    opened,
+    tensorboard,
+)
 from traces import ranks, write
 
 RANKS = ["rank 0 (node0)", "rank 1 (node0)", "rank 2 (node1)", "rank 3 (node1)"]
@@ -355,8 +367,8 @@ def test_what_is_copied_is_what_is_shown(page: Page, server: str, allowed: bool)
     shown = [block.locator("pre").text_content() for block in blocks.all()]
     assert [str(text).split()[0] for text in shown] == ["ddp-doctor", "SELECT", "nvidia-smi", "from"]
     for block, text in zip(blocks.all(), shown, strict=True):
-        block.get_by_role("button").click()
-        expect(block.get_by_role("button")).to_have_text("Copied")
+        with copies(block.get_by_role("button")) as button:
+            button.click()
         assert page.evaluate("navigator.clipboard.readText()") == text
     expect(finding).to_contain_text("Run these on the machine of rank 1 (node0)")
 
@@ -368,8 +380,8 @@ def test_a_line_of_the_users_code_is_copied(page: Page, server: str) -> None:
     finding.locator("summary").first.click()
     source = finding.locator(".source").first
     expect(source).to_contain_text("train.py:4 step")
-    source.get_by_role("button").click()
-    expect(source.get_by_role("button")).to_have_text("Copied")
+    with copies(source.get_by_role("button")) as button:
+        button.click()
     assert page.evaluate("navigator.clipboard.readText()") == "train.py:4"
     finding.get_by_text("Other tools").click()
     expect(finding.locator(".tools")).not_to_contain_text("no Python stacks")
