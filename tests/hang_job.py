@@ -3,8 +3,8 @@
     python hang_job.py LOGDIR ON_HANG_S BUFFER [LOGDIR ON_HANG_S BUFFER ...]
 
 `test_hang` runs it: all jobs side by side, their ranks forked once torch is imported. Each rank has a Doctor; ON_HANG_S
-0 is None. BUFFER is how many collectives the Flight Recorder keeps; 0 is none. Jobs end when somebody kills them, or
-after two minutes.
+0 is None. BUFFER is how many collectives the Flight Recorder keeps; 0 is none. A rank that is about to hang makes the
+file LOGDIR.hangsRANK. Jobs end when somebody kills them, or after two minutes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ def train(rank: int, logdir: Path, on_hang_s: float | None) -> None:
     doctor = Doctor(logdir, on_hang_s=on_hang_s)
     value = torch.ones(64)
     for step in range(3):
-        if step == 2 and rank == 1:
-            validate()
+        if step == 2:
+            Path(f"{logdir}.hangs{rank}").touch()
+            if rank == 1:
+                validate()
         distributed.all_reduce(value)
         doctor.step(step)
 

@@ -143,12 +143,20 @@ def test_the_watch_dumps_once_a_hang(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(hang, "dump", lambda _, why: written.append(why) or tmp_path / "f")
     step = 0
     watch = hang.HangWatch(tmp_path, 0.1, lambda: step)
+
+    def dumps(expected: int) -> None:
+        until = time.monotonic() + 60
+        while len(written) < expected and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        assert len(written) == expected
+
     watch.start()
-    time.sleep(0.5)
-    assert len(written) == 1 and "no step has ended for" in written[0]
+    dumps(1)
+    assert "no step has ended for" in written[0]
     step = 1
-    time.sleep(0.5)
-    assert len(written) == 2 and written[1].endswith("after step 1")
+    dumps(2)
+    assert written[1].endswith("after step 1")
     watch.close()
 
 
@@ -204,7 +212,7 @@ def awaited(logdir: Path, files: str, most_s: float) -> None:
     """Wait until each rank has such a file."""
     until = time.monotonic() + most_s
     while len(list((logdir / "hang").glob(files))) < hang_job.WORLD and time.monotonic() < until:
-        time.sleep(0.5)
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("name", ["with the Flight Recorder", "without"])
@@ -224,9 +232,10 @@ def test_a_real_job_that_hangs_writes_where_it_is(hanging: Path, name: str) -> N
 def test_a_real_job_that_is_asked_answers(hanging: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logdir = hanging / "asked"
     until = time.monotonic() + 90
-    while not (logdir / ".capture").is_dir() and time.monotonic() < until:
-        time.sleep(0.5)
-    time.sleep(3)
+    while len(list(hanging.glob("asked.hangs*"))) < hang_job.WORLD and time.monotonic() < until:
+        time.sleep(0.1)
+    # They call what they hang in.
+    time.sleep(1)
     assert main(["dump", str(logdir), "--wait", "60"]) == 0
     assert "3 of 3 ranks wrote where they are" in capsys.readouterr().out
     (run,) = examine_all(logdir)

@@ -6,7 +6,6 @@ import gc
 import re
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -103,17 +102,21 @@ def test_loading_that_takes_longer_with_a_rank_is_said() -> None:
     assert summary(job, {3: samples("loading time", np.repeat([1e-5, 1e-4], 33))}).events[0].together == ()
 
 
-def test_batches_are_timed_while_they_are_awaited(tmp_path: Path) -> None:
+def test_batches_are_timed_while_they_are_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+
     def loader() -> Iterator[int]:
         for number in range(3):
-            time.sleep(0.01)
+            now[0] += 10_000_000
             yield number
 
     watch = LoadingWatch()
     assert watch.sample() == {}
-    for _ in watch.timed(loader()):
-        time.sleep(0.02)
-    assert 0.01 <= watch.sample()["loading time"] < 0.02
+    with monkeypatch.context() as clock:
+        clock.setattr("tb_ddp_doctor.capture.samplers.time.monotonic_ns", lambda: now[0])
+        for _ in watch.timed(loader()):
+            now[0] += 20_000_000
+    assert watch.sample() == {"loading time": 0.01}
     assert watch.sample() == {}
     assert list(Doctor(tmp_path, scratch=tmp_path).batches([1, 2])) == [1, 2]
     doctor = Doctor(tmp_path, history=True, scratch=tmp_path)

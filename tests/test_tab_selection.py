@@ -213,7 +213,7 @@ def test_a_link_opens_the_same_finding(page: Page, server: str) -> None:
     tab.locator("details.finding > summary").first.click()
     expect(tab.locator(".opened")).to_be_visible()
     page.wait_for_function("location.hash.includes('p.ddp_doctor.finding=straggler')")
-    address = page.url
+    address = page.evaluate("location.href")
     page.goto("about:blank")
     page.goto(address)
     expect(tab.locator("details.finding[open] .title")).to_contain_text("Rank 1")
