@@ -72,6 +72,9 @@ export const hasGpu = ({ setting }) => setting.device !== "cpu";
 /** On how many nodes the ranks are; 0 where that of some rank is not known. @param {Views | null | undefined} views */
 export const nodeCount = (views) => (views?.nodes.every(Boolean) ? new Set(views.nodes).size : 0);
 
+/** Whether a job has no training loop: advice on one does not fit it. @param {Pick<Diagnosis, "kind">} diagnosis */
+export const trainsNothing = ({ kind }) => ["inference server", "diffusion", "inference", "benchmark"].includes(kind ?? "");
+
 /** What time is called in which nothing computes. @param {boolean} gpu whether a GPU would */
 export const idleName = (gpu) => (gpu ? "GPU idle" : "idle");
 

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { nodeCount } from "../src/model.js";
+import { nodeCount, trainsNothing } from "../src/model.js";
 import { groupsOf, places, spreadOf } from "../src/ranks/spread.js";
 
 const RANKS = Array.from({ length: 1024 }, (_, i) => i);
@@ -30,6 +30,11 @@ test("ranks of reinforcement learning are comparable within their role", () => {
 test("on how many nodes ranks are is known where that of each is", () => {
   const on = (/** @type {string[]} */ ...nodes) => nodeCount(/** @type {any} */ ({ nodes }));
   assert.deepEqual([on("a", "b", "a"), on("a", ""), nodeCount(null)], [2, 0, 0]);
+});
+
+test("no server, pipeline or benchmark has a training loop", () => {
+  const kinds = /** @type {const} */ (["training", "recommender", "RL", "unknown", "inference server", "diffusion", "inference", "benchmark"]);
+  assert.deepEqual(kinds.filter((kind) => trainsNothing({ kind })), kinds.slice(4));
 });
 
 test("a spread is of what is there, in order", () => {

@@ -10,6 +10,7 @@ import { collectiveTable } from "../history/collective_groups.js";
 import { collectivesPicture } from "../history/collectives.js";
 import { accountOf, binOf, sharesOf, slowestRows } from "../history/model.js";
 import { coloursOf, darkest, hoursPicture } from "../history/picture.js";
+import { trainsNothing } from "../model.js";
 import { numbers } from "../table.js";
 
 /** @typedef {import("../history/model.js").Hours} Hours */
@@ -25,7 +26,7 @@ const CAPTURES = 200;
 export const history = {
   title: "Hours",
   fragment: "history",
-  render: (element, shown) => detail(element, shown.diagnosis.name, "history", (told) => [...(told.folder === null ? [absent(told.problems)] : drawn(told, shown)), told.collectives.length ? card("Collectives", collectives(told)) : null]),
+  render: (element, shown) => detail(element, shown.diagnosis.name, "history", (told) => [...(told.folder === null ? [absent(told.problems, shown.diagnosis)] : drawn(told, shown)), told.collectives.length ? card("Collectives", collectives(told)) : null]),
   table: () => null, // it has one of its own
   keys: [
     ["Arrow keys", "move along the hours; with Shift, choose a range"],
@@ -35,12 +36,16 @@ export const history = {
   ],
 };
 
-/** @param {string[]} problems */
-function absent(problems) {
+/**
+ * @param {string[]} problems
+ * @param {import("../model.js").Diagnosis} diagnosis
+ */
+function absent(problems, diagnosis) {
+  const lacks = "No step times lie beside this capture, and no log that has them.";
   return card(
     "Hours of the job",
-    h("p", { class: "note" }, "No step times lie beside this capture, and no log that has them. A Doctor records the time of every step, also between captures, with:"),
-    copyable("doctor = Doctor(LOGDIR, every=1000, history=True)"),
+    h("p", { class: "note" }, trainsNothing(diagnosis) ? lacks : `${lacks} A Doctor records the time of every step, also between captures, with:`),
+    trainsNothing(diagnosis) ? null : copyable("doctor = Doctor(LOGDIR, every=1000, history=True)"),
     problems.map((problem) => h("p", { class: "note" }, problem)),
   );
 }

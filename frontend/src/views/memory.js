@@ -38,7 +38,7 @@ export const memory = {
 function drawn({ ranks_told, curves }, shown) {
   const told = shown.diagnosis.memory ?? null;
   const beside = snapshots(shown.diagnosis.memory_snapshots ?? []);
-  if (!curves.length) return [absent(shown.diagnosis.setting), ...(beside ? [beside] : [])];
+  if (!curves.length) return [absent(shown.diagnosis), ...(beside ? [beside] : [])];
   const most = Math.max(...curves.map(({ reserved }) => Math.max(...reserved)));
   const span = { from: Math.min(...curves.map(({ time_ms }) => time_ms[0])), to: Math.max(...curves.map(({ time_ms }) => time_ms[time_ms.length - 1])) };
   const fullest = [...curves].sort((a, b) => Math.max(...b.reserved) - Math.max(...a.reserved)).slice(0, PANELS);
@@ -67,12 +67,19 @@ function drawn({ ranks_told, curves }, shown) {
 /** @param {import("../../schema.js").Setting} setting */
 const lacked = ({ recorder }) => (recorder === "nsys" ? "Nsight Systems does not record the allocator's events" : "the traces have no memory events");
 
-/** @param {import("../../schema.js").Setting} setting */
-function absent(setting) {
+/** How SGLang records its memory, and how vLLM does. */
+const OF_SERVERS = `# SGLang: snapshots of torch.cuda.memory
+curl -X POST http://localhost:30000/start_profile -d '{"num_steps": 10, "activities": ["MEM"]}'
+# vLLM
+vllm serve ... --profiler-config '{"profiler": "torch", "torch_profiler_with_memory": true, ...}'`;
+
+/** @param {import("../model.js").Diagnosis} diagnosis */
+function absent({ setting, kind }) {
+  const record = kind === "inference server" ? OF_SERVERS : "torch.profiler.profile(\n    ...,\n    profile_memory=True,\n)";
   return card(
     "Memory over time",
     h("p", { class: "note" }, `Not checked: ${lacked(setting)}. ${setting.recorder === "nsys" ? "Trace some steps with:" : "Record with:"}`),
-    copyable(setting.has_doctor ? filled("ddp-doctor capture LOGDIR --memory", setting.logdir) : "torch.profiler.profile(\n    ...,\n    profile_memory=True,\n)"),
+    copyable(setting.has_doctor ? filled("ddp-doctor capture LOGDIR --memory", setting.logdir) : record),
   );
 }
 
