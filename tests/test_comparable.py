@@ -186,3 +186,26 @@ def test_ranks_that_only_read_prompts_are_compared_with_each_other() -> None:
     text = ranks(ROLLS_OUT, answers, answers, ROLLS_OUT, *SEND, steps=4)
     sequence = schedule(job(text, kernels=kernels)).frame.sequence[:, 0].tolist()
     assert sequence[0] == sequence[3] != sequence[1] == sequence[2]
+
+
+def of_tokens(rank: int, *tokens: int) -> list[str]:
+    """A rank of two with tensor parallelism, of two such groups, that sums so many activations in each step."""
+    return [
+        f"""
+        rank# step |1
+              host [fwd]       [sync............]
+              gpu  [fwd.....]
+              nccl           [ar/tp{rank // 2}@{many}][ar.....]
+        """
+        for many in tokens
+    ]
+
+
+@pytest.mark.parametrize(("first", "second", "same"), [((3, 5), (4, 2), 1), ((3, 3), (4, 4), 2)])
+def test_batches_that_differ_in_tokens_do_not_change_what_is_compared(
+    first: tuple[int, int], second: tuple[int, int], same: int
+) -> None:
+    """Ranks whose activations have another size in all steps are stages with other work."""
+    steps = zip(*(of_tokens(rank, *(first if rank < 2 else second)) for rank in range(4)), strict=True)
+    sequence = schedule(job(in_row(*(ranks(*each, steps=1) for each in steps)))).frame.sequence
+    assert len(np.unique(sequence)) == same

@@ -339,10 +339,11 @@ def sequences(
 ) -> Ints:
     """Numbers the ranks and steps by their collectives, shape (R, S): equal numbers have the same collectives.
 
-    Four things are ignored: sends and receives, since stages of a pipeline differ in their number and have as much to
+    Five things are ignored: sends and receives, since stages of a pipeline differ in their number and have as much to
     do; the sizes of collectives whose sizes may differ from rank to rank (`UNEVEN`); calls `between_roles`, flags
     of the first parts: the rank that sends the weights trains as its peers do; and of ranks that only generate
-    (`generates`, shape (R,)) how many collectives they have, and of which size: as their answers are long.
+    (`generates`, shape (R,)) how many collectives they have, and of which size: as their answers are long. So are the
+    sizes of collectives that differ from step to step (`_of_batches`).
     """
     ranks, steps = step_index.shape
     two = np.array([family.between_two for family in families], np.bool_)
@@ -352,6 +353,7 @@ def sequences(
     cell = parts.rank[known] * steps + parts.step[known]
     # A sum of hashes, one hash for each kind and count: it ignores the order, which differs between streams.
     uneven = np.array([family.kind in UNEVEN for family in families], np.bool_)[parts.family[known]]
+    uneven |= _of_batches(parts.family[known], parts.bytes[known], cell, steps)
     like = numbered(parts.family[known], np.where(uneven | generates[parts.rank[known]], -1, parts.like[known]))
     place = ordinals(numbered(cell, like))
     once = (place == 0) | ~generates[parts.rank[known]]
@@ -362,6 +364,32 @@ def sequences(
     total = np.zeros(ranks * steps, np.uint64)
     np.add.at(total, cell, hashed * (hashed >> np.uint64(29)))
     return numbered(total.view(np.int64)).reshape(ranks, steps)
+
+
+def _of_batches(family: Indices, size: Ints, cell: Ints, steps: int) -> Flags:
+    """Which calls are of families as many of which come in each step, but of other bytes in total: on most ranks that
+    have the family. They carry activations, as those of tensor parallelism do, and batches of whole sequences differ
+    in tokens.
+
+    Each call's family, its bytes, and its rank and step as one number, all of the shape (calls,).
+    """
+    of_step = numbered(family, cell)
+    first = np.unique(of_step, return_index=True)[1]
+    of_rank = numbered(family[first], cell[first] // steps)
+    ranks = np.unique(of_rank, return_index=True)[1]
+
+    def varies(values: NDArray[Any]) -> Flags:
+        least, most = values[ranks].copy(), values[ranks].copy()
+        np.minimum.at(least, of_rank, values)
+        np.maximum.at(most, of_rank, values)
+        vary: Flags = least < most
+        return vary
+
+    batches = varies(np.bincount(of_step, size)) & ~varies(np.bincount(of_step))
+    of_family = family[first][ranks]
+    most = 2 * np.bincount(of_family, batches) > np.bincount(of_family)
+    flags: Flags = most[family]
+    return flags
 
 
 def orders(tracks: Tracks, parts: Parts, families: Sequence[Family], step_index: Ints) -> Ints:
