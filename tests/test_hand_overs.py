@@ -8,8 +8,10 @@ from traces import MS, in_row, job, ranks
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.replay import hand_overs
+from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.rank_rows import RankRows, rows_of_ranks
-from tb_ddp_doctor.replay.schedule import _schedule
+from tb_ddp_doctor.replay.replay import Replay
+from tb_ddp_doctor.replay.schedule import _schedule, schedule
 
 #: Ranks that generate, wait for each other, then for the weights; ranks that train, then send them.
 GENERATES = """
@@ -188,3 +190,27 @@ def test_ranks_that_pause_as_long_each_wait_for_nobody() -> None:
 def test_a_slow_engine_is_compared_with_engines_though_most_ranks_train() -> None:
     text = ranks(generates(44), generates(24), trains(sends=True), *[trains(sends=False)] * 3, steps=4)
     assert ("straggler", "slow_device", (0,)) in found(text)
+
+
+#: An engine that generates for 29 ms, then a trainer whose kernels take 15, in turn. What the trainer calls first after
+#: its wait launches nothing, and what it launched last before it was a collective.
+IN_TURN_WITH_IT = f"""
+    rank# step |1{" " * 62}
+          host   {boxes((0, 30, "own_generate_sequences"))}
+          within {boxes((0, 8, "attend"), (8, 30, "sync"))}
+          gpu    {boxes((1, 30, "attend*16"))}
+"""
+BEGINS_ON_CPU = f"""
+    rank# step |1{" " * 62}
+          host   {boxes((31, 60, "own_update_actor"))}
+          within {boxes((31, 33, "sync"), (36, 40, "fwd"), (40, 60, "sync"))}
+          gpu    {boxes((37, 52, "fwd"))}
+          nccl   {boxes((52, 60, "ar/dp"))}
+"""
+
+
+def test_what_a_role_computes_after_its_wait_needs_the_samples() -> None:
+    """However soon CPUs launch it: a round stays as long as the kernels of both roles."""
+    replay = Replay(schedule(job(ranks(*[IN_TURN_WITH_IT] * 2, *[BEGINS_ON_CPU] * 2, steps=4))))
+    took = replay.step_ns(Change(no_host=True))[2:, 1:] / MS
+    assert took == pytest.approx(29 + 16, rel=0.01)

@@ -83,14 +83,24 @@ class TiedTracks(TracksWithGuests):
         return parts
 
     def after_pauses(self, awaits: Indices, nothing: int) -> Indices:
-        """The part that each row's first kernel has to wait for; after a pause that of its hand-over, where `nothing`
-        else is known: what a role computes next needs the samples or weights, however soon it is launched.
+        """The part that each row's first kernel has to wait for; of the first row with device work after a pause that
+        of the hand-over, where nothing else is known since the pause: what a role computes next needs the samples or
+        weights, however soon it is launched. `nothing` is the part that stands for none.
         """
-        after = np.minimum(self.pause + 1, len(awaits) - 1)
-        works = (self.column("device_ns")[after] > 0) | (self.parts("launches", -1)[after] >= 0)
-        free = works & (awaits[after] == nothing) & (self.rank[after] == self.rank[self.pause])
+        launches = self.parts("launches", -1)
+        launching = np.flatnonzero(launches >= 0)
+        launched_by = np.full(nothing + 1, -1)
+        launched_by[launches[launching]] = launching
+        works = np.flatnonzero((self.column("device_ns") > 0) | (launches >= 0))
+        # Of several pauses before one row, the last gates it.
+        by_time = np.argsort(self.pause)
+        pause, part = self.pause[by_time], self.part[by_time]
+        place = np.searchsorted(works, pause, side="right")
+        after = np.append(works, -1)[place]
+        # What was launched before a pause is over with it.
+        free = (place < len(works)) & (launched_by[awaits[after]] <= pause) & (self.rank[after] == self.rank[pause])
         gated: Indices = awaits.copy()
-        gated[after[free]] = self.part[free]
+        gated[after[free]] = part[free]
         free = gated[self._works] == nothing
         gated[self._works[free]] = self._works_await[free]
         return gated
