@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
@@ -40,6 +41,7 @@ def together(pauses: Iterable[Pause], peers: int, shorter: float = SHORTER) -> l
     ordered = sorted(pauses, key=lambda one: one.end_ns)
     groups = _groups(ordered, peers, shorter)
     of_groups = {(one.rank, one.end_ns) for group in groups for one in group}
+    often = Counter(rank for rank, _ in of_groups)
     alone: dict[int, list[int]] = {}
     for one in ordered:
         if (one.rank, one.end_ns) not in of_groups:
@@ -48,7 +50,7 @@ def together(pauses: Iterable[Pause], peers: int, shorter: float = SHORTER) -> l
         (one.rank, one.end_ns)
         for group in groups
         for one in group
-        if sum(ns >= _AS_LONG * one.length_ns for ns in alone.get(one.rank, ())) >= 2 * len(groups)
+        if sum(ns >= _AS_LONG * one.length_ns for ns in alone.get(one.rank, ())) >= 2 * often[one.rank]
     }
     return _groups([one for one in ordered if (one.rank, one.end_ns) not in own], peers, shorter) if own else groups
 
