@@ -14,6 +14,7 @@ from traces import digests, in_row, job, ranks, write
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.rounds import SHARED_ROUND
+from tb_ddp_doctor.digest.steps import FIRST_PART
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import Diagnosis
 from tb_ddp_doctor.job.rl_pauses import _ends_at_work, ends_apart
@@ -331,7 +332,7 @@ def test_ranks_that_share_no_collective_have_rounds_by_their_own_waits_beside_a_
     found = examined(tmp_path, rolls, rolls, updates, updates, scores, scores, metadata="kernel")
     assert (found.kind, found.ranks, found.incomplete) == ("RL", tuple(range(6)), ())
     # By the waits alone there are two.
-    assert found.steps == (1, 2, 3)
+    assert found.steps == (0, 1, 2, 3)
 
 
 def test_rounds_of_a_rank_by_its_own_waits_hold_what_it_did() -> None:
@@ -351,3 +352,16 @@ def test_rounds_of_a_rank_by_its_own_waits_hold_what_it_did() -> None:
     ends = begin - 7_000_000 + 34_000_000 * np.arange(4)
     (own,) = ends_apart({0: digest}, {0: ""}, ends).values()
     assert own[0] < begin and own[-2] < end <= own[-1] + 1_000
+
+
+def test_what_a_round_awaits_that_the_record_begins_within_is_played_too(tmp_path: Path) -> None:
+    """The first wait of those that train awaits a generation before the first wait of those that generate."""
+    rolls, updates = ROLLS_OUT_ALONE, UPDATES_ALONE
+    write(tmp_path, ranks(rolls, rolls, updates, updates, steps=6), names=SERVER)
+    (run,) = discover(tmp_path)
+    result = engine.diagnose(run, reading=engine.Reading(cache=Cache(tmp_path / "cache")))
+    assert [digest.steps.number.tolist()[0] for digest in result.job.digests] == [FIRST_PART] * 4
+    assert FIRST_PART not in result.diagnosis.steps
+    whatif = result.savings.whatif
+    saved = (whatif.recorded_ns - whatif.step_ns(whatif.faultless))[2:]
+    assert saved == pytest.approx(saved.mean(), rel=0.01)

@@ -284,7 +284,8 @@ def _steps_on_device(
     if ends is None:
         contents, marked = contents_and_steps(host)
     else:
-        contents, marked = contents_and_rounds(host, rounds_between(device, ends))
+        begin_ns = int(host.trace.events.start_ns.min())
+        contents, marked = contents_and_rounds(host, rounds_between(device, begin_ns, ends))
     if contents.steps_from == MARKED:
         # A recorder that starts while the launch queue is full lacks kernels for some steps of the device.
         record = replace(Edges.whole(), device_ns=busy_until_ns(device))

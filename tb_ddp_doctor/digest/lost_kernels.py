@@ -12,7 +12,7 @@ from tb_ddp_doctor.digest.graph_nodes import lost_nodes
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import LostKernels
 from tb_ddp_doctor.digest.order import by_step, out_of_turn
-from tb_ddp_doctor.digest.steps import NO_STEP, step_of
+from tb_ddp_doctor.digest.steps import step_of
 from tb_ddp_doctor.digest.sums import count
 from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.trace import names
@@ -43,7 +43,7 @@ def lost_kernels(
         lost = there[place] != wanted
         met[around[communicates & ~lost & device.communicates[order[place]]]] = True
     size = len(number)
-    known = number != NO_STEP
+    known = number >= 0
     nodes, missing_nodes = lost_nodes(device, host_start_ns, host_end_ns)
     return LostKernels(
         number=number[known],

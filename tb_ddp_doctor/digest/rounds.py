@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tb_ddp_doctor.digest.device_events import DeviceEvents
-from tb_ddp_doctor.digest.steps import outermost
+from tb_ddp_doctor.digest.steps import FIRST_PART, outermost
 from tb_ddp_doctor.trace import role_names
 from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 from tb_ddp_doctor.trace.program_names import Role
@@ -51,10 +51,11 @@ def rounds(trace: RankTrace) -> tuple[Ints, Ints, Ints] | None:
     return np.arange(len(begins) - 1), begins[:-1], begins[1:]
 
 
-def rounds_between(device: DeviceEvents, ends: RoundEnds) -> tuple[Ints, Ints, Ints] | None:
+def rounds_between(device: DeviceEvents, begin_ns: int, ends: RoundEnds) -> tuple[Ints, Ints, Ints] | None:
     """Numbers, starts and ends (ns) on the host of the rounds between some ends; None where there is none.
 
-    A round that ends with a collective does so when the host has launched that.
+    A round that ends with a collective does so when the host has launched that. What the record holds before the first
+    end, from `begin_ns` on, is `FIRST_PART`.
     """
     if len(ends) < 2:
         return None
@@ -63,4 +64,5 @@ def rounds_between(device: DeviceEvents, ends: RoundEnds) -> tuple[Ints, Ints, I
         zip(device.start_ns[rows].tolist(), (device.launch_ns + device.launch_length_ns)[rows].tolist(), strict=True)
     )
     instant = np.array([launched.get(one, one - 1) + 1 for one in ends], np.int64)
-    return np.arange(len(instant) - 1), instant[:-1], instant[1:]
+    start = np.append(min(begin_ns, int(instant[0])), instant[:-1])
+    return np.append(FIRST_PART, np.arange(len(instant) - 1)), start, instant

@@ -23,6 +23,9 @@ from tb_ddp_doctor.trace.program_names import Iteration
 
 #: In place of a step's number: between two steps, where the record of several is lost.
 NO_STEP = -1
+#: In place of a round's number: what the record holds of the round before its first. Nothing is compared there, but
+#: others wait for what is done in it.
+FIRST_PART = -2
 #: What serves as a mark of a training loop's steps where nothing marks them.
 UPDATE = "Optimizer.step"
 

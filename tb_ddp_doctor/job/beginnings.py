@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.digest.steps import FIRST_PART
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.trace.model import Ints
 
@@ -58,7 +59,7 @@ def beginnings(digests: Sequence[RankDigest], clock: ClockFit) -> Beginnings:
         if ended.any():
             late_at_end[ended] = end[ended] - end[ended].min()
     again = np.where(host >= device, np.minimum(late, late_at_end), 0)
-    return Beginnings(late, again, tuple(_joined(digests, first)))
+    return Beginnings(late, again, () if FIRST_PART in first else tuple(_joined(digests, first)))
 
 
 def _joined(digests: Sequence[RankDigest], first: Ints) -> Iterator[JoinedLate]:

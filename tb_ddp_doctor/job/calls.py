@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.numbering import numbered
+from tb_ddp_doctor.digest.steps import FIRST_PART
 from tb_ddp_doctor.storage.constant import is_constant, joined
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
@@ -86,6 +87,15 @@ class Calls:
         for i, (rank, place) in enumerate(zip(ranks.tolist(), (distinct - first[ranks]).tolist(), strict=True)):
             code[i] = words.setdefault(self._digests[rank].strings[place], len(words))
         return Text(code[which], tuple(words))
+
+    @cached_property
+    def in_first_part(self) -> Flags:
+        """Which are of a round that their rank's record begins within (`FIRST_PART`)."""
+        numbers = [digest.steps.number for digest in self._digests]
+        if not any(FIRST_PART in number for number in numbers):
+            return np.zeros(len(self), np.bool_)
+        cut: Flags = (self.of_own_steps(numbers) == FIRST_PART) & (self.column("step") >= 0)
+        return cut
 
     def of_own_steps(self, columns: Sequence[Ints]) -> Ints:
         """What each call's step has, by a column of each rank's steps; of calls of no step, what some step has."""

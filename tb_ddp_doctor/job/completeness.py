@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.numbering import chosen_of, different, numbered
+from tb_ddp_doctor.digest.steps import FIRST_PART
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.collectives import UNEVEN
@@ -118,7 +119,7 @@ def damages(digests: Mapping[int, RankDigest], calls: Calls, world_size: int | N
 
 def whole_steps(digest: RankDigest, damaged: Iterable[Damage]) -> frozenset[int]:
     """The numbers of the steps that are whole."""
-    steps = frozenset(digest.steps.number.tolist())
+    steps = frozenset(digest.steps.number.tolist()) - {FIRST_PART}
     for damage in damaged:
         steps -= steps if damage.steps is None else damage.steps
     return steps
@@ -448,10 +449,10 @@ def _other_lengths(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     if not steps:
         return {}
     number, start, end = (joined([getattr(each, name) for each in steps]) for name in ("number", "start_ns", "end_ns"))
-    length = end - start
+    rank, whole = np.repeat(list(digests), [len(each) for each in steps]), number != FIRST_PART
+    rank, number, length = rank[whole], number[whole], (end - start)[whole]
     if not len(length) or (length.max() - 1) // MOST_TIMES < length.min():
         return {}
-    rank = np.repeat(list(digests), [len(each) for each in steps])
     median = _medians(number, length)
     damaged = {}
     for odd, how in (

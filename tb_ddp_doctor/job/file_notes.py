@@ -9,6 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankDigest, Steps
+from tb_ddp_doctor.digest.steps import FIRST_PART
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.job.align import Aligned
 from tb_ddp_doctor.job.clock import ONE_CLOCK_NS
@@ -93,7 +94,7 @@ def other_clocks(aligned: Aligned) -> Iterator[FileWarning]:
 def begun_late(kept: Mapping[int, RankDigest], damaged: Damages, compared: Ints) -> Iterator[FileWarning]:
     """What is said of ranks for whose sake steps are not compared that most ranks have."""
     counts = Counter(step for digest in kept.values() for step in digest.steps.number.tolist())
-    most = {step for step, ranks in counts.items() if 2 * ranks > len(kept)} - {*compared.tolist()}
+    most = {step for step, ranks in counts.items() if 2 * ranks > len(kept)} - {FIRST_PART, *compared.tolist()}
     for rank, digest in kept.items():
         lacking = sorted(most.difference(digest.steps.number.tolist()))
         if lacking and rank not in damaged:

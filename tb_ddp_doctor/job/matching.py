@@ -79,8 +79,10 @@ def match(digests: Sequence[RankDigest], calls: Calls, ranks: Sequence[int]) -> 
 
 
 def _unmatched(calls: Calls, could: NDArray[np.bool_], matched: Ints) -> Ints:
-    """How many calls of each rank, shape (R,), have a recorded launch and are none of the matched ones."""
-    alone = could.copy()
+    """How many calls of each rank, shape (R,), have a recorded launch and are none of the matched ones; without those
+    of rounds that records begin within.
+    """
+    alone = could & ~calls.in_first_part
     alone[matched] = False
     return np.bincount(calls.rank[np.flatnonzero(alone)], minlength=len(calls.first) - 1)
 

@@ -35,12 +35,15 @@ class _Stream(msgspec.Struct, frozen=True, eq=False):
 
     rank: int
     call: Ints
+    #: Those of a round that the record begins within.
+    of_first_part: Ints
 
 
 def unnamed_groups(calls: Calls, chosen: Ints, step: Ints) -> Ints:
     """Number of the group of each of the chosen calls, shape (N,); 0 for all where streams do not tell.
 
-    `step` is the number of the step of each of the chosen calls.
+    `step` is the number of the step of each of the chosen calls. Those of a round that records begin within are of the
+    groups of their streams: ranks do not have as many of them.
     """
     streams = _streams(calls, chosen)
     group_of = np.zeros(len(calls), np.int64)
@@ -65,7 +68,7 @@ def unnamed_groups(calls: Calls, chosen: Ints, step: Ints) -> Ints:
         for group in one.groups(clock_ns):
             number += 1
             for stream in group:
-                group_of[stream.call] = number
+                group_of[stream.call] = group_of[stream.of_first_part] = number
     return group_of[chosen]
 
 
@@ -131,5 +134,8 @@ def _streams(calls: Calls, chosen: Ints) -> list[_Stream]:
     rank, stream = calls.rank[chosen], calls.column("stream")[chosen]
     order = np.lexsort((chosen, stream, rank))
     begins = np.flatnonzero((np.diff(rank[order], prepend=-1) != 0) | (np.diff(stream[order], prepend=-2) != 0))
-    parts = np.split(order, begins[1:]) if len(order) else []
-    return [_Stream(int(rank[part[0]]), chosen[part]) for part in parts]
+    parts = [chosen[part] for part in np.split(order, begins[1:])] if len(order) else []
+    cut = calls.in_first_part
+    return [
+        _Stream(int(calls.rank[part[0]]), whole, part[cut[part]]) for part in parts if len(whole := part[~cut[part]])
+    ]

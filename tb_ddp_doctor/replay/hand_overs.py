@@ -172,8 +172,9 @@ class _Tying:
         ahead = np.searchsorted(its.done_ns[ends], instants, side="right") - np.arange(len(instants))
         if min(len(waits), len(instants)) < 2 or np.ptp(ahead) > 1:
             return None
-        number = (np.arange(len(instants)) + ahead.min() - 1).tolist()
-        return [int(ends[one]) if one >= 0 else None for one in number]
+        number = np.arange(len(instants)) + ahead.min() - 1
+        over = (number >= 0) & (its.ended_ns[ends[number]] <= instants)
+        return [int(ends[one]) if is_over else None for one, is_over in zip(number, over, strict=True)]
 
     def _apart(self, rank: int) -> list[int]:
         """The waits of a rank without those that follow another one at once: weights come after a pause."""

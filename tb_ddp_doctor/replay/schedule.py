@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.digest.rounds import SHARED_ROUND
 from tb_ddp_doctor.digest.track import BEFORE
 from tb_ddp_doctor.job.beginnings import beginnings
 from tb_ddp_doctor.job.model import Job
@@ -105,7 +106,8 @@ def _schedule(job: Job, ties: HandOvers | None) -> Schedule:
 def _left_out_meet(job: Job) -> bool:
     """Whether ranks meet in the steps that the job leaves out: True if the job leaves out none."""
     leaves_out = any(len(digest.steps) > len(job.steps) for digest in job.digests)
-    return not leaves_out or bool((~np.isin(job.matched.step, job.steps)).any())
+    in_rounds = any(digest.contents.steps_from == SHARED_ROUND for digest in job.digests)
+    return not leaves_out or in_rounds or bool((~np.isin(job.matched.step, job.steps)).any())
 
 
 def scheduled(tracks: Tracks, parts: Parts, awaits: Indices, frame: StepFrame) -> Schedule:
