@@ -62,24 +62,36 @@ def test_a_role_alone_makes_no_rounds() -> None:
     assert len(job(text).steps) == 1
 
 
-def test_rollouts_that_are_long_in_turn_are_no_fault_of_data_loading() -> None:
-    long = """
-        rank# host   [own_generate_sequences..............][own_update_actor..]
-              within [attend][sync.......................] [fwd][sync.........]
-              gpu      [attend...........................]   [fwd....]
-              nccl                                                    [ar...]
-    """
-    short = """
-        rank# host   [own_generate_sequences..............][own_update_actor..]
-              within [attend][sync......]                  [fwd][sync.........]
-              gpu      [attend..........]                    [fwd....]
-              nccl                                                    [ar...]
-    """
-    turns = [[long if rank == turn else short for rank in range(3)] for turn in (0, 1, 2, 0)]
+#: Ranks that do all roles in turn. One of them generates longer answers, by more kernels.
+LONG_ANSWERS = """
+    rank# host   [own_generate_sequences..............][own_update_actor..]
+          within [attend][attend][attend][attend][sy.] [fwd][sync.........]
+          gpu      [attend][attend][attend][attend...]   [fwd....]
+          nccl                                                    [ar...]
+"""
+SHORT_ANSWERS = """
+    rank# host   [own_generate_sequences..............][own_update_actor..]
+          within [attend][sync......]                  [fwd][sync.........]
+          gpu      [attend..........]                    [fwd....]
+          nccl                                                    [ar...]
+"""
+#: Kernels of one of them take longer.
+LONG_KERNELS = """
+    rank# host   [own_generate_sequences..............][own_update_actor..]
+          within [attend][sync.......................] [fwd][sync.........]
+          gpu      [attend...........................]   [fwd....]
+          nccl                                                    [ar...]
+"""
+
+
+@pytest.mark.parametrize(("long", "is_of_answers"), [(LONG_ANSWERS, True), (LONG_KERNELS, False)])
+def test_ranks_in_turn_generate_longer_answers_where_they_run_more_kernels(long: str, *, is_of_answers: bool) -> None:
+    turns = [[long if rank == turn else SHORT_ANSWERS for rank in range(4)] for turn in (0, 1, 2, 3, 0)]
     found = engine.examine(job(in_row(*[ranks(*each, steps=1) for each in turns])))
-    assert (found.kind, found.verdict) == ("RL", "load-imbalance"), found.headline
-    assert "generates longer answers" in found.findings[0].why
-    assert "partial-rollout" in found.findings[0].fix and "DataLoader" not in found.findings[0].fix
+    assert (found.kind, found.findings[0].rule) == ("RL", "load-imbalance"), found.headline
+    assert ("generates longer answers" in found.findings[0].why) is is_of_answers
+    assert ("partial-rollout" in found.findings[0].fix) is is_of_answers
+    assert "DataLoader(" not in found.findings[0].fix
 
 
 #: Ranks that nothing marks: two generate with launches of graphs, and two train. All send the weights together.

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor import wording
+from tb_ddp_doctor.digest.model import KernelWork
 from tb_ddp_doctor.facts.arrivals import Arrivals
 from tb_ddp_doctor.facts.compute import BatchWork, Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
@@ -86,6 +87,7 @@ class LoadImbalance(Rule):
         whatif: WhatIf,
         arrivals: Arrivals,
         phases: Phases,
+        computed: KernelWork,
         batches: BatchWork | None,
         stalls: HostStalls,
         modules: ModuleTree | None,
@@ -106,7 +108,7 @@ class LoadImbalance(Rule):
             return Clear(f"Ranks that are slow in some steps cost {wording.ms(cost)} a step. {differs}: this is noise.")
         more = uneven.more_ns(phases)
         phase = phase_of_most(more, phases)
-        generates = long_tail.is_of_rollouts(frame, phase)
+        generates = long_tail.is_of_rollouts(frame, phase, uneven.times_as_many(computed.kernels))
         late = " The slowest generates longer answers, or more." if generates else behind("The slowest", more, phases)
         known = _known_stalls(uneven, self.min_cost * frame.step_ns / 2, stalls)
         doing = f" The CPUs of these ranks spend {known.said}, mean over all steps." if known else ""
@@ -205,6 +207,11 @@ class _UnevenSteps(msgspec.Struct, frozen=True, eq=False):
         """Whether the slow ranks change; else whether they are slow again."""
         moves = (self._slow != self._slow[:, :1]).any()
         return "moving" if moves else "recurring" if len(self) > 1 else "once"
+
+    def times_as_many(self, kernels: Ints) -> float:
+        """How many times as many kernels the slowest ranks run as the median rank, median; `kernels` is (R, S)."""
+        typical = np.maximum(np.median(kernels[:, self.steps], axis=0), 1)
+        return float(np.median(kernels[self.slowest, self.steps] / typical))
 
     def more_ns(self, phases: Phases) -> Floats:
         """How much longer the slowest ranks work in each phase than the median rank, mean, ns."""

@@ -8,14 +8,16 @@ from tb_ddp_doctor.trace.program_names import Program, Role
 
 #: The cause that a finding on it has.
 CAUSE = "long_tail"
+#: With longer answers a rollout launches so many times as many kernels; with more tokens to train on it does not.
+MORE_KERNELS = 1.1
 
 
-def is_of_rollouts(frame: Frame, phase: Phase | None) -> bool:
-    """Whether what ranks differ in is their rollouts: all ranks do all roles in turn, mostly rollouts, and the phase in
-    which they differ is no backward pass and no optimizer's step.
+def is_of_rollouts(frame: Frame, phase: Phase | None, more_kernels: float) -> bool:
+    """Whether what ranks differ in is their rollouts: all ranks do all roles in turn, mostly rollouts, the phase in
+    which they differ is no backward pass and no optimizer's step, and slow ones launch so many times as many kernels.
     """
     generate = frame.program == Program.RL.value and set(frame.roles) == {Role.ROLLOUT.value}
-    return generate and phase not in (Phase.BACKWARD, Phase.OPTIMIZER)
+    return generate and phase not in (Phase.BACKWARD, Phase.OPTIMIZER) and more_kernels > MORE_KERNELS
 
 
 FIX = """\
