@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -239,6 +241,14 @@ def test_roles_of_one_process_in_turn_are_told_by_its_marks() -> None:
         "This job does reinforcement learning, all ranks in turn. Of the record: rollout 34 %, log-prob 33 % and "
         "update 33 %."
     )
+
+
+def test_shares_of_roles_are_of_the_whole_record_and_not_of_its_steps() -> None:
+    """Without a ProfilerStep the last round is of no step, as far as it goes."""
+    unmarked = re.sub(r"rank# step.*\n +", "rank# ", IN_TURN)
+    found = job(ranks(unmarked, unmarked, steps=3))
+    assert len(found.steps) == 2
+    assert "Of the record: rollout 34 %, log-prob 33 % and update 33 %." in (of_roles(found) or "")
 
 
 def test_a_rank_that_trains_and_marks_the_sync_alone_updates() -> None:

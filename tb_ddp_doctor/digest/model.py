@@ -1314,6 +1314,8 @@ class TraceContents(msgspec.Struct, frozen=True):
     expert_library: str
     #: Whether the rank's clock was set back within the record, so that steps on one side of that are left out.
     clock_set_back: bool = False
+    #: From the first event of the CPU to the end of the last, ns: `roles` are of all of it, steps of a part.
+    recorded_ns: int = 0
 
 
 class EventModules(msgspec.Struct, frozen=True, eq=False):

@@ -48,6 +48,7 @@ def trace_contents(host: HostCalls, steps_from: str) -> TraceContents:
         launches=launches,
         graph_launches=int((host.is_runtime & host.named(names.launches_graph)).sum()),
         expert_library=_expert_library(used),
+        recorded_ns=int(host.end_ns.max() - host.start_ns.min()) if len(host.start_ns) else 0,
     )
 
 

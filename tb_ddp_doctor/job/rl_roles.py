@@ -180,14 +180,14 @@ def _weight_sync(job: Job) -> str:
     synced = [digest for digest in job.digests if digest.contents.roles.get(Role.WEIGHT_SYNC.value)]
     if not synced:
         return ""
-    recorded = sum(float((one.steps.host_end_ns - one.steps.host_start_ns).sum()) for one in synced)
+    recorded = sum(one.contents.recorded_ns for one in synced)
     takes = sum(one.contents.roles[Role.WEIGHT_SYNC.value] for one in synced)
     return f" Weight sync takes {wording.percent(min(takes / max(recorded, 1.0), 1.0))} of the record."
 
 
 def _in_turn(job: Job) -> str:
     """What share of the host's time each role takes where annotations tell: " Rollout takes 60 %, update 30 %."."""
-    total = sum(float((digest.steps.host_end_ns - digest.steps.host_start_ns).sum()) for digest in job.digests)
+    total = sum(digest.contents.recorded_ns for digest in job.digests)
     times = {
         name: sum(digest.contents.roles.get(name, 0) for digest in job.digests) / max(total, 1.0) for name in _ORDER
     }

@@ -111,7 +111,6 @@ class LoadImbalance(Rule):
         generates = long_tail.is_of_rollouts(frame, phase, uneven.times_as_many(computed.kernels))
         late = " The slowest generates longer answers, or more." if generates else behind("The slowest", more, phases)
         known = _known_stalls(uneven, self.min_cost * frame.step_ns / 2, stalls)
-        doing = f" The CPUs of these ranks spend {known.said}, mean over all steps." if known else ""
         level, basis = certainty.confidence(frame, cost, len(uneven))
         if is_noise:
             level, basis = "low", f"{basis} {differs}: it may be noise."
@@ -127,7 +126,7 @@ class LoadImbalance(Rule):
             at_most=Severity.INFO if len(uneven) == 1 and frame.is_damaged[uneven.movers].all() else Severity.CRITICAL,
             title=_title(uneven, frame, arrivals),
             why=f"Slower than the median rank in {_turns(uneven, frame)}.{late}"
-            f"{_modules_behind(uneven, modules)}{sizes or ''}{doing} {_occurrence(uneven)}{basis}",
+            f"{_modules_behind(uneven, modules)}{sizes or ''}{_doing(known)} {_occurrence(uneven)}{basis}",
             fix=known.fix if known else long_tail.FIX if generates else _fix(uneven, phase, sizes, frame),
             evidence=(
                 *(places.window(rank, step, "The slowest rank of this step.") for rank, step, _ in uneven.first),
@@ -240,6 +239,10 @@ def _known_stalls(uneven: _UnevenSteps, least_ns: float, stalls: HostStalls) -> 
     extra = np.where(excess > 0, stalls.long_ns - median_rank(stalls.long_ns), 0)[movers].mean()
     slower, stalled = excess[movers].mean(), stalls.long_ns[movers].mean()
     return activity.most(stalls.doing(movers.tolist()), float(stalled) / 2) if 2 * extra >= slower else None
+
+
+def _doing(known: activity.Known | None) -> str:
+    return f" The CPUs of these ranks spend {known.said}, mean over all steps." if known else ""
 
 
 def _modules_behind(uneven: _UnevenSteps, modules: ModuleTree | None) -> layers.Where:
