@@ -107,3 +107,23 @@ def test_without_guards_nothing_is_said_of_them() -> None:
 def test_work_is_told_by_names(name: str, work: str) -> None:
     found = server_work(name)
     assert (found.name if found is not None else "") == work
+
+
+def test_a_rank_with_more_guards_is_a_straggler_for_them() -> None:
+    slow = """
+        rank# step     |1
+              host     [look............][region0][look........][region1]          [opt][item.......]
+              autograd                                                   [bwd.][ar]
+              gpu                         [region0...........]   [region1...][bwd.......]      [opt]
+              nccl                                                                       [ar..]
+    """
+    waits = """
+        rank# step     |1
+              host     [region0][region1]          [opt][item.......................................]
+              autograd                   [bwd.][ar]
+              gpu       [region0...........][region1...][bwd.......]                           [opt]
+              nccl                                                  [ar.......................]
+    """
+    found = finding("straggler", ranks(waits, slow, waits), names={"aten::look": "TorchDynamo Cache Lookup"})
+    assert found.ranks == (1,)
+    assert "The guards of torch.compile take 32.0 ms a step longer on its CPU than on the median rank's" in found.why

@@ -96,12 +96,16 @@ class CudaGraphBreaks(Rule):
 def _without(
     odd: Flags, whatif: WhatIf, compiled: CompiledWork, kernels: KernelWork, budget: Budget
 ) -> tuple[Change, Ints]:
-    """The change that makes odd steps as the others are, and the CPU's time that it removes, shape (R, S), ns."""
+    """The change that makes odd steps as the others are, and the CPU's time that it removes, shape (R, S), ns.
+
+    A rank that captures in every step has no others: then what the captures take is removed, first outside of ops.
+    """
     launching, outside = (CpuTime.OP_STALL, CpuTime.WORK), (CpuTime.STALL, CpuTime.ALLOC)
-    works, stalls = (
-        _excess(np.sum([whatif.host_ns(kind) for kind in kinds], axis=0), odd) for kinds in (launching, outside)
-    )
+    spent, stalled = (np.sum([whatif.host_ns(kind) for kind in kinds], axis=0) for kinds in (launching, outside))
     captured = compiled.capture_ns * odd
+    inside = np.minimum(spent, np.maximum(captured - stalled, 0))
+    works = np.where(odd.all(axis=1, keepdims=True), inside, _excess(spent, odd))
+    stalls = _excess(stalled, odd)
     # Of a capture what is no more work is outside any op: garbage collection, freeing memory.
     idle = np.maximum(captured - works, np.minimum(stalls, captured))
     # Before a capture the same kernels run once without a graph.
@@ -115,8 +119,11 @@ def _without(
 
 
 def _excess(spent_ns: Ints, odd: Flags) -> Ints:
-    """How much longer odd steps take for something than the mean of the rank's other steps, shape (R, S), ns."""
-    typical = np.where(odd, 0, spent_ns).sum(axis=1, keepdims=True) / np.maximum((~odd).sum(axis=1, keepdims=True), 1)
+    """How much longer odd steps take for something than the mean of the rank's other steps, shape (R, S), ns; 0 without
+    any.
+    """
+    others = (~odd).sum(axis=1, keepdims=True)
+    typical = np.where(others, np.where(odd, 0, spent_ns).sum(axis=1, keepdims=True) / np.maximum(others, 1), np.inf)
     excess: Ints = (np.maximum(spent_ns - typical, 0) * odd).astype(np.int64)
     return excess
 

@@ -43,7 +43,7 @@ class GraphBreaks(Rule):
     id = "graph-breaks"
     subject = "The CPU's time at graph breaks of torch.compile"
     of_every_program = True
-    refines = ("host-sync", "launch-bound")
+    refines = ("straggler", "load-imbalance", "host-sync", "launch-bound")
 
     min_cost: float = threshold(*limits.LAUNCHES)
 
@@ -65,20 +65,22 @@ class GraphBreaks(Rule):
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Graph breaks cost {wording.ms(cost)} a step.")
         ranks, steps = np.flatnonzero(gaps.any(axis=1)), np.flatnonzero(gaps.any(axis=0))
-        each = float(compiled.breaks.sum()) / compiled.breaks.size
-        logged = compile_log.reasons(reasons, "graph-break", frame.rank_numbers(ranks))
+        numbers = frame.rank_numbers(ranks)
+        each = float(compiled.breaks[ranks].mean())
+        logged = compile_log.reasons(reasons, "graph-break", numbers)
         does = "waits for the GPU" if 2 * waits.sum() > gaps.sum() else "runs Python"
+        on = "" if len(ranks) == len(frame.ranks) else f" on {wording.ranks(numbers)}"
         return Fault(
             change=change,
-            ranks=frame.rank_numbers(ranks),
+            ranks=numbers,
             steps=tuple(frame.steps[steps].tolist()),
             confidence="high" if len(steps) > 1 else "medium",
-            title=f"Graph breaks end compiled regions, and the CPU {does}: {wording.decimals(each, 1)} a step.",
+            title=f"Graph breaks end compiled regions, and the CPU {does}: {wording.decimals(each, 1)} a step{on}.",
             why=f"{logged}Between the regions before and after a break the CPU spends "
-            f"{wording.ms(float(gaps.mean()))} a step, {wording.ms(float(waits.mean()))} of it waiting.",
+            f"{wording.ms(float(gaps[ranks].mean()))} a step, {wording.ms(float(waits[ranks].mean()))} of it waiting.",
             fix=compile_log.without_log(_FIX, logged),
             evidence=(places.of_most(gaps, "The step with the longest gaps between compiled regions."),),
-            measurements=(Measurement("graph breaks", each, "1", frame.rank_numbers(ranks), frame.all_steps),),
+            measurements=(Measurement("graph breaks", each, "1", numbers, frame.all_steps),),
         )
 
 

@@ -16,7 +16,7 @@ from tb_ddp_doctor.facts.compute import Copied, KernelTable, Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import HostStalls, StallsInOps
+from tb_ddp_doctor.facts.host import HostOverheads, HostStalls, StallsInOps
 from tb_ddp_doctor.facts.links import Link, at_median_rate
 from tb_ddp_doctor.facts.modules import ModuleTree
 from tb_ddp_doctor.facts.waits import Waits
@@ -111,6 +111,7 @@ class Straggler(Rule):
         rank_evidence: tuple[RankEvidence, ...],
         expected: Expected | None,
         modules: ModuleTree | None,
+        overheads: HostOverheads,
         places: Places,
     ) -> Result:
         slow_ranks = slowness(whatif, frame, self.min_excess, self.min_steps)
@@ -129,16 +130,14 @@ class Straggler(Rule):
         if not causes:
             return Clear("Most ranks wait for their DataLoader: dataloader-stall reports that.")
         known = _known_stalls(causes, slow_ranks, stalls)
-        causes |= {
-            rank: (doing.cause or "host", f"{causes[rank][1]} It spends {doing.said}.") for rank, doing in known.items()
-        }
-        causes, above_ns = _with_split(causes, frame, whatif.device_ns if whatif.plays else budget.of("compute"))
+        causes, above_ns = _with_split(
+            _with_stalls(causes, known), frame, whatif.device_ns if whatif.plays else budget.of("compute")
+        )
         lateness = Lateness.of(slow_ranks, budget, waits)
         changes = [
             (group, _change(group, slow_ranks, whatif, slow_links, above_ns))
             for group in _groups(causes, slow_ranks, lateness, frame)
         ]
-        costs_ns = whatif.costs_ns([change for _, change in changes])
         job = _Job(
             frame,
             budget,
@@ -146,12 +145,14 @@ class Straggler(Rule):
             places,
             slow_ranks,
             lateness,
-            _More(frame, slow_ranks, whatif, op_stalls, rank_evidence, expected, modules),
+            _More(frame, slow_ranks, whatif, op_stalls, rank_evidence, expected, modules, overheads.guard_ns),
             whatif.fixes_something,
         )
         return tuple(
             job.fault(group, causes[group.ranks[0]][1], change, cost_ns, known.get(group.ranks[0]))
-            for (group, change), cost_ns in zip(changes, costs_ns, strict=True)
+            for (group, change), cost_ns in zip(
+                changes, whatif.costs_ns([change for _, change in changes]), strict=True
+            )
         )
 
     def _causes(
@@ -196,6 +197,8 @@ class _More(msgspec.Struct, frozen=True, eq=False):
     rank_evidence: tuple[RankEvidence, ...]
     expected: Expected | None
     modules: ModuleTree | None
+    #: CPU time of torch.compile's guards, shape (R, S), ns.
+    guard_ns: Ints
 
     def seen(self, group: SlowGroup) -> str:
         """What is seen on the first rank of a group beside its cause; each sentence after a space."""
@@ -204,6 +207,7 @@ class _More(msgspec.Struct, frozen=True, eq=False):
         if cause == "host":
             said += _op_stalls(rank, self.slow_ranks.others_like(rank), self.whatif, self.op_stalls)
             said += _update(rank, self.slow_ranks, self.whatif)
+            said += _guards(rank, self.slow_ranks, self.guard_ns)
         said += _since(rank, self.slow_ranks, self.whatif, frame)
         said += _beside_traces(cause, rank, self.rank_evidence)
         said += str(self.behind(group))
@@ -298,6 +302,16 @@ def _known_stalls(causes: _Causes, slow_ranks: Slowness, stalls: HostStalls) -> 
     return known
 
 
+def _with_stalls(causes: _Causes, known: Mapping[int, activity.Known]) -> _Causes:
+    """The causes, with what is known of the stalls of some ranks (indices)."""
+    return {
+        **causes,
+        **{
+            rank: (doing.cause or "host", f"{causes[rank][1]} It spends {doing.said}.") for rank, doing in known.items()
+        },
+    }
+
+
 def _op_stalls(rank: int, others: Ints, whatif: WhatIf, stalls: StallsInOps) -> str:
     """What the stalls inside ops of a rank (index) are, if they are much of its CPU's excess."""
     mine = stalls.of(rank)
@@ -325,6 +339,18 @@ def _update(rank: int, slow_ranks: Slowness, whatif: WhatIf) -> str:
     if extra <= float(slow_ranks.excess_ns[rank].mean()) / 2:
         return ""
     return f" Its optimizer works {wording.ms(extra)} a step longer on the CPU than the median rank's."
+
+
+def _guards(rank: int, slow_ranks: Slowness, guard_ns: Ints) -> str:
+    """By how much longer a rank (index) evaluates guards, if that is most of what the rank is slower by."""
+    spent, others = guard_ns.mean(axis=1), slow_ranks.others_like(rank)
+    extra = float(spent[rank] - np.median(spent[others])) if len(others) else 0.0
+    if extra <= float(slow_ranks.excess_ns[rank].mean()) / 2:
+        return ""
+    return (
+        f" The guards of torch.compile take {wording.ms(extra)} a step longer on its CPU than on the median rank's: "
+        "its inputs or its model differ from theirs."
+    )
 
 
 class _Job(msgspec.Struct, frozen=True, eq=False):

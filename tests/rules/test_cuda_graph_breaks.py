@@ -43,6 +43,13 @@ def test_a_graph_that_is_captured_again_is_found_with_its_cost() -> None:
     assert found.title == "A CUDA graph is captured again in 2 of 5 steps."
 
 
+def test_a_graph_that_is_captured_in_every_step_costs_its_captures() -> None:
+    """Shapes change all the time: no step shows what the CPU does without a capture."""
+    found = finding(RULE, job_of(CAPTURES, at=(1, 2, 3, 4, 5)))
+    assert found.cost_ms == pytest.approx(34, rel=0.1)
+    assert found.title == "A CUDA graph is captured again in 5 of 5 steps."
+
+
 def test_the_capture_of_inductors_graphs_compiles_nothing() -> None:
     """`CUDAGraphNode.record` has the mark of Dynamo's phases."""
     captures = CAPTURES.replace("[graph]", "[more.......][graph]").replace("[bwd]", "             [bwd]")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from traces import finding, outcome, ranks, step_ms
+from traces import finding, job, outcome, ranks, step_ms
+
+from tb_ddp_doctor import engine
 
 RULE = "graph-breaks"
 OPTIONS = {"names": {f"aten::region{code}": f"Torch-Compiled Region: {code}/0" for code in range(2)}}
@@ -28,6 +30,33 @@ def test_a_break_that_waits_for_the_gpu_is_found_with_its_cost() -> None:
     found = finding(RULE, ranks(FAULTY, FAULTY), **OPTIONS)
     assert found.cost_ms == pytest.approx(step_ms(ranks(FAULTY, FAULTY)) - step_ms(ranks(HEALTHY, HEALTHY)), rel=0.25)
     assert found.title == "Graph breaks end compiled regions, and the CPU waits for the GPU: 1.0 a step."
+
+
+#: Steps that end with a value of the updated model: that of a rank whose function breaks, and those of ranks that wait.
+BREAKS = """
+    rank# step     |1
+          host     [region0][item.......]     [region1]          [opt][item.......]
+          autograd                                     [bwd.][ar]
+          gpu       [region0...........]       [region1...][bwd.......]      [opt]
+          nccl                                                         [ar..]
+"""
+WAITS = """
+    rank# step     |1
+          host     [region0][region1]          [opt][item.........................]
+          autograd                   [bwd.][ar]
+          gpu       [region0...........][region1...][bwd.......]             [opt]
+          nccl                                                  [ar.........]
+"""
+
+
+def test_a_rank_whose_function_alone_breaks_is_named() -> None:
+    """As where rank 0 prints the loss within the compiled function."""
+    diagnosis = engine.examine(job(ranks(BREAKS, WAITS, WAITS), **OPTIONS))
+    found = next(one for one in diagnosis.findings if one.rule == RULE)
+    assert found.ranks == (0,)
+    assert found.cost_ms == pytest.approx(7, abs=1.5)
+    assert found.title == "Graph breaks end compiled regions, and the CPU waits for the GPU: 1.0 a step on rank 0."
+    assert all(one.rule != "straggler" for one in diagnosis.findings if one.severity != "info")
 
 
 def broken(parts: int, pause: str = "....") -> str:
