@@ -293,6 +293,20 @@ def test_where_the_record_began_after_the_first_update_its_updates_tell_the_para
     assert got == found | {"other": 21 - sum(found.values())}
 
 
+def test_where_updates_allocate_nothing_parameters_are_as_large_as_what_backward_leaves() -> None:
+    """SGD with momentum works in place, and 8-bit states have sizes of their own."""
+    rows = [("alloc", 1, 4, ENGINE), ("alloc", 2, 9, ENGINE), ("free_requested", 2, 9, ENGINE)]
+    rows += [("alloc", 3, 1, ENGINE), ("free_requested", 1, 4, []), ("free_requested", 3, 1, [])]
+    rows += [("alloc", 4, 6, stack("model.py:3:forward"))]
+    traces = [
+        {"action": action, "addr": addr << 20, "size": size * MB, "time_us": at, "frames": frames}
+        for at, (action, addr, size, frames) in enumerate(rows, 5)
+    ]
+    old = allocated([size * MB for size in (4, 1, 4, 1, 9, 7)])
+    assert categories_of(old, traces=traces) == {"parameters": 5, "other": 21}
+    assert categories_of(old, traces=traces[:4]) == {"other": 26}  # of a pass that is not over nothing is known
+
+
 def test_what_a_closure_allocates_is_of_no_update() -> None:
     """Lightning's optimizers call the forward pass."""
     closure = stack("model.py:9:training_step", "automatic.py:3:closure", "torch/optim/adamw.py:8:step")

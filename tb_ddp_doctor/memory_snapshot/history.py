@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from tb_ddp_doctor.flight.model import StackFrame
@@ -30,6 +31,8 @@ class Updates(NamedTuple):
     sizes: Mapping[int, int] = {}
     #: Whether gradients stay from step to step: what backward allocates in these sizes is gone at the update.
     keeps_gradients: bool = False
+    #: The sizes of what a backward pass leaves, the gradients of parameters, where no update shows the parameters.
+    left: Mapping[int, int] = {}
 
 
 class History:
@@ -51,7 +54,7 @@ class History:
             before = self._update(last[0])
         update = max(last, before, key=len)
         if not update:
-            return Updates()
+            return Updates(left=self._left_by_backward())
         of_line: defaultdict[StackFrame | None, Counter[int]] = defaultdict(Counter)
         kinds = set()
         for at in update:
@@ -87,6 +90,36 @@ class History:
             if event.get("action") == "free_requested" and _time(event) <= self._times[update]
         }
         return bool(of_backward) and all(released.get(address, -1) >= time for address, time in of_backward.items())
+
+    def _left_by_backward(self) -> Mapping[int, int]:
+        """Sizes and numbers of the blocks that a backward pass allocates and does not release: those of the pass that
+        leaves the most bytes, other than one in which the record ends.
+        """
+        released: defaultdict[int, list[int]] = defaultdict(list)
+        for event in self._all:
+            if event.get("action") == "free_requested":
+                released[_address(event)].append(_time(event))
+        places = range(max(len(self._events) - _MOST_LOOKED_AT, 0), len(self._events))
+        left: list[Counter[int]] = [Counter()]
+        for is_backward, run in groupby(places, self._is_backward):
+            own = list(run)
+            if not is_backward or own[-1] == places[-1]:
+                continue
+            left.append(Counter())
+            for at in own:
+                of_address = released[_address(self._events[at])]
+                gone = bisect_right(of_address, self._times[at])
+                if self._part(at) == "gradients" and (
+                    gone == len(of_address) or of_address[gone] > self._times[own[-1]]
+                ):
+                    left[-1][_size(self._events[at])] += 1
+        return max(left, key=lambda sizes: sum(size * number for size, number in sizes.items()))
+
+    def _is_backward(self, at: int) -> bool:
+        """Whether a backward pass allocates, or what it computes again."""
+        return self._part(at) == "gradients" or any(
+            category([frame])[0] == "gradients" for frame in self._frames_of(self._events[at])
+        )
 
     def is_of_a_loss(self, time_us: int) -> bool:
         """Whether a block was allocated between a forward pass and its backward pass, and no update came since."""

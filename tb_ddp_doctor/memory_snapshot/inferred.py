@@ -8,7 +8,8 @@ An optimizer allocates each kind of state at a line of its own, a tensor as larg
 
 Parameters and gradients may be half as large as the states, or twice: bfloat16 beside float32. Where the record began
 after the first update, states have no stacks either. Then updates in the record show the sizes of the parameters, and
-of three that Adam updates one is the parameter. What else is of these sizes may be averages of the parameters, or
+of three that Adam updates one is the parameter. Updates in place (SGD, optimizers of 8 bits) show none: parameters are
+as large as the gradients that a backward pass leaves. What else is of these sizes may be averages of the parameters, or
 another model: gradients only where the record shows that they are kept.
 """
 
@@ -82,7 +83,11 @@ def inferred(allocations: Sequence[Allocation], updates: Updates = _NO_UPDATES) 
         parameters = _most(sizes, "parameters", allocations, category_of) or _in_one(sizes, allocations)
         category_of.update(dict.fromkeys(_copies(sizes, allocations), "other"))
     else:
-        category_of |= _before_the_record(allocations, updates) or _without_stacks(allocations)
+        category_of |= (
+            _before_the_record(allocations, updates)
+            or _without_stacks(allocations)
+            or _before_the_record(allocations, Updates(sizes=updates.left))
+        )
         parameters = {i for i, one in enumerate(allocations) if category_of.get(i, one.category) == "parameters"}
         sizes = Counter(allocations[i].requested for i in parameters)
     category_of.update(dict.fromkeys(parameters, "parameters"))
