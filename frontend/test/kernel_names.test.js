@@ -1,10 +1,17 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { nameOf } from "../src/compute/kernels.js";
 import { apart } from "../src/compute/names.js";
 
 const FUNCTOR = "elementwise_kernel<128, 4, gpu_kernel_impl_nocast<BinaryFunctor<c10::BFloat16, binary_internal::";
 const LAMBDA = "unrolled_elementwise_kernel<direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#";
+
+test("a kernel without an operator has its own name, without what says nothing", () => {
+  const named = (/** @type {string} */ operator, /** @type {string} */ name) => nameOf(/** @type {any} */ ({ operator, name }));
+  assert.equal(named("aten::mm", "void cutlass::Kernel2<1>"), "mm");
+  assert.equal(named("", "void at::native::reduce_kernel<512>"), "reduce_kernel<512>");
+});
 
 test("names that begin alike are cut to where they differ", () => {
   const names = [`${FUNCTOR}DivFunctor<float> > >(int)`, `${FUNCTOR}MulFunctor<float> > >(int)`, "ampere_sgemm_128x64_tn"];

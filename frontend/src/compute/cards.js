@@ -4,6 +4,7 @@ import { card, h } from "../dom.js";
 import { ms, percent, perStep } from "../format.js";
 import { grid, plain } from "../grid.js";
 import { aboveOf, nameOf, rateOf, shareOf, workOf } from "./kernels.js";
+import { apart } from "./names.js";
 import { longestCall, roofline } from "./roofline.js";
 
 /** @typedef {import("../views.js").Shown} Shown */
@@ -39,7 +40,11 @@ function sum({ kernels, left_out }) {
  */
 function table({ kernels }, shown) {
   const byName = new Map(kernels.map((one, i) => [`${nameOf(one)} #${i}`, one]));
-  const plainName = (/** @type {string} */ key) => key.replace(/\s#\d+$/, "");
+  const written = apart(kernels.map(nameOf));
+  const shortOf = (/** @type {string} */ key) => {
+    const name = key.replace(/\s#\d+$/, "");
+    return written.get(name) ?? name;
+  };
   return grid({
     title: "roofline",
     shown,
@@ -48,7 +53,7 @@ function table({ kernels }, shown) {
     columns: [
       {
         head: "operator",
-        show: plainName,
+        show: shortOf,
         link: (key, text) => {
           const one = byName.get(key);
           const anchor = one && longestCall(one, shown);

@@ -1,5 +1,7 @@
 // What the roofline has of each kernel, in words; pure.
 
+import { plainName } from "../timeline/rows.js";
+
 /**
  * Calls of one operator with the same inputs; per step, mean over ranks and steps.
  * @typedef {object} Kernel
@@ -48,7 +50,7 @@ export const COLOURS = new Map([
 export const colourOf = ({ kind }) => COLOURS.get(kind) ?? "host";
 
 /** @param {Kernel} kernel */
-export const nameOf = ({ operator, name }) => operator.split("::").pop() || name;
+export const nameOf = ({ operator, name }) => operator.split("::").pop() || plainName(name);
 
 /** @param {Kernel} kernel */
 export const aboveOf = ({ ms, attainable_ms }) => (attainable_ms === null ? null : Math.max(0, ms - attainable_ms));
