@@ -6,6 +6,7 @@ import doctest
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -638,6 +639,46 @@ def test_a_sync_within_a_backward_pass_awaits_the_allreduce_before_it() -> None:
     """
     drawn, whatif = played(ranks(captures, captures))
     assert whatif.recorded_ns.tolist() == drawn.budget.window_ns.tolist()
+
+
+def test_ranks_sync_with_a_collective_though_one_of_them_awaits_a_later_one() -> None:
+    """As the rank that sends the weights on, once all ranks have gathered them."""
+    sends = """
+        rank# step     |1
+              host     [fwd][ag][sync.......................][optim]
+              gpu      [fwd.]                                [optim]
+              nccl           [ag/dp.......]
+              comm                         [bc/sync.........]
+    """
+    gathers = """
+        rank# step     |1
+              host     [fwd][ag][sync....]                   [optim]
+              gpu      [fwd.]                                [optim]
+              nccl           [ag/dp.......]
+    """
+    gets = """
+        rank# step     |1
+              host     [fwd]    [sync.......................][optim]
+              gpu      [fwd.]                                [optim]
+              comm                         [bc/sync.........]
+    """
+    drawn = job(ranks(sends, gathers, gathers, gets, steps=3))
+
+    class Syncing(RecordedTracks):
+        """Their first sync is seen to end with their first collective, on ranks 1 and 2."""
+
+        def column(self, name: str) -> NDArray[Any]:
+            own = super().column(name).copy()
+            if name in ("awaits", "waits"):
+                own[self.syncs] = 0 if name == "awaits" else 1
+            return own
+
+    tracks = Syncing(drawn.digests)
+    blocked = np.concatenate([digest.track.blocked_by == CpuTime.SYNC for digest in drawn.digests])
+    tracks.syncs = [int(np.flatnonzero(blocked & (tracks.rank == rank))[0]) for rank in (1, 2)]
+    parts = recorded_parts(drawn, tracks, families(drawn.calls)[0])
+    found = awaited(tracks, parts, drawn.calls)[tracks.syncs]
+    assert found.tolist() == drawn.calls.first[1:3].tolist()
 
 
 def test_a_backward_pass_that_is_launched_late_goes_on_beside_its_allreduces() -> None:

@@ -289,8 +289,10 @@ def awaited(tracks: Tracks, parts: Parts, calls: Calls) -> Indices:
     1. If on some ranks a kernel certainly waits, it waits here too, unless even more ranks go on without waiting.
     2. If on no rank a kernel certainly waits, it waits here unless some rank goes on without waiting.
     3. If on no rank a kernel certainly waits, it does not wait for an AllReduce of gradients that the same backward
-       pass launched before its last one: DDP awaits all of these at the end of the pass. A call that blocks the host
-       and launches nothing does: the capture of a CUDA graph begins with a sync.
+       pass launched before its last one: DDP awaits all of these at the end of the pass.
+
+    A call that blocks the host until then, and launches nothing, does wait: the capture of a CUDA graph begins with a
+    sync, and ranks that have sent their weights sync while one of them, which sends them on, awaits a later collective.
     """
     nothing = len(parts.rank) - 1
     awaits: Indices = tracks.parts("awaits", nothing).copy()
@@ -310,9 +312,9 @@ def awaited(tracks: Tracks, parts: Parts, calls: Calls) -> Indices:
     )
     of = side[awaits[gated]]
     goes_on = free[of] > waiting[of]
+    goes_on |= (waiting[of] == 0) & _before_last_gradients(tracks, awaits, gated, calls)
     blocks = tracks.column("waits")[gated] & (tracks.column("device_ns")[gated] == 0)
-    goes_on |= (waiting[of] == 0) & ~blocks & _before_last_gradients(tracks, awaits, gated, calls)
-    awaits[gated[~certain & goes_on]] = nothing
+    awaits[gated[~certain & ~blocks & goes_on]] = nothing
     return awaits
 
 
