@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from tb_ddp_doctor.cli import main
+from tb_ddp_doctor.report.wrapping import print_table, titled
 
 DEMO_LOGS = Path(__file__).parents[1] / "demo_logs"
 #: Colours, a window's title, C1, the direction of text, DEL, a return, a step back, a line of its own, rich's markup.
@@ -87,6 +90,15 @@ def test_nothing_is_printed_that_a_terminal_obeys(
     assert printed.out or printed.err
     assert not BAD.search(printed.out), BAD.search(printed.out)
     assert not BAD.search(printed.err), BAD.search(printed.err)
+
+
+def test_a_name_that_is_longer_than_its_column_goes_on_in_the_next_line() -> None:
+    """A kernel of torch.compile's says at its end what it was fused from."""
+    printed = io.StringIO()
+    console = Console(width=30, file=printed)
+    name = "triton_red_fused__log_softmax_div_mul_view_31"
+    print_table(console, titled("", "kernel", ">ms", no_wrap=True), [(name, "3.13")])
+    assert name in "".join(printed.getvalue().replace("3.13", "").split())
 
 
 def test_arguments_are_repeated_harmlessly(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,14 +65,16 @@ def print_code(console: Console, lines: str, style: str = "", indent: int = 0) -
 def titled(title: str, *columns: str, gap: int | None = None, no_wrap: bool = False) -> Table:
     """A table without lines, with `gap` spaces between columns; ">ms" is a column of numbers, which stand to the right.
 
-    `no_wrap` keeps numbers whole where the terminal is narrow.
+    `no_wrap` keeps numbers whole where the terminal is narrow. Names that are longer than their column go on in
+    the next line: those of torch.compile's kernels end with what they were fused from.
     """
     padding = (0, 1) if gap is None else (0, gap, 0, 0)
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=padding)
     for column in columns:
         is_number = column.startswith(">")
         side: Literal["left", "right"] = "right" if is_number else "left"
-        table.add_column(column.removeprefix(">"), justify=side, no_wrap=is_number and no_wrap)
+        name = column.removeprefix(">")
+        table.add_column(name, justify=side, no_wrap=is_number and no_wrap, overflow="fold")
     return table
 
 
