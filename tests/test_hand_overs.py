@@ -49,7 +49,7 @@ def test_a_wait_for_another_role_is_a_collective_with_it() -> None:
     rows = rows_of(GENERATES, GENERATES, TRAINS, TRAINS)
     waits = hand_overs._Tying(rows, [], np.zeros(4, np.bool_))._waits
     # What ranks of a role wait for each other is none, though the host is blocked meanwhile.
-    assert [len(waits[0]), len(rows[0].meets)] == [3, 7]
+    assert [len(waits[0]), len(rows[0].meets)] == [4, 8]
 
 
 def when_done(instant_ms: float, *, since_ms: float = -100) -> float | None:
@@ -91,6 +91,8 @@ IN_ROUNDS = """
         ((30, 90, 135, 190), [26, 78, 130, 182]),
         # The second pause ends while it still generates: all await what is a round older.
         ((30, 70, 135, 190), [None, 26, 78, 130]),
+        # The last pause ends after the record of the one that generates.
+        ((30, 90, 135, 190, 260), [26, 78, 130, 182, None]),
         # Not a generation a round.
         ((30, 60, 70, 190), None),
     ],

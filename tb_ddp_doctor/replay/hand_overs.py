@@ -169,12 +169,14 @@ class _Tying:
         its, waits = self._rows[rank], self._apart(rank)
         # The last work of the record may be the end of a generation, too: the wait after it may end with the record.
         ends = np.array([*(wait - 1 for wait in waits if wait), *its.works[-1:].tolist()], np.int64)
-        ahead = np.searchsorted(its.done_ns[ends], instants, side="right") - np.arange(len(instants))
-        if min(len(waits), len(instants)) < 2 or np.ptp(ahead) > 1:
+        known = instants[instants <= its.until_ns]
+        ahead = np.searchsorted(its.done_ns[ends], known, side="right") - np.arange(len(known))
+        if min(len(waits), len(known)) < 2 or np.ptp(ahead) > 1:
             return None
-        number = np.arange(len(instants)) + ahead.min() - 1
-        over = (number >= 0) & (its.ended_ns[ends[number]] <= instants)
-        return [int(ends[one]) if is_over else None for one, is_over in zip(number, over, strict=True)]
+        number = np.arange(len(known)) + ahead.min() - 1
+        over = (number >= 0) & (its.ended_ns[ends[number]] <= known)
+        rows = [int(ends[one]) if is_over else None for one, is_over in zip(number, over, strict=True)]
+        return rows + [None] * (len(instants) - len(rows))
 
     def _apart(self, rank: int) -> list[int]:
         """The waits of a rank without those that follow another one at once: weights come after a pause."""

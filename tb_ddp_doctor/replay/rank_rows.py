@@ -14,6 +14,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.owners import LONG_STALL_NS
+from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.replay.model import GUEST, Parts, Played, Schedule
 from tb_ddp_doctor.replay.play import play
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
@@ -42,6 +43,11 @@ class RankRows(msgspec.Struct, frozen=True, eq=False):
     collective: Ints
     arrival_ns: Ints
     end_ns: Ints
+
+    @property
+    def until_ns(self) -> int:
+        """When the last of the rows and collectives is over, ns."""
+        return max(int(each.max(initial=LONG_AGO)) for each in (self.ended_ns, self.done_ns, self.end_ns))
 
     def done_for(self, instant_ns: int, since_ns: int, waits: Sequence[int], soon: float) -> int | None:
         """The row with whose end a rank had done what others waited for until an instant, given its own waits (rows, in
