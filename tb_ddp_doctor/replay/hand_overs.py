@@ -169,14 +169,16 @@ class _Tying:
         its, waits = self._rows[rank], self._apart(rank)
         # The last work of the record may be the end of a generation, too: the wait after it may end with the record.
         ends = np.array([*(wait - 1 for wait in waits if wait), *its.works[-1:].tolist()], np.int64)
-        known = instants[instants <= its.until_ns]
-        ahead = np.searchsorted(its.done_ns[ends], known, side="right") - np.arange(len(known))
-        if min(len(waits), len(known)) < 2 or np.ptp(ahead) > 1:
+        # Of what comes after the record it is not known how many generations are over.
+        known = int(np.searchsorted(instants, its.until_ns, side="right"))
+        known = known if known > 1 else len(instants)
+        ahead = np.searchsorted(its.done_ns[ends], instants[:known], side="right") - np.arange(known)
+        if min(len(waits), known) < 2 or np.ptp(ahead) > 1:
             return None
-        number = np.arange(len(known)) + ahead.min() - 1
-        over = (number >= 0) & (its.ended_ns[ends[number]] <= known)
-        rows = [int(ends[one]) if is_over else None for one, is_over in zip(number, over, strict=True)]
-        return rows + [None] * (len(instants) - len(rows))
+        number = np.arange(len(instants)) + ahead.min() - 1
+        last = ends[np.clip(number, 0, len(ends) - 1)]
+        over = (number >= 0) & (number < len(ends)) & (its.ended_ns[last] <= instants)
+        return [row if is_over else None for row, is_over in zip(last.tolist(), over, strict=True)]
 
     def _apart(self, rank: int) -> list[int]:
         """The waits of a rank without those that follow another one at once: weights come after a pause."""
