@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from traces import digests, in_row, job, ranks, write
+from traces import MS, digests, in_row, job, ranks, write
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
@@ -377,3 +377,17 @@ def test_what_a_round_awaits_that_the_record_begins_within_is_played_too(tmp_pat
     whatif = result.savings.whatif
     saved = (whatif.recorded_ns - whatif.step_ns(whatif.faultless))[2:]
     assert saved == pytest.approx(saved.mean(), rel=0.01)
+
+
+def test_rounds_of_a_rank_by_its_own_waits_end_within_its_record() -> None:
+    """Either of its two waits may end its rounds. Those after the syncs hold as much of its record, but the last of
+    them would end behind it.
+    """
+    scores = f"""
+        rank# host   [c]{"".join("[a][b][sync....]" + " " * gap for gap in (14, 18, 11))}[c]
+              gpu    [c]{"".join(" [a..][b.......]" + " " * gap for gap in (14, 18, 11))}[c{"." * 17}]
+    """
+    (digest,) = digests(ranks(scores, steps=1)).values()
+    begin = int(digest.steps.host_start_ns[0])
+    (own,) = ends_apart({0: digest}, {0: ""}, begin + MS * np.array([31, 63, 97])).values()
+    assert np.rint((own - begin) / MS).tolist() == [19, 49, 83]

@@ -63,16 +63,17 @@ def rounds_by_pauses(digests: Mapping[int, RankDigest], roles: Mapping[int, str]
 def ends_apart(digests: Mapping[int, RankDigest], roles: Mapping[int, str], ends: Ints) -> dict[int, Ints]:
     """When the rounds end of ranks that share no collective with others, given when they end there: with their own
     waits; empty where they wait less often. Of the two waits that may end a round, those of which more lie within the
-    records.
+    records; of as many, those whose rounds hold more of the records.
     """
     of_roles = _of_roles(digests, roles)
     waits = {role: _waits(digests, ranks, SHORTER) for role, ranks in of_roles.items()}
     waits_often = len(ends) > 1 and all(2 * len(its) >= len(ends) for its in waits.values())
     every = [dict(_ends(digests, of_roles, waits, ends, by)) for by in _LATER] if waits_often else []
 
-    def within(of_rank: Mapping[int, Ints]) -> int:
+    def within(of_rank: Mapping[int, Ints]) -> tuple[int, int]:
         steps = {rank: digests[rank].steps for rank in of_rank}
-        return sum(
+        recorded = len(next(iter(_recorded(digests, of_rank).values())))
+        return recorded, sum(
             int(min(own[-1], steps[rank].end_ns[-1]) - max(own[0], steps[rank].host_start_ns[0]))
             for rank, own in of_rank.items()
         )
