@@ -180,6 +180,24 @@ def test_the_cause_is_what_its_budget_has_more_of(drawing: str, cause: str, seen
     assert seen in result.why
 
 
+@pytest.mark.parametrize(("blocks", "cause"), [(96, "more_work"), (72, "slow_device")])
+def test_kernels_that_fill_the_gpu_have_the_same_grid_for_more_tokens(blocks: int, cause: str) -> None:
+    """They take 1.5 times as long. A slow GPU needs longer for each block of the others, too."""
+
+    def of_rank(norm: str, gemm: str) -> str:
+        kernels = f"[norm@{norm}][gemm@132{gemm}]"
+        return f"""
+            rank# step |1
+                  host [norm][gemm][ar][sync{"." * 70}]
+                  gpu                  {kernels}
+                  nccl                 {" " * len(kernels)}[ar{"." * (80 - len(kernels))}]
+        """
+
+    usual = of_rank("64", "." * 30)
+    result = found(ranks(usual, usual, of_rank(f"{blocks}....", "." * 50), usual))
+    assert (result.ranks, result.cause) == ((2,), cause)
+
+
 def test_a_longer_record_is_not_more_work() -> None:
     """All record three steps, and rank 1 three more."""
     recorded = ranks(HEALTHY, SLOW_DEVICE, HEALTHY, HEALTHY), SLOW_DEVICE.replace("#", "1")

@@ -25,6 +25,8 @@ from tb_ddp_doctor.trace.model import Floats
 HOST_OWNERS = tuple(owner for owner in IDLE if owner != "input")
 #: Further launches are the cause from this share of what a rank computes longer on.
 _MOST = 0.5
+#: Kernels with larger grids tell how long a block takes if they take this share of compute.
+_SOME = 0.02
 #: What a CPU takes longer is named if the record shows this share of it as idle time of the device.
 _SHOWN = 0.5
 #: Copies are slow, or more, from this many times as long or as many bytes on.
@@ -181,7 +183,9 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
             named = _mostly(work_compared.most_launched(mine, peer), f"{launches} a step")
             return "more_work", f", in {wording.decimals(count / typical, 2)} times as many {units}{named}."
         share = work_compared.larger_share(mine, peer)
-        if share > limits.larger_share:
+        # A slow device is slow in each block. A GEMM that fills the device has the same grid for more tokens.
+        as_quick = share > _SOME and work_compared.block_slowdown(mine, peer) < 1 + limits.same_work
+        if share > limits.larger_share or as_quick:
             named = _mostly(work_compared.most_enlarged(mine, peer), blocks)
             return "more_work", f": {wording.percent(share)} of its time is in {larger_units}{named}."
         ratio = work_compared.slowdown(mine, peer)

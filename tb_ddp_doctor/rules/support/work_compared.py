@@ -61,6 +61,14 @@ def larger_share(mine: Kinds, peer: Kinds) -> float:
     return larger / total if total else 0.0
 
 
+def block_slowdown(mine: Kinds, peer: Kinds) -> float:
+    """How many times as long a block takes as on the peer, in kernels launched with more blocks; infinite for none."""
+    own, other = _by_name(mine), _by_name(peer)
+    larger = [name for name in own if name in other and _is_larger(own[name], other[name])]
+    expected = sum(own[name].blocks * other[name].total_ns / other[name].blocks for name in larger)
+    return sum(own[name].total_ns for name in larger) / expected if expected else math.inf
+
+
 def launched_share(mine: Kinds, peer: Kinds) -> float:
     """Which share of the time that a rank computes longer is in further launches of kernels that both launch."""
     own, other = _by_name(mine), _by_name(peer)
