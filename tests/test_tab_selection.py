@@ -60,7 +60,7 @@ def test_many_ranks(page: Page, server: str) -> None:
         diagnosis, views = body["diagnosis"], body["views"]
         ranks = list(range(300))
         diagnosis["budget_ms"] = {rank: diagnosis["budget_ms"][str(rank % 4)] for rank in ranks}
-        for grid in ("nodes", "busy_ms", "step_ms", "start_ns"):
+        for grid in ("nodes", "roles", "busy_ms", "step_ms", "start_ns"):
             views[grid] = [views[grid][rank % 4] for rank in ranks]
         views["budget_ms"] = {owner: [grid[rank % 4] for rank in ranks] for owner, grid in views["budget_ms"].items()}
         diagnosis["ranks"] = views["ranks"] = ranks

@@ -41,7 +41,7 @@ def reasons(log: CompileReasons, kind: Literal["recompile", "graph-break"], rank
 
 def without_log(fix: str, said: str) -> str:
     """The fix without the line that asks for the log of TORCH_TRACE, where that log `said` the reasons."""
-    return re.sub(r"^TORCH_TRACE=.*\n", "", fix, flags=re.MULTILINE) if said else fix
+    return re.sub(r"^(export )?TORCH_TRACE=.*\n", "", fix, flags=re.MULTILINE) if said else fix
 
 
 def _often(times: int) -> str:
