@@ -180,9 +180,17 @@ def test_the_cause_is_what_its_budget_has_more_of(drawing: str, cause: str, seen
     assert seen in result.why
 
 
-@pytest.mark.parametrize(("blocks", "cause"), [(96, "more_work"), (72, "slow_device")])
-def test_kernels_that_fill_the_gpu_have_the_same_grid_for_more_tokens(blocks: int, cause: str) -> None:
-    """They take 1.5 times as long. A slow GPU needs longer for each block of the others, too."""
+@pytest.mark.parametrize(
+    ("norm", "cause"),
+    [
+        ("96....", "more_work"),  # 13 ms
+        ("72....", "slow_device"),
+        # Memory binds it, and a slow clock does not hold it up.
+        ("72.", "slow_device"),
+    ],
+)
+def test_kernels_that_fill_the_gpu_have_the_same_grid_for_more_tokens(norm: str, cause: str) -> None:
+    """They take 1.5 times as long. So do blocks of the others on a slow GPU, or there are hardly more."""
 
     def of_rank(norm: str, gemm: str) -> str:
         kernels = f"[norm@{norm}][gemm@132{gemm}]"
@@ -194,7 +202,7 @@ def test_kernels_that_fill_the_gpu_have_the_same_grid_for_more_tokens(blocks: in
         """
 
     usual = of_rank("64", "." * 30)
-    result = found(ranks(usual, usual, of_rank(f"{blocks}....", "." * 50), usual))
+    result = found(ranks(usual, usual, of_rank(norm, "." * 50), usual))
     assert (result.ranks, result.cause) == ((2,), cause)
 
 

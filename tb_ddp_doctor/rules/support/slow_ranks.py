@@ -183,11 +183,11 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
             named = _mostly(work_compared.most_launched(mine, peer), f"{launches} a step")
             return "more_work", f", in {wording.decimals(count / typical, 2)} times as many {units}{named}."
         share = work_compared.larger_share(mine, peer)
-        # A slow device is slow in each block. A GEMM that fills the device has the same grid for more tokens.
-        as_quick = share > _SOME and work_compared.block_slowdown(mine, peer) < 1 + limits.same_work
-        if share > limits.larger_share or as_quick:
+        is_large = share > limits.larger_share
+        if is_large or (share > _SOME and work_compared.blocks_explain(mine, peer, limits.same_work)):
             named = _mostly(work_compared.most_enlarged(mine, peer), blocks)
-            return "more_work", f": {wording.percent(share)} of its time is in {larger_units}{named}."
+            others = "" if is_large else f" Its other {units} take longer by as much: it has more to do."
+            return "more_work", f": {wording.percent(share)} of its time is in {larger_units}{named}.{others}"
         ratio = work_compared.slowdown(mine, peer)
         most = work_compared.most_slowed(mine, peer)
         rest = work_compared.slowdown_without(mine, peer, names.looks_up_embeddings)

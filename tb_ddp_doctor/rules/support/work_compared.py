@@ -37,12 +37,9 @@ def most_launched(mine: Kinds, peer: Kinds) -> Difference | None:
 
 def most_enlarged(mine: Kinds, peer: Kinds) -> Difference | None:
     """The kernel that takes longest of those with larger grids than the peer's: mean blocks of each."""
-    own, other = _by_name(mine), _by_name(peer)
-    larger = [name for name in own if name in other and _is_larger(own[name], other[name])]
-    if not larger:
-        return None
-    name = max(larger, key=lambda name: own[name].total_ns)
-    return Difference(name, own[name].blocks / own[name].count, other[name].blocks / other[name].count)
+    larger = _larger(mine, peer)
+    name = max(larger, key=lambda name: larger[name][0].total_ns, default="")
+    return Difference(name, *(kind.blocks / kind.count for kind in larger[name])) if larger else None
 
 
 def most_slowed(mine: Kinds, peer: Kinds) -> Difference | None:
@@ -55,18 +52,24 @@ def most_slowed(mine: Kinds, peer: Kinds) -> Difference | None:
 def larger_share(mine: Kinds, peer: Kinds) -> float:
     """Share of the time of kernels that both ranks run, by name, in those launched with more blocks than the peer's."""
     own, other = _by_name(mine), _by_name(peer)
-    both = [name for name in own if name in other]
-    total = sum(own[name].total_ns for name in both)
-    larger = sum(own[name].total_ns for name in both if _is_larger(own[name], other[name]))
+    total = sum(kind.total_ns for name, kind in own.items() if name in other)
+    larger = sum(kind.total_ns for kind, _ in _larger(mine, peer).values())
     return larger / total if total else 0.0
 
 
-def block_slowdown(mine: Kinds, peer: Kinds) -> float:
-    """How many times as long a block takes as on the peer, in kernels launched with more blocks; infinite for none."""
-    own, other = _by_name(mine), _by_name(peer)
-    larger = [name for name in own if name in other and _is_larger(own[name], other[name])]
-    expected = sum(own[name].blocks * other[name].total_ns / other[name].blocks for name in larger)
-    return sum(own[name].total_ns for name in larger) / expected if expected else math.inf
+def blocks_explain(mine: Kinds, peer: Kinds, tolerance: float) -> bool:
+    """Whether a rank takes longer since it has more to do: kernels with more blocks take as long for each block as on
+    the peer, and have as many times as many as the kernels of one grid take longer, both within a tolerance.
+
+    A GEMM that fills the device has the same grid for more tokens. On a slow device each block takes longer, too, or,
+    where memory binds it, there are no more.
+    """
+    larger = list(_larger(mine, peer).values())
+    took, taken = (sum(kinds[side].total_ns for kinds in larger) for side in (0, 1))
+    as_quick = sum(kind.blocks * other.total_ns / other.blocks for kind, other in larger)
+    more = sum(kind.blocks / kind.count * other.count / other.blocks * other.total_ns for kind, other in larger)
+    least = slowdown(mine, peer) / (1 + tolerance)
+    return bool(larger) and took < (1 + tolerance) * as_quick and more > least * taken
 
 
 def launched_share(mine: Kinds, peer: Kinds) -> float:
@@ -94,6 +97,12 @@ def slowdown(mine: Kinds, peer: Kinds) -> float:
     order = np.argsort(ratio)
     cumulated = np.cumsum(weight[order])
     return float(ratio[order][np.searchsorted(cumulated, cumulated[-1] / 2)])
+
+
+def _larger(mine: Kinds, peer: Kinds) -> dict[str, tuple[KernelKind, KernelKind]]:
+    """The kernels that are launched with more blocks than the peer's, by name, as both have them."""
+    own, other = _by_name(mine), _by_name(peer)
+    return {name: (kind, other[name]) for name, kind in own.items() if name in other and _is_larger(kind, other[name])}
 
 
 def _is_larger(mine: KernelKind, peers: KernelKind) -> bool:
