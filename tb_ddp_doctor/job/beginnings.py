@@ -59,6 +59,7 @@ def beginnings(digests: Sequence[RankDigest], clock: ClockFit) -> Beginnings:
         if ended.any():
             late_at_end[ended] = end[ended] - end[ended].min()
     again = np.where(host >= device, np.minimum(late, late_at_end), 0)
+    # Records that begin within a round do so wherever their rank is: nothing that others gain brings that forward.
     return Beginnings(late, again, () if FIRST_PART in first else tuple(_joined(digests, first)))
 
 

@@ -1,6 +1,7 @@
-"""What the ranks of reinforcement learning do, and how much of the step each role only waits: sentences.
+"""The roles of reinforcement learning: which ranks have which, whether they share GPUs, and sentences on what each does
+and waits for.
 
-Pure: a job in, text out.
+Pure: a job in, arrays and text out.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from tb_ddp_doctor.trace.program_names import Program, Role
 #: A median of two rollouts says nothing of a tail; and the longest one of a job without a tail takes less than so many
 #: times as long as the median one.
 _FEWEST_ROLLOUTS, _LONG_TAIL = 3, 1.2
-#: Of longer answers come so many times as many kernels, else the GPU is slow.
-_MORE_KERNELS = 1.1
+#: Of longer answers come so many times as many kernels, else the GPU is slow, or trains on more tokens.
+MORE_KERNELS = 1.1
 #: Roles that take turns on a GPU compute at once for no more than this share of what the shorter one computes: both are
 #: on one node, with one clock. So many GPUs are tried.
 _AT_ONCE, _TRIED = 0.1, 8
@@ -165,7 +166,7 @@ def _long_tail(job: Job, roles: list[str]) -> str:
         return ""
     longest, median = float(of_rollouts.max(axis=0).mean()), float(np.median(of_rollouts, axis=0).mean())
     most = float(np.take_along_axis(kernels, of_rollouts.argmax(axis=0)[None], axis=0).mean())
-    if longest < _LONG_TAIL * median or most < _MORE_KERNELS * float(np.median(kernels, axis=0).mean()):
+    if longest < _LONG_TAIL * median or most < MORE_KERNELS * float(np.median(kernels, axis=0).mean()):
         return ""
     ranks = len(set(of_rollouts.argmax(axis=0).tolist()))
     whose = "always that of one rank" if ranks == 1 else f"in turn on {ranks} ranks"

@@ -104,7 +104,9 @@ def _schedule(job: Job, ties: HandOvers | None) -> Schedule:
 
 
 def _left_out_meet(job: Job) -> bool:
-    """Whether ranks meet in the steps that the job leaves out: True if the job leaves out none."""
+    """Whether ranks meet in the steps that the job leaves out, or wait there for what others do, as in the round that a
+    record begins within: True if the job leaves out none.
+    """
     leaves_out = any(len(digest.steps) > len(job.steps) for digest in job.digests)
     in_rounds = any(digest.contents.steps_from == SHARED_ROUND for digest in job.digests)
     return not leaves_out or in_rounds or bool((~np.isin(job.matched.step, job.steps)).any())

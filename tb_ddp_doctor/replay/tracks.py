@@ -291,8 +291,8 @@ def awaited(tracks: Tracks, parts: Parts, calls: Calls) -> Indices:
     3. If on no rank a kernel certainly waits, it does not wait for an AllReduce of gradients that the same backward
        pass launched before its last one: DDP awaits all of these at the end of the pass.
 
-    A call that blocks the host until then, and launches nothing, does wait: the capture of a CUDA graph begins with a
-    sync, and ranks that have sent their weights sync while one of them, which sends them on, awaits a later collective.
+    A call that blocks the host until then, and launches nothing, does wait, whatever others do: a sync before a CUDA
+    graph is captured, or after weights are gathered, where the rank that sends them on awaits the broadcast only.
     """
     nothing = len(parts.rank) - 1
     awaits: Indices = tracks.parts("awaits", nothing).copy()

@@ -14,6 +14,7 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.transfers import WeightSync
 from tb_ddp_doctor.findings import Measurement
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.job.rl_roles import MORE_KERNELS
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import long_tail, part
@@ -78,7 +79,9 @@ class RoleBubble(Rule):
 
     tail: float = threshold(1.2, "times as long", "Rollouts of even batches differ by a tenth.", least=1.0)
 
-    more_kernels: float = threshold(1.1, "times as many", "With longer answers a rollout launches more.", least=1.0)
+    more_kernels: float = threshold(
+        MORE_KERNELS, "times as many", "With longer answers a rollout launches more.", least=1.0
+    )
 
     def check(
         self,

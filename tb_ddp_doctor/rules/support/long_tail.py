@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.job.rl_roles import MORE_KERNELS
 from tb_ddp_doctor.trace.names import Phase
 from tb_ddp_doctor.trace.program_names import Program, Role
 
 #: The cause that a finding on it has.
 CAUSE = "long_tail"
-#: With longer answers a rollout launches so many times as many kernels; with more tokens to train on it does not.
-MORE_KERNELS = 1.1
 
 
 def is_of_rollouts(frame: Frame, phase: Phase | None, more_kernels: float) -> bool:
