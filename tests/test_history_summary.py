@@ -17,7 +17,7 @@ from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.history import blocks
 from tb_ddp_doctor.history.events import Event
 from tb_ddp_doctor.history.levels import levels
-from tb_ddp_doctor.history.rare import of_period, period
+from tb_ddp_doctor.history.rare import LongSteps, of_period, period, periodic
 from tb_ddp_doctor.history.read import MarkedTime, RankHistory, Stretch, history_files, read_history
 from tb_ddp_doctor.history.sentences import trend
 from tb_ddp_doctor.history.summary import Summary, summarise
@@ -193,6 +193,40 @@ def test_a_period_is_found_among_other_outliers() -> None:
     others = random.choice(20_000, 80, replace=False)
     assert period(np.sort(np.concatenate([others, np.arange(7, 20_000, 250)]))) == 250
     assert [period(np.sort(random.choice(20_000, 80, replace=False))) for _ in range(50)] == [None] * 50
+
+
+@pytest.mark.parametrize("between", ["random", "regular"])
+def test_the_period_of_the_longest_steps_is_found_among_many_shorter_ones(between: str) -> None:
+    """On a busy machine every fifth step of 1 ms is delayed; more than six of them lie between two of the period."""
+    random = np.random.default_rng(1)
+    every = np.arange(2000)
+    delayed = every[random.random(2000) < 0.2] if between == "random" else every[3::5]
+    regular = np.arange(7, 2000, 50)
+    columns = np.union1d(delayed, regular)
+    excess = np.float32(200) + 1800 * random.random(len(columns), dtype=np.float32)
+    excess[np.isin(columns, regular)] = 400e3
+    long_steps = LongSteps(np.zeros(len(columns), dtype=np.int64), columns, excess, excess + 1000)
+    assert period(columns) != 50
+    of_longest = periodic(long_steps)
+    assert of_longest is not None and of_longest[0] == 50
+    assert columns[of_longest[1]].tolist() == regular.tolist()
+    of_others = periodic(long_steps.where(~of_longest[1]))
+    assert of_others is None if between == "random" else of_others is not None and of_others[0] == 5
+
+
+def test_what_follows_a_ranks_long_step_on_its_peers_is_an_event_of_their_own() -> None:
+    """A peer that waited for 0.7 s has its caches to fill; the period is the same, the cause is the other rank's."""
+    files = drawn(QUIET)
+    is_long = np.arange(4000) % 50 == 7
+    for file in files:
+        added_us = np.where(is_long, 700_000, 0) if file.rank == 1 else np.where(np.roll(is_long, 1), 150_000, 0)
+        (stretch,) = file.stretches
+        assert stretch.busy_us is not None
+        steps_us = stretch.steps_us + np.where(is_long, 700_000, 0) + np.where(np.roll(is_long, 1), 150_000, 0)
+        busy_us = (stretch.busy_us + added_us).astype(np.uint32)
+        file.stretches[:] = [stretch._replace(steps_us=steps_us.astype(np.uint32), busy_us=busy_us)]
+    events = [event for event in summary(files).events if event.kind == "period"]
+    assert [(event.ranks, event.every) for event in events] == [((1,), 50), ((0, 2), 50)]
 
 
 def test_a_series_has_the_shifts_that_it_was_made_of() -> None:
@@ -433,7 +467,7 @@ def test_a_real_job_that_is_killed_and_restarted_has_one_history(tmp_path: Path)
     changes = [event for event in found.events if event.kind == "change" and event.level == "rank"]
     assert any(event.ranks == (2,) and abs(event.first_step - 1200) <= 40 for event in changes)
     periods = [event for event in found.events if event.kind == "period"]
-    assert any(event.ranks == (1,) and event.every == 50 for event in periods)
+    assert any(event.ranks == (1,) and event.every == 50 for event in periods), found.events
 
 
 def test_a_line_of_json_has_nothing_that_a_terminal_obeys() -> None:

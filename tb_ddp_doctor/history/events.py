@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.history.levels import LEAST_SHARE, LEAST_T, Levels, fitted, largest_t, levels, noise
 from tb_ddp_doctor.history.over_ranks import lower_median
 from tb_ddp_doctor.history.pyramid import Pyramid, compared_bins
-from tb_ddp_doctor.history.rare import LongSteps, of_bins, of_period, period
+from tb_ddp_doctor.history.rare import LongSteps, of_bins, periodic
 from tb_ddp_doctor.history.together import ChangedQuantity, Samples, collected, with_change, with_drift
 
 #: Shifts up and down again of sizes within this share of each other are one event with an end.
@@ -185,28 +185,29 @@ class _Events:
         if not len(long_steps.rows):
             return
         long_steps = self._periods_of_ranks(long_steps) if self._job.is_busy else long_steps
-        while len(long_steps.rows):
-            every = period(np.unique(long_steps.columns))
-            if every is None:
-                break
-            chosen = np.isin(long_steps.columns, of_period(np.unique(long_steps.columns), every))
+        while (of_job := periodic(long_steps)) is not None:
+            every, chosen = of_job
             self._add_outliers("period", long_steps.where(chosen), every)
             long_steps = long_steps.where(~chosen)
         if len(long_steps.rows):
             self._other_outliers(long_steps)
 
     def _periods_of_ranks(self, long_steps: LongSteps) -> LongSteps:
-        """Add the periods that each rank has for itself, of equal length in one event; returns the other outliers."""
-        by_period: dict[int, list[NDArray[Any]]] = {}
+        """Add the periods that each rank has for itself, equal ones in one event; returns the other long steps."""
+        masks: dict[tuple[int, float], NDArray[Any]] = {}
         for row in np.unique(long_steps.rows):
-            mask = long_steps.rows == row
-            every = period(long_steps.columns[mask])
-            if every is not None:
-                chosen = mask & np.isin(long_steps.columns, of_period(long_steps.columns[mask], every))
-                by_period.setdefault(every, []).append(chosen)
+            of_row = np.flatnonzero(long_steps.rows == row)
+            of_rank = periodic(long_steps.where(of_row))
+            if of_rank is None:
+                continue
+            every, is_periodic = of_rank
+            of_row = of_row[is_periodic]
+            size_us = float(np.median(long_steps.excess_us[of_row]))
+            # What delays a rank by half a second every 50 steps is not what delays others by a millisecond after it.
+            size = next((size for other, size in masks if other == every and 0.25 < size_us / size < 4), size_us)
+            masks.setdefault((every, size), np.zeros(len(long_steps.rows), dtype=bool))[of_row] = True
         remaining = np.ones(len(long_steps.rows), dtype=bool)
-        for every, masks in by_period.items():
-            chosen = np.logical_or.reduce(masks)
+        for (every, _), chosen in masks.items():
             self._add_outliers("period", long_steps.where(chosen), every)
             remaining &= ~chosen
         return long_steps.where(remaining)

@@ -32,7 +32,7 @@ class LongSteps(msgspec.Struct, frozen=True):
     busy_us: NDArray[np.float32]
 
     def where(self, mask: NDArray[Any]) -> LongSteps:
-        """Those that the mask has."""
+        """Those that the mask or the positions have."""
         return LongSteps(self.rows[mask], self.columns[mask], self.excess_us[mask], self.busy_us[mask])
 
 
@@ -71,10 +71,39 @@ def period(columns: NDArray[Any]) -> int | None:
     return best
 
 
+def periodic(long_steps: LongSteps) -> tuple[int, NDArray[Any]] | None:
+    """The period that explains most of their excess, and a mask of those that it has; None where there is none.
+
+    A checkpoint of seconds every 1,000 steps is not hidden by steps between that take 0.1 s longer, however many and
+    however regular: the longest are looked at by themselves.
+    """
+    by_length = np.argsort(-long_steps.excess_us, kind="stable")
+    count, most_us, best = 2 * _LEAST_TIMES, 0.0, None
+    while count < 2 * len(by_length):
+        of_longest = by_length[:count]
+        every = period(long_steps.columns[of_longest])
+        if every is not None:
+            of_longest = of_longest[_in_phase(long_steps.columns[of_longest], every, long_steps.columns[of_longest])]
+            median_us = float(np.median(long_steps.excess_us[of_longest]))
+            is_as_long = long_steps.excess_us >= median_us / 4
+            chosen = is_as_long & _in_phase(long_steps.columns, every, long_steps.columns[of_longest])
+            # Those that are much longer have another reason.
+            explained_us = float(np.minimum(long_steps.excess_us[chosen], 4 * median_us).sum(dtype=np.float64))
+            if explained_us > most_us:
+                most_us, best = explained_us, (every, chosen)
+        count *= 2
+    return best
+
+
 def of_period(columns: NDArray[Any], steps: int) -> NDArray[Any]:
     """The columns that most of them share the remainder with, within a step."""
-    remainder = columns % steps
-    best = int(np.bincount(remainder, minlength=steps).argmax())
-    away = np.abs(remainder - best)
-    chosen: NDArray[Any] = columns[np.minimum(away, steps - away) <= 1]
+    chosen: NDArray[Any] = columns[_in_phase(columns, steps, columns)]
     return chosen
+
+
+def _in_phase(columns: NDArray[Any], steps: int, most: NDArray[Any]) -> NDArray[Any]:
+    """Which columns share the remainder that most of `most` have, within a step."""
+    best = int(np.bincount(most % steps, minlength=steps).argmax())
+    away = np.abs(columns % steps - best)
+    result: NDArray[Any] = np.minimum(away, steps - away) <= 1
+    return result
