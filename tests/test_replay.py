@@ -573,6 +573,35 @@ def test_a_collective_awaits_the_first_of_two_copies_of_a_prefetcher() -> None:
     assert _at_median_ms(ranks(slow, fast, fast, steps=1), slow=0) == pytest.approx([40 - 16] * 3, abs=1.1)
 
 
+def test_what_a_fix_saves_is_the_same_where_times_were_rounded() -> None:
+    """Kernels and collectives seem to end a little after what waited for them began."""
+    slow, fast = (
+        f"""
+    rank# step |1
+          host {_boxes(("w", 0, 3), ("ag", 3, 7), ("b", 7, 10), ("rs", 10, 14), ("o", 14, 17), ("sync", 17, 78))}
+          gpu  {_boxes(("w", 0, done), ("b", 34, 34 + long), ("o", 70, 78))}
+          nccl {_boxes(("ag", done, 34))}
+          comm {_boxes(("rs", 34 + long, 70))}
+        """
+        for done, long in ((30, 32), (10, 8))
+    )
+    traced = read(ranks(slow, fast, fast, steps=1))
+
+    def fixed_ms(later_ns: int) -> list[float]:
+        found = {}
+        for rank, trace in traced.items():
+            events = trace.events
+            later = np.where(events.device >= 0, later_ns, 0)
+            found[rank] = digest(replace(trace, events=replace(events, duration_ns=events.duration_ns + later)))
+        whatif = WhatIf.of(build("drawn", found, dict.fromkeys(found, "host"), 3))
+        chosen = np.zeros(whatif.shape, np.bool_)
+        chosen[0] = True
+        return (whatif.step_ns(Change(device_at_median=chosen)) / MS).ravel().tolist()
+
+    assert fixed_ms(0) == pytest.approx([78 - 20 - 24] * 3, abs=0.1)
+    assert fixed_ms(250) == pytest.approx(fixed_ms(0), abs=0.01)
+
+
 def test_what_a_fix_saves_is_the_same_where_clocks_were_set_in_steps_that_are_left_out() -> None:
     usual = """
         rank# step |1

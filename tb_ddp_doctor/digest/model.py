@@ -30,7 +30,7 @@ CollectiveRow = NewType("CollectiveRow", Indices)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 53
+MEANING = 54
 
 
 class RankOwner(IntEnum):
@@ -434,7 +434,7 @@ class Track(ColumnTable, frozen=True, eq=False):
     fed_ns: Ints
     #: The collective that the row's first device event waits for; -1 if none.
     awaits: CollectiveRow
-    #: How long after the end of that collective the event starts.
+    #: How long after the end of that collective the event starts; a little before it where times are rounded.
     delay_ns: Ints
     #: Whether only that collective can have delayed the event: it starts as soon as the collective ends, and later than
     #: its launch would let it. A launch-bound kernel may start then by chance.

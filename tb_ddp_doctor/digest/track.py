@@ -48,6 +48,9 @@ _SLACK_NS = 2_000
 _LEAVES_NS = 200_000
 #: So many collectives that ended right before another one arrives are looked at for the one that it follows.
 _ENDED_TOGETHER = 8
+#: What begins on the device when something ends may seem to begin this much sooner, ns: times are rounded. A script
+#: that rewrites a trace keeps µs since 1970 as a double, to 250 ns.
+_ROUNDED_NS = 500
 #: The most launches in a row: few enough that the queue never blocks a row for what the row itself launched.
 _LAUNCHES_A_ROW = 128
 
@@ -114,8 +117,6 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
 class _Needs(msgspec.Struct, frozen=True, eq=False):
     """The device's work for each row; shape (rows,)."""
 
-    #: When it could begin.
-    free_ns: Ints
     #: When it was done.
     done_ns: Ints
     #: As the columns of `Track`.
@@ -256,7 +257,7 @@ def _arrival_cuts(device: DeviceWork, communication: Communication, origin: int,
     launched, end = device.launched_ns[within], device.end_ns[within]
     order = np.lexsort((end, launched))
     launched, done = launched[order], np.maximum.accumulate(end[order])
-    following = searchsorted(done, communication.start_ns, side="right")
+    following = searchsorted(done, communication.start_ns + _ROUNDED_NS, side="right")
     partly = (following > 0) & (following < len(done))
     following, arrival, called = following[partly], communication.start_ns[partly], communication.launched_ns[partly]
     begins = (arrival - done[following - 1] <= LATENCY_NS) & (launched[following] < called)
@@ -356,7 +357,7 @@ def _gates(device: DeviceWork, communication: Communication) -> tuple[Ints, Ints
         return nothing, nothing
     busy = Intervals.union(device.start_ns, device.end_ns)
     ending = searchsorted(device.start_ns, busy.start[1:])
-    by_gap = ends_with.last_to_end(communication.end_ns, busy.end[:-1], busy.start[1:])
+    by_gap = ends_with.last_to_end(communication.end_ns, busy.end[:-1], busy.start[1:] + _ROUNDED_NS)
     beside, by_stream = _gates_beside(device, communication)
     event, collective = np.append(ending, beside), np.append(by_gap, by_stream)
     known = collective >= 0
@@ -381,7 +382,7 @@ def _gates_beside(device: DeviceWork, communication: Communication) -> tuple[Int
     could_start = np.maximum(device.launched_ns[order], np.where(follows, before, LONG_AGO))
     waited = np.flatnonzero((device.launched_ns[order] >= 0) & (device.start_ns[order] - could_start > LATENCY_NS))
     event, since = order[waited], could_start[waited]
-    collective = ends_with.last_to_end(communication.end_ns, since, device.start_ns[event])
+    collective = ends_with.last_to_end(communication.end_ns, since, device.start_ns[event] + _ROUNDED_NS)
     work = ends_with.last_to_end(device.end_ns, since, device.start_ns[event])
     later = (work >= 0) & (collective >= 0) & (device.end_ns[work] > communication.end_ns[collective])
     return event, np.where(later, -1, collective)
@@ -409,9 +410,7 @@ class _RowEvents(msgspec.Struct, frozen=True, eq=False):
 class _Gates(msgspec.Struct, frozen=True, eq=False):
     """The collectives that rows await; shape (rows,)."""
 
-    #: When the collective ends, `LONG_AGO` if the row awaits none.
-    awaited_ns: Ints
-    #: When the row's first event may start after that, `LONG_AGO` if the row awaits none.
+    #: When the row's first event may start after the collective, `LONG_AGO` if the row awaits none.
     open_ns: Ints
     #: As the columns of `Track`.
     delay_ns: Ints
@@ -444,11 +443,11 @@ def _row_gates(rows: _Rows, events: _RowEvents, communication: Communication) ->
     start, arrived = events.start_ns[events.first[opening]], events.arrived_ns[events.first[opening]]
     # An event that starts later than this after its collective was late because of its own launch.
     delay = np.zeros(size, np.int64)
-    delay[opening] = np.clip(start - awaited[opening], 0, LATENCY_NS)
+    delay[opening] = np.clip(start - awaited[opening], -_ROUNDED_NS, LATENCY_NS)
     # An event that starts as soon as its launch arrives may start right after the collective by chance.
     certain = np.zeros(size, np.bool_)
     certain[opening] = (delay[opening] < LATENCY_NS) & (start > arrived)
-    return _Gates(awaited, np.where(gated, awaited + delay, LONG_AGO), delay, certain)
+    return _Gates(np.where(gated, awaited + delay, LONG_AGO), delay, certain)
 
 
 def _needs(rows: _Rows, device: DeviceWork, communication: Communication, origin: int) -> _Needs:
@@ -485,7 +484,6 @@ def _needs(rows: _Rows, device: DeviceWork, communication: Communication, origin
     bound = filled & (slack < -LONG_AGO)
     lead = np.where(bound, done - rows.issued_ns - np.where(lost > 0, 0, slack), LONG_AGO)
     return _Needs(
-        free_ns=np.maximum(before, gates.awaited_ns),
         done_ns=done,
         device_ns=np.maximum(done - np.maximum(before, gates.open_ns) - lost, 0),
         lead_ns=np.maximum(lead, _lead_beside(events, beside, rows.issued_ns)),
@@ -689,8 +687,8 @@ def _readiness(rows: _Rows, needs: _Needs, communication: Communication) -> _Rea
     arrival, done = communication.start_ns[which], needs.done_ns[launching]
     freed = _freed(communication)[which]
     earliest = np.maximum(rows.end_ns[launching], freed)
-    last = np.minimum(searchsorted(needs.done_ns, arrival, side="right") - 1, launching)
-    awaits_all = done <= arrival
+    last = np.minimum(searchsorted(needs.done_ns, arrival + _ROUNDED_NS, side="right") - 1, launching)
+    awaits_all = done <= arrival + _ROUNDED_NS
     earliest = np.where(awaits_all, np.maximum(earliest, done), earliest)
     follows = _followed(which, earliest, communication)
     earliest = np.where(follows >= 0, communication.end_ns[follows], earliest)
@@ -738,7 +736,7 @@ def _followed(which: Indices, earliest: Ints, communication: Communication) -> I
     arrival, launched = communication.start_ns[which], communication.launched_ns[which]
     since = np.maximum(earliest, arrival - LATENCY_NS - 1)
     latest = np.full(len(which), -1, np.int64)
-    at = searchsorted(communication.end_ns[order], arrival, side="right") - 1
+    at = searchsorted(communication.end_ns[order], arrival + _ROUNDED_NS, side="right") - 1
     some = np.flatnonzero(at >= 0)
     for back in range(_ENDED_TOGETHER):
         some = some[at[some] >= back]
