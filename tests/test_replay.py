@@ -710,6 +710,18 @@ def test_ranks_sync_with_a_collective_though_one_of_them_awaits_a_later_one() ->
     assert found.tolist() == drawn.calls.first[1:3].tolist()
 
 
+def test_all_rounds_of_a_record_that_is_one_step_wait_for_their_device() -> None:
+    """Without marks all rounds are in one step: the CPU is blocked in it more often than in a step of training."""
+    text = f"""
+        rank# step |1
+              host {"[fwd][sync...]" * 40}
+              gpu  {"[fwd.........]" * 40}
+    """
+    _, whatif = played(ranks(text, steps=1))
+    faster = whatif.step_ns(Change(device_ns=whatif.device_ns // 2))
+    assert faster == pytest.approx(whatif.recorded_ns / 2, rel=0.01)
+
+
 def test_a_backward_pass_that_is_launched_late_goes_on_beside_its_allreduces() -> None:
     launch_bound = """
         rank# step     |1

@@ -40,8 +40,10 @@ BEFORE = -2
 LATENCY_NS = 20_000
 #: A stretch that blocks the host gets a row of its own if it is at least this long, ns, ...
 _SHORTEST_BLOCK_NS = 20_000
-#: ... and among the longest: this many times the number of steps.
+#: ... and among the longest: this many times the number of steps, ...
 _BLOCKS_A_STEP = 32
+#: ... but not fewer than this in a record: one without marks is a single step, however many rounds it holds.
+_FEWEST_BLOCKS = 256
 #: A launch call may seem to end this much before the event that it waited for, ns.
 _SLACK_NS = 2_000
 #: The host goes on at most this long after a collective that it carries out itself, ns.
@@ -331,11 +333,14 @@ def _until(steps: Steps, host: HostTime) -> int:
 
 
 def _longest_blocked(host: HostTime, origin: int, until: int, steps: int) -> ends_with.Blocked:
-    """The longest stretches that block the host from `origin` to `until`, by time: at most `_BLOCKS_A_STEP` a step."""
+    """The longest stretches that block the host from `origin` to `until`, by time: at most `_BLOCKS_A_STEP` a step, or
+    `_FEWEST_BLOCKS` in all.
+    """
     start, end, kind, _ = partition(host.by_kind[: CpuTime.OVERHEAD], np.array([origin, until]))
     long = (kind < CpuTime.OVERHEAD) & (end - start >= _SHORTEST_BLOCK_NS)
     start, end, kind = start[long], end[long], kind[long]
-    longest = np.sort(np.argsort(start - end, kind="stable")[: _BLOCKS_A_STEP * steps])
+    most = max(_BLOCKS_A_STEP * steps, _FEWEST_BLOCKS)
+    longest = np.sort(np.argsort(start - end, kind="stable")[:most])
     return ends_with.Blocked(start[longest], end[longest], kind[longest])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 import numpy as np
 
@@ -32,6 +34,10 @@ class ShortenedCalls(msgspec.Struct, frozen=True, eq=False):
         """The same of products of a kind."""
         return self._shares([_products(one, kind) for one in self.digests], removed_ns, taken_ns)
 
+    def of_copies(self, removed_ns: Ints, taken_ns: Ints, *memories: names.HostMemory) -> Floats:
+        """The same of copies between the device and such memory of the host."""
+        return self._shares([_copies(one, memories) for one in self.digests], removed_ns, taken_ns)
+
     def _shares(self, part_ns: list[Ints], removed_ns: Floats | Ints, taken_ns: Ints) -> Floats:
         """`part_ns` is the time of each rank's calls that the fix shortens."""
         share = removed_ns.sum(axis=1) / np.maximum(taken_ns.sum(axis=1), 1)
@@ -45,6 +51,14 @@ def _products(digest: RankDigest, kind: names.Product) -> Ints:
     """The time of the calls whose longest kernel is a product of a kind."""
     calls: RooflineCalls = digest.roofline.calls
     known = {name: names.product(digest.strings[name]) is kind for name in np.unique(calls.name).tolist()}
+    chosen = np.array([known[name] for name in calls.name.tolist()], np.bool_)
+    return np.where(chosen, calls.total_ns, 0)
+
+
+def _copies(digest: RankDigest, memories: Collection[names.HostMemory]) -> Ints:
+    """The time of the calls that are copies between the device and such memory of the host."""
+    calls: RooflineCalls = digest.roofline.calls
+    known = {name: names.host_memory(digest.strings[name]) in memories for name in np.unique(calls.name).tolist()}
     chosen = np.array([known[name] for name in calls.name.tolist()], np.bool_)
     return np.where(chosen, calls.total_ns, 0)
 

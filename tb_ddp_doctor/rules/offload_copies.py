@@ -8,12 +8,14 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CopyWork, CpuTime, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.shortened_calls import ShortenedCalls
 from tb_ddp_doctor.findings import Measurement
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Flags
+from tb_ddp_doctor.trace.names import HostMemory
 from tb_ddp_doctor.trace.program_names import Program
 
 _LEAST_SIZE = (1.0, "MB an iteration", "Tokens, positions and tables of pages are some hundred kilobytes.")
@@ -46,7 +48,9 @@ class OffloadCopies(Rule):
     least_size: float = threshold(*_LEAST_SIZE)
     min_cost: float = threshold(0.03, "of the iteration", "Below this it is not worth a line.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, copies: CopyWork, places: Places) -> Result:
+    def check(
+        self, *, frame: Frame, whatif: WhatIf, copies: CopyWork, shortened: ShortenedCalls, places: Places
+    ) -> Result:
         if frame.program not in _FIXES:
             return Clear("What training and forward passes copy are batches; pageable-memcpy judges these.")
         large = are_large(copies, frame.program, self.least_size)
@@ -55,7 +59,9 @@ class OffloadCopies(Rule):
         exposed = np.where(large, copies.pageable_exposed_ns + copies.pinned_exposed_ns, 0)
         # What one rank copies alone, or more slowly than the others, makes it a straggler.
         copied = np.minimum(exposed, whatif.typical_of_step(exposed))
-        change = Change(device_ns=copied) | whatif.without(CpuTime.COPY)
+        copied_ns = copies.pageable_ns + copies.pinned_ns
+        of_calls = shortened.of_copies(copied, copied_ns, HostMemory.PAGEABLE, HostMemory.PINNED)
+        change = Change(device_ns=copied, of_calls=of_calls) | whatif.without(CpuTime.COPY)
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Large copies between CPU and GPU cost {wording.ms(cost)} an iteration.")

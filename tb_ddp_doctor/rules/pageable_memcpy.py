@@ -9,6 +9,7 @@ from tb_ddp_doctor.digest.model import CopyWork, CpuTime, LaunchDelay, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import LateLaunches
+from tb_ddp_doctor.facts.shortened_calls import ShortenedCalls
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -16,6 +17,7 @@ from tb_ddp_doctor.rules.offload_copies import are_large
 from tb_ddp_doctor.rules.support import blocking_calls, certainty, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.names import HostMemory
 
 #: Calls that hold the CPU for less of this share of the time that copies do are not named.
 _MENTIONED = 0.05
@@ -48,7 +50,14 @@ class PageableMemcpy(Rule):
     min_cost: float = threshold(0.002, "of the step", "Below this it is not worth a line.")
 
     def check(
-        self, *, frame: Frame, whatif: WhatIf, copies: CopyWork, late_launches: LateLaunches, places: Places
+        self,
+        *,
+        frame: Frame,
+        whatif: WhatIf,
+        copies: CopyWork,
+        shortened: ShortenedCalls,
+        late_launches: LateLaunches,
+        places: Places,
     ) -> Result:
         number = float(copies.pageable_copies.mean())
         if number == 0 and copies.unnamed_copies.any():
@@ -58,7 +67,8 @@ class PageableMemcpy(Rule):
         saved = np.maximum(copies.pageable_exposed_ns - self._pinned_ns(copies), 0)
         # What is kept on the GPU is not copied: offload-copies has it.
         saved = np.where(are_large(copies, frame.program), 0, saved)
-        change = whatif.without(CpuTime.COPY) | Change(device_ns=saved)
+        of_calls = shortened.of_copies(saved, copies.pageable_ns, HostMemory.PAGEABLE)
+        change = whatif.without(CpuTime.COPY) | Change(device_ns=saved, of_calls=of_calls)
         cost = whatif.cost_ns(change)
         size = wording.size(float(copies.pageable_bytes.mean()))
         if cost < self.min_cost * frame.step_ns:

@@ -46,6 +46,26 @@ def test_pageable_copies_are_found_with_what_pinned_ones_would_save() -> None:
     assert "pin_memory=True" in found.fix and "non_blocking=True" in found.fix
 
 
+def test_copies_are_removed_where_they_are() -> None:
+    """Each rank copies before an AllReduce that the other one waits in: what the copy saves comes all before it."""
+    first = """
+        rank# step |1
+              host   [pageable][fwd][ar][bwd][ar][sync....]
+              within  [sync...]
+              gpu    [pageable][fwd]    [bwd]
+              nccl                  [ar]     [ar..........]
+    """
+    second = """
+        rank# step |1
+              host   [fwd][ar][pageable..........][bwd][ar]
+              within           [sync.............]
+              gpu    [fwd]              [pageable][bwd]
+              nccl        [ar..........]               [ar]
+    """
+    found = finding(RULE, ranks(first, second))
+    assert found.alone_ms == pytest.approx(2 * (10 - PINNED_MS), rel=0.05)
+
+
 def test_pinned_copies_in_the_trace_tell_the_rate() -> None:
     # The drawn pinned copy moves as many bytes in 8 ms.
     assert finding(RULE, ranks(BOTH, BOTH)).cost_ms == pytest.approx(10 - 8, rel=0.02)
