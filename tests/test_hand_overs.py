@@ -47,7 +47,7 @@ def rows_of(*drawings: str) -> list[RankRows]:
 
 def test_a_wait_for_another_role_is_a_collective_with_it() -> None:
     rows = rows_of(GENERATES, GENERATES, TRAINS, TRAINS)
-    waits = hand_overs._Tying(rows, [], np.zeros(4, np.bool_))._waits
+    waits = hand_overs._Tying(rows, [], np.zeros(4, np.bool_), np.zeros(4, np.bool_))._waits
     # What ranks of a role wait for each other is none, though the host is blocked meanwhile.
     assert [len(waits[0]), len(rows[0].meets)] == [4, 8]
 
@@ -101,7 +101,7 @@ def test_pauses_await_generations_that_are_as_many_rounds_old(
     instants: tuple[int, ...], awaited: list[int | None] | None
 ) -> None:
     rows = rows_of(IN_ROUNDS, IN_ROUNDS, PAUSES, PAUSES)
-    tying, its = hand_overs._Tying(rows, [], np.zeros(4, np.bool_)), rows[0]
+    tying, its = hand_overs._Tying(rows, [], np.zeros(4, np.bool_), np.zeros(4, np.bool_)), rows[0]
     tying._waits[0] = its.pauses.tolist()
     begin = int(its.issued_ns[0])
     found = tying.generated(0, begin + MS * np.array(instants))
@@ -216,3 +216,37 @@ def test_what_a_role_computes_after_its_wait_needs_the_samples() -> None:
     replay = Replay(schedule(job(ranks(*[IN_TURN_WITH_IT] * 2, *[BEGINS_ON_CPU] * 2, steps=4))))
     took = replay.step_ns(Change(no_host=True))[2:, 1:] / MS
     assert took == pytest.approx(29 + 16, rel=0.01)
+
+
+def saved_by_faster_engines(pause: int) -> float:
+    """What 20 ms less of device work of engines, which generate all the time and stop for the weights only, save of
+    rounds of 88 ms in which trainers pause for so long and then train: ms a round.
+    """
+    sync, answers = [(80, 84, "bc"), (84, 88, "sync")], range(0, 80, 10)
+    calls = [box for at in answers for box in ((at, at + 3, "a"), (at + 3, at + 10, "sync"))]
+    engines = f"""
+    rank# step   |1
+          host   {boxes((0, 88, "own_generate_sequences"))}
+          within {boxes(*calls, *sync)}
+          gpu    {boxes(*[(at + 1, at + 10, "a") for at in answers])}
+          nccl   {boxes((81, 88, "bc/sync"))}
+"""
+    trainers = f"""
+    rank# step   |1
+          host   {boxes((pause, 88, "own_update_actor"))}
+          within {boxes((pause, pause + 5, "fwd"), (pause + 5, 80, "sync"), *sync)}
+          gpu    {boxes((pause + 1, 80, "fwd"))}
+          nccl   {boxes((81, 88, "bc/sync"))}
+"""
+    replay = Replay(schedule(job(ranks(engines, engines, trainers, trainers, steps=12))))
+    less = Change(device_ns=np.where(np.arange(4) < 2, 20 * MS, 0)[:, None] * np.ones((4, 12), np.int64))
+    return float((replay.step_ns(Change()) - replay.step_ns(less))[:, 1:].mean()) / MS
+
+
+def test_trainers_that_pause_for_long_wait_for_engines_that_generate_all_the_time() -> None:
+    assert saved_by_faster_engines(41) == pytest.approx(10, rel=0.1)
+
+
+def test_trainers_that_hardly_pause_do_not_wait_for_them() -> None:
+    """A short pause is how long it takes to hand the samples over."""
+    assert saved_by_faster_engines(8) < 1

@@ -18,7 +18,7 @@ from tb_ddp_doctor.job.rl_roles import share_gpus
 from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.mesh.mesh import Mesh, mesh
 from tb_ddp_doctor.storage.constant import joined
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Flags, Ints
 from tb_ddp_doctor.trace.program_names import Program, Role
 
 
@@ -83,6 +83,16 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
         roles = {self.roles[rank] for rank in indices.tolist()}
         serves = self.program == Program.RL.value and roles == {Role.ROLLOUT.value} != set(self.roles)
         return Program.SERVING.value if serves else self.program
+
+    def runs(self, program: str) -> Flags:
+        """Which ranks do this, as `program_of` has it, shape (R,)."""
+        return np.array([self.program_of(np.array([rank])) == program for rank in range(len(self.ranks))], np.bool_)
+
+    @property
+    def of_each_role(self) -> list[Ints]:
+        """The ranks (indices) of each role: of other jobs than reinforcement learning, one with all."""
+        _, number = np.unique(self.roles, return_inverse=True)
+        return [np.flatnonzero(number == role) for role in range(int(number.max()) + 1)]
 
     @property
     def all_ranks(self) -> tuple[int, ...]:

@@ -18,6 +18,10 @@ single rank stalls is its own. It ends so long after the last of the ranks of ot
 Of ranks that generate and wait once a round the n-th pause of the others awaits the n-th generation that is over by
 then, or one that is as many rounds older in all rounds: it may be consumed a round later.
 
+Where what others had done by a wait of their own was there before a pause, it awaits what they generate without a wait
+through it (asynchronous engines hand a sample over when it is complete), if it is long: shorter ones are how long
+handing over takes.
+
 Where no other role had, or there is none, as where the same ranks do all in turn, pauses end so long after the last
 rank of the role was there. And one that a rank ends alone, such as the one that sends the weights for all, is a wait if
 it and most others of that rank end right after other roles had done something.
@@ -145,8 +149,8 @@ class _Role(msgspec.Struct, frozen=True, eq=False):
 class _Tying:
     """Finds what pauses wait for, given the pauses of all roles that end together."""
 
-    def __init__(self, rows: list[RankRows], roles: Sequence[_Role], copies_more: Flags) -> None:
-        self._rows, self._copies_more = rows, copies_more
+    def __init__(self, rows: list[RankRows], roles: Sequence[_Role], copies_more: Flags, generates: Flags) -> None:
+        self._rows, self._copies_more, self._generates = rows, copies_more, generates
         #: The waits of each rank for others, in pauses, and in collectives with other roles, as rows in order.
         self._waits = [its.meets_roles.tolist() for its in rows]
         self._add_waits(one for role in roles for group in role.groups for one in group)
@@ -199,6 +203,13 @@ class _Tying:
             if 2 * sum(one.length_ns for one in late) >= sum(one.length_ns for one in group):
                 self._tie(late, others, peers)
                 return
+        # Asynchronous engines go on.
+        begin = max(one.begin_ns for one in group)
+        since_ns = max(since_ns, *(int(self._rows[one.rank].issued_ns[0]) for one in group))
+        if instant - begin > _OWN_ALONE * (instant - since_ns):
+            through = self._generate_through(role, begin, instant)
+            if through:
+                self._tie(group, through, {})
 
     def tie_alone(self, role: _Role) -> None:
         """Tie pauses that end on one rank of a role alone, as on the one that sends the weights for all: those of them
@@ -214,21 +225,26 @@ class _Tying:
             alone = [
                 (one, since_ns) for one, since_ns in zip(long, since, strict=False) if (rank, one.row) not in of_groups
             ]
-            tied = [(one, others) for one, since_ns in alone if (others := self._right_before(role, one, since_ns))]
+            tied = [(one, others) for one, since_ns in alone if (others := self._before_its_end(role, one, since_ns))]
             ties = len(long) - len(alone) + len(tied)
             if ties > 1 and 2 * ties > len(long):
                 self._add_waits(one for one, _ in tied)
                 for one, others in tied:
                     self._tie([one], others, {})
 
-    def _right_before(self, role: _Role, pause: Pause, since_ns: int) -> dict[int, int]:
-        """What ranks of other roles had done right before a pause ended, if the last of them waits then."""
+    def _before_its_end(self, role: _Role, pause: Pause, since_ns: int) -> dict[int, int]:
+        """What ranks of other roles had done right before a pause ended, if the last of them waits then. Or what they
+        generate through it, if it ends after the records of all peers, which may have paused as long.
+        """
         others = self._others(role, pause.end_ns, since_ns, _SOON[0], {})
-        if not self._late([pause], others, _OWN_ALONE):
-            return {}
-        last = max(others, key=lambda rank: int(self._rows[rank].ended_ns[others[rank]]))
-        until_ns = pause.end_ns + round(_OWN_ALONE * pause.length_ns)
-        return others if self._waits_by(last, others[last], until_ns) else {}
+        if self._late([pause], others, _OWN_ALONE):
+            last = max(others, key=lambda rank: int(self._rows[rank].ended_ns[others[rank]]))
+            until_ns = pause.end_ns + round(_OWN_ALONE * pause.length_ns)
+            if self._waits_by(last, others[last], until_ns):
+                return others
+        peers = [self._rows[rank].until_ns for rank in role.ranks.tolist() if rank != pause.rank]
+        is_last = max(peers, default=pause.end_ns) < pause.end_ns
+        return self._generate_through(role, pause.begin_ns, pause.end_ns) if is_last else {}
 
     def _add_waits(self, pauses: Iterable[Pause]) -> None:
         for one in pauses:
@@ -262,6 +278,18 @@ class _Tying:
         waits, its = self._waits[rank], self._rows[rank]
         following = waits[bisect.bisect_right(waits, row) :][:1]
         return bool(its.issued_ns[following].min(initial=its.ended_ns[-1]) <= instant_ns)
+
+    def _generate_through(self, role: _Role, begin_ns: int, end_ns: int) -> dict[int, int]:
+        """The last row before the end of a pause of each rank of other roles that generates, and has not waited in the
+        later half of it.
+        """
+        rows, until_ns = {}, begin_ns + round(_OWN * (end_ns - begin_ns))
+        for rank in role.others[self._generates[role.others]].tolist():
+            its, row = self._rows[rank], self._rows[rank].before(end_ns)
+            last = self._waits[rank][: bisect.bisect_right(self._waits[rank], row)][-1:]
+            if row >= 0 and its.issued_ns[0] <= begin_ns and its.ended_ns[last].max(initial=LONG_AGO) <= until_ns:
+                rows[rank] = row
+        return rows
 
     def _late(self, pauses: list[Pause], rows: Mapping[int, int], own: float) -> list[Pause]:
         """Those of some pauses of which at most a share is the rank's own, after the ends of some ranks' rows."""
@@ -343,7 +371,7 @@ def _tied(rows: list[RankRows], roles: Sequence[_Role], copies_more: Flags, gene
     """The hand-overs of the pauses of some roles. A rank that `copies_more` than its peers, flags of shape (R,), may
     send weights alone; others generate, shape (R,).
     """
-    tying = _Tying(rows, roles, copies_more)
+    tying = _Tying(rows, roles, copies_more, generates)
     for role in roles:
         instants, last = np.array([min(one.end_ns for one in group) for group in role.groups], np.int64), LONG_AGO
         every = {rank: tying.generated(rank, instants) for rank in role.others[generates[role.others]].tolist()}

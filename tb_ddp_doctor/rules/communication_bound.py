@@ -97,7 +97,7 @@ class CommunicationBound(Rule):
             )
         if frame.program == Program.BENCHMARK.value:
             return NotApplicable("This program is a benchmark: its communication is what it measures.")
-        if not frame.trains:
+        if not frame.trains or frame.program_of(whatif.slowest) == Program.SERVING.value:
             return self._of_forward_passes(frame, whatif, exposed, communication, network, places)
         # One slow collective in some steps is no fault of all of them: the median step is judged.
         total, median = float(np.median(needed)), float(np.median(exposed))
@@ -148,11 +148,15 @@ class CommunicationBound(Rule):
         network: Network | None,
         places: Places,
     ) -> Result:
-        """What is exposed in iterations that do not train, shape (S,): within one, compute needs what is sent."""
+        """What is exposed in iterations that do not train, shape (S,): within one, compute needs what is sent. So it
+        is of ranks that only generate, and are the slowest, in reinforcement learning.
+        """
         median = float(np.median(exposed))
         if median < self.min_exposed * frame.step_ns:
             return Clear(f"{wording.ms(median)} of communication are exposed in the median iteration.")
-        change = Change(transfer_ns=np.broadcast_to((self.bytes_saved * exposed).astype(np.int64), whatif.shape))
+        program = frame.program_of(whatif.slowest)
+        is_of_program = frame.runs(program)
+        change = Change(transfer_ns=(self.bytes_saved * is_of_program[:, None] * exposed).astype(np.int64))
         seen = int((exposed > self.min_exposed * frame.step_ns).sum())
         level, basis = certainty.confidence(frame, whatif.cost_ns(change), seen, of_transfer=True)
         share = part.median(exposed, whatif.at_slowest(frame.window_ns))
@@ -160,13 +164,14 @@ class CommunicationBound(Rule):
         longest = f"It is of {wording.listing(kinds)}{', the longest first' * (len(kinds) > 1)}. " if kinds else ""
         return Fault(
             change=change,
+            ranks=frame.rank_numbers(np.flatnonzero(is_of_program)),
             confidence=level,
             title=f"Communication is exposed within iterations: {share} on the slowest rank.",
             why=f"{longest}Compute of an iteration waits for it, unless another batch computes meanwhile. "
             f"{wording.network(network)}{tuner.choice(network, communication[0]) if communication else ''}{basis}",
             fix=_OF_EXPERTS
-            if frame.program == Program.SERVING.value and communication and communication[0].kind in _EXCHANGES
-            else _OF_FORWARD_PASSES[frame.program],
+            if program == Program.SERVING.value and communication and communication[0].kind in _EXCHANGES
+            else _OF_FORWARD_PASSES[program],
             evidence=most_exposed(exposed, whatif, places),
             subject=_OR_WAIT if frame.missing_ranks else "",
         )

@@ -77,15 +77,19 @@ class HostStall(Rule):
         # The ranks stall in turn, so that each GPU waits in a collective while another rank's CPU stalls.
         waits = whatif.plays and float(median_rank(stalls.long_ns.mean(axis=1))) < max(least, _PART * cost)
         stalled = whatif.host_ns(CpuTime.STALL) if waits else stalls.long_ns
+        if len(frame.of_each_role) > 1:
+            # What a role waits for another one is no stall.
+            stalled = np.minimum(stalled, whatif.host_ns(CpuTime.STALL))
         mean = stalled.mean(axis=1)
-        median = float(median_rank(mean))
+        judged = max(frame.of_each_role, key=lambda ranks: float(median_rank(mean[ranks])))
+        median = float(median_rank(mean[judged]))
         if min(median, cost) < least:
             return Clear(
                 f"The median rank's CPU is outside any op {wording.ms(median)} a step"
                 f"{', with the GPU idle' if frame.has_device else ''}."
             )
-        affected = np.flatnonzero(mean >= least)
-        seen = np.flatnonzero(median_rank(stalled) > least)
+        affected = _affected(stalled, judged, least)
+        seen = np.flatnonzero(median_rank(stalled[judged]) > least)
         rare = 0 < 2 * len(seen) <= len(frame.steps)
         level, basis = certainty.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
         known = activity.most(stalls.doing(affected.tolist()), self.min_known * median)
@@ -98,7 +102,7 @@ class HostStall(Rule):
             steps=tuple(int(step) for step in frame.steps[seen]) if rare else frame.all_steps,
             cause=known.kind.value if known else None,
             confidence="low" if rare and len(seen) == 1 else level,
-            title=_title(frame, waits, stalled, cost, seen if rare else None),
+            title=_title(frame, waits, stalled[judged], frame.window_ns[judged], cost, seen if rare else None),
             why=f"The CPU is outside any op there{_activity(known)}.{of_stack(worst, rank_evidence)} "
             f"{host_overheads.said(overheads, affected, frame.step_ns)}"
             f"{_place(stalls, phases, affected)}{often}{basis}",
@@ -115,16 +119,26 @@ def _but_of_engines(change: Change, frame: Frame) -> Change:
     return Change(shared={kind: np.where(others, share, 0) for kind, share in change.shared.items()})
 
 
-def _part(stalled: Ints, frame: Frame, cost_ns: float) -> part.PartOfStep:
+def _affected(stalled: Ints, judged: Ints, least_ns: float) -> Ints:
+    """The ranks (indices) that stall for so long a step in the mean, shape (R, S); of other roles than the one that is
+    judged in the median, too: what they await before or after the record is no stall.
+    """
+    often = np.isin(np.arange(len(stalled)), judged) | (np.median(stalled, axis=1) >= least_ns)
+    return np.flatnonzero(often & (stalled.mean(axis=1) >= least_ns))
+
+
+def _part(stalled: Ints, window_ns: Ints, cost_ns: float) -> part.PartOfStep:
     """What the median rank stalls; up to the cost, what the rank that stalls longest in each step does."""
     rank, longest, steps = median_rank_index(stalled), stalled.argmax(axis=0), np.arange(stalled.shape[1])
-    typical = part.mean(stalled[rank], frame.window_ns[rank])
-    in_turn = part.mean(stalled[longest, steps], frame.window_ns[longest, steps]).at_most(cost_ns)
+    typical = part.mean(stalled[rank], window_ns[rank])
+    in_turn = part.mean(stalled[longest, steps], window_ns[longest, steps]).at_most(cost_ns)
     return max(typical, in_turn, key=lambda each: each.ns)
 
 
-def _title(frame: Frame, waits: bool, stalled: Ints, cost_ns: float, rare: Ints | None) -> str:
-    """`waits` if GPUs wait for other ranks meanwhile; `rare` are the steps (indices) that alone have stalls."""
+def _title(frame: Frame, waits: bool, stalled: Ints, window_ns: Ints, cost_ns: float, rare: Ints | None) -> str:
+    """Of what the ranks of the role that stalls most stall in steps of so many ns: `waits` if GPUs wait for other ranks
+    meanwhile; `rare` are the steps (indices) that alone have stalls.
+    """
     if waits:
         what, why = "The CPU is outside any op", "GPUs idle, or wait for the CPUs of other ranks"
     elif frame.has_device:
@@ -132,7 +146,7 @@ def _title(frame: Frame, waits: bool, stalled: Ints, cost_ns: float, rare: Ints 
     else:
         what, why = "The ranks compute nothing for", "the CPU is outside any op"
     if rare is None:
-        return f"{what} {_part(stalled, frame, cost_ns if waits else 0.0)}: {why}."
+        return f"{what} {_part(stalled, window_ns, cost_ns if waits else 0.0)}: {why}."
     each = wording.ms(float(median_rank(stalled)[rare].mean()))
     named = wording.steps([int(step) for step in frame.steps[rare]])
     return f"{what} {each} in {named} ({wording.steps_seen(len(rare), len(frame.steps))}), on all ranks."

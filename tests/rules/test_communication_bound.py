@@ -251,3 +251,28 @@ def test_what_a_ring_sends_cannot_be_hidden_behind_other_compute() -> None:
         """,
     )
     assert finding(RULE, ring).cost_ms > 0
+
+
+#: An engine that generates all the time, and a trainer that pauses until it has samples, and trains for 20 ms.
+ENGINE = """
+    rank# step   |1
+          host   [own_generate_sequences...........................................]
+          within [layer][reduce][layer][reduce][sync...............................]
+          gpu     [layer....][reduce...........][layer....][reduce.................]
+"""
+WAITS_FOR_SAMPLES = """
+    rank# step   |1
+          host   [own_update_actor..]
+          within [fwd][sync.........]
+          gpu     [fwd..............]
+"""
+
+
+def test_engines_whose_allreduces_are_exposed_delay_trainers_that_wait_for_samples() -> None:
+    """No trainer overlaps what an engine sends within an iteration; its pauses end with the engine's iterations."""
+    text = ranks(ENGINE, ENGINE, WAITS_FOR_SAMPLES, WAITS_FOR_SAMPLES, steps=12)
+    found = finding(RULE, text, kernels=NCCL)
+    assert found.title.startswith("Communication is exposed within iterations: ")
+    assert found.ranks == (0, 1)
+    assert found.cost_ms == pytest.approx((19 + 25) / 2, rel=0.15)
+    assert "allreduce-fusion" in found.fix and "no_sync" not in found.fix

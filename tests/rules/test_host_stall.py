@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import cast
-
 import numpy as np
 import pytest
 from traces import MS, finding, in_row, job, lies_in_its_step, outcome, ranks, step_ms
 
 from tb_ddp_doctor.engine import examine
-from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.rules.host_stall import _part
 
 RULE = "host-stall"
@@ -235,8 +231,8 @@ def test_hosts_that_nothing_shows_to_wait_seem_to_stall_until_the_next_step() ->
 
 
 def test_of_stalls_in_turn_the_longest_of_each_step_is_said_up_to_what_they_cost() -> None:
-    in_turn, frame = np.diag([50, 40, 30]) * MS, SimpleNamespace(window_ns=np.full((3, 3), 100 * MS))
-    said = [_part(in_turn, cast(Frame, frame), cost * MS).ns for cost in (0, 25, 60)]
+    in_turn, window = np.diag([50, 40, 30]) * MS, np.full((3, 3), 100 * MS)
+    said = [_part(in_turn, window, cost * MS).ns for cost in (0, 25, 60)]
     assert said == [pytest.approx(ms * MS) for ms in (40 / 3, 25, 40)]
 
 
@@ -258,3 +254,33 @@ TRAINER = """
 def test_engines_that_generate_may_schedule_between_answers() -> None:
     result = outcome("host-stall", ranks(ENGINE, ENGINE, ENGINE, TRAINER))
     assert result.status == "clear" and "mostly in engines that generate" in result.reason
+
+
+#: Engines that schedule for 6 ms after each answer, at other times each, and ranks that train for half as long and then
+#: wait for samples.
+SCHEDULES = """
+    rank# step |1
+          host   [own_generate_sequences...................................................]
+          within [attend][sync.]      [attend][sync.]      [attend][sync.]      [a][sync...]
+          gpu      [attend.....]        [attend.....]        [attend.....]        [a.......]
+"""
+LATER = """
+    rank# step |1
+          host   [own_generate_sequences...................................................]
+          within [a][sync...]      [attend][sync.]      [attend][sync.]      [attend][sync.]
+          gpu      [a.......]        [attend.....]        [attend.....]        [attend.....]
+"""
+WAITS = """
+    rank# step |1
+          host   [own_update_actor............]
+          within [fwd][sync...................]
+          gpu     [fwd........................]
+"""
+
+
+def test_trainers_that_wait_for_engines_that_stall_do_not_stall_themselves() -> None:
+    """They do nothing for longer, and are more."""
+    found = finding(RULE, ranks(SCHEDULES, LATER, *[WAITS] * 4, steps=12))
+    assert found.ranks == (0, 1)
+    assert found.cost_ms == pytest.approx(18, rel=0.15)
+    assert "GPU and CPU both idle 2" in found.title
