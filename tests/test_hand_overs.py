@@ -250,3 +250,31 @@ def test_trainers_that_pause_for_long_wait_for_engines_that_generate_all_the_tim
 def test_trainers_that_hardly_pause_do_not_wait_for_them() -> None:
     """A short pause is how long it takes to hand the samples over."""
     assert saved_by_faster_engines(8) < 1
+
+
+#: One rank, whose kernels tell no role, scores for 12 ms what two others have generated, before two more train on it.
+OF_EACH = (
+    ((2, 20, "attend"), "own_generate_sequences"),
+    ((2, 20, "attend"), "own_generate_sequences"),
+    ((22, 34, "score"), "own_work"),
+    ((39, 53, "fwd"), "own_update_actor"),
+    ((39, 53, "fwd"), "own_update_actor"),
+)
+SCORED = [
+    f"""
+    rank# step |1{" " * 62}
+          host   {boxes((start, end + 2, mark))}
+          within {boxes((start, start + 2, kernel[:2]), (start + 2, end + 2, "sync"))}
+          gpu    {boxes((start + 1, end + 1, kernel[:2]))}
+    """
+    for (start, end, kernel), mark in OF_EACH
+]
+
+
+def test_roles_wait_for_a_rank_that_nothing_tells_the_role_of() -> None:
+    replay = Replay(schedule(job(ranks(*SCORED, steps=4))))
+    shorter = np.zeros(replay.recorded_ns.shape, np.int64)
+    shorter[2] = 8 * MS
+    saved = (replay.recorded_ns - replay.step_ns(Change(device_ns=shorter))) / MS
+    # What a role waits for in the first round came before the record.
+    assert saved[:, 1] == pytest.approx(8, rel=0.01)

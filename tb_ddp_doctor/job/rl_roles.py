@@ -30,6 +30,8 @@ MORE_KERNELS = 1.1
 #: Roles that take turns on a GPU compute at once for no more than this share of what the shorter one computes: both are
 #: on one node, with one clock. So many GPUs are tried.
 _AT_ONCE, _TRIED = 0.1, 8
+#: What a role is called that nothing tells.
+NO_NAME = "another role"
 _ORDER = {role.value: place for place, role in enumerate(Role)}
 
 
@@ -56,12 +58,13 @@ def unlike(job: Job) -> list[str]:
 
 def parts_of_roles(job: Job) -> list[Ints]:
     """The ranks (indices) of each role of reinforcement learning; of a role whose ranks meet in several groups that
-    share none, as actor and critic update, those of each group.
+    share none, as actor and critic update, those of each group. Ranks of which nothing tells the role, beside others,
+    have one together: one that scores answers may run too few kinds of operators to tell.
     """
     names, matched = [job_kind.role(digest) for digest in job.digests], job.matched
     circle = joined_by(matched.segments, matched.rank, len(names)) if len(matched) else np.arange(len(names))
     parts: list[Ints] = []
-    for name in sorted({*names} - {""}):
+    for name in sorted(set(names)) if any(names) else []:
         ranks = np.flatnonzero(np.array(names) == name)
         of_circle = [ranks[circle[ranks] == one] for one in np.unique(circle[ranks]).tolist()]
         meets = [one for one in of_circle if len(one) > 1]
@@ -123,8 +126,8 @@ def of_roles(job: Job, *, has_tail: bool = False) -> str | None:
     if job_kind.program(job) is not Program.RL:
         return None
     by_rank = [job_kind.role(digest) for digest in job.digests]
-    different = sorted(set(by_rank) - {""}, key=lambda name: _ORDER[name])
-    if len(different) > 1:
+    if len(set(by_rank) - {""}) > 1:
+        different = sorted(set(by_rank), key=lambda name: _ORDER.get(name, len(_ORDER)))
         parts = [_of_ranks(job, name, np.array(by_rank)) for name in different]
         said = f"This job does reinforcement learning. Roles: {'; '.join(parts)}."
         said += " All roles are on the same GPUs, in turn." if share_gpus(job) else ""
@@ -141,8 +144,8 @@ def _of_ranks(job: Job, name: str, roles: NDArray[np.str_]) -> str:
         return wording.percent(sum(float(job.budget.of(owner)[mine].mean()) for owner in owners) / window)
 
     return (
-        f"{name} on {wording.ranks(job.ranks[mine].tolist())} (computes {share('compute', 'copy')} of the step, "
-        f"waits for {_waits_for(job, name, roles)} {share('wait')}, transfers {share('transfer')}, "
+        f"{name or NO_NAME} on {wording.ranks(job.ranks[mine].tolist())} (computes {share('compute', 'copy')} of the "
+        f"step, waits for {_waits_for(job, name, roles)} {share('wait')}, transfers {share('transfer')}, "
         f"idles {share(*IDLE)})"
     )
 

@@ -570,12 +570,8 @@ def _in_turn(replay: Replay, change: Change) -> Ints:
 
 
 def _roles(job: Job) -> list[Ints]:
-    """See `WhatIf._roles`: ranks of no role are one together."""
-    roles = parts_of_roles(job) if job_kind.program(job) is Program.RL else []
-    if not roles:
-        return []
-    rest = np.setdiff1d(np.arange(len(job.digests)), np.concatenate(roles))
-    return [*roles, rest] if len(rest) else roles
+    """See `WhatIf._roles`."""
+    return parts_of_roles(job) if job_kind.program(job) is Program.RL else []
 
 
 def _pace(job: Job) -> Floats:

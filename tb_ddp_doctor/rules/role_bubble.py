@@ -14,7 +14,7 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.transfers import WeightSync
 from tb_ddp_doctor.findings import Measurement
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.job.rl_roles import MORE_KERNELS
+from tb_ddp_doctor.job.rl_roles import MORE_KERNELS, NO_NAME
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import long_tail, part
@@ -55,14 +55,14 @@ class RoleBubble(Rule):
         more prompts than needed. For the sync: weights that are sent while rollouts go on, in large buckets, over
         faster links, in fewer bytes.
     Limits:
-        Annotations (`generate_sequences`, `update_actor`) say the role of a rank, else what it does. The samples of a
-        rollout that is a step ahead are of older weights: whether training takes that is not in the traces. Half of the
-        cost is the lower end of its interval, since roles that run at once share links and hosts. What a role waits for
-        without a collective is known by its pauses, which at least half of its ranks, and more than one, end together;
-        the stalls of one rank are its own. A rollout that takes longer for as many kernels is `straggler`'s, and so is
-        what roles wait that would not if all ranks of a role took as long. Roles on the same GPUs take turns; that is
-        known where the traces number the GPUs of a host differently, and that they do not, where collectives join them
-        or both compute at once.
+        Annotations (`generate_sequences`, `update_actor`) say the role of a rank, else what it does; ranks of which
+        nothing says it are "another role" together. The samples of a rollout that is a step ahead are of older weights:
+        whether training takes that is not in the traces. Half of the cost is the lower end of its interval, since roles
+        that run at once share links and hosts. What a role waits for without a collective is known by its pauses, which
+        at least half of its ranks, and more than one, end together; the stalls of one rank are its own. A rollout that
+        takes longer for as many kernels is `straggler`'s, and so is what roles wait that would not if all ranks of a
+        role took as long. Roles on the same GPUs take turns; that is known where the traces number the GPUs of a host
+        differently, and that they do not, where collectives join them or both compute at once.
     """
 
     id = "role-bubble"
@@ -96,13 +96,14 @@ class RoleBubble(Rule):
         if frame.program != Program.RL.value:
             return Clear("This job does no reinforcement learning.")
         busy = budget.of("compute") + budget.of("copy")
-        of_role = {role: np.flatnonzero(np.array(frame.roles) == role) for role in dict.fromkeys(frame.roles) if role}
-        if len(of_role) < 2 or frame.roles_share_gpus:
+        if len(set(frame.roles) - {""}) < 2 or frame.roles_share_gpus:
             return Clear("The same GPUs do all roles in turn: none waits for another role.")
         if not whatif.plays:
             return NotApplicable(
                 "Steps cannot be replayed, so it is not known what roles cost that wait for each other."
             )
+        names = np.array(frame.roles)
+        of_role = {role or NO_NAME: np.flatnonzero(names == role) for role in dict.fromkeys(frame.roles)}
         roles = _Roles(frame, whatif, places, busy, of_role)
         bubble, tail = self._bubble(roles), self._long_tail(roles, computed.kernels)
         sync = self._weight_sync(roles, weight_sync) if weight_sync else self._sending(roles)

@@ -174,6 +174,12 @@ def test_a_long_tail_of_generation_is_said() -> None:
     assert "the longest is in turn on 2 ranks." in (of_roles(job(turns)) or "")
 
 
+def test_ranks_that_nothing_tells_the_role_of_are_another_role() -> None:
+    drawn = ranks(GENERATES, UPDATES, UPDATES.replace("own_update_actor", "own_work........"))
+    assert "; another role on rank 2 (computes " in (of_roles(job(drawn)) or "")
+    assert "another role (rank 2) computes 1" in finding(RULE, drawn).title
+
+
 def test_each_role_says_which_role_it_waits_for() -> None:
     said = of_roles(job(ranks(UPDATES_EARLY, UPDATES_EARLY, GENERATES, GENERATES))) or ""
     assert "update on ranks 0 and 1 (computes " in said
