@@ -14,7 +14,7 @@ from tb_ddp_doctor.findings import Setting
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.lost_calls import lost_calls_ns
 from tb_ddp_doctor.job.model import Budget, Job
-from tb_ddp_doctor.job.rl_roles import share_gpus
+from tb_ddp_doctor.job.rl_roles import roles, share_gpus
 from tb_ddp_doctor.job.setting import setting
 from tb_ddp_doctor.mesh.mesh import Mesh, mesh
 from tb_ddp_doctor.storage.constant import joined
@@ -79,9 +79,10 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
         return tuple(int(rank) for rank in self.ranks[indices])
 
     def program_of(self, indices: Ints) -> str:
-        """What these ranks do: of reinforcement learning those that only generate serve requests."""
-        roles = {self.roles[rank] for rank in indices.tolist()}
-        serves = self.program == Program.RL.value and roles == {Role.ROLLOUT.value} != set(self.roles)
+        """What these ranks do: of reinforcement learning those that only generate, or only score, serve requests."""
+        of_ranks = {self.roles[rank] for rank in indices.tolist()}
+        is_some = self.program == Program.RL.value and of_ranks < set(self.roles)
+        serves = is_some and of_ranks <= {Role.ROLLOUT.value, Role.REWARD.value}
         return Program.SERVING.value if serves else self.program
 
     def runs(self, program: str) -> Flags:
@@ -147,7 +148,7 @@ def frame(facts: Facts) -> Frame:
         lost_calls_ns=lost_calls_ns(job),
         trains=job_kind.trains(job),
         program=job_kind.program(job).value,
-        roles=tuple(map(job_kind.role, job.digests)),
+        roles=tuple(roles(job)),
         roles_share_gpus=share_gpus(job),
         launches_graphs=any(digest.contents.graph_launches > 0 for digest in job.digests),
         mesh=mesh(job),

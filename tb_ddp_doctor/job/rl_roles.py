@@ -35,6 +35,28 @@ NO_NAME = "another role"
 _ORDER = {role.value: place for place, role in enumerate(Role)}
 
 
+def roles(job: Job) -> list[str]:
+    """What each rank does in reinforcement learning, as `job_kind.role` calls it; but `Role.REWARD` of ranks that only
+    score, also where no annotation says so.
+
+    Those are servers that never get weights, while most ranks that generate get theirs in collectives with ranks that
+    train: a reward model stays as it is. And ranks that neither generate nor train, and meet none that do.
+    """
+    known = [job_kind.role(digest) for digest in job.digests]
+    between, matched = between_roles(job), job.matched
+    if not between.any():
+        return known
+    circle = joined_by(matched.segments, matched.rank, len(known))
+    apart = ~np.isin(circle, circle[job.calls.rank[between]])
+    serves = np.array(known) == Role.ROLLOUT.value
+    apart &= (serves & (2 * (apart & serves).sum() < serves.sum())) | (np.array(known) == "")
+    marked = ({*digest.contents.roles} - {Role.WEIGHT_SYNC.value} for digest in job.digests)
+    return [
+        Role.REWARD.value if is_apart and not marks else name
+        for name, is_apart, marks in zip(known, apart.tolist(), marked, strict=True)
+    ]
+
+
 def between_roles(job: Job) -> Flags:
     """Which of a job's calls meet calls of ranks of another role of reinforcement learning, shape (N,)."""
     calls = np.zeros(len(job.calls), np.bool_)
@@ -52,8 +74,8 @@ def only_generate(job: Job) -> Flags:
 
 def unlike(job: Job) -> list[str]:
     """What each rank does in reinforcement learning; "" where all do the same, and in every other job."""
-    roles = [job_kind.role(digest) for digest in job.digests]
-    return roles if job_kind.program(job) is Program.RL and len(set(roles)) > 1 else [""] * len(roles)
+    each = roles(job)
+    return each if job_kind.program(job) is Program.RL and len(set(each)) > 1 else [""] * len(each)
 
 
 def parts_of_roles(job: Job) -> list[Ints]:
@@ -125,7 +147,7 @@ def of_roles(job: Job, *, has_tail: bool = False) -> str | None:
     """
     if job_kind.program(job) is not Program.RL:
         return None
-    by_rank = [job_kind.role(digest) for digest in job.digests]
+    by_rank = roles(job)
     if len(set(by_rank) - {""}) > 1:
         different = sorted(set(by_rank), key=lambda name: _ORDER.get(name, len(_ORDER)))
         parts = [_of_ranks(job, name, np.array(by_rank)) for name in different]

@@ -21,6 +21,7 @@ from tb_ddp_doctor.digest.numbering import numbered
 from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.collectives import UNEVEN
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.rl_roles import roles
 from tb_ddp_doctor.job.segments import joined_by
 from tb_ddp_doctor.mesh.mesh import mesh
 from tb_ddp_doctor.replay.cells import lower_median
@@ -114,13 +115,13 @@ def _roles(job: Job) -> Ints:
        count. Ranks that share a sequence (context parallelism) are of one circle, though they only send to each other.
     2. Circles with about the same compute have the same role.
     3. If more than half of the circles have the same role, all ranks have it: a circle that computes longer is slow.
-    4. In reinforcement learning, ranks that do something else (`job_kind.role`) have another role in any case, and so
+    4. In reinforcement learning, ranks that do something else (`rl_roles.roles`) have another role in any case, and so
        have ranks that only read prompts beside others that only generate: their attention shares no kernel.
     """
     every = np.arange(len(job.ranks))
     if job_kind.program(job) is not Program.RL:
         return _roles_by_compute(job, every)
-    known = [job_kind.role(digest) for digest in job.digests]
+    known = roles(job)
     _, role = np.unique(known, return_inverse=True)
     part = np.zeros(len(every), np.int64)
     for name in sorted(set(known)):

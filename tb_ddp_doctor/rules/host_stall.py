@@ -113,9 +113,12 @@ class HostStall(Rule):
 
 
 def _but_of_engines(change: Change, frame: Frame) -> Change:
-    """The change of the ranks that do not generate for reinforcement learning; of all where these train as well."""
+    """The change of the ranks that do not serve requests for reinforcement learning, to generate or to score; of all
+    where these train as well.
+    """
     takes_turns = len(set(frame.roles)) == 1
-    others = np.array([takes_turns or role != Role.ROLLOUT.value for role in frame.roles])[:, None]
+    serves = (Role.ROLLOUT.value, Role.REWARD.value)
+    others = np.array([takes_turns or role not in serves for role in frame.roles])[:, None]
     return Change(shared={kind: np.where(others, share, 0) for kind, share in change.shared.items()})
 
 

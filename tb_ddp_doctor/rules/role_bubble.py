@@ -43,7 +43,9 @@ class RoleBubble(Rule):
         would save if it took as long as the longest role alone takes, without what the other ranks do (replay). The
         long tail of generation (`long_tail`): all ranks wait for the longest rollout. Its cost is what the step would
         save if all took as long as the median one. And the weight sync (`weight_sync`): collectives between ranks of
-        different roles, in which no role computes. Its cost is the time that they are exposed, without waiting.
+        different roles, in which no role computes. Its cost is the time that they are exposed, without waiting. And the
+        scores (`reward`): the update waits for ranks that only judge the answers. Its cost is what the step would save
+        if these ranks had nothing to do.
     Why:
         The update needs the samples, and the next rollout needs the new weights. If both wait for each other in every
         step, the step takes as long as all roles together, and each GPU idles while the others compute.
@@ -105,21 +107,24 @@ class RoleBubble(Rule):
         names = np.array(frame.roles)
         of_role = {role or NO_NAME: np.flatnonzero(names == role) for role in dict.fromkeys(frame.roles)}
         roles = _Roles(frame, whatif, places, busy, of_role)
-        bubble, tail = self._bubble(roles), self._long_tail(roles, computed.kernels)
+        scoring = self._scoring(roles)
+        bubble, tail = self._bubble(roles, scoring), self._long_tail(roles, computed.kernels)
         sync = self._weight_sync(roles, weight_sync) if weight_sync else self._sending(roles)
-        faults = tuple(one for one in (bubble, tail, sync) if isinstance(one, Fault))
+        faults = tuple(one for one in (bubble, scoring, tail, sync) if isinstance(one, Fault))
         return faults or bubble
 
-    def _bubble(self, roles: _Roles) -> Fault | Clear:
-        """What roles cost that wait for each other."""
-        frame, whatif, busy, of_role = roles.frame, roles.whatif, roles.busy_ns, roles.ranks
+    def _bubble(self, roles: _Roles, scoring: Fault | None) -> Fault | Clear:
+        """What roles cost that wait for each other; beyond what they wait for scores, if that is found."""
+        frame, whatif, busy = roles.frame, roles.whatif, roles.busy_ns
+        of_role = {role: ranks for role, ranks in roles.ranks.items() if not scoring or role != Role.REWARD.value}
         takes = {role: float(busy[ranks].mean(axis=1).max()) for role, ranks in of_role.items()}
         idle = frame.window_ns - busy
-        longest, _ = _longest(whatif, of_role)
-        change, half = (_without_others(whatif, of_role[longest], share) for share in (1.0, 0.5))
-        # A role that waits for one slow rank of another one waits no longer once all ranks of each take as long.
-        even = whatif.after(whatif.at_the_median(np.ones(whatif.shape, np.bool_)), supposed=True)
-        cost = min(whatif.cost_ns(change), _longest(even, of_role)[1])
+        every = np.setdiff1d(np.arange(len(busy)), roles.ranks[Role.REWARD.value] if scoring else [])
+        longest, _ = _longest(whatif, of_role, every)
+        others = np.setdiff1d(every, of_role[longest])
+        change, half = (_without(whatif, others, share) for share in (1.0, 0.5))
+        even = _if_even(whatif, scoring.change if scoring else Change())
+        cost = min(whatif.cost_ns(change), _longest(even, of_role, every)[1])
         idles = float(idle[of_role[longest]].mean())
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Roles that wait for each other cost {wording.ms(cost)} a step.")
@@ -141,6 +146,35 @@ class RoleBubble(Rule):
                 Measurement(f"compute of {role}", takes[role] / 1e6, "ms", frame.rank_numbers(ranks), frame.all_steps)
                 for role, ranks in of_role.items()
             ),
+            between=(half, change),
+        )
+
+    def _scoring(self, roles: _Roles) -> Fault | None:
+        """What it costs that others wait for ranks that only score; None where that is little."""
+        frame, whatif, busy = roles.frame, roles.whatif, roles.busy_ns
+        if Role.REWARD.value not in roles.ranks:
+            return None
+        ranks = roles.ranks[Role.REWARD.value]
+        change, half = (_without(whatif, ranks, share) for share in (1.0, 0.5))
+        # Of several, one may be slow; a single one has no peer.
+        even = _if_even(whatif, Change()) if len(ranks) > 1 else whatif
+        if min(whatif.cost_ns(change), even.cost_ns(change)) < self.min_cost * frame.step_ns:
+            return None
+        rank, step = (int(index) for index in np.unravel_index(busy[ranks].argmax(), busy[ranks].shape))
+        takes = float(busy[ranks].mean(axis=1).max())
+        return Fault(
+            change=change,
+            ranks=frame.rank_numbers(ranks),
+            cause="reward",
+            subject="Waiting for the scores",
+            confidence="medium" if len(frame.steps) > 1 else "low",
+            title=f"The update waits for the scores: reward ({wording.ranks(frame.rank_numbers(ranks))}) computes "
+            f"{wording.ms(takes)} of a step of {wording.ms(frame.step_ns)}.",
+            why="These ranks neither train nor get new weights: they judge the answers, and until they have, those "
+            "that train wait. The step would be so much shorter if scores took no time; half of the cost is what twice "
+            "as many of these ranks would save.",
+            fix=_FIX_OF_SCORING,
+            evidence=(roles.places.window(int(ranks[rank]), step, "The step in which it takes longest to score."),),
             between=(half, change),
         )
 
@@ -227,28 +261,33 @@ class RoleBubble(Rule):
         )
 
 
-def _longest(whatif: WhatIf, of_role: Mapping[str, Ints]) -> tuple[str, float]:
-    """The role whose ranks (indices) take longest for a step without what the ranks of other roles do, and how much
+def _longest(whatif: WhatIf, of_role: Mapping[str, Ints], every: Ints) -> tuple[str, float]:
+    """The role whose ranks (indices) take longest for a step without what the other ones of `every` do, and how much
     longer they take with that, in the mean, ns.
     """
     # In the first step a role may wait for what others did before the record.
     steps = slice(min(1, whatif.shape[1] - 1), None)
     alone_ns = {
-        role: float(whatif.unbound_ns(_without_others(whatif, ranks, 1.0))[ranks, steps].mean())
+        role: float(whatif.unbound_ns(_without(whatif, np.setdiff1d(every, ranks), 1.0))[ranks, steps].mean())
         for role, ranks in of_role.items()
     }
     longest = max(alone_ns, key=lambda role: alone_ns[role])
     return longest, float(whatif.unbound_ns(Change())[of_role[longest], steps].mean()) - alone_ns[longest]
 
 
-def _without_others(whatif: WhatIf, ranks: Ints, share: float) -> Change:
-    """The steps if a share of what all other ranks do ran beside what these ranks (indices) do."""
-    others = np.ones(whatif.shape)
-    others[ranks] = 0
+def _if_even(whatif: WhatIf, fixed: Change) -> WhatIf:
+    """The job with a change, if all ranks of each role took as long: nobody waits for one slow rank of another role."""
+    return whatif.after(fixed | whatif.at_the_median(np.ones(whatif.shape, np.bool_)), supposed=True)
+
+
+def _without(whatif: WhatIf, ranks: Ints, share: float) -> Change:
+    """The steps if a share of what these ranks (indices) do ran beside what all others do."""
+    chosen = np.zeros(whatif.shape)
+    chosen[ranks] = share
     return Change(
-        host={kind: share * others for kind in CpuTime if whatif.host_ns(kind).any()},
-        device_ns=np.rint(whatif.device_ns * share * others).astype(np.int64),
-        transfers=share * others,
+        host={kind: chosen for kind in CpuTime if whatif.host_ns(kind).any()},
+        device_ns=np.rint(whatif.device_ns * chosen).astype(np.int64),
+        transfers=chosen,
     )
 
 
@@ -280,6 +319,14 @@ another thread while the update goes on, with each rank its own shard; or sync l
 ... actor_rollout_ref.rollout.checkpoint_engine.backend=nccl
 # OpenRLHF
 ... --vllm_sync_backend nccl"""
+_FIX_OF_SCORING = """\
+Score each answer as soon as it ends, while others are generated, and let the update run a step behind. Else give the \
+reward model more GPUs or replicas, a smaller model or shorter judgements (max_tokens), on a server that batches.
+
+# verl
+... reward_model.launch_reward_fn_async=True
+# slime
+... --custom-rm-path my_rm.score    # an async function: it is called for each answer as it ends"""
 #: A median of two rollouts says nothing of a tail.
 _FEWEST_ROLLOUTS = 3
 #: What is said where each process may see one GPU alone.

@@ -13,7 +13,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.findings import Diagnosis
 from tb_ddp_doctor.job.build import build
-from tb_ddp_doctor.job.rl_roles import of_roles
+from tb_ddp_doctor.job.rl_roles import of_roles, roles
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.schedule import schedule
 from tb_ddp_doctor.replay.tied_tracks import HAND_OVER
@@ -363,6 +363,64 @@ def test_what_one_rank_of_a_role_stalls_is_no_wait_for_another_role() -> None:
     assert (played.unbound_ns(Change(device_ns=work)) - played.recorded_ns)[3].tolist() == pytest.approx(
         [0, 0, 0], abs=1e5
     )
+
+
+#: A round in which ranks that train wait until a reward model, which gets no weights, has judged the answers.
+GETS_WEIGHTS = """
+    rank# step   |1
+          host   [own_generate_sequences.......................................]
+          within [attend][sync..............] [sync............................]
+          gpu      [attend..................]
+          nccl                               [bc/w.............................]
+"""
+SCORES = """
+    rank# step   |1
+          host                                [attend][sync...]
+          gpu                                  [attend........]
+"""
+TRAINS_ON_SCORES = """
+    rank# step   |1
+          host                                                  [own_update_actor]
+          within                                                [fwd][sync][sync]
+          gpu                                                    [fwd....]
+          nccl                                                            [bc/w]
+"""
+
+
+#: The same as a server of its own, which generates the judgement.
+JUDGES = """
+    rank# step   |1
+          host                                [own_context_0_generation_8]
+          within                              [attend][sync...]
+          gpu                                  [attend........]
+"""
+
+
+def scored(judge: str, gets: str = GETS_WEIGHTS) -> str:
+    return ranks(gets, gets, TRAINS_ON_SCORES, TRAINS_ON_SCORES, judge)
+
+
+# What forward passes alone score waits for the answers: in the first round that began before the record.
+@pytest.mark.parametrize(("judge", "rounds"), [(SCORES, 2), (JUDGES, 3)])
+def test_ranks_that_all_wait_for_and_that_get_no_weights_score(judge: str, rounds: int) -> None:
+    text = scored(judge)
+    assert roles(job(text)) == ["rollout", "rollout", "update", "update", "reward"]
+    (found,) = [one for one in findings(RULE, text) if one.cause == "reward"]
+    assert found.ranks == (4,)
+    assert found.title.startswith("The update waits for the scores: reward (rank 4) computes 16.0 ms of a step of 63")
+    # From the end of the answers until the scores are there.
+    assert found.alone_ms == pytest.approx(17 * rounds / 3, rel=0.05)
+
+
+def test_scores_beside_generation_cost_nothing() -> None:
+    """Each answer is scored as soon as it ends; the last scores are there when the last answer is."""
+    early = JUDGES.replace(" " * 26 + "[", "[").replace(" " * 27 + "[", " [")
+    assert not [one for one in engine.examine(job(scored(early))).findings if one.cause == "reward"]
+
+
+def test_servers_score_only_where_most_others_get_weights_in_collectives() -> None:
+    elsewhere = GETS_WEIGHTS.replace("[bc/w.", "[bc/t.")
+    assert roles(job(scored(JUDGES, elsewhere)))[4] == "rollout"
 
 
 #: The roles at once, but the weights take long.
