@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from traces import MS, in_row, job, ranks
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.job.together import Pause
 from tb_ddp_doctor.replay import hand_overs
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.rank_rows import RankRows, rows_of_ranks
@@ -250,6 +252,27 @@ def test_trainers_that_pause_for_long_wait_for_engines_that_generate_all_the_tim
 def test_trainers_that_hardly_pause_do_not_wait_for_them() -> None:
     """A short pause is how long it takes to hand the samples over."""
     assert saved_by_faster_engines(8) < 1
+
+
+@pytest.mark.parametrize(("length", "waits"), [(29, True), (2, False)])
+def test_a_short_pause_at_the_end_of_the_last_record_is_no_wait(length: int, waits: bool) -> None:
+    """Of the last round it is not known who else pauses: it may be for engines that generate all the time, if long."""
+    calls = [box for at in range(0, 64, 8) for box in ((at, at + 3, "attend"), (at + 3, at + 8, "sync"))]
+    engine = f"""
+    rank# step |1
+          host   {boxes((0, 64, "own_generate_sequences"))}
+          within {boxes(*calls)}
+          gpu    {boxes(*[(at + 1, at + 8, "attend") for at in range(0, 64, 8)])}
+"""
+    rows = rows_of(engine, engine, PAUSES, PAUSES)
+    its, row = rows[2], int(rows[2].pauses[3])
+    # The peer's record ends before that pause does.
+    rows[3] = replace(rows[3], ended_ns=its.ended_ns[:row], done_ns=its.done_ns[:row])
+    tying = hand_overs._Tying(rows, [], np.zeros(4, np.bool_), np.arange(4) < 2)
+    end_ns, since_ns = its.ended_ns[its.pauses[[3, 2]]].tolist()
+    last = Pause(end_ns - length * MS, end_ns, 2, row)
+    found = tying._before_its_end(hand_overs._Role(np.array([2, 3]), np.array([0, 1]), []), last, since_ns)
+    assert set(found) == ({0, 1} if waits else set())
 
 
 #: One rank, whose kernels tell no role, scores for 12 ms what two others have generated, before two more train on it.

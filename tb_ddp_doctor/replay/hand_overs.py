@@ -204,12 +204,9 @@ class _Tying:
                 self._tie(late, others, peers)
                 return
         # Asynchronous engines go on.
-        begin = max(one.begin_ns for one in group)
-        since_ns = max(since_ns, *(int(self._rows[one.rank].issued_ns[0]) for one in group))
-        if instant - begin > _OWN_ALONE * (instant - since_ns):
-            through = self._generate_through(role, begin, instant)
-            if through:
-                self._tie(group, through, {})
+        through = self._generate_through(role, group, since_ns)
+        if through:
+            self._tie(group, through, {})
 
     def tie_alone(self, role: _Role) -> None:
         """Tie pauses that end on one rank of a role alone, as on the one that sends the weights for all: those of them
@@ -244,7 +241,7 @@ class _Tying:
                 return others
         peers = [self._rows[rank].until_ns for rank in role.ranks.tolist() if rank != pause.rank]
         is_last = max(peers, default=pause.end_ns) < pause.end_ns
-        return self._generate_through(role, pause.begin_ns, pause.end_ns) if is_last else {}
+        return self._generate_through(role, [pause], since_ns) if is_last else {}
 
     def _add_waits(self, pauses: Iterable[Pause]) -> None:
         for one in pauses:
@@ -279,10 +276,14 @@ class _Tying:
         following = waits[bisect.bisect_right(waits, row) :][:1]
         return bool(its.issued_ns[following].min(initial=its.ended_ns[-1]) <= instant_ns)
 
-    def _generate_through(self, role: _Role, begin_ns: int, end_ns: int) -> dict[int, int]:
-        """The last row before the end of a pause of each rank of other roles that generates, and has not waited in the
-        later half of it.
+    def _generate_through(self, role: _Role, group: list[Pause], since_ns: int) -> dict[int, int]:
+        """The last row before the end of pauses of each rank of other roles that generates, and has not waited in the
+        later half of them; empty where they are short, given when those before them ended.
         """
+        begin_ns, end_ns = max(one.begin_ns for one in group), min(one.end_ns for one in group)
+        since_ns = max(since_ns, *(int(self._rows[one.rank].issued_ns[0]) for one in group))
+        if end_ns - begin_ns <= _OWN_ALONE * (end_ns - since_ns):
+            return {}
         rows, until_ns = {}, begin_ns + round(_OWN * (end_ns - begin_ns))
         for rank in role.others[self._generates[role.others]].tolist():
             its, row = self._rows[rank], self._rows[rank].before(end_ns)
