@@ -53,11 +53,11 @@ class HostStallTimes(msgspec.Struct, frozen=True, eq=False):
 def stalls(host: HostCalls, layers: owners.Layers, blocked: StalledCalls, updates: Intervals) -> HostStallTimes:
     """The stalls of a rank's host; `updates` is when an optimizer works on the CPU, which is no stall."""
     ops, calls = host.trains & host.is_operator, host.trains & host.is_runtime
-    nothing = np.empty(0, np.int64)
-    if not ops.any():
+    nothing, either = np.empty(0, np.int64), ops | calls
+    if not either.any():
         return HostStallTimes(nothing, nothing, nothing, nothing)
-    least = _least(host.length_ns[ops])
-    either = ops | calls
+    # Calls of the runtime that do not wait take microseconds, however long ops are.
+    least = _least(host.length_ns[ops]) if ops.any() else _SHORTEST_NS
     quiet = long_gaps(np.concatenate((host.start_ns[either], host.end_ns[either])), least)
     if not len(quiet):
         return HostStallTimes(nothing, nothing, nothing, nothing)

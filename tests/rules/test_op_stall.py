@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from traces import Finding, check, finding, in_row, lies_in_its_step, outcome, ranks
+from traces import MS, Finding, check, finding, in_row, lies_in_its_step, outcome, ranks
+
+from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.trace.reader import decode
 
 RULE = "op-stall"
 #: Ops take 3 ms, and four of them 42.
@@ -153,3 +158,25 @@ def test_graphs_that_are_launched_slowly_and_guards_have_advice_of_their_own(nam
     assert found.cause == cause
     assert fix in found.fix
     assert "CUDA graphs would not help" not in found.why
+
+
+def test_slow_launches_of_graphs_are_stalls_where_no_operators_are_recorded() -> None:
+    """A server whose recorder has no operators replays a graph in each step; its launch takes 27 ms of 48."""
+    events: list[dict[str, object]] = []
+    for step in range(4):
+        host, at = {"ph": "X", "cat": "cuda_runtime", "pid": 1, "tid": 1}, 48_000 * step + 1_000
+        events += [
+            host | {"name": "cudaGraphLaunch", "ts": at, "dur": 27_000, "args": {"correlation": 2 * step + 1}},
+            host | {"name": "cudaStreamSynchronize", "ts": at + 27_100, "dur": 19_950, "args": {"correlation": 0}},
+        ]
+        on_device = {"device": 0, "stream": 7, "correlation": 2 * step + 1}
+        events += [
+            {"ph": "X", "cat": "kernel", "name": f"gemm_{node}", "pid": 0, "tid": 7, "dur": 9_900}
+            | {"ts": at + 27_000 + 10_000 * node, "args": on_device | {"graph node id": node + 1}}
+            for node in range(2)
+        ]
+    device = [{"id": 0, "name": "Drawn GPU"}]
+    text = json.dumps({"deviceProperties": device, "traceEvents": events})
+    rank = digest(decode([text.encode()], "rank0.json"))
+    assert [rank.strings[index] for index in rank.op_stalls.call.tolist()] == ["cudaGraphLaunch"] * 4
+    assert (rank.op_stalls.end_ns - rank.op_stalls.start_ns).tolist() == [27 * MS] * 4
