@@ -23,7 +23,8 @@ def bound_roles(job: Job, schedule: Schedule) -> tuple[Ints, ...]:
     """The ranks (indices) of each role of reinforcement learning that takes as long for a round as the other roles.
 
     That are roles that wait for others, in collectives or pauses; and, where some do, those for which they may wait:
-    they hardly idle. Of a role that idles and waits for none nothing is known. Empty where no role waits.
+    they hardly idle. Of a role that idles and waits for none nothing is known. One that generates ahead takes as long
+    as the others. Empty where no role waits.
     """
     if job_kind.program(job) is not Program.RL:
         return ()
@@ -32,12 +33,13 @@ def bound_roles(job: Job, schedule: Schedule) -> tuple[Ints, ...]:
     waits = np.zeros(int(of_rank.max()) + 1, np.bool_)
     waits[of_rank[rows.rank[parts.row[rows.queue_part] == HAND_OVER]]] = True
     waits[of_rank[job.calls.rank[between_roles(job)]]] = True
-    if len(waits) < 2 or not waits.any():
+    ahead = schedule.frame.ahead
+    if len(waits) < 2 or not (waits.any() or ahead.any()):
         return ()
     idle, window = job.budget.of("host").sum(axis=1), job.budget.window_ns.sum(axis=1)
     every = [np.flatnonzero(of_rank == one) for one in range(len(waits))]
     return tuple(
         ranks
         for ranks, waiting in zip(every, waits.tolist(), strict=True)
-        if waiting or idle[ranks].sum() < _HARDLY * window[ranks].sum()
+        if not ahead[ranks].any() and (waiting or idle[ranks].sum() < _HARDLY * window[ranks].sum())
     )

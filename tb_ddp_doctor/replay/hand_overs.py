@@ -26,6 +26,8 @@ Where no other role had, or there is none, as where the same ranks do all in tur
 rank of the role was there. And one that a rank ends alone, such as the one that sends the weights for all, is a wait if
 it and most others of that rank end right after other roles had done something.
 
+Nobody waits for engines that generate ahead (`asynchronous`).
+
 If others had done it before half of the pause was over (less, where less tells that it is a wait), the pause is the
 rank's own. Waits for what lies before the record stay stalls. `tied_tracks` puts the hand-overs into a replay.
 """
@@ -44,6 +46,7 @@ from tb_ddp_doctor.job import job_kind
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.rl_roles import only_generate, parts_of_roles
 from tb_ddp_doctor.job.together import SHORTER, Pause, together
+from tb_ddp_doctor.replay.asynchronous import ahead, asynchronous
 from tb_ddp_doctor.replay.cells import lower_median
 from tb_ddp_doctor.replay.model import Schedule
 from tb_ddp_doctor.replay.rank_rows import RankRows, rows_of_ranks
@@ -86,6 +89,9 @@ class HandOvers(msgspec.Struct, frozen=True, eq=False):
     #: Rows after which one rank alone sent something, and how long that took, ns.
     sent: Ints
     sending_ns: Ints
+    #: Which ranks generate all the time, and which of them ahead, so that nobody waits for them, shape (R,).
+    asynchronous: Flags
+    ahead: Flags
 
     def sending_by_step(self, tracks: Tracks, step_index: Ints) -> Ints:
         """How long each rank sends alone in each step, given the tracks with these hand-overs, shape (R, S), ns."""
@@ -110,10 +116,20 @@ def hand_overs(job: Job, schedule: Schedule) -> HandOvers | None:
     for number, ranks in enumerate(of_roles, 1):
         role[ranks] = number
     rows = rows_of_ranks(schedule, role)
-    roles = [_Role(ranks, np.setdiff1d(np.concatenate(of_roles), ranks), _together(rows, ranks)) for ranks in of_roles]
+    groups, generates = [_together(rows, ranks) for ranks in of_roles], only_generate(job)
+    engines = asynchronous(rows, role, groups, generates, schedule.frame.most_steps)
+    nobody_awaits = ahead(rows, role, groups, engines)
+    every = np.setdiff1d(np.concatenate(of_roles), np.flatnonzero(nobody_awaits))
+    roles = [
+        _Role(ranks, np.setdiff1d(every, ranks), [] if engines[ranks].any() else its)
+        for ranks, its in zip(of_roles, groups, strict=True)
+        if not nobody_awaits[ranks].any()
+    ]
     if sum(len(rows) * len(its.groups) for its in roles) > _MOST_GUESTS:
         return None
-    return _tied(rows, roles, _copies_more(job, of_roles), only_generate(job))
+    ties = _tied(rows, roles, _copies_more(job, of_roles), generates)
+    ties = msgspec.structs.replace(ties, asynchronous=engines, ahead=nobody_awaits)
+    return ties if ties.pause.size or engines.any() else None
 
 
 def _copies_more(job: Job, of_roles: Sequence[Ints]) -> Flags:
@@ -160,11 +176,12 @@ class _Tying:
         self._sent: list[tuple[int, int]] = []
         self._count = 0
 
-    def hand_overs(self) -> HandOvers | None:
-        """What was tied; None where nothing was."""
+    def hand_overs(self) -> HandOvers:
+        """What was tied."""
         columns = (self._pauses, 3), (self._guests, 3), (self._works, 2), (self._sent, 2)
         of_all = [column for values, many in columns for column in np.array(values, np.int64).reshape(-1, many).T]
-        return HandOvers(*of_all) if self._pauses else None
+        nobody = np.zeros(len(self._rows), np.bool_)
+        return HandOvers(*of_all, *[nobody] * 2)
 
     def generated(self, rank: int, instants: Ints) -> list[int | None] | None:
         """The row with whose end a rank that generates had done what others waited for until each of some instants, one
@@ -368,7 +385,7 @@ class _Tying:
         self._count += 1
 
 
-def _tied(rows: list[RankRows], roles: Sequence[_Role], copies_more: Flags, generates: Flags) -> HandOvers | None:
+def _tied(rows: list[RankRows], roles: Sequence[_Role], copies_more: Flags, generates: Flags) -> HandOvers:
     """The hand-overs of the pauses of some roles. A rank that `copies_more` than its peers, flags of shape (R,), may
     send weights alone; others generate, shape (R,).
     """

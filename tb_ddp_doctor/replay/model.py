@@ -228,6 +228,8 @@ class StepFrame(msgspec.Struct, frozen=True, eq=False):
     calls: RowCalls
     #: How long each rank alone sends weights to ranks of another role without a collective, shape (R, S).
     sending_ns: Ints
+    #: Which ranks generate ahead of those who train, so that nobody waits for them, shape (R,).
+    ahead: Flags
 
     @property
     def batches_vary(self) -> bool:

@@ -24,6 +24,7 @@ from tb_ddp_doctor.digest.track import BEFORE
 from tb_ddp_doctor.job.beginnings import beginnings
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.rl_roles import between_roles, only_generate
+from tb_ddp_doctor.replay.asynchronous import apart
 from tb_ddp_doctor.replay.comparable import comparable
 from tb_ddp_doctor.replay.guests import with_guests
 from tb_ddp_doctor.replay.hand_overs import HandOvers, hand_overs
@@ -68,13 +69,19 @@ def _schedule(job: Job, ties: HandOvers | None) -> Schedule:
     """The schedule of a job with some hand-overs between its roles."""
     recorded = RecordedTracks(job.digests)
     family, every_family = families(job.calls)
-    parts = with_host_meetings(job, recorded_parts(job, recorded, family))
+    parts, between = recorded_parts(job, recorded, family), between_roles(job)
+    nobody = np.zeros(len(job.ranks), np.bool_)
+    if ties and ties.asynchronous.any():
+        arrival_ns = job.calls.column("arrival_ns")
+        arrival_ns = arrival_ns - job.clock.correction(job.calls.rank, arrival_ns)
+        parts = apart(parts, between & ties.asynchronous[job.calls.rank], arrival_ns)
+    parts = with_host_meetings(job, parts)
     tracks, parts = with_guests(job, recorded, parts)
     if ties:
         tracks, parts = with_hand_overs(tracks, parts, ties)
     host_start_ns, device_start_ns = _starts(job)
     requests = own_requests(job)
-    sequence = sequences(parts, every_family, job.step_index, between_roles(job), only_generate(job))
+    sequence = sequences(parts, every_family, job.step_index, between, only_generate(job))
     compared = comparable(job, sequence, shares_requests=requests is None)
     frame = StepFrame(
         families=every_family,
@@ -93,6 +100,7 @@ def _schedule(job: Job, ties: HandOvers | None) -> Schedule:
         order=orders(tracks, parts, every_family, job.step_index),
         calls=job.row_calls,
         sending_ns=ties.sending_by_step(tracks, job.step_index) if ties else np.zeros(job.step_index.shape, np.int64),
+        ahead=ties.ahead if ties else nobody,
     )
     awaits = awaited(tracks, parts, job.calls)
     if isinstance(tracks, TiedTracks):

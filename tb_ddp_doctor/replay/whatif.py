@@ -125,9 +125,6 @@ class WhatIf:
         self.is_last_look = False
         #: The faults that are fixed already, without `tracing`.
         self._fixed = Change()
-        #: Index of the rank that waits least in each step as recorded, shape (S,). Its transfers are not exposed by any
-        #: wait.
-        self.slowest: NDArray[np.int64] = budget.busy_ns.argmax(axis=0)
 
     @classmethod
     def of(cls, job: Job) -> WhatIf:
@@ -167,6 +164,18 @@ class WhatIf:
         busy = copy(self)
         busy.no_fault = busy._base = self.tracing | requests
         return busy
+
+    @cached_property
+    def slowest(self) -> NDArray[np.int64]:
+        """Index of the rank that waits least in each step as recorded, shape (S,). Its transfers are not exposed by any
+        wait. Roles of reinforcement learning wait in pauses, too, and nobody waits for engines that generate ahead.
+        """
+        busy = self._budget.busy_ns
+        if self.replay and self._bound_roles:
+            alone = self._played_ns(self.replay, Change(), alone=True)
+            busy = np.where(self.replay.schedule.frame.ahead[:, None], -1, np.minimum(busy, alone))
+        slowest: NDArray[np.int64] = busy.argmax(axis=0)
+        return slowest
 
     @cached_property
     def busy_ns(self) -> Ints:
@@ -402,7 +411,7 @@ class WhatIf:
         """The played steps, shape (R, S), ns, where no role of reinforcement learning gains more than another one.
 
         Roles that wait for each other take as long for a round: what one is through with earlier in the last round of
-        the record it would wait in the next.
+        the record it would wait in the next. One that generates ahead takes as long as they do.
         """
         if not self._bound_roles:
             return played_ns
@@ -412,7 +421,8 @@ class WhatIf:
             sum(self._steady_gain(replay, one, other, ranks) for one, other in itertools.pairwise(stages))
             for ranks in self._bound_roles
         ]
-        for ranks in self._bound_roles:
+        ahead = np.flatnonzero(replay.schedule.frame.ahead)
+        for ranks in (*self._bound_roles, *([ahead] if len(ahead) else [])):
             gained = float((self.recorded_ns - played_ns)[ranks].mean())
             bound[ranks] += round(gained - min(steady))
         return bound

@@ -133,7 +133,7 @@ class Straggler(Rule):
         causes, above_ns = _with_split(
             _with_stalls(causes, known), frame, whatif.device_ns if whatif.plays else budget.of("compute")
         )
-        lateness = Lateness.of(slow_ranks, budget, waits)
+        lateness = Lateness.of(slow_ranks, budget, waits, frame)
         changes = [
             (group, _change(group, slow_ranks, whatif, slow_links, above_ns))
             for group in _groups(causes, slow_ranks, lateness, frame)

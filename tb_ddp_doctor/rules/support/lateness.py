@@ -32,12 +32,15 @@ class Lateness(msgspec.Struct, frozen=True, eq=False):
     others: Ints
 
     @classmethod
-    def of(cls, slow_ranks: Slowness, budget: Budget, waits: Waits) -> Lateness:
-        """From the slow ranks of a job and the straggler waits as recorded."""
+    def of(cls, slow_ranks: Slowness, budget: Budget, waits: Waits, frame: Frame) -> Lateness:
+        """From the slow ranks of a job and the straggler waits as recorded: of each role beside its own others."""
         own = budget.of("wait").mean(axis=1)
         caused = np.zeros(len(own))
         caused[slow_ranks.persistent] = waits.caused_ns(slow_ranks.persistent, slow_ranks.others)
-        late_ns = own[slow_ranks.others].mean() - own
+        late_ns = np.zeros(len(own))
+        for role in frame.of_each_role:
+            peers = np.intersect1d(role, slow_ranks.others)
+            late_ns[role] = own[peers if len(peers) else slow_ranks.others].mean() - own[role]
         hidden = (own >= np.maximum(caused, slow_ranks.limit_ns)) & (late_ns < slow_ranks.limit_ns)
         return cls(caused, hidden, slow_ranks.others)
 
