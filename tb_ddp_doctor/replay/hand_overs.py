@@ -119,12 +119,12 @@ def hand_overs(job: Job, schedule: Schedule) -> HandOvers | None:
     groups, generates = [_together(rows, ranks) for ranks in of_roles], only_generate(job)
     engines = asynchronous(rows, role, groups, generates, schedule.frame.most_steps)
     nobody_awaits = ahead(rows, role, groups, engines)
-    every = np.setdiff1d(np.concatenate(of_roles), np.flatnonzero(nobody_awaits))
     roles = [
-        _Role(ranks, np.setdiff1d(every, ranks), [] if engines[ranks].any() else its)
+        _Role(ranks, np.setdiff1d(np.concatenate(of_roles), ranks), [] if engines[ranks].any() else its)
         for ranks, its in zip(of_roles, groups, strict=True)
-        if not nobody_awaits[ranks].any()
     ]
+    # Where engines are ahead nobody waits: so short a pause is how long handing over takes.
+    roles = [] if nobody_awaits.any() else roles
     if sum(len(rows) * len(its.groups) for its in roles) > _MOST_GUESTS:
         return None
     ties = _tied(rows, roles, _copies_more(job, of_roles), generates)

@@ -411,7 +411,7 @@ class WhatIf:
         """The played steps, shape (R, S), ns, where no role of reinforcement learning gains more than another one.
 
         Roles that wait for each other take as long for a round: what one is through with earlier in the last round of
-        the record it would wait in the next. One that generates ahead takes as long as they do.
+        the record it would wait in the next. Where one generates ahead, it and all others take as long as they do.
         """
         if not self._bound_roles:
             return played_ns
@@ -421,8 +421,9 @@ class WhatIf:
             sum(self._steady_gain(replay, one, other, ranks) for one, other in itertools.pairwise(stages))
             for ranks in self._bound_roles
         ]
-        ahead = np.flatnonzero(replay.schedule.frame.ahead)
-        for ranks in (*self._bound_roles, *([ahead] if len(ahead) else [])):
+        others = np.setdiff1d(np.arange(len(bound)), np.concatenate(self._bound_roles))
+        is_ahead = replay.schedule.frame.ahead[others].any()
+        for ranks in (*self._bound_roles, *([others] if is_ahead else [])):
             gained = float((self.recorded_ns - played_ns)[ranks].mean())
             bound[ranks] += round(gained - min(steady))
         return bound
