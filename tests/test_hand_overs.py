@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from traces import MS, in_row, job, ranks
+from traces import MS, boxes, in_row, job, ranks
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.job.together import Pause
@@ -110,14 +110,6 @@ def test_pauses_await_generations_that_are_as_many_rounds_old(
     found = tying.generated(0, begin + MS * np.array(instants))
     ended = found and [row and round((int(its.ended_ns[row]) - begin) / MS) for row in found]
     assert ended == awaited
-
-
-def boxes(*each: tuple[int, int, str]) -> str:
-    """A lane in which each name goes from one ms to another."""
-    line = ""
-    for begin, end, name in each:
-        line = f"{line.ljust(begin)}[{name.ljust(end - begin - 2, '.')}]"
-    return line
 
 
 def generates(until: int, sync: int = 4) -> str:

@@ -236,6 +236,14 @@ def in_row(*texts: str) -> str:
     return "\n".join(f"rank{rank} {lane:<8} {drawing.ljust(shift)}" for (rank, lane), drawing in rows.items())
 
 
+def boxes(*each: tuple[int, int, str]) -> str:
+    """A lane in which each name goes from one ms to another."""
+    line = ""
+    for begin, end, name in each:
+        line = f"{line.ljust(begin)}[{name.ljust(end - begin - 2, '.')}]"
+    return line
+
+
 def ranks(*drawings: str, steps: int = 3) -> str:
     """A job of ranks that look so, each drawn as `rank#`, in so many steps."""
     return repeat("".join(drawing.replace("#", str(rank)) for rank, drawing in enumerate(drawings)), steps)

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.job.together import Pause
-from tb_ddp_doctor.replay.model import Parts
+from tb_ddp_doctor.replay.model import GUEST, Parts, Schedule
 from tb_ddp_doctor.replay.rank_rows import RankRows
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 
@@ -64,6 +64,15 @@ def _shares(rows: Sequence[RankRows], role: Ints, waits_ns: Ints) -> Floats:
     """In which share of its record each role waits, given how long each rank does, shape (R,)."""
     lasts = np.array([its.until_ns - int(its.issued_ns[:1].sum()) for its in rows], np.int64)
     return np.array([waits_ns[role == one].sum() / max(lasts[role == one].sum(), 1) for one in np.unique(role)])
+
+
+def awaited_engines(schedule: Schedule) -> Ints:
+    """The ranks (indices) that generate all the time, each by itself, where others wait for their samples."""
+    frame, parts = schedule.frame, schedule.parts
+    engines = np.flatnonzero(frame.asynchronous & ~frame.ahead)
+    calls = np.isin(parts.rank[:-1], engines) & (parts.like[:-1] != GUEST)
+    meets = np.bincount(parts.collective[:-1][calls] + 1, minlength=2)[1:]
+    return engines if (meets < 2).all() else engines[:0]
 
 
 def apart(parts: Parts, chosen: Flags, arrival_ns: Ints) -> Parts:

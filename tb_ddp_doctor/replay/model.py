@@ -228,7 +228,9 @@ class StepFrame(msgspec.Struct, frozen=True, eq=False):
     calls: RowCalls
     #: How long each rank alone sends weights to ranks of another role without a collective, shape (R, S).
     sending_ns: Ints
-    #: Which ranks generate ahead of those who train, so that nobody waits for them, shape (R,).
+    #: Which ranks generate all the time for those who train, and which of them ahead, so that nobody waits for them,
+    #: shape (R,).
+    asynchronous: Flags
     ahead: Flags
 
     @property

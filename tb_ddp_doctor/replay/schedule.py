@@ -100,6 +100,7 @@ def _schedule(job: Job, ties: HandOvers | None) -> Schedule:
         order=orders(tracks, parts, every_family, job.step_index),
         calls=job.row_calls,
         sending_ns=ties.sending_by_step(tracks, job.step_index) if ties else np.zeros(job.step_index.shape, np.int64),
+        asynchronous=ties.asynchronous if ties else nobody,
         ahead=ties.ahead if ties else nobody,
     )
     awaits = awaited(tracks, parts, job.calls)

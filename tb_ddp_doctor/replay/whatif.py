@@ -35,6 +35,7 @@ from tb_ddp_doctor.job.collectives import Matched
 from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.job.rl_roles import parts_of_roles
 from tb_ddp_doctor.replay import device_work
+from tb_ddp_doctor.replay.asynchronous import awaited_engines
 from tb_ddp_doctor.replay.bindings import Bindings
 from tb_ddp_doctor.replay.bound_roles import bound_roles
 from tb_ddp_doctor.replay.cells import lower_median
@@ -319,6 +320,11 @@ class WhatIf:
             first_call = np.cumsum([0, *(len(digest.collectives) for digest in self._digests)])
             of_each = share_of_kernels(self._matched, first_call, self.replay.schedule.parts, of_each)
         return Change(of_collectives=of_each)
+
+    @property
+    def engines(self) -> Ints:
+        """The ranks (indices) that generate all the time for reinforcement learning, each by itself, and not ahead."""
+        return awaited_engines(self.replay.schedule) if self.replay else np.empty(0, np.int64)
 
     @property
     def device_ns(self) -> Ints:

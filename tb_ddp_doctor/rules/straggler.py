@@ -31,6 +31,7 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, thresho
 from tb_ddp_doctor.rules.support.causal_split import CAUSAL_SPLIT
 from tb_ddp_doctor.rules.support.lateness import Lateness
 from tb_ddp_doctor.rules.support.most_ranks import Most, most_ranks
+from tb_ddp_doctor.rules.support.slow_engines import slow_engines
 from tb_ddp_doctor.rules.support.slow_groups import SlowGroup, slow_groups
 from tb_ddp_doctor.rules.support.slow_ranks import HOST_OWNERS, Peers, WorkThresholds
 from tb_ddp_doctor.rules.support.slowness import Slowness, device_slower_since, longest_wait, slowness
@@ -75,7 +76,9 @@ class Straggler(Rule):
         faster, provided that these do as much work. An excess below three standard errors of the ranks' step times, or
         below five and below 15 % of the step, is noise. Where batches vary, ranks are compared as if these were even.
         Ranks that share a GPU slow each other. The cost of slow links is charged to slow-link. If several causes cost
-        time together, they share the cost in proportion to what each costs once the other ones are fixed.
+        time together, they share the cost in proportion to what each costs once the other ones are fixed. Asynchronous
+        engines of reinforcement learning are as busy as each other: one whose kernels take longer has fewer answers,
+        and costs what all engines together would be faster without it, if those that train wait for samples.
     """
 
     id = "straggler"
@@ -116,7 +119,7 @@ class Straggler(Rule):
     ) -> Result:
         slow_ranks = slowness(whatif, frame, self.min_excess, self.min_steps)
         if not len(slow_ranks.persistent):
-            return Clear(
+            return slow_engines(frame, whatif, kernels, places, slow_ranks.limit_ns) or Clear(
                 f"No rank alone needs more than {wording.ms(max(float(slow_ranks.excess_ns.mean(axis=1).max()), 0))} "
                 "longer than the median rank, on average."
             )
