@@ -10,6 +10,7 @@ from traces import MS, boxes, in_row, job, ranks
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.job.together import Pause
 from tb_ddp_doctor.replay import hand_overs
+from tb_ddp_doctor.replay.asynchronous import asynchronous
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.rank_rows import RankRows, rows_of_ranks
 from tb_ddp_doctor.replay.replay import Replay
@@ -213,6 +214,17 @@ def test_what_a_role_computes_after_its_wait_needs_the_samples() -> None:
     assert took == pytest.approx(29 + 16, rel=0.01)
 
 
+def waits_and_trains(pause: int) -> str:
+    """A trainer that pauses for so long, and trains until the weights are sent, 88 ms after its last pause began."""
+    return f"""
+    rank# step   |1
+          host   {boxes((pause, 88, "own_update_actor"))}
+          within {boxes((pause, pause + 5, "fwd"), (pause + 5, 80, "sync"), (80, 84, "bc"), (84, 88, "sync"))}
+          gpu    {boxes((pause + 1, 80, "fwd"))}
+          nccl   {boxes((81, 88, "bc/sync"))}
+"""
+
+
 def saved_by_faster(role: str, pause: int) -> float:
     """What 20 ms less of device work of a role saves of rounds of 88 ms in which engines generate all the time and stop
     for the weights only, and trainers pause for so long and then train: ms a round.
@@ -226,13 +238,7 @@ def saved_by_faster(role: str, pause: int) -> float:
           gpu    {boxes(*[(at + 1, at + 10, "a") for at in answers])}
           nccl   {boxes((81, 88, "bc/sync"))}
 """
-    trainers = f"""
-    rank# step   |1
-          host   {boxes((pause, 88, "own_update_actor"))}
-          within {boxes((pause, pause + 5, "fwd"), (pause + 5, 80, "sync"), *sync)}
-          gpu    {boxes((pause + 1, 80, "fwd"))}
-          nccl   {boxes((81, 88, "bc/sync"))}
-"""
+    trainers = waits_and_trains(pause)
     drawn = job(ranks(engines, engines, trainers, trainers, steps=12))
     is_faster = np.arange(4) < 2 if role == "engines" else np.arange(4) >= 2
     less = Change(device_ns=np.where(is_faster, 20 * MS, 0)[:, None] * np.ones((4, 12), np.int64))
@@ -296,3 +302,28 @@ def test_roles_wait_for_a_rank_that_nothing_tells_the_role_of() -> None:
     saved = (replay.recorded_ns - replay.step_ns(Change(device_ns=shorter))) / MS
     # What a role waits for in the first round came before the record.
     assert saved[:, 1] == pytest.approx(8, rel=0.01)
+
+
+def stalls(every: int) -> str:
+    """An engine whose CPU stalls for 2 ms after each answer, until there are weights."""
+    answers = range(0, 80 - every, every)
+    calls = [box for at in answers for box in ((at, at + 3, "a"), (at + 3, at + every - 2, "sync"))]
+    return f"""
+    rank# step   |1
+          host   {boxes((0, 88, "own_generate_sequences"))}
+          within {boxes(*calls, (80, 84, "bc"), (84, 88, "sync"))}
+          gpu    {boxes(*[(at + 1, at + every - 2, "a") for at in answers])}
+          nccl   {boxes((81, 88, "bc/sync"))}
+"""
+
+
+def generate_all_the_time(*engines: str) -> bool:
+    """Whether two engines do, beside those that train: in four rounds."""
+    rows = rows_of(*engines, waits_and_trains(41), waits_and_trains(41))
+    groups = [hand_overs._together(rows, np.array(ranks)) for ranks in ((0, 1), (2, 3))]
+    return bool(asynchronous(rows, np.array([1, 1, 2, 2]), groups, np.arange(4) < 2, 4).any())
+
+
+def test_stalls_after_each_answer_are_no_waits_though_some_end_together() -> None:
+    assert generate_all_the_time(stalls(10), stalls(11))
+    assert not generate_all_the_time(stalls(39), stalls(39))

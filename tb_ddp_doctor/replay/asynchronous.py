@@ -17,7 +17,6 @@ Pure: rows in, flags out.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -43,8 +42,8 @@ def asynchronous(rows: Sequence[RankRows], role: Ints, groups: Groups, generates
     """Which ranks generate all the time, shape (R,): all that `generates` flags, if none of them pauses for others in
     so many rounds, and no role waits in collectives with another one for long. `role` numbers the ranks' roles, (R,).
     """
-    often = Counter(one.rank for its in groups for group in its for one in group if generates[one.rank])
-    if any(times <= _OFTEN * rounds for times in often.values()):
+    pause = {one.rank for its in groups for group in its for one in group if generates[one.rank]}
+    if any(len(rows[rank].pauses) <= _OFTEN * rounds for rank in pause):
         return np.zeros_like(generates)
     hardly = _shares(rows, role, _waits_in_collectives(rows, role)) < _HARDLY
     return generates & bool(len(hardly) > 1 and hardly.all())
