@@ -50,6 +50,13 @@ def test_what_a_rank_stalls_in_each_iteration_is_its_own_whenever_it_ends() -> N
     assert ended([*waits, pause(2, 48, 50), pause(2, 148, 150)], 3) == [[0, 1, 2], [0, 1, 2]]
 
 
+def test_short_pauses_of_all_ranks_make_no_wait_of_one_a_stall() -> None:
+    """Rank 2 is the last to end its rollout, and waits for the driver's next call for 3 ms, as all do several times."""
+    rollouts = [pause(0, 0, 50), pause(1, 2, 50), pause(2, 47, 50)]
+    calls = [pause(rank, begin, begin + 3) for rank in range(3) for begin in (60, 70, 80)]
+    assert ended([*rollouts, *calls], 3) == [[0, 1, 2]]
+
+
 def test_a_rank_that_pauses_again_waits_for_something_else() -> None:
     """Rank 0 goes on first, sends the weights for all, and pauses until all have them, as the others do meanwhile."""
     pauses = [pause(0, 0, 260), pause(0, 270, 272.5), pause(1, 0, 272.4), pause(2, 0, 272.6)]

@@ -40,11 +40,12 @@ def together(pauses: Iterable[Pause], peers: int, shorter: float = SHORTER) -> l
     """
     ordered = sorted(pauses, key=lambda one: one.end_ns)
     groups = _groups(ordered, peers, shorter)
-    of_groups = {(one.rank, one.end_ns) for group in groups for one in group}
-    often = Counter(rank for rank, _ in of_groups)
+    often = Counter(one.rank for group in groups for one in group)
+    # Short ones that all ranks of the role end together are no stalls of one rank either.
+    in_any = {(one.rank, one.end_ns) for group in _groups(ordered, peers, 0) for one in group}
     alone: dict[int, list[int]] = {}
     for one in ordered:
-        if (one.rank, one.end_ns) not in of_groups:
+        if (one.rank, one.end_ns) not in in_any:
             alone.setdefault(one.rank, []).append(one.length_ns)
     own = {
         (one.rank, one.end_ns)
