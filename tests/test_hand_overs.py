@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from traces import MS, boxes, in_row, job, ranks
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.job.together import Pause
 from tb_ddp_doctor.replay import hand_overs
 from tb_ddp_doctor.replay.asynchronous import asynchronous
@@ -327,3 +328,18 @@ def generate_all_the_time(*engines: str) -> bool:
 def test_stalls_after_each_answer_are_no_waits_though_some_end_together() -> None:
     assert generate_all_the_time(stalls(10), stalls(11))
     assert not generate_all_the_time(stalls(39), stalls(39))
+
+
+def test_a_wait_with_which_a_record_ends_holds_nobody() -> None:
+    """The last trainer's record ends when the other one sends the weights, since it has nothing to send."""
+    rows = rows_of(GENERATES, GENERATES, PAUSES, PAUSES)
+    last = rows[3]
+    end = int(last.pauses[-1])
+    columns = {name: getattr(last, name)[: end + 1] for name in ("issued_ns", "ended_ns", "done_ns", "free_ns")}
+    rows[3] = replace(last, **columns, pauses=last.pauses[:-1], cut=last.pauses[-1:])
+    (*_, group) = hand_overs._together(rows, np.array([2, 3]))
+    assert {one.rank for one in group} == {2, 3}
+    waits = [*rows[3].pauses.tolist(), end]
+    # What it had done by then is what came before that wait.
+    assert rows[3].done_for(int(last.ended_ns[end]) + MS, LONG_AGO, waits, hand_overs._SOON[0]) == end - 1
+    assert hand_overs._together(rows[3:], np.array([0]))[-1][0].row != end

@@ -143,15 +143,16 @@ def _copies_more(job: Job, of_roles: Sequence[Ints]) -> Flags:
 
 
 def _together(rows: list[RankRows], peers: Ints) -> list[list[Pause]]:
-    """The pauses of a role that end together."""
-    return together(
+    """The pauses of a role that end together, not all of them with their records."""
+    groups = together(
         (
             Pause(int(rows[rank].issued_ns[row]), int(rows[rank].ended_ns[row]), rank, row)
             for rank in peers.tolist()
-            for row in rows[rank].pauses.tolist()
+            for row in (*rows[rank].pauses.tolist(), *rows[rank].cut.tolist())
         ),
         len(peers),
     )
+    return [group for group in groups if any(one.row not in rows[one.rank].cut for one in group)]
 
 
 class _Role(msgspec.Struct, frozen=True, eq=False):
@@ -321,7 +322,12 @@ class _Tying:
         """Tie pauses to the ends of rows of ranks of other roles, and of their own where the last of those is later."""
         rows = {**peers, **others} if self._done_ns(peers) > self._done_ns(others) else others
         done_ns = self._done_ns(rows)
-        self._pauses += [(self._rows[one.rank].first + one.row, self._count, one.end_ns - done_ns) for one in pauses]
+        # What ends with the record may go on: it ends nothing.
+        self._pauses += [
+            (self._rows[one.rank].first + one.row, self._count, one.end_ns - done_ns)
+            for one in pauses
+            if one.row not in self._rows[one.rank].cut
+        ]
         self._hand_over(rows)
         if others:
             self._tie_back(pauses, others)

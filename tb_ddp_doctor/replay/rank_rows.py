@@ -30,8 +30,10 @@ class RankRows(msgspec.Struct, frozen=True, eq=False):
     done_ns: Ints
     #: When all collectives were over that kernels of the row, or of a row before it, wait for.
     free_ns: Ints
-    #: The rows that end with a pause, and those at whose end the host is blocked until a collective is over.
+    #: The rows that end with a pause, those whose pause ends with the record, so that it may have gone on, and those at
+    #: whose end the host is blocked until a collective is over.
     pauses: Ints
+    cut: Ints
     meets: Ints
     #: Those of `meets` with ranks of other roles.
     meets_roles: Ints
@@ -56,13 +58,15 @@ class RankRows(msgspec.Struct, frozen=True, eq=False):
         That is the last row before then, if the rank's next wait is `soon`: it comes within this multiple of the time
         since its last one. Or that wait itself, if nothing began since: it has got the weights. Else the rank works on
         something new, and had handed over what came before the last wait: to those who wait now, unless that was before
-        `since_ns`.
+        `since_ns`. What it had done before a wait with which its record ends it has handed over, too.
         """
         row = self.before(instant_ns)
         place = bisect.bisect_right(waits, row)
         while place and waits[place - 1] == row and instant_ns - self.ended_ns[row] < LONG_STALL_NS:
             # A wait that is over then is none: two waits that end at once do not wait for each other.
             row, place = row - 1, place - 1
+        if place and waits[place - 1] in self.cut:
+            return waits[place - 1] - 1 if waits[place - 1] else None
         if place and waits[place - 1] == row and not self._begins(row, instant_ns):
             return row
         following = [*waits[place : place + 1], *self.meets[np.searchsorted(self.meets, row, side="right") :][:1]]
@@ -98,11 +102,11 @@ def rows_of_ranks(schedule: Schedule, role: Ints) -> list[RankRows]:
         mine = place[begin:end]
         issued, ended, done = (each[mine] for each in (played.issued_ns, played.ended_ns, played.done_ns))
         idle = ended - np.maximum(issued, np.minimum(done, ended))
-        # What ends with the record may have gone on.
-        stalls = (table.blocked_by[mine] == CpuTime.STALL) & ~table.synced[mine] & (ended < ended.max(initial=0))
-        pauses = np.flatnonzero(stalls & (idle >= LONG_STALL_NS))
+        stalls = (table.blocked_by[mine] == CpuTime.STALL) & ~table.synced[mine] & (idle >= LONG_STALL_NS)
+        is_last = ended >= ended.max(initial=0)
+        pauses = np.flatnonzero(stalls & ~is_last), np.flatnonzero(stalls & is_last)
         free = np.maximum.accumulate(played.end_ns[table.awaits[mine]])
-        waits = pauses, *_meets(schedule, played, mine, between)
+        waits = *pauses, *_meets(schedule, played, mine, between)
         next_work = _works(schedule, played, mine)
         rows.append(RankRows(begin, issued, ended, done, free, *waits, *next_work, *_calls(schedule, played, mine)))
     return rows
