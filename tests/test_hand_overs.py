@@ -9,10 +9,12 @@ from traces import MS, boxes, in_row, job, ranks
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.track import LONG_AGO
+from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.together import Pause
 from tb_ddp_doctor.replay import hand_overs
 from tb_ddp_doctor.replay.asynchronous import asynchronous
 from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.critical_path import stretches
 from tb_ddp_doctor.replay.rank_rows import RankRows, rows_of_ranks
 from tb_ddp_doctor.replay.replay import Replay
 from tb_ddp_doctor.replay.schedule import _schedule, schedule
@@ -226,9 +228,9 @@ def waits_and_trains(pause: int) -> str:
 """
 
 
-def saved_by_faster(role: str, pause: int) -> float:
-    """What 20 ms less of device work of a role saves of rounds of 88 ms in which engines generate all the time and stop
-    for the weights only, and trainers pause for so long and then train: ms a round.
+def asynchronous_job(pause: int) -> Job:
+    """Rounds of 88 ms in which two engines generate all the time and stop for the weights only, and two trainers pause
+    for so long and then train.
     """
     sync, answers = [(80, 84, "bc"), (84, 88, "sync")], range(0, 80, 10)
     calls = [box for at in answers for box in ((at, at + 3, "a"), (at + 3, at + 10, "sync"))]
@@ -240,10 +242,14 @@ def saved_by_faster(role: str, pause: int) -> float:
           nccl   {boxes((81, 88, "bc/sync"))}
 """
     trainers = waits_and_trains(pause)
-    drawn = job(ranks(engines, engines, trainers, trainers, steps=12))
+    return job(ranks(engines, engines, trainers, trainers, steps=12))
+
+
+def saved_by_faster(role: str, pause: int) -> float:
+    """What 20 ms less of device work of a role saves of such rounds, ms a round."""
     is_faster = np.arange(4) < 2 if role == "engines" else np.arange(4) >= 2
     less = Change(device_ns=np.where(is_faster, 20 * MS, 0)[:, None] * np.ones((4, 12), np.int64))
-    return WhatIf.of(drawn).cost_ns(less) / MS
+    return WhatIf.of(asynchronous_job(pause)).cost_ns(less) / MS
 
 
 def test_trainers_that_pause_for_long_wait_for_engines_that_generate_all_the_time() -> None:
@@ -254,6 +260,8 @@ def test_nobody_waits_for_engines_that_generate_while_others_hardly_pause() -> N
     """A short pause is how long it takes to hand the samples over; with faster trainers engines answer less a round."""
     assert saved_by_faster("engines", pause=3) < 1
     assert saved_by_faster("trainers", pause=3) == pytest.approx(20, rel=0.1)
+    bindings = WhatIf.of(asynchronous_job(3)).bindings
+    assert bindings and {stretch.rank for stretch in stretches(bindings)} <= {2, 3}
 
 
 @pytest.mark.parametrize(("length", "waits"), [(29, True), (2, False)])

@@ -33,7 +33,6 @@ _HARDLY = 0.05
 #: An engine that pauses more often than so many times a round stalls in its iterations.
 _OFTEN = 4
 
-
 #: Of each role the pauses of its ranks that end together.
 Groups = Sequence[Sequence[list[Pause]]]
 

@@ -69,7 +69,9 @@ class Bindings:
         self._lengths = replay.lengths(Change())
         self._played = play(schedule, self._lengths, kept=True)
         self._ends_ns = ends = replay.step_ends(self._played)
-        rank, step = np.arange(len(schedule.frame.step_index))[:, None], schedule.frame.step_index
+        #: The ranks that are waited for: engines of reinforcement learning that generate ahead are not.
+        self._awaited = np.flatnonzero(~schedule.frame.ahead)
+        rank, step = self._awaited[:, None], schedule.frame.step_index[self._awaited]
         #: When each of the job's steps begins on the last rank, shape (S,), ns.
         self.start_ns: Ints = ends[rank, step].max(axis=0)
         #: When each of the job's steps ends on the last rank, shape (S,), ns.
@@ -83,7 +85,7 @@ class Bindings:
         """The last event of the last step, on the rank that ends it last; None if the record has no event."""
         rows, parts, played = self._schedule.rows, self._schedule.parts, self._played
         index = self._schedule.frame.step_index
-        rank = int(self._ends_ns[np.arange(len(index)), index[:, -1] + 1].argmax())
+        rank = int(self._awaited[self._ends_ns[self._awaited, index[self._awaited, -1] + 1].argmax()])
         own_step = index[rank, -1]
         mine = np.flatnonzero((rows.rank == rank) & (rows.own_step <= own_step))
         own = np.flatnonzero((parts.rank == rank) & (parts.own_step >= 0) & (parts.own_step <= own_step))
